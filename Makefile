@@ -1,0 +1,45 @@
+# `make demo` and `make test` are all that a fresh machine needs; Python 3.11 and make are all that they need.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PY ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-full test-gpu lint format bench clean
+
+help:  ## say what there is
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## lay out the quickstart on a simulated machine
+	$(BIN)/memtopo apply specs/quickstart.yaml --machine h200x2
+
+test: $(READY)  ## run the tests
+	$(BIN)/python -m pytest -n auto -q
+
+test-full: $(READY)  ## run the tests, those that take minutes too
+	$(BIN)/python -m pytest -n auto -q -m "exhaustive or not exhaustive"
+
+test-gpu:  ## run the contract and GPU tests on a real GPU, with PY=python3; installs nothing, fails without a GPU
+	PYTHONPATH=. $(PY) -m pytest --gpu -q tests/contract tests/gpu
+
+lint: $(READY)  ## check style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(READY)  ## put the code in shape
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+bench:  ## measure, with PY=python3; installs nothing
+	PYTHONPATH=. $(PY) -m bench
+
+clean:  ## remove everything that was made
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -1,0 +1,20 @@
+"""`make bench`: every benchmark that this machine can run."""
+
+from __future__ import annotations
+
+import sys
+
+from bench import building
+
+BENCHMARKS = {"building": building.main}
+
+
+def main() -> None:
+    """Run the benchmarks that are named, or all of them."""
+    for name in sys.argv[1:] or BENCHMARKS:
+        print(f"== {name}", flush=True)
+        BENCHMARKS[name]()
+
+
+if __name__ == "__main__":
+    main()

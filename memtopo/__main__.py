@@ -1,0 +1,6 @@
+"""`python -m memtopo`."""
+
+from memtopo.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""From pydantic's errors to diagnostics in memtopo's words, and the words that several floors share."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from memtopo.diagnostics import At, Diagnostic, Fault, Path
+from memtopo.units import shorten
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
+LISTED = 12
+"""Known names that a message lists."""
+
+_SHAPES = {
+    "dict_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "list_type": "a list",
+    "string_type": "text",
+    "access": "devices with their access, or a list of parts",
+}
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant, if one is near."""
+    candidates = list(known)
+    exact = [name for name in candidates if name.lower() == word.lower()]
+    near = exact or difflib.get_close_matches(word[:64], candidates, n=1, cutoff=0.6)
+    return near[0] if near else None
+
+
+def choose(word: str, known: Sequence[str]) -> str:
+    """Help for a word that is none of a few: the nearest one, or all of them."""
+    if meant := nearest(word, known):
+        return f"did you mean {meant!r}?"
+    return f"write {known[0]}" if len(known) == 1 else f"write one of {', '.join(known)}"
+
+
+def undeclared(what: str, name: str, path: Path, known: Sequence[str], at: At = "value") -> Diagnostic:
+    """A name that is used and nowhere declared."""
+    meant = nearest(name, known)
+    help = f"did you mean {meant!r}?" if meant else (_list(known) if known else f"no {what} is declared")
+    return Diagnostic("MT201", f"{what} {shorten(name)!r} is not declared", path, at, help=help)
+
+
+def unknown(path: Path, known: Sequence[str]) -> Diagnostic:
+    """A key that the language does not have here."""
+    key = str(path[-1])
+    meant = nearest(key, known)
+    help = f"did you mean {meant!r}?" if meant else _list(known)
+    return Diagnostic("MT101", f"unknown key {shorten(key)!r}", path, "key", help=help)
+
+
+def bad_name(name: object, path: Path, at: At = "key") -> Diagnostic:
+    """A name outside of the language's alphabet."""
+    told = f"{shorten(name)!r} is not a name" if isinstance(name, str) else "expected a name"
+    return Diagnostic(
+        "MT104", told, path, at, help="a name begins with a letter and goes on with letters, digits, _ and -"
+    )
+
+
+def explain(error: ValidationError, section: str, known: Sequence[str]) -> Iterator[Diagnostic]:
+    """One diagnostic for each thing that pydantic found wrong in a section whose entries may have the keys `known`."""
+    for fault in error.errors(include_url=False):
+        path = (section, *(part for part in fault["loc"] if not str(part).startswith("<")))
+        yield _explain(fault, path, known)
+
+
+def _explain(fault: Any, path: Path, known: Sequence[str]) -> Diagnostic:
+    kind = fault["type"]
+    if kind == "extra_forbidden":
+        return unknown(path, known)
+    if kind == "missing":
+        thing = ".".join(str(part) for part in path[1:-1])
+        return Diagnostic("MT102", f"{thing!r} needs {path[-1]!r}", path, help=f"add '{path[-1]}: …'")
+    cause = fault.get("ctx", {}).get("error")
+    if isinstance(cause, Fault):
+        return Diagnostic(cause.code, cause.message, path, cause.at, help=cause.help)
+    if kind in _SHAPES:
+        return Diagnostic("MT103", f"expected {_SHAPES[kind]}, found {_found(fault['input'])}", path)
+    return Diagnostic("MT103", str(fault["msg"]).lower(), path)
+
+
+def _found(value: object) -> str:
+    if isinstance(value, str):
+        return f"{shorten(value)!r}" if value else "nothing"
+    return "a list" if isinstance(value, list) else "a mapping"
+
+
+def _list(known: Sequence[str]) -> str:
+    return f"known are {', '.join(known[:LISTED])}{' …' * (len(known) > LISTED)}"

@@ -1,0 +1,155 @@
+"""`memtopo.driver.protocol.Driver` by `cuda.bindings.driver`: one method, one driver call.
+
+The bindings take plain ints for addresses, handles, contexts and devices, and give objects back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+from memtopo.driver.cuda.structs import access_descriptors, allocation_prop, mem_location, properties_of
+from memtopo.driver.types import Attribute, DriverError, Grant, Location, PeerAttribute, Properties
+from memtopo.errors import Unavailable
+
+_TEXT = 256
+# Bindings for CUDA 12 have both; only the second tells the instances of a partitioned GPU apart.
+_get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", cuda.cuDeviceGetUuid)
+
+
+def call(function: Callable[..., tuple[Any, ...]], *arguments: object) -> tuple[Any, ...]:
+    """Make one driver call; its status and what came with it.
+
+    Raises `DriverError` where the status is no success, and `Unavailable` where libcuda, or the function, is missing.
+    """
+    try:
+        answer = function(*arguments)
+    except OverflowError as error:  # the driver's parameter cannot hold the number
+        raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", str(error)) from error
+    except (KeyError, ValueError) as error:  # a status that these bindings have no name for
+        raise DriverError(function.__name__, "CUDA_ERROR_UNKNOWN", f"cuda-bindings: {error}") from error
+    except RuntimeError as error:
+        raise Unavailable(f"the NVIDIA driver has no {function.__name__}: {error}") from error
+    if answer[0]:
+        raise DriverError(function.__name__, answer[0].name)
+    return answer
+
+
+def _named(kind: Callable[[int], object], number: int, function: Callable[..., object]) -> object:
+    try:
+        return kind(int(number))
+    except ValueError as error:
+        raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", f"cuda-bindings: {error}") from error
+
+
+class CudaDriver:
+    """The real driver. It keeps nothing: all state is the driver's own."""
+
+    def init(self) -> None:
+        call(cuda.cuInit, 0)
+
+    def driver_get_version(self) -> int:
+        return int(call(cuda.cuDriverGetVersion)[1])
+
+    def device_get_count(self) -> int:
+        return int(call(cuda.cuDeviceGetCount)[1])
+
+    def device_get_name(self, device: int) -> str:
+        return _text(call(cuda.cuDeviceGetName, _TEXT, device)[1])
+
+    def device_get_uuid(self, device: int) -> bytes:
+        return bytes(call(_get_uuid, device)[1].bytes)
+
+    def device_get_pci_bus_id(self, device: int) -> str:
+        return _text(call(cuda.cuDeviceGetPCIBusId, _TEXT, device)[1]).lower()
+
+    def device_get_attribute(self, device: int, attribute: Attribute) -> int:
+        function = cuda.cuDeviceGetAttribute
+        return int(call(function, _named(cuda.CUdevice_attribute, attribute, function), device)[1])
+
+    def device_total_mem(self, device: int) -> int:
+        return int(call(cuda.cuDeviceTotalMem, device)[1])
+
+    def device_can_access_peer(self, device: int, peer: int) -> bool:
+        return bool(call(cuda.cuDeviceCanAccessPeer, device, peer)[1])
+
+    def device_get_p2p_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
+        function = cuda.cuDeviceGetP2PAttribute
+        return int(call(function, _named(cuda.CUdevice_P2PAttribute, attribute, function), device, peer)[1])
+
+    def device_primary_ctx_retain(self, device: int) -> int:
+        return int(call(cuda.cuDevicePrimaryCtxRetain, device)[1])
+
+    def device_primary_ctx_release(self, device: int) -> None:
+        call(cuda.cuDevicePrimaryCtxRelease, device)
+
+    def device_primary_ctx_get_state(self, device: int) -> bool:
+        return bool(call(cuda.cuDevicePrimaryCtxGetState, device)[2])
+
+    def ctx_push_current(self, context: int) -> None:
+        call(cuda.cuCtxPushCurrent, context)
+
+    def ctx_pop_current(self) -> int:
+        return int(call(cuda.cuCtxPopCurrent)[1])
+
+    def ctx_synchronize(self) -> None:
+        call(cuda.cuCtxSynchronize)
+
+    def mem_get_info(self) -> tuple[int, int]:
+        _, free, total = call(cuda.cuMemGetInfo)
+        return int(free), int(total)
+
+    def mem_get_allocation_granularity(self, properties: Properties, *, recommended: bool = False) -> int:
+        option = cuda.CUmemAllocationGranularity_flags(int(recommended))
+        return int(call(cuda.cuMemGetAllocationGranularity, allocation_prop(properties), option)[1])
+
+    def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
+        return int(call(cuda.cuMemAddressReserve, size, alignment, address, flags)[1])
+
+    def mem_address_free(self, address: int, size: int) -> None:
+        call(cuda.cuMemAddressFree, address, size)
+
+    def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
+        return int(call(cuda.cuMemCreate, size, allocation_prop(properties), flags)[1])
+
+    def mem_release(self, handle: int) -> None:
+        call(cuda.cuMemRelease, handle)
+
+    def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
+        call(cuda.cuMemMap, address, size, offset, handle, flags)
+
+    def mem_unmap(self, address: int, size: int) -> None:
+        call(cuda.cuMemUnmap, address, size)
+
+    def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
+        call(cuda.cuMemSetAccess, address, size, access_descriptors(grants), len(grants))
+
+    def mem_get_access(self, address: int, location: Location) -> int:
+        return int(call(cuda.cuMemGetAccess, mem_location(location), address)[1])
+
+    def mem_retain_allocation_handle(self, address: int) -> int:
+        return int(call(cuda.cuMemRetainAllocationHandle, address)[1])
+
+    def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
+        return properties_of(call(cuda.cuMemGetAllocationPropertiesFromHandle, handle)[1])
+
+    def mem_get_address_range(self, address: int) -> tuple[int, int]:
+        _, base, size = call(cuda.cuMemGetAddressRange, address)
+        return int(base), int(size)
+
+    def memset_d8(self, address: int, value: int, count: int) -> None:
+        call(cuda.cuMemsetD8, address, value, count)
+
+    def memcpy_htod(self, address: int, data: bytes) -> None:
+        call(cuda.cuMemcpyHtoD, address, data, len(data))
+
+    def memcpy_dtoh(self, address: int, count: int) -> bytes:
+        data = bytearray(count)
+        call(cuda.cuMemcpyDtoH, data, address, count)
+        return bytes(data)
+
+
+def _text(padded: bytes) -> str:
+    return padded.partition(b"\0")[0].decode(errors="replace")

@@ -1,0 +1,133 @@
+"""The ledger: an account of what is open, apart from the lists of those who opened it."""
+
+from __future__ import annotations
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Properties
+
+
+class Ledger:
+    """A driver that hands every call to another one and notes what each successful call opened or closed.
+
+    `reservations` and `mappings` are sizes by address, `handles` references by handle, `contexts` retains by device.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.reservations: dict[int, int] = {}
+        self.handles: dict[int, int] = {}
+        self.mappings: dict[int, int] = {}
+        self.contexts: dict[int, int] = {}
+        self._bind_accounted(driver)
+        self._bind_queries(driver)
+        self._bind_rest(driver)
+
+    def counts(self) -> dict[str, int]:
+        """How much of each kind is open: references to handles, retains of contexts."""
+        return {
+            "reservations": len(self.reservations),
+            "handles": sum(self.handles.values()),
+            "mappings": len(self.mappings),
+            "contexts": sum(self.contexts.values()),
+        }
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is open."""
+        return not (self.reservations or self.handles or self.mappings or self.contexts)
+
+    def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
+        reserved = self._reserve(size, alignment, address, flags)
+        self.reservations[reserved] = size
+        return reserved
+
+    def mem_address_free(self, address: int, size: int) -> None:
+        self._free(address, size)
+        self.reservations.pop(address, None)
+
+    def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
+        handle = self._create(size, properties, flags)
+        self.handles[handle] = self.handles.get(handle, 0) + 1
+        return handle
+
+    def mem_release(self, handle: int) -> None:
+        self._release(handle)
+        _give_back(self.handles, handle)
+
+    def mem_retain_allocation_handle(self, address: int) -> int:
+        handle = self._retain(address)
+        self.handles[handle] = self.handles.get(handle, 0) + 1
+        return handle
+
+    def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
+        self._map(address, size, handle, offset, flags)
+        self.mappings[address] = size
+
+    def mem_unmap(self, address: int, size: int) -> None:
+        self._unmap(address, size)
+        if self.mappings.get(address) == size:
+            del self.mappings[address]
+        else:
+            self._forget(address, address + size)
+
+    def device_primary_ctx_retain(self, device: int) -> int:
+        context = self._ctx_retain(device)
+        self.contexts[device] = self.contexts.get(device, 0) + 1
+        return context
+
+    def device_primary_ctx_release(self, device: int) -> None:
+        self._ctx_release(device)
+        _give_back(self.contexts, device)
+
+    def _forget(self, address: int, end: int) -> None:
+        """Strike out all mappings from `address` to `end`: those that follow on one another, then any behind a hole."""
+        while address < end and (size := self.mappings.pop(address, 0)):
+            address += size
+        if address < end:
+            for start in [start for start in self.mappings if address <= start < end]:
+                del self.mappings[start]
+
+    def _bind_accounted(self, driver: Driver) -> None:
+        self._reserve = driver.mem_address_reserve
+        self._free = driver.mem_address_free
+        self._create = driver.mem_create
+        self._release = driver.mem_release
+        self._retain = driver.mem_retain_allocation_handle
+        self._map = driver.mem_map
+        self._unmap = driver.mem_unmap
+        self._ctx_retain = driver.device_primary_ctx_retain
+        self._ctx_release = driver.device_primary_ctx_release
+
+    def _bind_queries(self, driver: Driver) -> None:
+        self.driver_get_version = driver.driver_get_version
+        self.device_get_count = driver.device_get_count
+        self.device_get_name = driver.device_get_name
+        self.device_get_uuid = driver.device_get_uuid
+        self.device_get_pci_bus_id = driver.device_get_pci_bus_id
+        self.device_get_attribute = driver.device_get_attribute
+        self.device_total_mem = driver.device_total_mem
+        self.device_can_access_peer = driver.device_can_access_peer
+        self.device_get_p2p_attribute = driver.device_get_p2p_attribute
+        self.device_primary_ctx_get_state = driver.device_primary_ctx_get_state
+        self.mem_get_info = driver.mem_get_info
+        self.mem_get_allocation_granularity = driver.mem_get_allocation_granularity
+        self.mem_get_access = driver.mem_get_access
+        self.mem_get_allocation_properties_from_handle = driver.mem_get_allocation_properties_from_handle
+        self.mem_get_address_range = driver.mem_get_address_range
+
+    def _bind_rest(self, driver: Driver) -> None:
+        self.init = driver.init
+        self.ctx_push_current = driver.ctx_push_current
+        self.ctx_pop_current = driver.ctx_pop_current
+        self.ctx_synchronize = driver.ctx_synchronize
+        self.mem_set_access = driver.mem_set_access
+        self.memset_d8 = driver.memset_d8
+        self.memcpy_htod = driver.memcpy_htod
+        self.memcpy_dtoh = driver.memcpy_dtoh
+
+
+def _give_back(account: dict[int, int], key: int) -> None:
+    left = account.get(key, 0) - 1
+    if left > 0:
+        account[key] = left
+    else:
+        account.pop(key, None)

@@ -1,0 +1,112 @@
+"""What memtopo asks of a driver: one method per driver call, named after it, no retries, nothing composed.
+
+Addresses, handles and contexts are ints; sizes are bytes. Every method raises `DriverError` where the driver does not
+return `CUDA_SUCCESS`. VMM methods need no current context (fact 8); those that copy, set or count memory do, and
+`mem_get_address_range`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from memtopo.driver.types import Attribute, Grant, Location, PeerAttribute, Properties
+
+
+class Driver(Protocol):
+    """The CUDA driver API, as far as memtopo uses it."""
+
+    def init(self) -> None:
+        """`cuInit(0)`."""
+
+    def driver_get_version(self) -> int:
+        """The CUDA version that the driver supports: 13000 for 13.0."""
+
+    def device_get_count(self) -> int:
+        """How many GPUs this process may use."""
+
+    def device_get_name(self, device: int) -> str:
+        """The product name."""
+
+    def device_get_uuid(self, device: int) -> bytes:
+        """16 bytes that name the GPU in every process and API (fact 38)."""
+
+    def device_get_pci_bus_id(self, device: int) -> str:
+        """`0000:1b:00.0`."""
+
+    def device_get_attribute(self, device: int, attribute: Attribute) -> int:
+        """One advertised attribute; not a promise (fact 4)."""
+
+    def device_total_mem(self, device: int) -> int:
+        """Bytes of device memory."""
+
+    def device_can_access_peer(self, device: int, peer: int) -> bool:
+        """Whether `device` can reach the memory of `peer`."""
+
+    def device_get_p2p_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
+        """One attribute of the link from `device` to `peer`."""
+
+    def device_primary_ctx_retain(self, device: int) -> int:
+        """Retain the device's primary context; wants its own release."""
+
+    def device_primary_ctx_release(self, device: int) -> None:
+        """Give one retain back."""
+
+    def device_primary_ctx_get_state(self, device: int) -> bool:
+        """Whether the primary context is active."""
+
+    def ctx_push_current(self, context: int) -> None:
+        """Make a context current on this thread, above the one that was."""
+
+    def ctx_pop_current(self) -> int:
+        """Take the current context off this thread and return it."""
+
+    def ctx_synchronize(self) -> None:
+        """Wait until the current context's work is done."""
+
+    def mem_get_info(self) -> tuple[int, int]:
+        """Free and total bytes of the current context's device."""
+
+    def mem_get_allocation_granularity(self, properties: Properties, *, recommended: bool = False) -> int:
+        """Minimum or recommended granularity of chunks with exactly these properties, in bytes (facts 1, 2)."""
+
+    def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
+        """Reserve addresses; `address` is a wish (facts 9 to 11)."""
+
+    def mem_address_free(self, address: int, size: int) -> None:
+        """Free exactly one reservation (fact 12)."""
+
+    def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
+        """Create a chunk of physical memory; returns its handle (fact 3)."""
+
+    def mem_release(self, handle: int) -> None:
+        """Give one reference to a chunk back (fact 18)."""
+
+    def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
+        """Map a whole chunk (facts 13 to 16)."""
+
+    def mem_unmap(self, address: int, size: int) -> None:
+        """Unmap whole mappings (fact 17); does not synchronise (fact 18)."""
+
+    def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
+        """Set access for whole mappings without a hole (fact 20)."""
+
+    def mem_get_access(self, address: int, location: Location) -> int:
+        """The access flags of a location at an address (fact 22)."""
+
+    def mem_retain_allocation_handle(self, address: int) -> int:
+        """The handle mapped at an address, with a reference that wants its own release (fact 18)."""
+
+    def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
+        """What a chunk was created with (facts 6, 7)."""
+
+    def mem_get_address_range(self, address: int) -> tuple[int, int]:
+        """Base and size of the mapping or allocation around an address that the current context's device may access."""
+
+    def memset_d8(self, address: int, value: int, count: int) -> None:
+        """Fill `count` bytes; needs a current context whose device may write (fact 23)."""
+
+    def memcpy_htod(self, address: int, data: bytes) -> None:
+        """Copy bytes to the device; needs a current context whose device may write (fact 23)."""
+
+    def memcpy_dtoh(self, address: int, count: int) -> bytes:
+        """Copy bytes from the device; needs a current context whose device may read (fact 23)."""

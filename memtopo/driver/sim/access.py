@@ -1,0 +1,80 @@
+"""Who may read and write which mapping (facts 19 to 23)."""
+
+from __future__ import annotations
+
+from memtopo.driver.sim.mappings import Mapping, Mappings
+from memtopo.driver.sim.refusal import Refused, invalid, unsupported
+from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
+from memtopo.machine import Machine
+
+HOST = Location(LocationKind.HOST)
+
+
+class AccessRules:
+    """Sets, reads and enforces the access of mappings."""
+
+    def __init__(self, machine: Machine, mappings: Mappings) -> None:
+        self._machine, self._mappings = machine, mappings
+
+    def grant(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
+        """Grant access to whole mappings without a hole; of two grants for one location the last wins (fact 20)."""
+        if not grants:
+            raise invalid("no access is given")
+        mappings = self._mappings.whole(address, size)
+        owners = {mapping.chunk.properties.location for mapping in mappings}
+        for grant in grants:
+            self._check(grant, owners)
+        granted = {_user(grant.location): int(grant.access) for grant in grants}
+        for mapping in mappings:
+            mapping.access.update(granted)
+
+    def granted(self, address: int, location: Location) -> int:
+        """The access of one location at an address (fact 22)."""
+        if not self._is_known(location):
+            raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
+        return self._mappings.around(address).access.get(_user(location), 0)
+
+    def range_seen(self, address: int, device: int) -> tuple[int, int]:
+        """Base and size of the mapping around an address, for a device with access to it; others are told of none."""
+        mapping = self._mappings.find(address)
+        if mapping is None or not mapping.access.get(gpu(device)):
+            raise Refused("CUDA_ERROR_NOT_FOUND", f"{gpu(device)} has no access to anything there")
+        return mapping.start, mapping.end - mapping.start
+
+    def reach(self, address: int, count: int, device: int, wanted: Access) -> list[Mapping]:
+        """The mappings that `count` bytes cross, all of which a device may read or write so (fact 23)."""
+        found, at, user = [], address, gpu(device)
+        while at < address + count:
+            mapping = self._mappings.around(at)
+            if mapping.access.get(user, 0) & wanted != wanted:
+                raise invalid(f"{user} has no {wanted.word} access there")
+            found.append(mapping)
+            at = mapping.end
+        return found
+
+    def _check(self, grant: Grant, owners: set[Location]) -> None:
+        if not self._is_known(grant.location):
+            raise invalid(f"{grant.location} does not exist")
+        if grant.access not in {0, 1, 3}:
+            raise invalid("access must be none, read or read and write")
+        if grant.location.kind == LocationKind.GPU:
+            self._check_peers(grant.location.id, owners)
+        elif any(owner.kind == LocationKind.GPU for owner in owners):
+            raise unsupported("the host cannot access a gpu's memory")
+
+    def _is_known(self, location: Location) -> bool:
+        """Whether access can be asked of a location: any GPU there is, the host, and any NUMA node, there or not."""
+        if location.kind == LocationKind.GPU:
+            return location in self._machine.locations
+        return location.kind != LocationKind.HOST_NUMA_CURRENT
+
+    def _check_peers(self, device: int, owners: set[Location]) -> None:
+        # Never seen on hardware: every pair of GPUs that was measured could access each other.
+        for owner in owners:
+            if owner.kind == LocationKind.GPU and not self._machine.can_access(device, owner.id):
+                raise unsupported(f"gpu{device} cannot access the memory of {owner}")
+
+
+def _user(location: Location) -> Location:
+    """Whose access a location's is: the host and its NUMA nodes have one in common."""
+    return location if location.kind == LocationKind.GPU else HOST

@@ -1,0 +1,82 @@
+"""Which chunks a machine can create, and in what granularity (facts 1 to 4 and 6)."""
+
+from __future__ import annotations
+
+from memtopo.driver.sim.refusal import Refused, invalid, unsupported
+from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties
+from memtopo.machine import Machine
+
+USUAL_GRANULE = 2 << 20  # what the driver answers even for a device that does not exist (fact 2)
+
+
+class Creation:
+    """The rules of creation on one machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._checked: dict[Properties, Properties] = {}
+
+    def granularity(self, properties: Properties, *, recommended: bool = False) -> int:
+        """The recorded granularity; where there is none, that of plain chunks there, or the usual one (fact 2)."""
+        found = self._machine.granularity(properties) or self._machine.granularity(Properties(properties.location))
+        if found is None:
+            return USUAL_GRANULE
+        return found.recommended if recommended else found.minimum
+
+    def address_granule(self) -> int:
+        """What reservations are a multiple of: the smallest granularity there is."""
+        every = [entry.minimum for memory in self._machine.locations.values() for entry in memory.granularity]
+        return min(every, default=USUAL_GRANULE)
+
+    def check(self, size: int, properties: Properties, flags: int) -> Properties:
+        """What a chunk's properties will read back as; refuses what cannot be created (facts 3, 4, 6)."""
+        if flags:
+            raise invalid("flags must be 0")
+        if size <= 0 or size % self.granularity(properties):
+            raise invalid("the size is not a multiple of the granularity")
+        created = self._checked.get(properties)
+        if created is None:
+            created = self._checked[properties] = self._check_properties(properties)
+        return created
+
+    def _check_properties(self, properties: Properties) -> Properties:
+        if properties.type != AllocationType.PINNED:
+            raise invalid("only pinned memory can be created")
+        if properties.location.kind == LocationKind.GPU:
+            if properties.location not in self._machine.locations:
+                raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{properties.location} does not exist")
+        else:
+            properties = self._check_host(properties)
+        for what in _extras(properties):
+            self._check_trial(properties.location, what)
+        return properties
+
+    def _check_host(self, properties: Properties) -> Properties:
+        location = properties.location
+        if location.kind == LocationKind.HOST_NUMA_CURRENT:
+            raise invalid("memory cannot be created on the current NUMA node")
+        if properties.rdma or properties.compressible:
+            raise invalid("host memory is neither rdma nor compressible")
+        if location.kind == LocationKind.HOST:
+            if properties.handles != HandleType.NONE:
+                raise invalid("host memory takes no handle types; a NUMA node's does")
+            location = Location(LocationKind.HOST_NUMA, 0)  # fact 6
+        if location not in self._machine.locations:
+            raise invalid(f"{location} does not exist")
+        return properties._replace(location=location)
+
+    def _check_trial(self, location: Location, what: str) -> None:
+        """Only a trial tells what works (fact 4); without one, what is rare is taken not to work."""
+        trial = self._machine.locations[location].trials.get(what)
+        if trial is None or trial.works is None:
+            if what in {"win32", "win32_kmt"}:
+                raise invalid(f"{what} handles are another system's")  # fact 3
+            if what == "fabric":
+                raise unsupported(f"{what} on {location} was never tried")
+        elif not trial.works:
+            raise Refused(trial.error or "CUDA_ERROR_NOT_SUPPORTED", f"{what} on {location} does not work")
+
+
+def _extras(properties: Properties) -> list[str]:
+    """What is asked for beyond plain memory, by the names of a machine's trials."""
+    return [*properties.handles.words, *["rdma"] * properties.rdma, *["compressible"] * properties.compressible]

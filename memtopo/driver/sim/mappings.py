@@ -1,0 +1,109 @@
+"""Which chunk is mapped where (facts 13 to 17)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+
+from memtopo.driver.sim.addresses import Addresses
+from memtopo.driver.sim.chunks import Chunk, Chunks
+from memtopo.driver.sim.refusal import invalid, unsupported
+from memtopo.driver.types import Location
+
+
+@dataclass(slots=True, eq=False)
+class Mapping:
+    """One whole chunk at one place, with an access of its own: nothing at first (facts 16, 19)."""
+
+    start: int
+    end: int
+    chunk: Chunk
+    access: dict[Location, int] = field(default_factory=dict)
+
+
+class Mappings:
+    """Every mapping of one process."""
+
+    def __init__(self, addresses: Addresses, chunks: Chunks) -> None:
+        self._addresses, self._chunks = addresses, chunks
+        self._starts: list[int] = []
+        self._at: dict[int, Mapping] = {}
+
+    def map(self, address: int, size: int, handle: int, offset: int, flags: int) -> None:
+        """Map a whole chunk inside one reservation (facts 13 to 15)."""
+        if flags:
+            raise invalid("flags must be 0")
+        chunk = self._chunks.get(handle)
+        if size <= 0:
+            raise invalid("the size is 0")
+        if offset:
+            raise unsupported("only a whole chunk can be mapped: the offset must be 0")
+        if size != chunk.size:
+            raise unsupported("only a whole chunk can be mapped: the size must be the chunk's")
+        place = self._free_place(address, size, chunk.granule)
+        self._starts.insert(place, address)
+        self._at[address] = Mapping(address, address + size, chunk)
+        chunk.mappings += 1
+
+    def unmap(self, address: int, size: int) -> None:
+        """Take down all mappings in a range, which must be reserved and cut no mapping (fact 17)."""
+        if size <= 0:
+            raise invalid("the size is 0")
+        first, last = self._span(address, address + size)
+        if not self._addresses.covers(address, address + size):
+            raise invalid("the range is not reserved")
+        for start in self._starts[first:last]:
+            self._chunks.unmapped(self._at.pop(start).chunk)
+        del self._starts[first:last]
+
+    def find(self, address: int) -> Mapping | None:
+        """The mapping around an address."""
+        at = bisect_right(self._starts, address) - 1
+        if at < 0:
+            return None
+        mapping = self._at[self._starts[at]]
+        return mapping if address < mapping.end else None
+
+    def around(self, address: int) -> Mapping:
+        """The mapping around an address, where one is needed."""
+        mapping = self.find(address)
+        if mapping is None:
+            raise invalid("nothing is mapped at the address")
+        return mapping
+
+    def whole(self, address: int, size: int) -> list[Mapping]:
+        """The mappings that fill a range, none cut and without a hole (fact 20)."""
+        if size <= 0:
+            raise invalid("the size is 0")
+        first, last = self._span(address, address + size)
+        found = [self._at[start] for start in self._starts[first:last]]
+        if sum(mapping.end - mapping.start for mapping in found) != size:
+            raise invalid("the range is not mapped throughout")
+        return found
+
+    def any_in(self, address: int, size: int) -> bool:
+        """Whether anything is mapped in a range (fact 12)."""
+        at = bisect_left(self._starts, address)
+        return at < len(self._starts) and self._starts[at] < address + size
+
+    def _free_place(self, address: int, size: int, granule: int) -> int:
+        """Where in the order a mapping at this address stands; refuses what is not free or not reserved."""
+        if address % granule:
+            raise invalid("the address is not aligned to the granularity")
+        reserved = self._addresses.end_around(address)
+        if reserved is None:
+            raise invalid("the address is not reserved")
+        if address + size > reserved:
+            raise invalid("the mapping runs past the end of its reservation")  # stricter than hardware (fact 15)
+        if self.find(address) or self.any_in(address, size):
+            raise invalid("something is mapped there")
+        return bisect_left(self._starts, address)
+
+    def _span(self, address: int, end: int) -> tuple[int, int]:
+        """The first and past the last of the mappings in a range; refuses to cut one (facts 17, 20)."""
+        first, last = bisect_left(self._starts, address), bisect_left(self._starts, end)
+        cut_at_start = first and self._at[self._starts[first - 1]].end > address
+        cut_at_end = last > first and self._at[self._starts[last - 1]].end > end
+        if cut_at_start or cut_at_end:
+            raise invalid("the range covers a part of a mapping")
+        return first, last

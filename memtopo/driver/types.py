@@ -1,0 +1,145 @@
+"""The few types that cross the driver boundary. Numbers are the driver's own (`cuda.h`)."""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+from typing import NamedTuple
+
+from memtopo.errors import MemtopoError
+
+
+class LocationKind(IntEnum):
+    """Where memory lives, or who accesses it (`CUmemLocationType`)."""
+
+    GPU = 1
+    HOST = 2
+    HOST_NUMA = 3
+    HOST_NUMA_CURRENT = 4
+
+
+class Location(NamedTuple):
+    """A GPU by ordinal, the host, or one of its NUMA nodes."""
+
+    kind: LocationKind
+    id: int = 0
+
+    def __str__(self) -> str:
+        match self.kind:
+            case LocationKind.GPU:
+                return f"gpu{self.id}"
+            case LocationKind.HOST:
+                return "host"
+            case LocationKind.HOST_NUMA:
+                return f"host:{self.id}"
+            case _:
+                return "host:current"
+
+
+def gpu(ordinal: int) -> Location:
+    """The location of a GPU."""
+    return Location(LocationKind.GPU, ordinal)
+
+
+class HandleType(IntFlag):
+    """Ways to share a chunk with another process (`CUmemAllocationHandleType`); a bit mask (fact 5)."""
+
+    NONE = 0
+    FD = 1
+    WIN32 = 2
+    WIN32_KMT = 4
+    FABRIC = 8
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The names a spec uses: `("fd", "fabric")`."""
+        return tuple(str(kind.name).lower() for kind in HandleType if kind and kind in self)
+
+
+class Access(IntFlag):
+    """What a device may do with a mapping (`CUmemAccess_flags`)."""
+
+    NONE = 0
+    R = 1
+    RW = 3
+
+    @property
+    def word(self) -> str:
+        """The name a spec uses: `none`, `r` or `rw`."""
+        return {0: "none", 1: "r", 3: "rw"}.get(int(self), f"flags {int(self)}")
+
+
+class AllocationType(IntEnum):
+    """The kind of physical memory (`CUmemAllocationType`)."""
+
+    PINNED = 1
+    MANAGED = 2
+
+
+class Properties(NamedTuple):
+    """What a chunk is created with (`CUmemAllocationProp`)."""
+
+    location: Location
+    handles: HandleType = HandleType.NONE
+    rdma: bool = False
+    compressible: bool = False
+    type: AllocationType = AllocationType.PINNED
+
+
+class Grant(NamedTuple):
+    """Access for one location (`CUmemAccessDesc`)."""
+
+    location: Location
+    access: Access
+
+
+class Attribute(IntEnum):
+    """The device attributes that memtopo asks for (`CUdevice_attribute`)."""
+
+    MULTIPROCESSOR_COUNT = 16
+    INTEGRATED = 18
+    ECC_ENABLED = 32
+    UNIFIED_ADDRESSING = 41
+    COMPUTE_CAPABILITY_MAJOR = 75
+    COMPUTE_CAPABILITY_MINOR = 76
+    MANAGED_MEMORY = 83
+    PAGEABLE_MEMORY_ACCESS = 88
+    CONCURRENT_MANAGED_ACCESS = 89
+    VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 102
+    HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED = 103
+    HANDLE_TYPE_WIN32_HANDLE_SUPPORTED = 104
+    HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED = 105
+    GENERIC_COMPRESSION_SUPPORTED = 107
+    GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110
+    TIMELINE_SEMAPHORE_INTEROP_SUPPORTED = 114
+    MEMORY_POOLS_SUPPORTED = 115
+    GPU_DIRECT_RDMA_SUPPORTED = 116
+    MEMPOOL_SUPPORTED_HANDLE_TYPES = 119
+    DMA_BUF_SUPPORTED = 124
+    IPC_EVENT_SUPPORTED = 125
+    HANDLE_TYPE_FABRIC_SUPPORTED = 128
+    NUMA_CONFIG = 130
+    NUMA_ID = 131
+    MULTICAST_SUPPORTED = 132
+    HOST_NUMA_ID = 134
+    HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 141
+    HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED = 145
+
+
+class PeerAttribute(IntEnum):
+    """What is known of a pair of GPUs (`CUdevice_P2PAttribute`)."""
+
+    PERFORMANCE_RANK = 1
+    ACCESS_SUPPORTED = 2
+    NATIVE_ATOMIC_SUPPORTED = 3
+
+
+class DriverError(MemtopoError):
+    """A driver call that did not return `CUDA_SUCCESS`.
+
+    `call` is the driver's name for it (`cuMemMap`), `name` the error (`CUDA_ERROR_INVALID_VALUE`), `reason` what only
+    the simulator can tell: which rule was broken.
+    """
+
+    def __init__(self, call: str, name: str, reason: str | None = None) -> None:
+        super().__init__(f"{call}: {name}" + (f" ({reason})" if reason else ""))
+        self.call, self.name, self.reason = call, name, reason

@@ -1,0 +1,189 @@
+"""Makes the calls of a plan, looks at what came of them, and takes everything down again, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import DriverError
+from memtopo.errors import MemtopoError
+from memtopo.layout import Layout, current
+from memtopo.planner import Plan
+from memtopo.report import Finding, Leak, PhaseTime, Progress
+from memtopo.steps import Phase, Step
+
+STRIDE = 256
+"""Steps between two calls of the progress hooks."""
+
+
+class StepFailed(MemtopoError):
+    """A driver call of a plan failed; `step` is None where it was one that belongs to no step."""
+
+    exit_code = 4
+
+    def __init__(self, step: Step | None, doing: str, error: DriverError) -> None:
+        super().__init__(f"{doing}: {error.message}")
+        self.step, self.doing, self.error = step, doing, error
+
+
+class Interrupted(MemtopoError):
+    """Somebody asked to stop."""
+
+    exit_code = 130
+
+
+class Execution:
+    """One plan on one driver: `build`, `check`, `take_down`. State is the layout and the list of steps done.
+
+    `stop` is asked between steps; where it answers true, `Interrupted` is raised. Only building and checking can be
+    interrupted, never the teardown.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        driver: Driver,
+        *,
+        progress: Progress | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.plan, self.driver, self.stop = plan, driver, stop
+        self.progress = progress or Progress()
+        self.layout = Layout()
+        self.done: list[Step] = []
+        self.times: list[PhaseTime] = []
+        self.before: Observation | None = None
+
+    def build(self) -> None:
+        """Do every step. Raises `StepFailed` or `Interrupted`; what was done until then waits for `take_down`."""
+        for phase, steps in self.plan.phases:
+            with self.timed(phase, len(steps)):
+                self._build(steps)
+            if phase is Phase.OPEN:
+                self.before = self._observe("before building")
+        if self.before is None:
+            self.before = self._observe("before building")
+
+    def check(self) -> Iterator[Finding]:
+        """What the driver says of every step, wanted and seen. Raises `StepFailed` or `Interrupted`."""
+        for count, step in enumerate(self.plan.steps):
+            self.stop_here()
+            try:
+                yield from step.check(self.driver, self.layout)
+            except DriverError as error:
+                raise StepFailed(step, f"check of {step.verb} {step.reading().subject}", error) from error
+            if count % STRIDE == 0:
+                self.progress.advance(STRIDE)
+
+    def take_down(self) -> Teardown:
+        """Undo every step that was done, in reverse order; a failed undo does not stop the others."""
+        teardown = Teardown(self.driver, self.layout)
+        steps = list(reversed(self.done))
+        opened = [step for step in steps if step.phase is Phase.OPEN]
+        with self.timed("take down", len(steps)):
+            for count, step in enumerate(steps[: len(steps) - len(opened)]):
+                teardown.undo(step)
+                if count % STRIDE == 0:
+                    self.progress.advance(STRIDE)
+            if self.before is not None:
+                teardown.observe()
+            for step in opened:
+                teardown.undo(step)
+        self.done.clear()
+        self.progress.end()
+        return teardown
+
+    def observe(self) -> Observation:
+        """File descriptors and free memory as they are now. Raises `StepFailed`."""
+        return self._observe("while held")
+
+    def stop_here(self) -> None:
+        """Raise `Interrupted` where somebody asked to stop."""
+        if self.stop():
+            raise Interrupted("interrupted")
+
+    @contextmanager
+    def timed(self, phase: str, steps: int) -> Iterator[None]:
+        """Count what happens inside as one phase of the run."""
+        self.progress.phase(phase, steps)
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.times.append(PhaseTime(phase, steps, time.perf_counter() - start))
+
+    def _build(self, steps: tuple[Step, ...]) -> None:
+        driver, layout, done, stop = self.driver, self.layout, self.done, self.stop
+        for count, step in enumerate(steps):
+            if stop():
+                raise Interrupted("interrupted")
+            # Noted first: an undo without its do changes nothing, but a do that was not noted would stay for ever.
+            done.append(step)
+            try:
+                step.do(driver, layout)
+            except DriverError as error:
+                raise StepFailed(step, f"{step.verb} {step.reading().subject}", error) from error
+            if count % STRIDE == STRIDE - 1:
+                self.progress.advance(STRIDE)
+
+    def _observe(self, when: str) -> Observation:
+        try:
+            return Observation(self.driver, self.layout)
+        except DriverError as error:
+            raise StepFailed(None, f"free memory {when}", error) from error
+
+
+class Observation:
+    """Open file descriptors, and free bytes of each GPU that has a context."""
+
+    def __init__(self, driver: Driver, layout: Layout) -> None:
+        self.free: dict[int, int] = {}
+        for device, context in layout.contexts.items():
+            with current(driver, context):
+                self.free[device] = driver.mem_get_info()[0]
+        self.fds = len(os.listdir("/proc/self/fd"))
+
+
+class Teardown:
+    """What became of the obligations: what could not be undone, and what had to stay because of it."""
+
+    def __init__(self, driver: Driver, layout: Layout) -> None:
+        self._driver, self._layout = driver, layout
+        self._held: dict[str, int] = {}
+        self._leaks: list[tuple[Step, str, DriverError, list[str]]] = []
+        self.failures: list[StepFailed] = []
+        self.after: Observation | None = None
+
+    @property
+    def leaks(self) -> tuple[Leak, ...]:
+        """Each thing that stayed by its own fault, with those that had to stay because of it."""
+        return tuple(Leak(thing, error.message, tuple(stays), step.path) for step, thing, error, stays in self._leaks)
+
+    def undo(self, step: Step) -> None:
+        """Undo one step, unless something that could not be undone stands in it."""
+        thing = step.thing()
+        if self._leaks and thing in self._held:
+            self._leaks[self._held[thing]][3].append(thing)
+            return
+        try:
+            step.undo(self._driver, self._layout)
+        except DriverError as error:
+            self._keep(step, thing, error)
+
+    def observe(self) -> None:
+        """Look at file descriptors and free memory once more, while the contexts still exist."""
+        try:
+            self.after = Observation(self._driver, self._layout)
+        except DriverError as error:
+            self.failures.append(StepFailed(None, "free memory after taking down", error))
+
+    def _keep(self, step: Step, thing: str | None, error: DriverError) -> None:
+        if thing is None:
+            self.failures.append(StepFailed(step, f"{step.verb} {step.reading().subject}", error))
+            return
+        self._leaks.append((step, thing, error, []))
+        for held in step.holds():
+            self._held.setdefault(held, len(self._leaks) - 1)

@@ -1,0 +1,155 @@
+"""From a spec and a machine to its geometry. An entry whose own numbers or names are wrong is told and left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from memtopo import complaints
+from memtopo.diagnostics import Diagnostic, Label
+from memtopo.geometry.granting import parts
+from memtopo.geometry.model import ChunkRun, Geometry, Instance, Part, Placement, RangeRun
+from memtopo.geometry.naming import Devices
+from memtopo.geometry.placing import Slice, place, slices
+from memtopo.geometry.sizing import chunk_run, plain_granule, range_run
+from memtopo.machine import Machine
+from memtopo.spec import LARGEST_COUNT, Spec, parse_reference
+
+
+class Verdict(NamedTuple):
+    """A geometry of everything that could be resolved, and what could not."""
+
+    geometry: Geometry
+    faults: list[Diagnostic]
+
+
+def lay_out(spec: Spec, machine: Machine) -> Verdict:
+    """Resolve names, granules, offsets and access of a spec for one machine. Nothing is expanded."""
+    return _Builder(spec, machine).build()
+
+
+class _Builder:
+    def __init__(self, spec: Spec, machine: Machine) -> None:
+        self.spec, self.machine = spec, machine
+        self.faults: list[Diagnostic] = []
+        self.unsure = set(spec.left_out)
+        self.devices = Devices(spec.devices, machine, self.faults)
+
+    def build(self) -> Verdict:
+        chunks = self._chunks()
+        named = slices(self.spec, chunks, self.faults)
+        ranges = self._ranges(named)
+        if self._too_many(chunks, ranges, named):
+            ranges, named = {}, {}
+            self.unsure.update(("ranges", name) for name in self.spec.ranges)
+        placements = self._placements(named, ranges)
+        access = self._parts(ranges)
+        self._unused_devices()
+        geometry = Geometry(
+            self.spec.name, self.devices.declared, chunks, ranges, placements, access, frozenset(self.unsure)
+        )
+        return Verdict(geometry, self.faults)
+
+    def _chunks(self) -> dict[str, ChunkRun]:
+        runs = {}
+        for name, chunk in self.spec.chunks.items():
+            run = chunk_run(name, chunk, self.devices, self.machine, self.faults)
+            if run:
+                runs[name] = run
+            else:
+                self.unsure.add(("chunks", name))
+        return runs
+
+    def _ranges(self, named: dict[str, list[Slice]]) -> dict[str, RangeRun]:
+        units: dict[str, int] = {}
+        for key, entries in named.items():
+            largest = max((entry.run.granule for entry in entries if entry.run), default=0)
+            name = parse_reference(key).name
+            units[name] = max(units.get(name, 0), largest)
+        plain = plain_granule(self.machine)
+        runs = {}
+        for name, range_ in self.spec.ranges.items():
+            run = range_run(name, range_, units.get(name) or plain, self.faults)
+            if run:
+                runs[name] = run
+            else:
+                self.unsure.add(("ranges", name))
+        return runs
+
+    def _placements(
+        self, named: dict[str, list[Slice]], ranges: dict[str, RangeRun]
+    ) -> dict[Instance, tuple[Placement, ...]]:
+        found: dict[Instance, list[Placement]] = {}
+        for key, entries in named.items():
+            run = self._range_of(key, "map", ranges)
+            if run is None:
+                continue
+            placed, sure = place(key, run, entries, self.faults)
+            if not sure:
+                self.unsure.add(("map", run.name))
+            for placement in placed:
+                found.setdefault(placement.where, []).append(placement)
+        return {where: tuple(sorted(placed, key=_offset)) for where, placed in found.items()}
+
+    def _parts(self, ranges: dict[str, RangeRun]) -> dict[str, tuple[Part, ...]]:
+        found: dict[str, list[Part]] = {}
+        for key, entry in self.spec.access.items():
+            run = self._range_of(key, "access", ranges)
+            if run is None:
+                for name in _names(entry):
+                    self.devices.used.add(name)
+                continue
+            asked, sure = parts(key, run, entry, self.devices, self.faults)
+            if not sure:
+                self.unsure.add(("access", run.name))
+            self._twice(key, asked, found.get(run.name, []))
+            found.setdefault(run.name, []).extend(asked)
+        return {name: tuple(asked) for name, asked in found.items()}
+
+    def _range_of(self, key: str, section: str, ranges: dict[str, RangeRun]) -> RangeRun | None:
+        name = parse_reference(key).name
+        if name not in ranges and ("ranges", name) not in self.unsure and name not in self.spec.ranges:
+            self.faults.append(complaints.undeclared("range", name, (section, key), list(self.spec.ranges), "key"))
+        return ranges.get(name)
+
+    def _twice(self, key: str, asked: list[Part], before: list[Part]) -> None:
+        for part in asked[:1]:
+            for other in before:
+                if other.path[1] != key and _meet(part.instances, other.instances):
+                    told = f"access to {part.range.label(max(part.instances[0], other.instances[0]))!r} is given twice"
+                    label = Label("first given here", other.path[:2], "key")
+                    help = "name each range once, or write parts: later parts win"
+                    self.faults.append(Diagnostic("MT204", told, ("access", key), "key", labels=(label,), help=help))
+                    return
+
+    def _too_many(
+        self, chunks: dict[str, ChunkRun], ranges: dict[str, RangeRun], named: dict[str, list[Slice]]
+    ) -> bool:
+        totals = {
+            "chunks": sum(run.count for run in chunks.values()),
+            "ranges": sum(run.count for run in ranges.values()),
+            "map": sum(entry.stop - entry.first for entries in named.values() for entry in entries),
+        }
+        over = {section: total for section, total in totals.items() if total > LARGEST_COUNT}
+        for section, total in over.items():
+            things = "mappings" if section == "map" else section
+            told = f"{total:,} {things} are more than the {LARGEST_COUNT:,} that one spec may ask for"
+            self.faults.append(Diagnostic("MT109", told, (section,), "key"))
+        return bool(over)
+
+    def _unused_devices(self) -> None:
+        for name in self.spec.devices:
+            if name in self.devices.declared and name not in self.devices.used and not self.unsure:
+                self.faults.append(Diagnostic("MT504", f"device name {name!r} is not used", ("devices", name), "key"))
+
+
+def _names(entry: object) -> Iterable[str]:
+    return entry if isinstance(entry, dict) else ()
+
+
+def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def _offset(placement: Placement) -> int:
+    return placement.offset

@@ -1,0 +1,126 @@
+"""Access entries become parts of ranges, and parts become stretches of mappings with one access."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from memtopo.diagnostics import Diagnostic, Path
+from memtopo.driver.types import Access, Grant, Location
+from memtopo.geometry.model import Part, Placement, RangeRun, Stretch
+from memtopo.geometry.naming import Devices
+from memtopo.geometry.placing import indices
+from memtopo.geometry.sizing import misfit
+from memtopo.spec import Grants, parse_reference
+from memtopo.spec import Part as PartEntry
+from memtopo.units import exact
+
+
+def parts(
+    key: str, run: RangeRun, entry: Grants | list[PartEntry], devices: Devices, faults: list[Diagnostic]
+) -> tuple[list[Part], bool]:
+    """The parts of one key of `access`, and whether they are all."""
+    path = ("access", key)
+    span = indices(parse_reference(key), run, path, faults, at="key")
+    if span is None:
+        return [], False
+    if isinstance(entry, dict):
+        grants = _grants(entry, path, devices)
+        return ([] if grants is None else [Part(run, span, 0, run.size, grants, path)]), grants is not None
+    found = [_part(item, (*path, index), run, span, devices, faults) for index, item in enumerate(entry)]
+    return [part for part in found if part], all(found)
+
+
+def stretches(placements: Sequence[Placement], asked: Sequence[Part]) -> Iterator[Stretch]:
+    """Adjacent mappings of one reservation with the same access, in order of offset, without the holes.
+
+    `placements` are sorted and do not overlap; a part that splits a mapping was refused before. Later parts win,
+    each for the locations that it names.
+    """
+    for start, end, grants, path in _segments(asked):
+        for low, high in _covered(placements, start, end):
+            first = placements[0]
+            yield Stretch(first.range, first.instance, low, high - low, grants, path)
+
+
+def _part(
+    item: PartEntry, path: Path, run: RangeRun, span: tuple[int, int], devices: Devices, faults: list[Diagnostic]
+) -> Part | None:
+    offset, size = item.offset.bytes(run.granule), item.size.bytes(run.granule)
+    grants = _grants(item.grant, (*path, "grant"), devices)
+    for field, amount in (("offset", offset), ("size", size)):
+        if amount % run.granule:
+            note = f"access is granted to whole chunks, whose granularity here is {exact(run.granule)}"
+            faults.append(misfit("MT303", f"range {run.name!r}", amount, run.granule, (*path, field), note))
+            return None
+    return None if grants is None else Part(run, span, offset, size, grants, path)
+
+
+def _grants(entry: Grants, path: Path, devices: Devices) -> tuple[Grant, ...] | None:
+    found: dict[Location, Access] = {}
+    for name, access in entry.items():
+        place = devices.resolve(name, (*path, name), "key")
+        if place is None:
+            return None
+        found[place] = access
+    return tuple(Grant(place, access) for place, access in sorted(found.items()))
+
+
+def _segments(asked: Sequence[Part]) -> Iterator[tuple[int, int, tuple[Grant, ...], Path]]:
+    """Sweep over the parts: between two boundaries, each location has the access of the latest part over it."""
+    if len(asked) == 1:
+        part = asked[0]
+        granted = _without_none(dict(part.grants))
+        if granted:
+            yield part.offset, part.end, granted, part.path
+        return
+    starts = sorted(range(len(asked)), key=lambda index: asked[index].offset)
+    bounds = sorted({bound for part in asked for bound in (part.offset, part.end)})
+    waiting = iter([*starts, -1])
+    upcoming = next(waiting)
+    latest: dict[Location, list[tuple[int, int, Access]]] = {}
+    for low, high in pairwise(bounds):
+        while upcoming >= 0 and asked[upcoming].offset == low:
+            for place, access in asked[upcoming].grants:
+                heapq.heappush(latest.setdefault(place, []), (-upcoming, asked[upcoming].end, access))
+            upcoming = next(waiting)
+        effective, newest = _latest(latest, low)
+        if effective:
+            yield low, high, effective, asked[newest].path
+
+
+def _latest(latest: dict[Location, list[tuple[int, int, Access]]], low: int) -> tuple[tuple[Grant, ...], int]:
+    effective: dict[Location, Access] = {}
+    newest = 0
+    for place, heap in latest.items():
+        while heap and heap[0][1] <= low:
+            heapq.heappop(heap)
+        if heap:
+            effective[place] = heap[0][2]
+            newest = max(newest, -heap[0][0])
+    return _without_none(effective), newest
+
+
+def _without_none(effective: dict[Location, Access]) -> tuple[Grant, ...]:
+    return tuple(Grant(place, access) for place, access in sorted(effective.items()) if access)
+
+
+def _covered(placements: Sequence[Placement], start: int, end: int) -> Iterator[tuple[int, int]]:
+    """Where `[start, end)` is mapped, adjacent placements joined."""
+    low = high = start
+    for placement in placements:
+        if placement.end <= start:
+            continue
+        if placement.offset >= end:
+            break
+        begin = max(placement.offset, start)
+        if begin > high:
+            if high > low:
+                yield low, high
+            low = begin
+        elif high == low:
+            low = begin
+        high = min(placement.end, end)
+    if high > low:
+        yield low, high

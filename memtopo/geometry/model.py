@@ -1,0 +1,143 @@
+"""Runs: what a spec declares, with every number known. A thousand equal pages are one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from memtopo.diagnostics import Path
+from memtopo.driver.types import Grant, HandleType, Location, Properties
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRun:
+    """Equal chunks that one entry declares: `count` of `size` bytes, dealt to `locations` in turn.
+
+    `declared` is the size before `round: up`; `granule` the granularity of exactly these properties, in bytes.
+    """
+
+    name: str
+    path: Path
+    count: int
+    counted: bool
+    size: int
+    declared: int
+    granule: int
+    properties: tuple[Properties, ...]
+
+    def label(self, index: int) -> str:
+        """The name of one chunk: `hot`, or `page.3` of a counted entry."""
+        return f"{self.name}.{index}" if self.counted else self.name
+
+    def properties_of(self, index: int) -> Properties:
+        """What one chunk is created with."""
+        return self.properties[index % len(self.properties)]
+
+    def share(self, turn: int) -> int:
+        """How many of the chunks fall to the location at `turn`."""
+        whole, rest = divmod(self.count, len(self.properties))
+        return whole + (turn < rest)
+
+    @property
+    def locations(self) -> tuple[Location, ...]:
+        """Where the chunks are, in the order of dealing."""
+        return tuple(properties.location for properties in self.properties)
+
+    @property
+    def handles(self) -> HandleType:
+        """The handle types that the chunks can be exported as."""
+        return self.properties[0].handles
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRun:
+    """Equal ranges that one entry declares: `count` reservations of `size` bytes."""
+
+    name: str
+    path: Path
+    count: int
+    counted: bool
+    size: int
+    declared: int
+    granule: int
+    align: int = 0
+    address: int = 0
+    fixed: bool = False
+
+    def label(self, instance: int) -> str:
+        """The name of one range: `kv`, or `kv.3` of a counted entry."""
+        return f"{self.name}.{instance}" if self.counted else self.name
+
+    def wish(self, instance: int) -> int:
+        """The address asked for; counted ranges ask for one after another."""
+        return self.address + instance * self.size if self.address else 0
+
+
+Instance = tuple[str, int]
+"""One reservation: a range's name and which of its count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """`count` equal chunks, `first` on, mapped one after another from `offset` on in one reservation."""
+
+    range: RangeRun
+    instance: int
+    offset: int
+    chunk: ChunkRun
+    first: int
+    count: int
+    path: Path
+
+    @property
+    def end(self) -> int:
+        """The first byte of the range after the chunks."""
+        return self.offset + self.count * self.chunk.size
+
+    @property
+    def where(self) -> Instance:
+        """The reservation that the chunks are mapped into."""
+        return self.range.name, self.instance
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Access as one entry of the spec asks for it, in bytes of each instance; later parts win."""
+
+    range: RangeRun
+    instances: tuple[int, int]
+    offset: int
+    size: int
+    grants: tuple[Grant, ...]
+    path: Path
+
+    @property
+    def end(self) -> int:
+        """The first byte after the part."""
+        return self.offset + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Adjacent mappings in one reservation that have the same access."""
+
+    range: RangeRun
+    instance: int
+    offset: int
+    size: int
+    grants: tuple[Grant, ...]
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A layout in numbers. `placements` are sorted by offset in each reservation; `parts` are in the spec's order."""
+
+    name: str
+    devices: Mapping[str, Location]
+    chunks: Mapping[str, ChunkRun]
+    ranges: Mapping[str, RangeRun]
+    placements: Mapping[Instance, tuple[Placement, ...]]
+    parts: Mapping[str, tuple[Part, ...]]
+    unsure: frozenset[tuple[str, str]]
+    """(section, name) of what was left out, or depends on what was left out: rules are silent about it."""

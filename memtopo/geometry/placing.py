@@ -1,0 +1,103 @@
+"""Map entries become placements: whole chunks at offsets of reservations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from memtopo import complaints
+from memtopo.diagnostics import At, Diagnostic, Path
+from memtopo.geometry.model import ChunkRun, Placement, RangeRun
+from memtopo.geometry.sizing import misfit
+from memtopo.spec import MapEntry, Reference, Spec, parse_reference
+from memtopo.units import exact
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Chunks of one run, `first` up to `stop`, as one map entry names them; None where they cannot be known."""
+
+    run: ChunkRun | None
+    first: int
+    stop: int
+    entry: MapEntry
+    path: Path
+
+
+def slices(spec: Spec, chunks: Mapping[str, ChunkRun], faults: list[Diagnostic]) -> dict[str, list[Slice]]:
+    """Each map entry with the chunks that it names, by the map's keys."""
+    known = [*spec.chunks, *(name for section, name in spec.left_out if section == "chunks")]
+    return {
+        key: [_slice(entry, ("map", key, index), chunks, known, faults) for index, entry in enumerate(entries)]
+        for key, entries in spec.map.items()
+    }
+
+
+def indices(
+    reference: Reference, run: ChunkRun | RangeRun, path: Path, faults: list[Diagnostic], *, at: At = "value"
+) -> tuple[int, int] | None:
+    """First and stop of a reference within a run; None, and a diagnostic, where it reaches past the count."""
+    if reference.first is None or reference.stop is None:
+        return 0, run.count
+    if run.counted and reference.stop <= run.count:
+        return reference.first, reference.stop
+    told = f"'{reference}' is past the end: {run.name!r} has {run.count}, {run.label(0)} to {run.label(run.count - 1)}"
+    if not run.counted:
+        told = f"'{reference}': {run.name!r} is not counted, so it has no {reference.first}"
+    faults.append(Diagnostic("MT202", told, path, at, help=None if run.counted else f"write {run.name}"))
+    return None
+
+
+def place(key: str, run: RangeRun, parts: list[Slice], faults: list[Diagnostic]) -> tuple[list[Placement], bool]:
+    """The placements of one key of `map`, and whether they are all: an unknown chunk leaves what follows unknown."""
+    span = indices(parse_reference(key), run, ("map", key), faults, at="key")
+    if span is None:
+        return [], False
+    placed: list[Placement] = []
+    cursor: int | None = span[0] * run.size
+    sure = True
+    for part in parts:
+        if part.entry.offset is not None:
+            cursor = _offset(part, run, span[0] * run.size, faults)
+        if part.run is None or cursor is None:
+            cursor, sure = None, False
+            continue
+        placed += _lay(run, span[1], part.run, part, cursor)
+        cursor += (part.stop - part.first) * part.run.size
+    return placed, sure
+
+
+def _slice(
+    entry: MapEntry, path: Path, chunks: Mapping[str, ChunkRun], known: list[str], faults: list[Diagnostic]
+) -> Slice:
+    name = entry.chunk.name
+    run = chunks.get(name)
+    if run is None:
+        if name not in known:
+            faults.append(complaints.undeclared("chunk", name, (*path, "chunk"), known))
+        return Slice(None, 0, 0, entry, path)
+    span = indices(entry.chunk, run, (*path, "chunk"), faults)
+    return Slice(run, *span, entry, path) if span else Slice(None, 0, 0, entry, path)
+
+
+def _offset(part: Slice, run: RangeRun, base: int, faults: list[Diagnostic]) -> int | None:
+    assert part.entry.offset is not None
+    offset = part.entry.offset.bytes(run.granule)
+    unit = part.run.granule if part.run else run.granule
+    if offset % unit == 0:
+        return base + offset
+    note = f"a chunk starts at a multiple of its granularity, {exact(unit)}"
+    faults.append(misfit("MT303", f"range {run.name!r}", offset, unit, (*part.path, "offset"), note))
+    return None
+
+
+def _lay(run: RangeRun, stop: int, chunk: ChunkRun, part: Slice, cursor: int) -> Iterator[Placement]:
+    """Fill one reservation after another. What does not fit stays past the end, where a rule finds it."""
+    first, left = part.first, part.stop - part.first
+    while left:
+        instance = min(cursor // run.size, stop - 1)
+        offset = cursor - instance * run.size
+        fits = min(left, (run.size - offset) // chunk.size) if offset < run.size else 0
+        count = fits or left
+        yield Placement(run, instance, offset, chunk, first, count, part.path)
+        first, left, cursor = first + count, left - count, cursor + count * chunk.size

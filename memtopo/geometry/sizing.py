@@ -1,0 +1,113 @@
+"""Chunks and ranges with their granules resolved and their sizes rounded or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from memtopo.diagnostics import Diagnostic, Path
+from memtopo.driver.types import Location, LocationKind, Properties
+from memtopo.geometry.model import ChunkRun, RangeRun
+from memtopo.geometry.naming import Devices
+from memtopo.machine import Machine
+from memtopo.spec import Chunk, Range
+from memtopo.units import LARGEST, exact, rounded
+
+_PLAIN = 2 << 20
+
+
+def granule(machine: Machine, properties: Properties) -> int:
+    """The minimum granularity of chunks with exactly these properties; of plain ones where it was not recorded."""
+    entry = machine.granularity(properties) or machine.granularity(Properties(properties.location))
+    return entry.minimum if entry else _PLAIN
+
+
+def plain_granule(machine: Machine) -> int:
+    """The largest granularity of plain GPU memory: what a range is measured by that holds nothing."""
+    places = [place for place in machine.locations if place.kind is LocationKind.GPU]
+    return max((granule(machine, Properties(place)) for place in places), default=_PLAIN)
+
+
+def chunk_run(name: str, chunk: Chunk, devices: Devices, machine: Machine, faults: list[Diagnostic]) -> ChunkRun | None:
+    """The chunks of one entry, or None where it has a fault of its own."""
+    path = ("chunks", name)
+    places = _places(chunk, path, devices)
+    if places is None:
+        return None
+    properties = tuple(Properties(place, chunk.handle_types, chunk.rdma, chunk.compressible) for place in places)
+    unit = max(granule(machine, each) for each in properties)
+    declared = chunk.size.bytes(unit)
+    size = _fit(declared, unit, rounding=chunk.round is not None)
+    if size is None:
+        faults.append(
+            misfit("MT301", f"chunk {name!r}", declared, unit, (*path, "size"), granularity_note(unit, places))
+        )
+        return None
+    return ChunkRun(name, path, chunk.count or 1, chunk.count is not None, size, declared, unit, properties)
+
+
+def range_run(name: str, range_: Range, unit: int, faults: list[Diagnostic]) -> RangeRun | None:
+    """The ranges of one entry, measured by `unit` bytes, or None where it has a fault of its own."""
+    path = ("ranges", name)
+    declared = range_.size.bytes(unit)
+    size = _fit(declared, unit, rounding=range_.round is not None)
+    if size is None:
+        note = f"the chunks in it have a granularity of {exact(unit)}"
+        faults.append(misfit("MT302", f"range {name!r}", declared, unit, (*path, "size"), note))
+        return None
+    align = range_.align.bytes(unit) if range_.align else 0
+    if align & (align - 1) or align > LARGEST >> 1:
+        near = f"{exact(1 << align.bit_length() - 1)} or {exact(1 << align.bit_length())}"
+        told = f"range {name!r}: an alignment is a power of two, which {exact(align)} is not"
+        faults.append(Diagnostic("MT306", told, (*path, "align"), help=f"write {near}"))
+        return None
+    address = range_.address or 0
+    if (wrong := _address(name, address, size * (range_.count or 1), unit)) is not None:
+        faults.append(wrong)
+        return None
+    return RangeRun(
+        name, path, range_.count or 1, range_.count is not None, size, declared, unit, align, address, range_.fixed
+    )
+
+
+def misfit(code: str, what: str, amount: int, unit: int, path: Path, note: str) -> Diagnostic:
+    """A size or offset that is no multiple of its granule, with the nearest ones that are."""
+    down = amount - amount % unit
+    near = f"{exact(down)} or {exact(down + unit)}" if down else exact(unit)
+    over = f" ({rounded(amount % unit)} over)" if down else ""
+    told = f"{what}: {exact(amount)} is no multiple of {exact(unit)}{over}"
+    help = f"write {near}" + (", or 'round: up'" if code != "MT303" else "")
+    return Diagnostic(code, told, path, notes=(note,), help=help)
+
+
+def granularity_note(unit: int, places: Iterable[Location]) -> str:
+    """Where a granule comes from, in words."""
+    names = ", ".join(str(place) for place in dict.fromkeys(places))
+    return f"the granularity of chunks with these properties on {names} is {exact(unit)} on this machine"
+
+
+def _places(chunk: Chunk, path: Path, devices: Devices) -> list[Location] | None:
+    single = len(chunk.location) == 1
+    found = [
+        devices.resolve(name, (*path, "location") if single else (*path, "location", index))
+        for index, name in enumerate(chunk.location)
+    ]
+    places = [place for place in found if place is not None]
+    return places if len(places) == len(found) else None
+
+
+def _fit(amount: int, unit: int, *, rounding: bool) -> int | None:
+    if amount % unit == 0:
+        return amount
+    return amount + unit - amount % unit if rounding else None
+
+
+def _address(name: str, address: int, size: int, unit: int) -> Diagnostic | None:
+    path = ("ranges", name, "address")
+    if address % unit:
+        down = address - address % unit
+        told = f"range {name!r}: {address:#x} is not aligned to {exact(unit)}"
+        return Diagnostic("MT307", told, path, help=f"write {down:#x} or {down + unit:#x}")
+    if address + size > 1 << 47:
+        told = f"range {name!r}: {address:#x} and {rounded(size)} from there lie beyond 47 bits of address space"
+        return Diagnostic("MT307", told, path)
+    return None

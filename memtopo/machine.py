@@ -1,0 +1,191 @@
+"""A machine: the recorded facts of a computer, the one word for what a spec is validated against.
+
+Recorded by `memtopo probe -o FILE`; the same record is read from a live driver when the machine is `local`.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from memtopo.driver.types import HandleType, Location, LocationKind, Properties
+from memtopo.errors import Unavailable
+
+VERSION = 1
+LARGEST_FILE = 8 << 20
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Granularity(_Record):
+    """Minimum and recommended granularity, in bytes, of chunks with exactly these properties (fact 1)."""
+
+    handles: list[str]
+    rdma: bool
+    compressible: bool
+    minimum: int = Field(gt=0)
+    recommended: int = Field(gt=0)
+
+
+class Trial(_Record):
+    """What was advertised beside what one real attempt showed; None where nothing was advertised or tried (fact 4)."""
+
+    advertised: bool | None = None
+    works: bool | None = None
+    error: str | None = None
+
+
+class Memory(_Record):
+    """What chunks can be created at one location: granularities, and a trial per handle type and property."""
+
+    granularity: list[Granularity]
+    trials: dict[str, Trial] = {}
+
+
+class Device(_Record):
+    """One GPU. `memory_bytes` is its total; `attributes` are advertised, by the driver's names."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    memory_bytes: int = Field(gt=0)
+    attributes: dict[str, int]
+    memory: Memory
+    uuid: str | None = None
+    bus_id: str | None = None
+
+
+class Peer(_Record):
+    """What one GPU may do with the memory of another."""
+
+    access: bool
+    performance_rank: int | None = None
+    native_atomics: bool | None = None
+
+
+class DriverFacts(_Record):
+    """The driver: the CUDA version it supports and, where known, its release."""
+
+    cuda: str
+    release: str | None = None
+
+
+class Machine(_Record):
+    """The facts of one computer. `peers[a][b]` is what GPU a may do with the memory of GPU b; None where a is b."""
+
+    memtopo_machine: Literal[1] = 1
+    recorded: str | None = None
+    driver: DriverFacts
+    devices: list[Device]
+    peers: list[list[Peer | None]]
+    host: dict[str, Memory] = {}
+    host_name: str | None = None
+
+    def granularity(self, properties: Properties) -> Granularity | None:
+        """The recorded granularity of exactly these properties; None where it was not recorded."""
+        return self._granularities.get(properties)
+
+    @cached_property
+    def _granularities(self) -> dict[Properties, Granularity]:
+        return {
+            Properties(location, _flags(entry.handles), entry.rdma, entry.compressible): entry
+            for location, memory in self.locations.items()
+            for entry in memory.granularity
+        }
+
+    @cached_property
+    def locations(self) -> dict[Location, Memory]:
+        """Every place where chunks can be: the GPUs by ordinal, then the host and its NUMA nodes."""
+        gpus = {Location(LocationKind.GPU, i): device.memory for i, device in enumerate(self.devices)}
+        return gpus | {_host(name): memory for name, memory in self.host.items()}
+
+    def can_access(self, device: int, owner: int) -> bool:
+        """Whether GPU `device` can reach the memory of GPU `owner`."""
+        if device == owner:
+            return True
+        peer = self.peers[device][owner]
+        return peer is not None and peer.access
+
+
+def shipped() -> list[str]:
+    """The names of the machines that come with memtopo, each recorded on hardware."""
+    folder = resources.files("memtopo") / "machines"
+    return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+
+
+def load(name: str) -> Machine:
+    """Read a shipped machine by name, or a recorded one by path.
+
+    Raises `Unavailable` where there is no such machine, or where the file is not a machine of this version.
+    """
+    if "/" not in name and not name.endswith(".json"):
+        if name not in shipped():
+            raise Unavailable(
+                f"machine {name!r} is not known",
+                hint=f"use local, {', '.join(shipped())}, or the path of a file made by 'memtopo probe -o FILE'",
+            )
+        return parse((resources.files("memtopo") / "machines" / f"{name}.json").read_bytes(), name)
+    return parse(_read(Path(name)), name)
+
+
+def parse(text: bytes, origin: str) -> Machine:
+    """Read a recorded machine from JSON; `origin` names it in errors. Raises `Unavailable`."""
+    hint = "record it again with 'memtopo probe -o FILE'"
+    try:
+        facts: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"machine file {origin!r} is not JSON", hint=hint) from error
+    if not isinstance(facts, dict) or "memtopo_machine" not in facts:
+        raise Unavailable(f"{origin!r} is not a machine file", hint=hint)
+    if (version := facts["memtopo_machine"]) != VERSION:
+        told = f"machine file {origin!r} has version {json.dumps(version)[:20]}; this memtopo reads version {VERSION}"
+        raise Unavailable(told, hint=hint)
+    try:
+        machine = Machine.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Unavailable(f"machine file {origin!r} is damaged: {where}: {first['msg']}", hint=hint) from error
+    _square(machine, origin, hint)
+    return machine
+
+
+def dump(machine: Machine) -> str:
+    """The machine as it is written to a file: JSON, stable order, one fact a line."""
+    return json.dumps(machine.model_dump(mode="json", exclude_none=True), indent=1) + "\n"
+
+
+def _square(machine: Machine, origin: str, hint: str) -> None:
+    count = len(machine.devices)
+    if len(machine.peers) != count or any(len(row) != count for row in machine.peers):
+        raise Unavailable(f"machine file {origin!r} is damaged: peers is not {count} by {count}", hint=hint)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_FILE + 1)
+    except OSError as error:
+        reason = (error.strerror or "cannot be read").lower()
+        raise Unavailable(f"machine file {str(path)!r}: {reason}") from error
+    if len(text) > LARGEST_FILE:
+        raise Unavailable(f"machine file {str(path)!r} has more than {LARGEST_FILE >> 20} MiB")
+    return text
+
+
+def _host(name: str) -> Location:
+    kind, _, node = name.partition(":")
+    return Location(LocationKind.HOST_NUMA, int(node)) if node else Location(LocationKind[kind.upper()])
+
+
+def _flags(words: list[str]) -> HandleType:
+    flags = HandleType.NONE
+    for word in words:
+        flags |= HandleType[word.upper()]
+    return flags

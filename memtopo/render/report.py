@@ -1,0 +1,115 @@
+"""A report as it is read from top to bottom: machine, plan, checks, failure, what is left, time, verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from memtopo.render import plan, words
+from memtopo.render.parts import INDENT, Column, Rows, cell, heading, headline, notes, pairs, stacked
+from memtopo.report import Checks, Failure, Leak, Left, PhaseTime, Report, Tally
+from memtopo.units import rounded
+
+_OUTCOME_STYLES = {"ok": "bold green", "interrupted": "bold yellow"}
+_DIFFERENCES = (Column("aspect"), Column("of"), Column("wanted"), Column("seen"))
+_LEFT = (
+    Column(""), Column("before", "right"), Column("held", "right"), Column("after", "right"),
+    Column("change", "right"),
+)  # fmt: skip
+_TIMES = (Column("phase"), Column("steps", "right"), Column("time", "right"))
+
+
+def renderable(report: Report) -> RenderableType:
+    """One run of `apply`, with its verdict as the last line."""
+    sections = [part for part in _sections(report) if part]
+    spaced = (line for part in sections for line in (*part, Text()))
+    verdict = cell(words.verdict(report), _OUTCOME_STYLES.get(report.outcome, "bold red"))
+    return Group(*spaced, verdict)
+
+
+def _sections(report: Report) -> Iterator[list[RenderableType]]:
+    yield _machine(report)
+    yield plan.body(report.plan)
+    yield _checks(report.checks) if report.checks else []
+    yield _failure(report.failure) if report.failure else []
+    yield [heading("left behind", "bold red"), *map(_leak, report.leaks)] if report.leaks else []
+    yield _left(report.left) if report.left else []
+    yield _times(report.times)
+    yield [notes(report.notes)] if report.notes else []
+
+
+def _machine(report: Report) -> list[RenderableType]:
+    machine = report.machine
+    facts = cell(f"{words.devices(machine.devices)}, driver {machine.driver}", "dim")
+    return [headline("apply", report.name, machine), Padding(facts, (0, 0, 0, len("apply  ")))]
+
+
+def _checks(checks: Checks) -> list[RenderableType]:
+    parts: list[RenderableType] = [heading("checked"), pairs(_tallies(checks.tallies))]
+    if checks.differences:
+        rows = [(each.aspect, each.subject, each.wanted, each.seen) for each in checks.differences]
+        parts += [Text(), heading("not as declared", "bold red"), Rows(_DIFFERENCES, rows)]
+    if more := checks.different - len(checks.differences):
+        parts.append(cell(f"  … and {more:,} more"))
+    return parts
+
+
+def _tallies(tallies: Iterable[Tally]) -> Iterator[tuple[str, str]]:
+    counts = [f"{tally.as_declared:,} of {tally.looked_at:,}" if tally.looked_at else "" for tally in tallies]
+    widest = max(map(len, counts), default=0)
+    for tally, count in zip(tallies, counts, strict=True):
+        if count:
+            yield tally.aspect, f"{count.rjust(widest)} as declared"
+        if tally.not_checked or not count:
+            why = f": {tally.why_not}" if tally.why_not else ""
+            yield "" if count else tally.aspect, f"{_number(tally.not_checked)}not checked{why}"
+
+
+def _number(count: int) -> str:
+    return f"{count:,} " if count else ""
+
+
+def _failure(failure: Failure) -> list[RenderableType]:
+    told = {
+        "step": failure.step,
+        "error": failure.error,
+        "reason": failure.reason,
+        "place": failure.place,
+        "hint": failure.hint,
+    }
+    return [heading("failed", "bold red"), pairs((name, value) for name, value in told.items() if value)]
+
+
+def _leak(leak: Leak) -> RenderableType:
+    stays = (f"{thing} stays because of it" for thing in leak.stays)
+    more = stacked([leak.error, *stays, *([f"asked for at {leak.place}"] if leak.place else [])])
+    return Padding(Group(cell(leak.what), Padding(more, (0, 0, 0, INDENT))), (0, 0, 0, INDENT))
+
+
+def _left(left: Left) -> list[RenderableType]:
+    return [heading("taken down"), Rows(_LEFT, [*_ledger(left), *_memory(left)])]
+
+
+def _ledger(left: Left) -> Iterator[tuple[str, ...]]:
+    states = left.ledger_before, left.ledger_held, left.ledger_after
+    for kind in dict.fromkeys(kind for state in states for kind in state):
+        before, held, after = (state.get(kind, 0) for state in states)
+        yield kind, f"{before:,}", f"{held:,}", f"{after:,}", words.change(before, after)
+    before, after = left.fds_before, left.fds_after
+    yield "file descriptors", f"{before:,}", "", f"{after:,}", words.change(before, after)
+
+
+def _memory(left: Left) -> Iterator[tuple[str, ...]]:
+    for free in left.memory:
+        change = words.change(free.before, free.after, memory=True)
+        yield f"free on {free.device}", rounded(free.before), rounded(free.held), rounded(free.after), change
+
+
+def _times(times: tuple[PhaseTime, ...]) -> list[RenderableType]:
+    if not times:
+        return []
+    rows = [(time.phase, f"{time.steps:,}", words.duration(time.seconds)) for time in times]
+    return [heading("time"), Rows(_TIMES, rows)]

@@ -1,0 +1,177 @@
+"""What a run has to say, as data: plan rows, findings, leaks, and the report of them all. Rendering is elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memtopo.diagnostics import Path
+
+
+class Finding(NamedTuple):
+    """One thing looked at after building: an `aspect` of a `subject`, as it was wanted and as it was seen."""
+
+    aspect: str
+    subject: str
+    wanted: object
+    seen: object
+    path: Path = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Like steps of a plan in one line.
+
+    `calls` driver calls of one kind (`verb`), from `first` to `last` subject, `bytes_each` bytes each where they have
+    a size; `where` is what they act on or for (a device, a range, the devices granted).
+    """
+
+    phase: str
+    verb: str
+    call: str
+    first: str
+    last: str
+    calls: int
+    bytes_each: int
+    where: tuple[str, ...]
+    path: Path
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSummary:
+    """A plan without its steps: rows in order, bytes of physical memory by location, and how many calls it makes."""
+
+    name: str
+    rows: tuple[Row, ...]
+    memory: dict[str, int]
+    reserved: int
+    calls: int
+    teardown_calls: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineLine:
+    """What a report is about: a machine's name, whether it is simulated, its GPUs and driver."""
+
+    name: str
+    simulated: bool
+    devices: tuple[str, ...]
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """How long one phase took: its steps and its seconds."""
+
+    phase: str
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many times one aspect was looked at, and how often it was as declared; what was not looked at, and why."""
+
+    aspect: str
+    looked_at: int
+    as_declared: int
+    not_checked: int = 0
+    why_not: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A finding that is not as declared, in words."""
+
+    aspect: str
+    subject: str
+    wanted: str
+    seen: str
+    path: Path = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """Everything that was looked at after building. `differences` holds the first hundred of `different`."""
+
+    tallies: tuple[Tally, ...]
+    differences: tuple[Difference, ...] = ()
+    different: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The step that failed and the driver's answer; `reason` is the simulator's, `place` is `file:line:col`."""
+
+    step: str
+    error: str
+    reason: str | None = None
+    path: Path = ()
+    place: str | None = None
+    hint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """What could not be undone: the thing, the driver's answer, and what had to stay because of it."""
+
+    what: str
+    error: str
+    stays: tuple[str, ...] = ()
+    path: Path = ()
+    place: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Free bytes of one device: before building (contexts exist), while held, after teardown."""
+
+    device: str
+    before: int
+    held: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What is left: open things by kind (the ledger) and file descriptors, before, while held and after."""
+
+    ledger_before: dict[str, int]
+    ledger_held: dict[str, int]
+    ledger_after: dict[str, int]
+    fds_before: int
+    fds_after: int
+    memory: tuple[DeviceMemory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One run of `apply`: `outcome` is ok, failed, leaked, different or interrupted; the exit status goes with it."""
+
+    name: str
+    spec: str | None
+    machine: MachineLine
+    outcome: str
+    exit_code: int
+    plan: PlanSummary
+    times: tuple[PhaseTime, ...] = ()
+    checks: Checks | None = None
+    failure: Failure | None = None
+    leaks: tuple[Leak, ...] = ()
+    left: Left | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Progress:
+    """Hooks that a long run calls; every one of them is empty here."""
+
+    def phase(self, name: str, steps: int) -> None:
+        """A phase begins that has `steps` steps."""
+
+    def advance(self, steps: int) -> None:
+        """`steps` more steps of the phase are done."""
+
+    def end(self) -> None:
+        """The phases are over, however they ended."""

@@ -1,0 +1,27 @@
+"""What a geometry must hold to on a machine, so that the driver is never asked for what it refuses or must not do."""
+
+from __future__ import annotations
+
+from memtopo.diagnostics import Diagnostic
+from memtopo.geometry import Geometry
+from memtopo.machine import Machine
+from memtopo.rules import capability, fitting, granting, memory, unused
+
+RULES = (
+    fitting.past_the_end,
+    fitting.overlaps,
+    fitting.address_space,
+    granting.splits,
+    granting.past_the_end,
+    granting.reaches,
+    capability.handle_types,
+    capability.properties,
+    memory.fits,
+    unused.chunks,
+    unused.ranges,
+)
+
+
+def judge(geometry: Geometry, machine: Machine) -> list[Diagnostic]:
+    """Every fault of how entries fit together and fit the machine."""
+    return [fault for rule in RULES for fault in rule(geometry, machine)]

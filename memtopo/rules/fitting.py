@@ -1,0 +1,84 @@
+"""Mappings lie inside their reservations and apart from one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memtopo.diagnostics import Diagnostic, Label
+from memtopo.geometry import Geometry, Placement
+from memtopo.machine import Machine
+from memtopo.units import exact, rounded
+
+ADDRESS_SPACE = 1 << 47
+"""Bytes that a process can reserve at most: 64 TiB succeeded, 128 TiB did not (fact 9)."""
+
+
+def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT305. The driver lets a mapping run past its reservation into a neighbour's (fact 15), so memtopo must not."""
+    del machine
+    for placements in geometry.placements.values():
+        for placement in placements:
+            if placement.end > placement.range.size:
+                yield _past(placement)
+
+
+def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT304. Mapping over a live mapping is refused (fact 14)."""
+    del machine
+    for placements in geometry.placements.values():
+        highest: Placement | None = None
+        for placement in placements:
+            if highest and placement.offset < highest.end:
+                yield _overlap(*sorted((highest, placement), key=_order))
+            if highest is None or placement.end > highest.end:
+                highest = placement
+
+
+def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT310. Address space is bounded even where memory is not needed for it (fact 9)."""
+    del machine
+    total = 0
+    for run in geometry.ranges.values():
+        total += run.size * run.count
+        if total >= ADDRESS_SPACE:
+            told = (
+                f"range {run.name!r}: {rounded(total)} up to here do not fit into {rounded(ADDRESS_SPACE)} of addresses"
+            )
+            yield Diagnostic("MT310", told, (*run.path, "size"))
+            return
+
+
+def _past(placement: Placement) -> Diagnostic:
+    run, size = placement.range, placement.chunk.size
+    fits = max(0, (run.size - placement.offset) // size)
+    label = run.label(placement.instance)
+    chunk = placement.chunk.label(placement.first + fits)
+    start = placement.offset + fits * size
+    if start >= run.size:
+        told = f"{chunk!r} would start at {exact(start)} of {label!r}, which ends at {exact(run.size)}"
+    else:
+        told = f"{chunk!r} would end at {exact(start + size)} of {label!r}, which ends at {exact(run.size)}"
+    over = placement.end - run.size
+    notes = (f"the driver would let it run into whatever lies behind {label!r}",)
+    labels = (Label(f"{exact(run.size)} declared here", (*run.path, "size")),)
+    help = f"give {run.name!r} at least {exact(placement.end)}, or map {rounded(over)} less"
+    return Diagnostic("MT305", told, placement.path, labels=labels, notes=notes, help=help)
+
+
+def _overlap(first: Placement, second: Placement) -> Diagnostic:
+    start = max(first.offset, second.offset)
+    told = f"{_names(second)} overlaps {_names(first)} at {exact(start)} of {second.range.label(second.instance)!r}"
+    label = Label(f"{_names(first)} is mapped from {exact(first.offset)} to {exact(first.end)} here", first.path)
+    help = f"the first free offset after it is {exact(first.end)}"
+    return Diagnostic("MT304", told, second.path, labels=(label,), help=help)
+
+
+def _names(placement: Placement) -> str:
+    first = placement.chunk.label(placement.first)
+    last = placement.chunk.label(placement.first + placement.count - 1)
+    return repr(first) if first == last else f"'{first} … {last}'"
+
+
+def _order(placement: Placement) -> tuple[str, int, int]:
+    _, key, index = placement.path
+    return str(key), int(index), placement.first

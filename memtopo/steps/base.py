@@ -1,0 +1,76 @@
+"""What every step is: something done by one call, undone by one call, looked at, and readable in a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import ClassVar, NamedTuple
+
+from memtopo.diagnostics import Path
+from memtopo.driver.protocol import Driver
+from memtopo.layout import Layout
+from memtopo.report import Finding
+
+
+class Phase(StrEnum):
+    """When a step is done; teardown goes through the phases backwards."""
+
+    OPEN = "open"
+    RESERVE = "reserve"
+    CREATE = "create"
+    MAP = "map"
+    GRANT = "grant"
+    SETTLE = "settle"
+
+
+class Reading(NamedTuple):
+    """How a step reads in a plan. Neighbours with equal `like`, `bytes_each` and `note` are shown as one row."""
+
+    subject: str
+    where: str
+    bytes_each: int = 0
+    like: Hashable = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One state-changing call. `path` is the spec's entry that asked for it.
+
+    `do` raises `DriverError` and has then changed nothing. `undo` runs after success and failure alike, and does
+    nothing where `do` was not finished. `check` only looks.
+    """
+
+    path: Path
+
+    phase: ClassVar[Phase]
+    verb: ClassVar[str]
+    call: ClassVar[str]
+    undo_call: ClassVar[str] = ""
+    """The driver's name for the call that undoes it; empty where the end of another step ends it."""
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        """Make the one call, and note in the layout what came of it."""
+        raise NotImplementedError
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        """Take back what `do` made."""
+        raise NotImplementedError
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        """What the driver says of it, wanted and seen."""
+        del driver, layout
+        yield from ()
+
+    def reading(self) -> Reading:
+        """How it reads in a plan."""
+        raise NotImplementedError
+
+    def thing(self) -> str | None:
+        """What stays if `undo` fails; None where nothing does."""
+        return None
+
+    def holds(self) -> tuple[str, ...]:
+        """The things that cannot be undone as long as this one stands."""
+        return ()

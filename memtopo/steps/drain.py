@@ -1,0 +1,32 @@
+"""The end of a GPU's outstanding work: unmapping does not wait for it (fact 18)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memtopo.driver.protocol import Driver
+from memtopo.layout import Layout, current
+from memtopo.steps.base import Phase, Reading, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Drain(Step):
+    """Waits before the layout is handed out, and again before anything of it is taken down."""
+
+    device: int
+
+    phase = Phase.SETTLE
+    verb = "synchronize"
+    call = "cuCtxSynchronize"
+    undo_call = "cuCtxSynchronize"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        with current(driver, layout.contexts[self.device]):
+            driver.ctx_synchronize()
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.device in layout.contexts:
+            self.do(driver, layout)
+
+    def reading(self) -> Reading:
+        return Reading(f"gpu{self.device}", f"gpu{self.device}")

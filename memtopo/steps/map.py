@@ -1,0 +1,73 @@
+"""A whole chunk, mapped into a reserved range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Access, Grant
+from memtopo.errors import InternalError
+from memtopo.layout import Layout
+from memtopo.report import Finding
+from memtopo.steps.base import Phase, Reading, Step
+
+
+@dataclass(frozen=True, slots=True)
+class MapChunk(Step):
+    """`chunk` at `offset` of `range`. `access` is what each location of the machine shall have once all is granted."""
+
+    range: str
+    offset: int
+    chunk: str
+    size: int
+    access: tuple[Grant, ...]
+
+    phase = Phase.MAP
+    verb = "map"
+    call = "cuMemMap"
+    undo_call = "cuMemUnmap"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        base, size = layout.ranges[self.range]
+        if self.offset + self.size > size:
+            # The driver would map it into a neighbour's addresses (fact 15).
+            raise InternalError(f"{self.chunk} at {self.offset:#x} runs past the end of {self.range}")
+        driver.mem_map(base + self.offset, self.size, layout.chunks[self.chunk])
+        layout.mappings[base + self.offset] = self.chunk
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.range not in layout.ranges:
+            return
+        address = layout.ranges[self.range].address + self.offset
+        if address in layout.retained:
+            _release(driver, layout, address)
+        if address in layout.mappings:
+            driver.mem_unmap(address, self.size)
+            del layout.mappings[address]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        address = layout.ranges[self.range].address + self.offset
+        subject = f"{self.chunk} in {self.range} at {self.offset:#x}"
+        handle = layout.retained[address] = driver.mem_retain_allocation_handle(address)
+        _release(driver, layout, address)
+        yield Finding("mapped chunk", subject, layout.chunks[self.chunk], handle, self.path)
+        for location, access in self.access:
+            seen = Access(driver.mem_get_access(address, location)).word
+            yield Finding("access", f"{subject} for {location}", access.word, seen, self.path)
+
+    def reading(self) -> Reading:
+        run = self.range.partition(".")[0]
+        return Reading(self.chunk, run, self.size, run)
+
+    def thing(self) -> str:
+        return f"mapping of {self.chunk} in {self.range} at {self.offset:#x}"
+
+    def holds(self) -> tuple[str, ...]:
+        return (f"range {self.range}",)
+
+
+def _release(driver: Driver, layout: Layout, address: int) -> None:
+    """Give the reference back that looking at a mapping took (fact 18)."""
+    driver.mem_release(layout.retained[address])
+    del layout.retained[address]

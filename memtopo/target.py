@@ -1,0 +1,59 @@
+"""The target: what a `--machine` text means, as a machine and a way to open its driver.
+
+The real driver and the simulator are imported where they are opened, so that checking against a recorded machine loads
+neither.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from memtopo import facts
+from memtopo.driver.protocol import Driver
+from memtopo.machine import Machine, load
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine by the name it was asked for; `simulated` says whether its driver would be."""
+
+    name: str
+    machine: Machine
+    simulated: bool
+    _opener: Callable[[], Driver] = field(repr=False, compare=False)
+
+    def open(self) -> Driver:
+        """An initialised driver: of a recorded machine, a simulator of its own for each call."""
+        return self._opener()
+
+
+def resolve(text: str) -> Target:
+    """The target of `local`, of a shipped machine's name, or of a path to a recorded machine.
+
+    `local` reads the real GPUs, with their UUIDs and bus ids. Raises `Unavailable` where there is no such machine; no
+    other one is ever taken in its place.
+    """
+    if text == "local":
+        return _local()
+    machine = load(text)
+    return Target(text, machine, simulated=True, _opener=lambda: _simulator(machine))
+
+
+def _local() -> Target:
+    from memtopo.driver.cuda import kernel_release, numa_nodes, open_cuda  # noqa: PLC0415
+
+    driver = open_cuda()
+    machine = facts.read(
+        driver, identify=True, release=kernel_release(), numa_nodes=numa_nodes(), host_name=platform.node() or None
+    )
+    return Target("local", machine, simulated=False, _opener=lambda: driver)
+
+
+def _simulator(machine: Machine) -> Driver:
+    from memtopo.driver.sim import SimDriver  # noqa: PLC0415
+
+    driver = SimDriver(machine)
+    driver.init()
+    return driver

@@ -1,0 +1,40 @@
+"""Text for terminals: what cannot be seen is escaped, and what is seen is measured in columns."""
+
+from __future__ import annotations
+
+from unicodedata import category, east_asian_width
+
+_SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_NO_WIDTH = {"Mn", "Me", "Cf", "Cc"}
+
+
+def printable(text: str) -> str:
+    r"""Escape whatever is not seen as itself: `\x1b`, `\u202e`.
+
+    Controls, bidirectional and other format characters, unusual spaces, surrogates, private and unassigned characters.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def display_width(text: str) -> int:
+    """How many columns of a terminal a text takes; wide characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(_width(char) for char in text)
+
+
+def _escape(char: str) -> str:
+    if char in _SHORT:
+        return _SHORT[char]
+    if char <= "\xff":
+        return f"\\x{ord(char):02x}"
+    return f"\\u{ord(char):04x}" if char <= "\uffff" else f"\\U{ord(char):08x}"
+
+
+def _width(char: str) -> int:
+    # The vowels and finals of conjoining Hangul are drawn into the syllable before them.
+    if category(char) in _NO_WIDTH or "\u1160" <= char <= "\u11ff":
+        return 0
+    return 2 if east_asian_width(char) in "WF" else 1

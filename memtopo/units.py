@@ -1,0 +1,144 @@
+"""Sizes as people write them: `64MiB`, `0`, `4 granules`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+
+KiB, MiB, GiB, TiB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
+UNITS = {"B": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": TiB}
+LARGEST = (1 << 64) - 1
+
+_SIZE = re.compile(r"([0-9]{1,20}) ?(B|KiB|MiB|GiB|TiB|granules?)")
+_DECIMAL = re.compile(r"(?:0|[1-9][0-9]{0,19})")
+_LOOSE = re.compile(r"([0-9][0-9_.,]{0,30}) *([A-Za-z]{0,30})")
+_GROUPS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+")
+_PAGE = 4096
+_UNIT_MEANT = {
+    **{unit.lower(): unit for unit in ("KiB", "MiB", "GiB", "TiB")},
+    "kb": "KiB", "mb": "MiB", "gb": "GiB", "tb": "TiB", "b": "B", "byte": "B", "bytes": "B",
+    "k": "KiB", "m": "MiB", "g": "GiB", "t": "TiB",
+    "granule": "granules", "granules": "granules", "page": "granules", "pages": "granules",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A size as written: `amount` bytes, or `amount` granules of whatever it measures."""
+
+    amount: int
+    in_granules: bool = False
+
+    def bytes(self, granule: int) -> int:
+        """The size in bytes where one granule has `granule` bytes."""
+        return self.amount * granule if self.in_granules else self.amount
+
+    def __str__(self) -> str:
+        if self.in_granules:
+            return f"{self.amount} granule{'' if self.amount == 1 else 's'}"
+        return exact(self.amount)
+
+
+class NotASize(ValueError):
+    """Text that is no size; `meant` is the nearest text that is one, if there is any."""
+
+    def __init__(self, message: str, meant: str | None = None) -> None:
+        super().__init__(message)
+        self.meant = meant
+
+
+@lru_cache(maxsize=4096)
+def parse_size(text: str) -> Size:
+    """Read a size: digits and a binary unit, digits and `granules`, or a bare `0`.
+
+    Raises `NotASize`, with the text that was probably meant.
+    """
+    match = _SIZE.fullmatch(text)
+    if not match:
+        if text == "0":
+            return Size(0)
+        raise _no_size(text)
+    amount, unit = int(match[1]), match[2]
+    if len(match[1]) > 1 and match[1][0] == "0":
+        raise NotASize(f"{text!r} has a leading zero", f"{amount}{_glue(unit)}")
+    size = Size(amount, in_granules=True) if unit.startswith("granule") else Size(amount * UNITS[unit])
+    if size.amount > LARGEST:
+        raise NotASize(f"{shorten(text)!r} is more than 64 bits can count")
+    return size
+
+
+def parse_count(text: str) -> int:
+    """Read an unsigned decimal number of at most 64 bits.
+
+    Raises `ValueError` with the reason: a sign, a leading zero, a fraction, an exponent, other digits than 0 to 9.
+    """
+    if not _DECIMAL.fullmatch(text):
+        raise ValueError(f"{shorten(text)!r} is not a whole number in plain digits")
+    if (number := int(text)) > LARGEST:
+        raise ValueError(f"{text} is more than 64 bits can count")
+    return number
+
+
+def exact(amount: int) -> str:
+    """A byte count in the largest unit that divides it: 2097152 → `2MiB`; what can be read back unchanged."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if amount and amount % UNITS[unit] == 0:
+            return f"{amount // UNITS[unit]}{unit}"
+    return "0" if amount == 0 else f"{amount}B"
+
+
+def rounded(amount: int) -> str:
+    """A byte count for people, to a tenth: `95.8 GiB`, `2 MiB`, `512 B`."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        # What would be rounded to 1024.0 of a unit is 1.0 of the next.
+        if abs(amount) >= UNITS[unit] * (1 - 0.05 / 1024):
+            whole, rest = divmod(amount, UNITS[unit])
+            return f"{whole} {unit}" if rest == 0 else f"{amount / UNITS[unit]:.1f} {unit}"
+    return f"{amount} B"
+
+
+def shorten(text: str, limit: int = 40) -> str:
+    """At most `limit` characters of a text, so that no message repeats a megabyte."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _no_size(text: str) -> NotASize:
+    match = _LOOSE.fullmatch(text)
+    if not match:
+        return NotASize(f"{shorten(text)!r} is not a size")
+    digits, unit = match[1], match[2]
+    plain = re.sub("[,_]", "", digits) if _GROUPS.fullmatch(digits) else digits
+    if not unit:
+        return NotASize(f"{shorten(text)!r} has no unit", _with_unit(plain))
+    known = unit if unit in UNITS else _UNIT_MEANT.get(unit.lower())
+    if known is None:
+        return NotASize(f"{shorten(unit)!r} is not a unit; units are B, KiB, MiB, GiB, TiB and granules")
+    if not plain.isdecimal():
+        return NotASize(f"{shorten(text)!r} is not a whole number of units", _whole(plain, known))
+    return NotASize(f"{shorten(text)!r} is not how a size is written", _if_size(f"{int(plain)}{_glue(known)}"))
+
+
+def _with_unit(digits: str) -> str | None:
+    if not digits.isdecimal():
+        return None
+    # Whole pages are bytes that were counted; a small number is one that somebody had in mind.
+    return exact(int(digits)) if int(digits) % _PAGE == 0 and int(digits) <= LARGEST else _if_size(f"{int(digits)}MiB")
+
+
+def _whole(digits: str, unit: str) -> str | None:
+    try:
+        amount = Fraction(digits) * UNITS[unit]
+    except (ValueError, KeyError):
+        return None
+    return exact(int(amount)) if amount.denominator == 1 and amount <= LARGEST else None
+
+
+def _if_size(text: str) -> str | None:
+    match = _SIZE.fullmatch(text)
+    return text if match and int(match[1]) * UNITS.get(match[2], 1) <= LARGEST else None
+
+
+def _glue(unit: str) -> str:
+    return " granules" if unit.startswith("granule") else unit

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import pytest
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Access, Grant, Location, LocationKind, Properties, gpu
+from memtopo.units import KiB
+from tests.contract.built import (
+    HOST,
+    INVALID_DEVICE,
+    INVALID_VALUE,
+    NODE,
+    NOT_SUPPORTED,
+    adjacent,
+    created,
+    current,
+    laid_out,
+    mapped,
+    refused,
+    reserved,
+)
+
+RW = (Grant(gpu(0), Access.RW),)
+CURRENT = Location(LocationKind.HOST_NUMA_CURRENT)
+ALL = pytest.mark.usefixtures("two_gpus")
+
+
+def test_a_fresh_mapping_has_no_access(driver: Driver, granule: int) -> None:
+    """Fact 19: a fresh mapping has no access for any device, also when its chunk is accessible elsewhere"""
+    with (
+        reserved(driver, 2 * granule) as address,
+        created(driver, granule) as handle,
+        mapped(driver, address, granule, handle),
+    ):
+        driver.mem_set_access(address, granule, RW)
+        with mapped(driver, address + granule, granule, handle) as alias:
+            assert not any(driver.mem_get_access(alias, gpu(i)) for i in range(driver.device_get_count()))
+
+
+def test_a_mapping_that_comes_again_is_fresh(driver: Driver, granule: int) -> None:
+    """Fact 19: access dies with its mapping"""
+    with reserved(driver, granule) as address, created(driver, granule) as handle:
+        with mapped(driver, address, granule, handle):
+            driver.mem_set_access(address, granule, RW)
+        with mapped(driver, address, granule, handle):
+            assert driver.mem_get_access(address, gpu(0)) == 0
+
+
+def test_access_is_for_whole_mappings(driver: Driver, granule: int) -> None:
+    """Fact 20: access to part of a mapping is refused, and changes nothing"""
+    parts = [(0, granule), (granule, granule), (granule, 2 * granule), (0, 3 * granule), (0, 64 * KiB)]
+    with laid_out(driver, (2 * granule, 2 * granule), access=Access.R) as address:
+        for at, size in parts:
+            with refused(INVALID_VALUE):
+                driver.mem_set_access(address + at, size, RW)
+        assert {driver.mem_get_access(address + i * granule, gpu(0)) for i in range(4)} == {Access.R}
+
+
+def test_access_to_several_mappings(driver: Driver, granule: int) -> None:
+    """Fact 20: one call gives access to several whole mappings"""
+    with laid_out(driver, (granule, 2 * granule)) as address:
+        driver.mem_set_access(address, 3 * granule, RW)
+        assert [driver.mem_get_access(address + i * granule, gpu(0)) for i in range(3)] == [3, 3, 3]
+
+
+def test_access_covers_no_hole(driver: Driver, granule: int) -> None:
+    """Fact 20: access to mappings and a hole, or to a hole alone, is refused, and changes nothing"""
+    with laid_out(driver, (granule,), hole=granule) as address:
+        for start, size in ((address, 2 * granule), (address + granule, granule)):
+            with refused(INVALID_VALUE):
+                driver.mem_set_access(start, size, RW)
+        assert driver.mem_get_access(address, gpu(0)) == 0
+
+
+def test_access_crosses_reservations(driver: Driver, granule: int) -> None:
+    """Fact 20: one call gives access across adjacent reservations"""
+    with (
+        adjacent(driver, granule) as address,
+        created(driver, granule) as handle,
+        mapped(driver, address, granule, handle),
+        mapped(driver, address + granule, granule, handle),
+    ):
+        driver.mem_set_access(address, 2 * granule, RW)
+        assert driver.mem_get_access(address + granule, gpu(0)) == 3
+
+
+@pytest.mark.parametrize(
+    ("grants", "error"),
+    [
+        ((), INVALID_VALUE),
+        ((Grant(gpu(9), Access.RW),), INVALID_VALUE),
+        ((Grant(gpu(0), Access.RW), Grant(gpu(9), Access.RW)), INVALID_VALUE),
+        ((Grant(gpu(0), Access(2)),), INVALID_VALUE),
+        ((Grant(HOST, Access.RW),), NOT_SUPPORTED),
+        ((Grant(NODE, Access.RW),), NOT_SUPPORTED),
+        ((Grant(NODE._replace(id=9), Access.RW),), NOT_SUPPORTED),
+        ((Grant(CURRENT, Access.RW),), INVALID_VALUE),
+    ],
+)
+def test_who_can_be_given_access(driver: Driver, granule: int, grants: tuple[Grant, ...], error: str) -> None:
+    """Fact 20: access is for at least one device, which exists; the host has none to a device's memory"""
+    with laid_out(driver, (granule,)) as address:
+        with refused(error):
+            driver.mem_set_access(address, granule, grants)
+        assert driver.mem_get_access(address, gpu(0)) == 0
+
+
+@pytest.mark.parametrize("access", [Access.R, Access.RW, Access.NONE])
+def test_access_reads_back(driver: Driver, granule: int, access: Access) -> None:
+    """Fact 20: none, read, and read and write read back as they were set, also over what was set before"""
+    with laid_out(driver, (granule,), access=Access.RW) as address:
+        driver.mem_set_access(address, granule, (Grant(gpu(0), access),))
+        assert driver.mem_get_access(address, gpu(0)) == access
+
+
+def test_the_last_grant_wins(driver: Driver, granule: int) -> None:
+    """Fact 20: of two grants for one device in one call the last wins"""
+    with laid_out(driver, (granule,)) as address:
+        driver.mem_set_access(address, granule, (Grant(gpu(0), Access.R), Grant(gpu(0), Access.RW)))
+        assert driver.mem_get_access(address, gpu(0)) == Access.RW
+
+
+@ALL
+def test_one_device_leaves_the_others(driver: Driver, granule: int) -> None:
+    """Fact 20: setting one device's access leaves the others'"""
+    with laid_out(driver, (granule,), access=Access.RW) as address:
+        driver.mem_set_access(address, granule, (Grant(gpu(1), Access.R),))
+        assert [driver.mem_get_access(address, gpu(i)) for i in (0, 1)] == [Access.RW, Access.R]
+
+
+@pytest.mark.parametrize("location", [gpu(0), HOST, NODE], ids=str)
+def test_host_memory_is_for_everyone(driver: Driver, location: Location) -> None:
+    """Fact 21: on a NUMA node's chunk, a device, the host and its nodes can be given access"""
+    properties = Properties(NODE)
+    granule = driver.mem_get_allocation_granularity(properties)
+    with laid_out(driver, (granule,), properties=properties) as address:
+        driver.mem_set_access(address, granule, (Grant(location, Access.RW),))
+        assert driver.mem_get_access(address, location) == Access.RW
+
+
+def test_the_host_is_one(driver: Driver) -> None:
+    """Fact 21: the host and its NUMA nodes have one access in common, and the devices another"""
+    properties = Properties(NODE)
+    granule = driver.mem_get_allocation_granularity(properties)
+    with laid_out(driver, (granule,), properties=properties) as address:
+        driver.mem_set_access(address, granule, (Grant(HOST, Access.RW),))
+        assert driver.mem_get_access(address, NODE) == Access.RW
+        assert driver.mem_get_access(address, gpu(0)) == 0
+
+
+def test_a_device_writes_host_memory(driver: Driver) -> None:
+    """Fact 21: a device with access fills a NUMA node's chunk"""
+    properties = Properties(NODE)
+    granule = driver.mem_get_allocation_granularity(properties)
+    with current(driver), laid_out(driver, (granule,), properties=properties, access=Access.RW) as address:
+        driver.memset_d8(address, 0x41, granule)
+        assert driver.memcpy_dtoh(address, 4) == b"AAAA"
+
+
+def test_access_where_nothing_is_mapped(driver: Driver, granule: int) -> None:
+    """Fact 22: access is read at any address of a mapping, and where nothing is mapped or reserved there is none"""
+    with laid_out(driver, (granule,), hole=granule, access=Access.R) as address:
+        assert driver.mem_get_access(address + granule - 1, gpu(0)) == Access.R
+        with refused(INVALID_VALUE):
+            driver.mem_get_access(address + granule, gpu(0))
+    with refused(INVALID_VALUE):
+        driver.mem_get_access(address, gpu(0))
+
+
+def test_whose_access_can_be_read(driver: Driver, granule: int) -> None:
+    """Fact 22: the host's access to a device's memory reads as none; a device that does not exist has none to read"""
+    with laid_out(driver, (granule,)) as address:
+        assert driver.mem_get_access(address, HOST) == driver.mem_get_access(address, NODE) == 0
+        for location in (gpu(9), gpu(-1), CURRENT):
+            with refused(INVALID_DEVICE):
+                driver.mem_get_access(address, location)
+
+
+@pytest.mark.parametrize("access", [Access.NONE, Access.R])
+def test_the_driver_guards_writes(driver: Driver, granule: int, access: Access) -> None:
+    """Fact 23: the driver refuses to write memory without write access, and the context lives on"""
+    with current(driver), laid_out(driver, (granule,), access=access) as address:
+        with refused(INVALID_VALUE):
+            driver.memset_d8(address, 1, granule)
+        with refused(INVALID_VALUE):
+            driver.memcpy_htod(address, b"data")
+        driver.ctx_synchronize()
+        driver.mem_set_access(address, granule, RW)
+        driver.memcpy_htod(address, b"data")
+        assert driver.memcpy_dtoh(address, 4) == b"data"
+
+
+@ALL
+def test_the_context_needs_access(driver: Driver, granule: int) -> None:
+    """Fact 23: from the context of a device without access the driver refuses to write; with access it writes"""
+    with current(driver, 1), laid_out(driver, (granule,), access=Access.RW) as address:
+        with refused(INVALID_VALUE):
+            driver.memset_d8(address, 1, granule)
+        driver.mem_set_access(address, granule, (Grant(gpu(1), Access.RW),))
+        driver.memset_d8(address, 0x42, granule)
+        assert driver.memcpy_dtoh(address, 1) == b"B"
+
+
+def test_bytes_cross_mappings(driver: Driver, granule: int) -> None:
+    """Fact 23: one write crosses adjacent mappings that are all accessible"""
+    with current(driver), laid_out(driver, (granule, granule), access=Access.RW) as address:
+        driver.memset_d8(address, 7, 2 * granule)
+        driver.memcpy_htod(address + granule - 2, b"over")
+        assert driver.memcpy_dtoh(address + granule - 3, 6) == b"\7over\7"
+
+
+@pytest.mark.parametrize("access", [Access.NONE, Access.R])
+def test_a_write_is_refused_whole(driver: Driver, granule: int, access: Access) -> None:
+    """Fact 23: a write that crosses into memory without write access, or a hole, is refused before its first byte"""
+    with current(driver), laid_out(driver, (granule, granule), hole=granule, access=Access.RW) as address:
+        driver.memset_d8(address, 7, 2 * granule)
+        with refused(INVALID_VALUE):
+            driver.memcpy_htod(address + 2 * granule - 4, b"too long")
+        driver.mem_set_access(address + granule, granule, (Grant(gpu(0), access),))
+        with refused(INVALID_VALUE):
+            driver.memset_d8(address + granule - 4, 8, 8)
+        with refused(INVALID_VALUE):
+            driver.memcpy_htod(address + granule - 4, b"too long")
+        assert driver.memcpy_dtoh(address + granule - 4, 4) == b"\7\7\7\7"
+        driver.mem_set_access(address + granule, granule, RW)
+        assert driver.memcpy_dtoh(address + 2 * granule - 4, 4) == b"\7\7\7\7"
+
+
+def test_memory_without_access_is_not_read(driver: Driver, granule: int) -> None:
+    """Fact 23: the driver refuses to read memory without access, or where nothing is mapped"""
+    with current(driver), laid_out(driver, (granule,), hole=granule) as address:
+        for start in (address, address + granule):
+            with refused(INVALID_VALUE):
+                driver.memcpy_dtoh(start, 4)
+        driver.ctx_synchronize()
+
+
+def test_nothing_is_done_to_no_bytes(driver: Driver, granule: int) -> None:
+    """Fact 23: no bytes can be set and copied anywhere"""
+    with current(driver), reserved(driver, granule) as address:
+        driver.memset_d8(address, 1, 0)
+        driver.memcpy_htod(address, b"")
+        assert driver.memcpy_dtoh(address, 0) == b""
+
+
+def test_a_byte_is_set(driver: Driver, granule: int) -> None:
+    """Fact 23: what memory is set to fits into a byte"""
+    with current(driver), laid_out(driver, (granule,), access=Access.RW) as address, refused(INVALID_VALUE):
+        driver.memset_d8(address, 256, granule)

@@ -1,0 +1,139 @@
+"""What the simulator promises, held against a real GPU. `make test-gpu` runs it and fails where there is none."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memtopo import applying, planner
+from memtopo.driver.failing import Failing
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import LocationKind
+from memtopo.report import MachineLine, Report
+from memtopo.source import read_file, read_text
+from memtopo.target import Target, resolve
+from memtopo.validation import validate
+from tests.specs import SPECS
+from tests.test_undo import UNDO, left_open, points
+
+pytestmark = pytest.mark.gpu
+
+SMALL = b"""
+memtopo: 1
+name: small
+ranges: {a: {size: 8MiB}, b: {size: 4MiB}}
+chunks: {one: {location: gpu0, size: 2MiB}, two: {location: gpu0, size: 2MiB, count: 2, handles: fd}}
+map: {a: [one, two, one], b: [{chunk: two, offset: 0}]}
+access: {a: {gpu0: rw}, b: {gpu0: r}}
+"""
+
+
+@pytest.fixture(scope="session")
+def local() -> Target:
+    return resolve("local")
+
+
+@pytest.fixture
+def contexts(local: Target) -> Iterator[Driver]:
+    """The driver, with every context kept alive so that a thousand runs do not each make one."""
+    driver = local.open()
+    for device in range(len(local.machine.devices)):
+        driver.device_primary_ctx_retain(device)
+    yield driver
+    for device in range(len(local.machine.devices)):
+        driver.device_primary_ctx_release(device)
+
+
+def job(spec: bytes | Path, local: Target) -> applying.Job | None:
+    document = read_file(spec) if isinstance(spec, Path) else read_text(spec, "small.yaml")
+    validated = validate(document, local.machine)
+    if validated.geometry is None:
+        assert {fault.code for fault in validated.diagnostics if fault.severity == "error"} == {"MT401"}
+        return None
+    line = MachineLine("local", simulated=False, devices=(), driver="")
+    return applying.Job(planner.plan(validated.geometry, local.machine), validated.geometry, line)
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_spec_on_this_machine(path: Path, local: Target) -> None:
+    """Every spec that this machine has the GPUs for is built, found as declared, and gone"""
+    made = job(path, local)
+    if made is None:
+        pytest.skip(f"needs more than {len(local.machine.devices)} GPU")
+    ledger = Ledger(local.open())
+    report = applying.apply(made, ledger)
+    assert report.outcome == "ok", report
+    assert ledger.empty
+
+
+def test_a_thousand_applies_leave_nothing(local: Target, contexts: Driver) -> None:
+    """A thousand runs leave the ledger empty, and file descriptors and free memory where they were"""
+    made = job(SMALL, local)
+    assert made
+    warm = applying.apply(made, Ledger(contexts))
+    fds = len(os.listdir("/proc/self/fd"))
+    for _ in range(1000):
+        ledger = Ledger(contexts)
+        report = applying.apply(made, ledger)
+        assert report.exit_code == 0, report
+        assert ledger.empty
+    assert len(os.listdir("/proc/self/fd")) == fds
+    assert warm.left
+    assert report.left
+    assert report.left.memory == warm.left.memory
+
+
+def test_any_call_may_fail_here_too(local: Target, contexts: Driver) -> None:
+    """Whichever call of a small layout fails on a real GPU: everything is undone, or what is left is named"""
+    made = job(SMALL, local)
+    assert made
+    calls = _run(made, contexts, 0)[1].calls
+    tried = points(calls, 120)
+    assert len(tried) >= min(calls, 100)
+    before = _run(made, contexts, 0)[0]
+    for at in tried:
+        report, failing, ledger = _run(made, contexts, at)
+        where = f"call {at} of {calls}, {failing.failed}: {report}"
+        if report.leaks:
+            assert failing.failed in UNDO, where
+            assert report.exit_code == 5, where
+            left_open(ledger.counts(), len(report.leaks) + sum(len(leak.stays) for leak in report.leaks), where)
+            _clean(ledger, contexts)
+        else:
+            assert report.exit_code == 4, where
+            assert ledger.empty, where
+    after = _run(made, contexts, 0)[0]
+    assert before.left
+    assert after.left
+    assert after.left.memory == before.left.memory
+
+
+def _run(made: applying.Job, driver: Driver, at: int) -> tuple[Report, Failing, Ledger]:
+    failing = Failing(driver, at)
+    ledger = Ledger(failing)
+    return applying.apply(made, ledger), failing, ledger
+
+
+def _clean(ledger: Ledger, driver: Driver) -> None:
+    """Take down by the ledger what a failed undo left, so that the next run begins with nothing."""
+    for address, size in ledger.mappings.items():
+        driver.mem_unmap(address, size)
+    for address, size in ledger.reservations.items():
+        driver.mem_address_free(address, size)
+    for handle, references in ledger.handles.items():
+        for _ in range(references):
+            driver.mem_release(handle)
+    for device, retains in ledger.contexts.items():
+        for _ in range(retains):
+            driver.device_primary_ctx_release(device)
+
+
+def test_local_memory_is_where_it_is_declared(local: Target) -> None:
+    """The machine that is read here has GPUs, each with a UUID that names it everywhere"""
+    assert local.machine.devices
+    assert all(device.uuid and device.uuid.startswith("GPU-") for device in local.machine.devices)
+    assert all(place.kind in LocationKind for place in local.machine.locations)

@@ -1,0 +1,87 @@
+"""Invented machines: facts no hardware was asked for, so that tests can have any they need."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from memtopo.driver.types import Attribute
+from memtopo.machine import Device, DriverFacts, Granularity, Machine, Memory, Peer, Trial
+
+HANDLES: tuple[list[str], ...] = ([], ["fd"], ["fabric"], ["fd", "fabric"])
+WORKS = Trial(advertised=True, works=True)
+TRIALS = {
+    "fd": WORKS,
+    "fabric": Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_PERMITTED"),  # fact 4
+    "win32": Trial(advertised=False, works=False, error="CUDA_ERROR_INVALID_VALUE"),  # fact 3
+    "rdma": WORKS,
+    "compressible": WORKS,
+}
+_ABSENT = (
+    Attribute.INTEGRATED,
+    Attribute.PAGEABLE_MEMORY_ACCESS,
+    Attribute.HANDLE_TYPE_WIN32_HANDLE_SUPPORTED,
+    Attribute.HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED,
+    Attribute.MULTICAST_SUPPORTED,
+    Attribute.NUMA_CONFIG,
+    Attribute.HOST_NUMA_ID,
+)
+ATTRIBUTES = {
+    **{attribute.name: int(attribute not in _ABSENT) for attribute in Attribute},
+    "MULTIPROCESSOR_COUNT": 132,
+    "COMPUTE_CAPABILITY_MAJOR": 9,
+    "COMPUTE_CAPABILITY_MINOR": 0,
+    "MEMPOOL_SUPPORTED_HANDLE_TYPES": 9,
+    "NUMA_ID": -1,
+}
+
+
+def invented(
+    gpus: int = 2,
+    *,
+    memory: int = 80 << 30,
+    peers: bool = True,
+    granule: int = 2 << 20,
+    nodes: int = 1,
+    trials: dict[str, Trial] | None = None,
+    attributes: dict[str, int] | None = None,
+    name: str = "Invented GPU",
+) -> Machine:
+    """A machine of equal GPUs, all peers or none; `trials` and `attributes` are put over the usual ones of each GPU."""
+    return Machine(
+        recorded=None,
+        driver=DriverFacts(cuda="13.0", release=None),
+        devices=[_device(name, memory, granule, trials or {}, attributes or {}) for _ in range(gpus)],
+        peers=[[_link(a, b, peers=peers) for b in range(gpus)] for a in range(gpus)],
+        host={"host": _host(granule)} | {f"host:{node}": _host(granule) for node in range(nodes)},
+    )
+
+
+def _device(name: str, memory: int, granule: int, trials: dict[str, Trial], attributes: dict[str, int]) -> Device:
+    return Device(
+        name=name,
+        compute_capability=(9, 0),
+        memory_bytes=memory,
+        attributes=ATTRIBUTES | attributes,
+        memory=Memory(granularity=_granularity(granule), trials=TRIALS | trials),
+    )
+
+
+def _granularity(granule: int) -> list[Granularity]:
+    return [
+        Granularity(handles=handles, rdma=rdma, compressible=compressible, minimum=granule, recommended=granule)
+        for handles, rdma, compressible in product(HANDLES, (False, True), (False, True))
+    ]
+
+
+def _host(granule: int) -> Memory:
+    plain = [
+        Granularity(handles=handles, rdma=False, compressible=False, minimum=granule, recommended=granule)
+        for handles in HANDLES[:2]
+    ]
+    return Memory(granularity=plain, trials={"fd": WORKS})
+
+
+def _link(device: int, peer: int, *, peers: bool) -> Peer | None:
+    if device == peer:
+        return None
+    return Peer(access=peers, performance_rank=0, native_atomics=peers)

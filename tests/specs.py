@@ -1,0 +1,71 @@
+"""Specs as tests need them: from text or a file to a job, and a run of it on a simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from memtopo import applying, planner
+from memtopo.diagnostics import Diagnostic
+from memtopo.driver.failing import Failing
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.machine import Machine
+from memtopo.report import MachineLine, Report
+from memtopo.source import Document, read_file, read_text
+from memtopo.validation import Validated, validate
+from tests.machines import invented
+
+ROOT = Path(__file__).parent.parent
+SPECS = sorted((ROOT / "specs").glob("*.yaml"))
+
+
+def document(text: str) -> Document:
+    """A spec's text as a document; `memtopo` and `name` are added where it has none."""
+    head = "" if "memtopo:" in text else "memtopo: 1\nname: test\n"
+    return read_text((head + text).encode(), "test.yaml")
+
+
+def judged(text: str, machine: Machine | None = None) -> Validated:
+    """A spec's text, validated on a machine."""
+    return validate(document(text), machine or invented(2))
+
+
+def codes(text: str, machine: Machine | None = None) -> list[str]:
+    """The codes of everything that is wrong with a spec."""
+    return [fault.code for fault in faults(text, machine)]
+
+
+def faults(text: str, machine: Machine | None = None) -> tuple[Diagnostic, ...]:
+    """Everything that is wrong with a spec."""
+    return judged(text, machine).diagnostics
+
+
+def job(spec: str | Path, machine: Machine) -> applying.Job:
+    """A spec's text or file, ready to be applied."""
+    found = read_file(spec) if isinstance(spec, Path) else document(spec)
+    validated = validate(found, machine)
+    assert validated.geometry is not None, validated.diagnostics
+    line = MachineLine("test", simulated=True, devices=tuple(each.name for each in machine.devices), driver="13.0")
+    return applying.Job(planner.plan(validated.geometry, machine), validated.geometry, line, found.name)
+
+
+@dataclass
+class Run:
+    """What a run on a simulator left: its report, its ledger, and the wrapper that made a call fail."""
+
+    report: Report
+    ledger: Ledger
+    failing: Failing
+
+
+def run(made: applying.Job, machine: Machine, *, at: int = 0, only: set[str] | None = None, every: bool = False) -> Run:
+    """Apply a job on a fresh simulator whose `at`-th call fails; 0 lets all of them succeed."""
+    driver = SimDriver(machine)
+    driver.init()
+    failing = Failing(driver, at, only=only, every=every)
+    ledger = Ledger(failing)
+    try:
+        return Run(applying.apply(made, ledger), ledger, failing)
+    finally:
+        driver.close()

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.protocol import Driver
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import DriverError
+from tests.contract.built import PLAIN
+from tests.machines import invented
+
+M = 2 << 20
+NOTHING = {"reservations": 0, "handles": 0, "mappings": 0, "contexts": 0}
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    with SimDriver(invented()) as sim:
+        ledger = Ledger(sim)
+        ledger.init()
+        yield ledger
+
+
+def test_it_is_a_driver(ledger: Ledger) -> None:
+    """The ledger satisfies the driver protocol, and hands on what it does not account for"""
+    driver: Driver = ledger
+    assert driver.device_get_count() == 2
+    assert [name for name in vars(Driver) if not name.startswith("_") and not callable(getattr(driver, name))] == []
+
+
+def test_everything_open_is_counted(ledger: Ledger) -> None:
+    """Each kind of thing is counted from its opening to its end, and then the ledger is empty"""
+    assert ledger.empty
+    address = ledger.mem_address_reserve(2 * M)
+    handle = ledger.mem_create(M, PLAIN)
+    ledger.mem_map(address, M, handle)
+    ledger.device_primary_ctx_retain(1)
+    assert ledger.reservations == {address: 2 * M}
+    assert ledger.handles == {handle: 1}
+    assert ledger.mappings == {address: M}
+    assert ledger.contexts == {1: 1}
+    assert ledger.counts() == {"reservations": 1, "handles": 1, "mappings": 1, "contexts": 1}
+    ledger.device_primary_ctx_release(1)
+    ledger.mem_unmap(address, M)
+    ledger.mem_release(handle)
+    assert not ledger.empty
+    ledger.mem_address_free(address, 2 * M)
+    assert ledger.empty
+    assert ledger.counts() == NOTHING
+
+
+def test_references_are_counted(ledger: Ledger) -> None:
+    """A retained handle or context is as many references as it wants releases"""
+    address = ledger.mem_address_reserve(M)
+    handle = ledger.mem_create(M, PLAIN)
+    ledger.mem_map(address, M, handle)
+    ledger.mem_retain_allocation_handle(address)
+    ledger.device_primary_ctx_retain(0)
+    ledger.device_primary_ctx_retain(0)
+    assert (ledger.handles, ledger.contexts) == ({handle: 2}, {0: 2})
+    ledger.mem_release(handle)
+    ledger.device_primary_ctx_release(0)
+    assert (ledger.handles, ledger.contexts) == ({handle: 1}, {0: 1})
+    ledger.mem_release(handle)
+    ledger.mem_retain_allocation_handle(address)
+    assert ledger.handles == {handle: 1}
+
+
+def test_one_call_unmaps_many(ledger: Ledger) -> None:
+    """Whatever one call unmapped is struck out, beyond holes too, and nothing else"""
+    address = ledger.mem_address_reserve(8 * M)
+    handle = ledger.mem_create(M, PLAIN)
+    for place in (0, 1, 2, 4, 6):
+        ledger.mem_map(address + place * M, M, handle)
+    ledger.mem_unmap(address + M, 2 * M)
+    assert ledger.mappings == {address + place * M: M for place in (0, 4, 6)}
+    ledger.mem_unmap(address + 7 * M, M)
+    ledger.mem_unmap(address, 6 * M)
+    assert ledger.mappings == {address + 6 * M: M}
+
+
+def test_a_refused_call_changes_nothing(ledger: Ledger) -> None:
+    """A call that failed opened and closed nothing"""
+    address = ledger.mem_address_reserve(M)
+    handle = ledger.mem_create(M, PLAIN)
+    ledger.mem_map(address, M, handle)
+    before = ledger.counts()
+    for refused in (
+        lambda: ledger.mem_address_reserve(1),
+        lambda: ledger.mem_address_free(address, M),
+        lambda: ledger.mem_create(1, PLAIN),
+        lambda: ledger.mem_release(handle + 1),
+        lambda: ledger.mem_map(address, M, handle),
+        lambda: ledger.mem_unmap(address, 1),
+        lambda: ledger.mem_retain_allocation_handle(address + M),
+        lambda: ledger.device_primary_ctx_retain(5),
+        lambda: ledger.device_primary_ctx_release(0),
+    ):
+        with pytest.raises(DriverError):
+            refused()
+    assert ledger.counts() == before

@@ -1,0 +1,29 @@
+"""Every spec that comes with memtopo works, on a machine that was recorded on hardware."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memtopo import machine
+from tests.specs import SPECS, job, run
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_spec_is_built_checked_and_gone(path: Path) -> None:
+    """A spec in specs/ has no faults, builds on at most two GPUs, is found as declared, and leaves nothing"""
+    facts = machine.load("h200x2")
+    done = run(job(path, facts), facts)
+    assert done.report.outcome == "ok", done.report
+    assert done.ledger.empty
+    assert done.report.checks
+    assert done.report.checks.tallies
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_spec_explains_itself(path: Path) -> None:
+    """A spec in specs/ begins with a comment that says what it is for"""
+    first = path.read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert first.endswith((".", ":", ",")) or len(first) > 60
