@@ -26,7 +26,7 @@ test-full: $(READY)  ## run the tests, those that take minutes too
 	$(BIN)/python -m pytest -n auto -q -m "exhaustive or not exhaustive"
 
 test-gpu:  ## run the contract and GPU tests on a real GPU, with PY=python3; installs nothing, fails without a GPU
-	PYTHONPATH=. $(PY) -m pytest --gpu -q tests/contract tests/gpu
+	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m pytest --gpu -q tests/contract tests/gpu
 
 lint: $(READY)  ## check style and types
 	$(BIN)/ruff check
@@ -38,7 +38,7 @@ format: $(READY)  ## put the code in shape
 	$(BIN)/ruff format
 
 bench:  ## measure, with PY=python3; installs nothing
-	PYTHONPATH=. $(PY) -m bench
+	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m bench
 
 clean:  ## remove everything that was made
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -11,6 +11,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.errors import MemtopoError
 from memtopo.layout import Layout, current
+from memtopo.pause import collector_paused
 from memtopo.planner import Plan
 from memtopo.report import Finding, Leak, PhaseTime, Progress
 from memtopo.steps import Phase, Step
@@ -60,7 +61,7 @@ class Execution:
     def build(self) -> None:
         """Do every step. Raises `StepFailed` or `Interrupted`; what was done until then waits for `take_down`."""
         for phase, steps in self.plan.phases:
-            with self.timed(phase, len(steps)):
+            with self.timed(phase, len(steps)), collector_paused():
                 self._build(steps)
             if phase is Phase.OPEN:
                 self.before = self._observe("before building")
@@ -83,7 +84,7 @@ class Execution:
         teardown = Teardown(self.driver, self.layout)
         steps = list(reversed(self.done))
         opened = [step for step in steps if step.phase is Phase.OPEN]
-        with self.timed("take down", len(steps)):
+        with self.timed("take down", len(steps)), collector_paused():
             for count, step in enumerate(steps[: len(steps) - len(opened)]):
                 teardown.undo(step)
                 if count % STRIDE == 0:
@@ -152,7 +153,7 @@ class Teardown:
 
     def __init__(self, driver: Driver, layout: Layout) -> None:
         self._driver, self._layout = driver, layout
-        self._held: dict[str, int] = {}
+        self._held: dict[str | None, int] = {}
         self._leaks: list[tuple[Step, str, DriverError, list[str]]] = []
         self.failures: list[StepFailed] = []
         self.after: Observation | None = None
@@ -164,14 +165,13 @@ class Teardown:
 
     def undo(self, step: Step) -> None:
         """Undo one step, unless something that could not be undone stands in it."""
-        thing = step.thing()
-        if self._leaks and thing in self._held:
-            self._leaks[self._held[thing]][3].append(thing)
+        if self._held and (thing := step.thing()) in self._held:
+            self._leaks[self._held[thing]][3].append(str(thing))
             return
         try:
             step.undo(self._driver, self._layout)
         except DriverError as error:
-            self._keep(step, thing, error)
+            self._keep(step, step.thing(), error)
 
     def observe(self) -> None:
         """Look at file descriptors and free memory once more, while the contexts still exist."""

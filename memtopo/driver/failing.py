@@ -10,11 +10,14 @@ from memtopo.driver.names import call_name
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 
-# To a checker of types it can stand for any driver; its methods are found by name, so that none can be forgotten.
-_Anything = Any if TYPE_CHECKING else object
+if TYPE_CHECKING:
+    # To a checker of types it can stand for any driver; its methods are found by name, so that none can be forgotten.
+    from typing import Any as Anything
+else:
+    Anything = object
 
 
-class Failing(_Anything):  # type: ignore[misc]
+class Failing(Anything):  # type: ignore[misc]
     """A driver that hands every call to another one, but raises `DriverError` instead of making the `at`-th.
 
     Calls are counted from 1, queries included; `only` counts just the named methods (`{"mem_unmap"}`), and `every` lets

@@ -48,6 +48,8 @@ _PROBLEMS = {
     "Unicode character escape": _ESCAPE,
     "',' or ']'": _Words("expected ',' or ']'"),
     "',' or '}'": _Words("expected ',' or '}'"),
+    "unexpected ':'": _Words("':' is not expected here", "put the text in quotes"),
+    "<block end>": _Words("nothing more is expected here", "are the lines of this block indented alike?"),
     "expected key": _Words("expected a key", "are the entries of this mapping indented alike?"),
     "'-' indicator": _Words("expected '- '", "are the entries of this list indented alike?"),
     "node content": _Words("expected a value"),
