@@ -16,7 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Plai
 from pydantic import ValidationError as PydanticError
 
 from memtopo import complaints
-from memtopo.diagnostics import Diagnostic, Fault
+from memtopo.diagnostics import Diagnostic, Fault, Path
 from memtopo.driver.types import Access, HandleType
 from memtopo.units import NotASize, Size, parse_count, parse_size, shorten
 
@@ -221,6 +221,9 @@ SECTIONS = {
     "map": _Section(_MapList, MapEntry, referring=True),
     "access": _Section(_Shaped, Part, referring=True),
 }
+_WHOLE = ("", "<<")
+"""What stands for a whole section among the entries left out: the section itself, or what was to be merged into it."""
+
 _TOP = ("memtopo", "name", *SECTIONS)
 
 
@@ -237,44 +240,53 @@ class Spec:
     left_out: frozenset[tuple[str, str]] = frozenset()
     """(section, name) of each entry that had faults: what depends on it is not judged."""
 
+    def may_have(self, section: str, name: str) -> bool:
+        """Whether an entry was written, or may have been: it, or its whole section, had to be left out."""
+        return name in getattr(self, section) or any((section, each) in self.left_out for each in (name, *_WHOLE))
 
-def read(root: Mapping[str, Any]) -> tuple[Spec, list[Diagnostic]]:
-    """Turn a document's values into a spec, and say what is wrong with the entries that had to be left out."""
-    faults = [*_head(root)]
+
+def read(root: Mapping[str, Any], refused: frozenset[Path] = frozenset()) -> tuple[Spec, list[Diagnostic]]:
+    """Turn a document's values into a spec, and say what is wrong with the entries that had to be left out.
+
+    `refused` has the paths of what was already left out, and told, when the document was read.
+    """
+    faults = [*_head(root, {str(path[0]) for path in refused if len(path) == 1})]
     sections: dict[str, dict[str, Any]] = {}
-    left_out: set[tuple[str, str]] = set()
+    left_out = {(str(path[0]), str((*path, "")[1])) for path in refused if path}
     for name in SECTIONS:
-        sections[name], dropped = _section(name, root.get(name, {}), faults)
+        told = {entry for section, entry in left_out if section == name}
+        sections[name], dropped = _section(name, root.get(name, {}), told, faults)
         left_out |= {(name, entry) for entry in dropped}
     spec_name = root.get("name")
     named = spec_name if isinstance(spec_name, str) else ""
     return Spec(name=named, **cast("Any", sections), left_out=frozenset(left_out)), faults
 
 
-def _head(root: Mapping[str, Any]) -> Iterator[Diagnostic]:
+def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
     for key in root:
         if key not in _TOP:
             yield complaints.unknown((key,), _TOP)
-    if "memtopo" not in root:
+    if "memtopo" not in {*root, *refused}:
         help = f"begin the spec with 'memtopo: {VERSION}', the version of the language"
         yield Diagnostic("MT102", "'memtopo' is missing", help=help)
-    elif root["memtopo"] != str(VERSION):
+    elif root.get("memtopo", str(VERSION)) != str(VERSION):
         told = f"this memtopo reads version {VERSION} of the language"
         yield Diagnostic("MT108", told, ("memtopo",), help=f"write 'memtopo: {VERSION}'")
-    if "name" not in root:
+    if "name" not in {*root, *refused}:
         yield Diagnostic("MT102", "'name' is missing", help="give the layout a name: 'name: kv-cache'")
-    elif not isinstance(root["name"], str) or not NAME.fullmatch(root["name"]):
+    elif "name" in root and not (isinstance(root["name"], str) and NAME.fullmatch(root["name"])):
         yield complaints.bad_name(root["name"], ("name",), at="value")
 
 
-def _section(name: str, value: object, faults: list[Diagnostic]) -> tuple[dict[str, Any], set[str]]:
+def _section(name: str, value: object, told: set[str], faults: list[Diagnostic]) -> tuple[dict[str, Any], set[str]]:
     if value == "":
         return {}, set()
     if not isinstance(value, dict):
         faults.append(Diagnostic("MT103", f"{name!r} is a mapping from names to entries", (name,)))
-        return {}, set()
-    bad = {key for key in value if not _well_named(key, referring=SECTIONS[name].referring)}
-    faults += [complaints.bad_name(key, (name, key)) for key in value if key in bad]
+        return {}, {""}
+    misnamed = {key for key in value if not _well_named(key, referring=SECTIONS[name].referring)}
+    faults += [complaints.bad_name(key, (name, key)) for key in value if key in misnamed]
+    bad = misnamed | told
     entries = {key: entry for key, entry in value.items() if key not in bad}
     try:
         return _adapter(name).validate_python(entries), bad

@@ -23,10 +23,10 @@ class Validated:
 
 def validate(document: Document, machine: Machine) -> Validated:
     """Find every fault of a document on a machine, by reading alone: no driver can be reached from here."""
-    if has_errors(document.faults):
+    if document.faults and not document.root:
         return Validated(document, document.faults, None)
     with collector_paused():
-        read, faults = spec.read(document.root)
+        read, faults = spec.read(document.root, document.left_out)
         geometry, unplaced = lay_out(read, machine)
         found = (*document.faults, *faults, *unplaced, *rules.judge(geometry, machine))
     return Validated(document, found, None if has_errors(found) else geometry)

@@ -33,7 +33,7 @@ class _Builder:
         self.spec, self.machine = spec, machine
         self.faults: list[Diagnostic] = []
         self.unsure = set(spec.left_out)
-        self.devices = Devices(spec.devices, machine, self.faults)
+        self.devices = Devices(spec, machine, self.faults)
 
     def build(self) -> Verdict:
         chunks = self._chunks()
@@ -108,7 +108,7 @@ class _Builder:
 
     def _range_of(self, key: str, section: str, ranges: dict[str, RangeRun]) -> RangeRun | None:
         name = parse_reference(key).name
-        if name not in ranges and ("ranges", name) not in self.unsure and name not in self.spec.ranges:
+        if not self.spec.may_have("ranges", name):
             self.faults.append(complaints.undeclared("range", name, (section, key), list(self.spec.ranges), "key"))
         return ranges.get(name)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 from memtopo import complaints
 from memtopo.diagnostics import At, Diagnostic, Path
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Machine
+from memtopo.spec import Spec
 from memtopo.units import shorten
 
 _GPU = re.compile(r"(?:gpu)?(0|[1-9][0-9]{0,5})")
@@ -20,12 +20,12 @@ _BUILT_IN = re.compile(r"gpu[0-9]+|host")
 class Devices:
     """Turns device names into locations; every fault is told once, where the name is first used."""
 
-    def __init__(self, declared: Mapping[str, str], machine: Machine, faults: list[Diagnostic]) -> None:
-        self._machine = machine
+    def __init__(self, spec: Spec, machine: Machine, faults: list[Diagnostic]) -> None:
+        self._spec, self._machine = spec, machine
         self._faults = faults
         self._known: dict[str, Location | None] = {}
         self.used: set[str] = set()
-        for name, value in declared.items():
+        for name, value in spec.devices.items():
             self._known[name] = self._declare(name, value)
         self.declared = {name: place for name, place in self._known.items() if place is not None}
 
@@ -58,7 +58,9 @@ class Devices:
             return self._gpu(int(match[1]), path, at)
         if name == "host" or _NODE.fullmatch(name):
             return self._host(name, path, at)
-        known = [*(key for key in self._known if self._known[key]), *(str(place) for place in self._machine.locations)]
+        if self._spec.may_have("devices", name):
+            return None
+        known = list(dict.fromkeys([*self.declared, *(str(place) for place in self._machine.locations)]))
         self._faults.append(complaints.undeclared("device", name, path, known, at))
         return None
 

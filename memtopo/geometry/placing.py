@@ -26,9 +26,8 @@ class Slice:
 
 def slices(spec: Spec, chunks: Mapping[str, ChunkRun], faults: list[Diagnostic]) -> dict[str, list[Slice]]:
     """Each map entry with the chunks that it names, by the map's keys."""
-    known = [*spec.chunks, *(name for section, name in spec.left_out if section == "chunks")]
     return {
-        key: [_slice(entry, ("map", key, index), chunks, known, faults) for index, entry in enumerate(entries)]
+        key: [_slice(entry, ("map", key, index), chunks, spec, faults) for index, entry in enumerate(entries)]
         for key, entries in spec.map.items()
     }
 
@@ -67,14 +66,12 @@ def place(key: str, run: RangeRun, parts: list[Slice], faults: list[Diagnostic])
     return placed, sure
 
 
-def _slice(
-    entry: MapEntry, path: Path, chunks: Mapping[str, ChunkRun], known: list[str], faults: list[Diagnostic]
-) -> Slice:
+def _slice(entry: MapEntry, path: Path, chunks: Mapping[str, ChunkRun], spec: Spec, faults: list[Diagnostic]) -> Slice:
     name = entry.chunk.name
     run = chunks.get(name)
     if run is None:
-        if name not in known:
-            faults.append(complaints.undeclared("chunk", name, (*path, "chunk"), known))
+        if not spec.may_have("chunks", name):
+            faults.append(complaints.undeclared("chunk", name, (*path, "chunk"), list(spec.chunks)))
         return Slice(None, 0, 0, entry, path)
     span = indices(entry.chunk, run, (*path, "chunk"), faults)
     return Slice(run, *span, entry, path) if span else Slice(None, 0, 0, entry, path)
