@@ -9,10 +9,11 @@ from itertools import groupby
 
 from memtopo.diagnostics import Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
-from memtopo.geometry import ChunkRun, Geometry, Placement, RangeRun, Stretch
+from memtopo.geometry import Geometry, Placement, Stretch
 from memtopo.geometry.granting import stretches
 from memtopo.geometry.model import Part
 from memtopo.machine import Machine
+from memtopo.remarks import remarks
 from memtopo.report import PlanSummary, Row
 from memtopo.steps import (
     CreateChunk,
@@ -25,7 +26,6 @@ from memtopo.steps import (
     SetAccess,
     Step,
 )
-from memtopo.units import exact
 
 LONGEST_GRANT = 1000
 """Mappings that one call grants access to: it takes 24 µs for each, and nothing can interrupt it."""
@@ -78,7 +78,7 @@ def plan(geometry: Geometry, machine: Machine) -> Plan:
     steps += _map(geometry, granted, _everyone(machine, geometry))
     steps += _grant(geometry, granted)
     steps += [Drain((), device) for device in _devices(geometry)]
-    return Plan(geometry.name, tuple(steps), _memory(geometry), tuple(_notes(geometry)))
+    return Plan(geometry.name, tuple(steps), _memory(geometry), tuple(remarks(geometry)))
 
 
 def contents(geometry: Geometry) -> list[Contents]:
@@ -195,14 +195,6 @@ def _memory(geometry: Geometry) -> dict[str, int]:
         for turn, place in enumerate(run.locations):
             total[place] = total.get(place, 0) + run.share(turn) * run.size
     return {str(place): total[place] for place in sorted(total)}
-
-
-def _notes(geometry: Geometry) -> Iterator[str]:
-    runs: list[tuple[str, ChunkRun | RangeRun]] = [("chunk", run) for run in geometry.chunks.values()]
-    runs += [("range", run) for run in geometry.ranges.values()]
-    for kind, run in runs:
-        if run.size != run.declared:
-            yield f"{kind} {run.name}: {exact(run.declared)} rounded up to {exact(run.size)}"
 
 
 def _fold(steps: Sequence[Step]) -> Iterator[Row]:

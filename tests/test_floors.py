@@ -18,7 +18,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("1b", {"source", "machine", "report", "complaints"}),
     ("2", {"spec", "layout", "driver.sim", "driver.cuda", "facts"}),
     ("3", {"geometry", "steps", "target"}),
-    ("4", {"rules", "exchange"}),
+    ("4", {"rules", "remarks", "exchange"}),
     ("5", {"planner", "validation"}),
     ("6", {"executor", "proof", "children"}),
     ("7", {"processes", "hold", "probe", "applying"}),

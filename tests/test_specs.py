@@ -12,8 +12,8 @@ from tests.specs import SPECS, job, run
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_spec_is_built_checked_and_gone(path: Path) -> None:
-    """A spec in specs/ has no faults, builds on at most two GPUs, is found as declared, and leaves nothing"""
-    facts = machine.load("h200x2")
+    """A spec in specs/ has no faults, builds on at most four GPUs, is found as declared, and leaves nothing"""
+    facts = machine.load("h200x4")
     done = run(job(path, facts), facts)
     assert done.report.outcome == "ok", done.report
     assert done.ledger.empty

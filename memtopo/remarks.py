@@ -1,0 +1,78 @@
+"""What a plan says beside its steps: what was rounded, and memory that one device sees with two accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from memtopo.driver.types import Access, Location
+from memtopo.geometry import ChunkRun, Geometry, Placement, RangeRun
+from memtopo.units import exact
+
+
+def remarks(geometry: Geometry) -> Iterator[str]:
+    """One sentence each, in the order of the spec."""
+    yield from _rounded(geometry)
+    for name, sights in _sights(geometry).items():
+        if two := _unequal(sorted(sights)):
+            more, less = sorted(two, key=lambda sight: -sight.access)
+            yield (
+                f"chunk {name}: {more.location} has {more.access.word} in {more.range} and {less.access.word} in "
+                f"{less.range}; what is stored through one is seen through the other"
+            )
+
+
+class _Sight(NamedTuple):
+    """Chunks of one run, as one location sees them in one range."""
+
+    first: int
+    stop: int
+    location: Location
+    access: Access
+    range: str
+
+
+def _rounded(geometry: Geometry) -> Iterator[str]:
+    runs: list[tuple[str, ChunkRun | RangeRun]] = [("chunk", run) for run in geometry.chunks.values()]
+    runs += [("range", run) for run in geometry.ranges.values()]
+    for kind, run in runs:
+        if run.size != run.declared:
+            yield f"{kind} {run.name}: {exact(run.declared)} rounded up to {exact(run.size)}"
+
+
+def _sights(geometry: Geometry) -> dict[str, list[_Sight]]:
+    """Where the chunks are seen that are mapped by more than one entry."""
+    placed: dict[str, list[Placement]] = {}
+    for placements in geometry.placements.values():
+        for placement in placements:
+            placed.setdefault(placement.chunk.name, []).append(placement)
+    return {
+        name: [sight for placement in several for sight in _seen(geometry, placement)]
+        for name, several in placed.items()
+        if len(several) > 1
+    }
+
+
+def _seen(geometry: Geometry, placement: Placement) -> Iterator[_Sight]:
+    for part in geometry.parts.get(placement.range.name, ()):
+        low, high = max(part.offset, placement.offset), min(part.end, placement.end)
+        if low < high and part.instances[0] <= placement.instance < part.instances[1]:
+            first = placement.first + (low - placement.offset) // placement.chunk.size
+            stop = placement.first + (high - placement.offset) // placement.chunk.size
+            for place, access in part.grants:
+                if access:
+                    yield _Sight(first, stop, place, access, placement.range.label(placement.instance))
+
+
+def _unequal(sights: list[_Sight]) -> tuple[_Sight, _Sight] | None:
+    """Two sights of one chunk by one location, in different ranges and with different access."""
+    latest: dict[tuple[Location, Access], _Sight] = {}
+    for sight in sights:
+        for access in (Access.R, Access.RW):
+            other = latest.get((sight.location, access))
+            if other and access != sight.access and sight.first < other.stop and other.range != sight.range:
+                return other, sight
+        known = latest.get((sight.location, sight.access))
+        if known is None or sight.stop > known.stop:
+            latest[sight.location, sight.access] = sight
+    return None
