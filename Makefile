@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-full test-gpu lint format bench clean
+.PHONY: help demo docs test test-full test-gpu fuzz lint format bench clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -19,6 +19,10 @@ $(READY): pyproject.toml
 demo: $(READY)  ## lay out the quickstart on a simulated machine
 	$(BIN)/memtopo apply specs/quickstart.yaml --machine h200x2
 
+docs: $(READY)  ## write those pages of docs/ that are made from the program's own texts
+	$(BIN)/memtopo explain --all --markdown > docs/rules.md
+	$(BIN)/memtopo schema spec > docs/spec.schema.json
+
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n auto -q
 
@@ -27,6 +31,11 @@ test-full: $(READY)  ## run the tests, those that take minutes too
 
 test-gpu:  ## run the contract and GPU tests on a real GPU, with PY=python3; installs nothing, fails without a GPU
 	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m pytest --gpu -q tests/contract tests/gpu
+
+fuzz: $(READY)  ## look for inputs that break the reader, for MEMTOPO_FUZZ_SECONDS=60 each; better with atheris
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
+	$(BIN)/python -m tests.fuzz.fuzz_source
+	$(BIN)/python -m tests.fuzz.fuzz_spec
 
 lint: $(READY)  ## check style and types
 	$(BIN)/ruff check

@@ -11,6 +11,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, Interrupted, Observation, StepFailed, Teardown
 from memtopo.geometry import Geometry
+from memtopo.picture import Picture
 from memtopo.planner import Plan, contents
 from memtopo.report import (
     Checks,
@@ -38,13 +39,17 @@ _HINTS = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be applied: a plan with the geometry it came from, the machine, and how a path reads as a place."""
+    """What is to be applied: a plan with the geometry it came from, the machine, and how a path reads as a place.
+
+    `picture` is for the report, where one is wanted.
+    """
 
     plan: Plan
     geometry: Geometry
     machine: MachineLine
     spec: str | None = None
     place: Callable[[Path], str | None] = lambda _path: None
+    picture: Picture | None = None
 
 
 @dataclass(slots=True)
@@ -90,7 +95,12 @@ def _look(job: Job, execution: Execution) -> Checks:
             proof.write(proven, execution.driver, execution.layout, execution.stop_here)
             counter.take(proof.read(proven, execution.driver, execution.layout, execution.stop_here))
         except DriverError as error:
-            raise StepFailed(None, "proof by bytes", error) from error
+            if not counter.different:
+                raise StepFailed(None, "proof by bytes", error) from error
+            # What was found before says why; bytes cannot be looked at where the access is not as declared.
+            unseen = proven.windows - counter.looked_at("bytes")
+            counter.not_checked("bytes", unseen, f"the driver said {error.message}")
+            return counter.checks()
         if proven.unseen:
             counter.not_checked("bytes", proven.unseen, "no device may write them")
         return counter.checks()
@@ -101,7 +111,10 @@ class _Counter:
         self._looked: dict[str, list[int]] = {}
         self._unlooked: dict[str, tuple[int, str]] = {}
         self._differences: list[Difference] = []
-        self._different = 0
+        self.different = 0
+
+    def looked_at(self, aspect: str) -> int:
+        return self._looked.get(aspect, [0])[0]
 
     def take(self, findings: Iterator[Finding]) -> None:
         looked = self._looked
@@ -123,10 +136,10 @@ class _Counter:
             Tally(aspect, counts[0], counts[1], *self._unlooked.get(aspect, (0, None)))
             for aspect, counts in self._looked.items()
         ]
-        return Checks(tuple(tallies), tuple(self._differences), self._different)
+        return Checks(tuple(tallies), tuple(self._differences), self.different)
 
     def _differ(self, finding: Finding) -> None:
-        self._different += 1
+        self.different += 1
         if len(self._differences) < SHOWN:
             aspect, subject, wanted, seen, path = finding
             self._differences.append(Difference(aspect, subject, _words(wanted), _words(seen), path))
@@ -170,7 +183,7 @@ def _report(job: Job, execution: Execution, run: _Run, teardown: Teardown, left:
         machine=job.machine,
         outcome=outcome,
         exit_code=exit_code,
-        plan=job.plan.summary(),
+        plan=job.plan.summary(job.picture),
         times=tuple(execution.times),
         checks=run.checks,
         failure=_failure(run.failure, job) if run.failure else None,

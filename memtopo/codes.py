@@ -64,4 +64,5 @@ CODES = {
     "MT502": Code("a range holds nothing", "warning"),
     "MT503": Code("a range is accessible to nobody", "warning"),
     "MT504": Code("a device name is not used", "warning"),
+    "MT505": Code("a comment ignores nothing", "warning"),
 }

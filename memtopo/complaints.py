@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memtopo.diagnostics import At, Diagnostic, Fault, Path
@@ -15,6 +17,15 @@ if TYPE_CHECKING:
 LISTED = 12
 """Known names that a message lists."""
 
+MOST = 1000
+"""Faults of one kind that are told one by one."""
+
+COMPARED = 1000
+"""Known names that an unknown one is compared with; each comparison takes some microseconds."""
+
+SUGGESTED = 100
+"""Faults, the first ones, that are worth looking for what was meant."""
+
 _SHAPES = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
@@ -23,6 +34,23 @@ _SHAPES = {
     "string_type": "text",
     "access": "devices with their access, or a list of parts",
 }
+
+
+class Bounded(list[Diagnostic]):
+    """A list of faults that takes one more than will be told; `first` then says that there are more."""
+
+    def append(self, fault: Diagnostic, /) -> None:
+        if len(self) <= MOST:
+            super().append(fault)
+
+
+def first(faults: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """The first faults of a kind; the last of them says so where there are more."""
+    told = list(islice(faults, MOST + 1))
+    if len(told) > MOST:
+        del told[MOST:]
+        told[-1] = replace(told[-1], notes=(*told[-1].notes, f"there are more; only the first {MOST:,} are told"))
+    return told
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
@@ -40,11 +68,14 @@ def choose(word: str, known: Sequence[str]) -> str:
     return f"write {known[0]}" if len(known) == 1 else f"write one of {', '.join(known)}"
 
 
-def undeclared(what: str, name: str, path: Path, known: Sequence[str], at: At = "value") -> Diagnostic:
-    """A name that is used and nowhere declared."""
-    meant = nearest(name, known)
-    help = f"did you mean {meant!r}?" if meant else (_list(known) if known else f"no {what} is declared")
-    return Diagnostic("MT201", f"{what} {shorten(name)!r} is not declared", path, at, help=help)
+def undeclared(
+    faults: list[Diagnostic], what: str, name: str, path: Path, known: Collection[str], at: At = "value"
+) -> None:
+    """Add that a name is used and nowhere declared, and which one was probably meant."""
+    some = list(islice(known, COMPARED)) if len(faults) < SUGGESTED else list(islice(known, LISTED + 1))
+    meant = nearest(name, some) if len(faults) < SUGGESTED else None
+    help = f"did you mean {meant!r}?" if meant else (_list(some) if some else f"no {what} is declared")
+    faults.append(Diagnostic("MT201", f"{what} {shorten(name)!r} is not declared", path, at, help=help))
 
 
 def unknown(path: Path, known: Sequence[str]) -> Diagnostic:
@@ -63,11 +94,13 @@ def bad_name(name: object, path: Path, at: At = "key") -> Diagnostic:
     )
 
 
-def explain(error: ValidationError, section: str, known: Sequence[str]) -> Iterator[Diagnostic]:
-    """One diagnostic for each thing that pydantic found wrong in a section whose entries may have the keys `known`."""
-    for fault in error.errors(include_url=False):
-        path = (section, *(part for part in fault["loc"] if not str(part).startswith("<")))
-        yield _explain(fault, path, known)
+def explain(error: ValidationError, section: str, known: Sequence[str]) -> list[Diagnostic]:
+    """What pydantic found wrong in a section whose entries may have the keys `known`; the first faults of many."""
+    return first(_explain(fault, _path(section, fault["loc"]), known) for fault in error.errors(include_url=False))
+
+
+def _path(section: str, loc: tuple[str | int, ...]) -> Path:
+    return (section, *(part for part in loc if not str(part).startswith("<")))
 
 
 def _explain(fault: Any, path: Path, known: Sequence[str]) -> Diagnostic:

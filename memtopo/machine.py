@@ -5,33 +5,61 @@ Recorded by `memtopo probe -o FILE`; the same record is read from a live driver 
 
 from __future__ import annotations
 
+import difflib
 import json
+import os
+import re
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 from memtopo.errors import Unavailable
+from memtopo.units import shorten
 
 VERSION = 1
 LARGEST_FILE = 8 << 20
+_PAGE = 4096
+
+
+def _handle_word(word: str) -> str:
+    if word.upper() not in HandleType.__members__:
+        raise ValueError(f"{shorten(word)!r} is not a handle type")
+    return word
+
+
+def _host_place(place: str) -> str:
+    if not re.fullmatch(r"host(:[0-9]{1,4})?", place):
+        raise ValueError(f"{shorten(place)!r} is neither host nor host:N")
+    return place
+
+
+def _granule(size: int) -> int:
+    if size < _PAGE or size & (size - 1):
+        raise ValueError(f"a granule of {size} bytes is not a power of two from {_PAGE} on")
+    return size
+
+
+HandleWord = Annotated[str, AfterValidator(_handle_word)]
+HostPlace = Annotated[str, AfterValidator(_host_place)]
+Granule = Annotated[int, Field(lt=1 << 63), AfterValidator(_granule)]
 
 
 class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
 
 
 class Granularity(_Record):
     """Minimum and recommended granularity, in bytes, of chunks with exactly these properties (fact 1)."""
 
-    handles: list[str]
+    handles: list[HandleWord]
     rdma: bool
     compressible: bool
-    minimum: int = Field(gt=0)
-    recommended: int = Field(gt=0)
+    minimum: Granule
+    recommended: Granule
 
 
 class Trial(_Record):
@@ -50,7 +78,10 @@ class Memory(_Record):
 
 
 class Device(_Record):
-    """One GPU. `memory_bytes` is its total; `attributes` are advertised, by the driver's names."""
+    """One GPU. `memory_bytes` is its total, `free_bytes` known of a live one alone and never recorded.
+
+    `attributes` are advertised, by the driver's names.
+    """
 
     name: str
     compute_capability: tuple[int, int]
@@ -59,6 +90,12 @@ class Device(_Record):
     memory: Memory
     uuid: str | None = None
     bus_id: str | None = None
+    free_bytes: int | None = None
+
+    @property
+    def room(self) -> int:
+        """Bytes that chunks can have: what is free where that is known, else the total."""
+        return self.memory_bytes if self.free_bytes is None else self.free_bytes
 
 
 class Peer(_Record):
@@ -84,7 +121,7 @@ class Machine(_Record):
     driver: DriverFacts
     devices: list[Device]
     peers: list[list[Peer | None]]
-    host: dict[str, Memory] = {}
+    host: dict[HostPlace, Memory] = {}
     host_name: str | None = None
 
     def granularity(self, properties: Properties) -> Granularity | None:
@@ -126,10 +163,7 @@ def load(name: str) -> Machine:
     """
     if "/" not in name and not name.endswith(".json"):
         if name not in shipped():
-            raise Unavailable(
-                f"machine {name!r} is not known",
-                hint=f"use local, {', '.join(shipped())}, or the path of a file made by 'memtopo probe -o FILE'",
-            )
+            raise Unavailable(f"machine {shorten(name)!r} is not known", hint=_meant(name))
         return parse((resources.files("memtopo") / "machines" / f"{name}.json").read_bytes(), name)
     return parse(_read(Path(name)), name)
 
@@ -149,9 +183,7 @@ def parse(text: bytes, origin: str) -> Machine:
     try:
         machine = Machine.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Unavailable(f"machine file {origin!r} is damaged: {where}: {first['msg']}", hint=hint) from error
+        raise Unavailable(f"machine file {origin!r} is damaged: {_told(error)}", hint=hint) from error
     _square(machine, origin, hint)
     return machine
 
@@ -159,6 +191,13 @@ def parse(text: bytes, origin: str) -> Machine:
 def dump(machine: Machine) -> str:
     """The machine as it is written to a file: JSON, stable order, one fact a line."""
     return json.dumps(machine.model_dump(mode="json", exclude_none=True), indent=1) + "\n"
+
+
+def _told(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(shorten(str(part)) for part in first["loc"] if part != "[key]")
+    what = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{where}: {what[:1].lower()}{what[1:]}" if where else what
 
 
 def _square(machine: Machine, origin: str, hint: str) -> None:
@@ -171,12 +210,22 @@ def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             text = file.read(LARGEST_FILE + 1)
-    except OSError as error:
-        reason = (error.strerror or "cannot be read").lower()
-        raise Unavailable(f"machine file {str(path)!r}: {reason}") from error
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or "not a path").lower()
+        hint = f"the machines that come with memtopo are {', '.join(shipped())}"
+        raise Unavailable(f"machine file {str(path)!r} cannot be read: {reason}", hint=hint) from error
     if len(text) > LARGEST_FILE:
         raise Unavailable(f"machine file {str(path)!r} has more than {LARGEST_FILE >> 20} MiB")
     return text
+
+
+def _meant(name: str) -> str:
+    if os.path.isfile(name):  # noqa: PTH113 of a name that cannot be a path, a Path raises
+        return f"to read the file of that name, write ./{name}"
+    known = shipped()
+    near = difflib.get_close_matches(name[:64].lower(), known, n=1)
+    asked = f"did you mean {near[0]!r}? " if near else ""
+    return f"{asked}use local, {', '.join(known)}, or the path of a file made by 'memtopo probe -o FILE'"
 
 
 def _host(name: str) -> Location:

@@ -10,9 +10,10 @@ from itertools import groupby
 from memtopo.diagnostics import Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry import Geometry, Placement, Stretch
-from memtopo.geometry.granting import stretches
-from memtopo.geometry.model import Part
+from memtopo.geometry.granting import Asked, from_offset, stretches
 from memtopo.machine import Machine
+from memtopo.pause import collector_paused
+from memtopo.picture import Picture
 from memtopo.remarks import remarks
 from memtopo.report import PlanSummary, Row
 from memtopo.steps import (
@@ -45,9 +46,10 @@ class Plan:
         """The steps by phase, in order."""
         return tuple((phase, tuple(steps)) for phase, steps in groupby(self.steps, key=lambda step: step.phase))
 
-    def summary(self) -> PlanSummary:
-        """The plan folded by like steps."""
-        rows = tuple(_fold(self.steps))
+    def summary(self, picture: Picture | None = None) -> PlanSummary:
+        """The plan folded by like steps, with the picture of its layout where there is one."""
+        with collector_paused():
+            rows = tuple(_fold(self.steps))
         return PlanSummary(
             name=self.name,
             rows=rows,
@@ -56,6 +58,7 @@ class Plan:
             calls=len(self.steps),
             teardown_calls=sum(1 for step in self.steps if step.undo_call),
             notes=self.notes,
+            picture=picture,
         )
 
 
@@ -65,20 +68,22 @@ class Contents:
 
     chunk: str
     size: int
+    location: Location
     path: Path
     seen_at: tuple[tuple[str, int, tuple[Grant, ...]], ...]
 
 
 def plan(geometry: Geometry, machine: Machine) -> Plan:
     """The steps that build a geometry which has passed the rules of this machine."""
-    granted = _granted(geometry)
-    steps: list[Step] = [RetainContext((), device) for device in _devices(geometry)]
-    steps += _reserve(geometry)
-    steps += _create(geometry)
-    steps += _map(geometry, granted, _everyone(machine, geometry))
-    steps += _grant(geometry, granted)
-    steps += [Drain((), device) for device in _devices(geometry)]
-    return Plan(geometry.name, tuple(steps), _memory(geometry), tuple(remarks(geometry)))
+    with collector_paused():
+        granted = _granted(geometry)
+        steps: list[Step] = [RetainContext((), device) for device in _devices(geometry)]
+        steps += _reserve(geometry)
+        steps += _create(geometry)
+        steps += _map(geometry, granted, _everyone(machine, geometry))
+        steps += _grant(geometry, granted)
+        steps += [Drain((), device) for device in _devices(geometry)]
+        return Plan(geometry.name, tuple(steps), _memory(geometry), tuple(remarks(geometry, granted)))
 
 
 def contents(geometry: Geometry) -> list[Contents]:
@@ -90,9 +95,9 @@ def contents(geometry: Geometry) -> list[Contents]:
             label = placement.chunk.label(index)
             found.setdefault(label, []).append((placement.range.label(placement.instance), offset, access))
     return [
-        Contents(label, run.size, run.path, tuple(found.get(label, ())))
+        Contents(label, run.size, run.properties_of(index).location, run.path, tuple(found.get(label, ())))
         for run in geometry.chunks.values()
-        for label in map(run.label, range(run.count))
+        for index, label in enumerate(map(run.label, range(run.count)))
     ]
 
 
@@ -100,19 +105,13 @@ _Granted = dict[tuple[str, int], list[Stretch]]
 
 
 def _granted(geometry: Geometry) -> _Granted:
-    return {
-        (name, instance): list(stretches(placements, _asked(geometry, name, instance)))
-        for (name, instance), placements in geometry.placements.items()
-    }
-
-
-def _asked(geometry: Geometry, name: str, instance: int) -> list[Part]:
-    return [part for part in geometry.parts.get(name, ()) if part.instances[0] <= instance < part.instances[1]]
+    asked = Asked(geometry.parts)
+    return {where: list(stretches(placed, asked.of(*where))) for where, placed in geometry.placements.items()}
 
 
 def _devices(geometry: Geometry) -> list[int]:
     """The GPUs that hold memory or are granted some: the ones whose contexts are needed."""
-    places = {place for run in geometry.chunks.values() for place in run.locations}
+    places = {place for run in geometry.chunks.values() for place in run.places}
     places |= {grant.location for parts in geometry.parts.values() for part in parts for grant in part.grants}
     return sorted(place.id for place in places if place.kind is LocationKind.GPU)
 
@@ -175,9 +174,9 @@ def _grant(geometry: Geometry, granted: _Granted) -> Iterator[Step]:
 def _bites(placements: Sequence[Placement], stretch: Stretch) -> Iterator[tuple[int, int]]:
     """A stretch in pieces of at most `LONGEST_GRANT` whole mappings."""
     start, end, mapped = stretch.offset, stretch.offset + stretch.size, 0
-    for placement in placements:
-        if placement.end <= stretch.offset or placement.offset >= end:
-            continue
+    for placement in from_offset(placements, stretch.offset):
+        if placement.offset >= end:
+            break
         at, stop, size = max(placement.offset, stretch.offset), min(placement.end, end), placement.chunk.size
         while at < stop:
             took = min(LONGEST_GRANT - mapped, (stop - at) // size)

@@ -62,7 +62,8 @@ def probe(driver: Driver, facts: Machine, *, recorded: str | None = None) -> Mac
         memories = {place: _tried(driver, facts, place, held) for place in facts.locations}
     finally:
         _release(driver, held)
-    devices = [device.model_copy(update={"memory": memories[gpu(i)]}) for i, device in enumerate(facts.devices)]
+    tried = [{"memory": memories[gpu(ordinal)], "free_bytes": None} for ordinal in range(len(facts.devices))]
+    devices = [device.model_copy(update=each) for device, each in zip(facts.devices, tried, strict=True)]
     host = {str(place): memory for place, memory in memories.items() if place.kind != LocationKind.GPU}
     return changed(facts, recorded=recorded, devices=devices, host=host)
 

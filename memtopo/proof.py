@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from memtopo.diagnostics import Path
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, LocationKind
+from memtopo.driver.types import Access, Grant, LocationKind
 from memtopo.layout import Layout, current
 from memtopo.planner import Contents
 from memtopo.report import Finding
@@ -33,11 +33,16 @@ class Window:
 
 @dataclass(slots=True)
 class Proof:
-    """What is to be written and read, by device; `unseen` mappings cannot be looked at, since nobody may write them."""
+    """What is to be written and read, by device; `unseen` mappings are not looked at: nobody may write them by a copy."""
 
     writes: dict[int, list[Window]] = field(default_factory=dict)
     reads: dict[int, list[Window]] = field(default_factory=dict)
     unseen: int = 0
+
+    @property
+    def windows(self) -> int:
+        """How many windows are to be read."""
+        return sum(len(windows) for windows in self.reads.values())
 
 
 def pattern(seed: int, offset: int, size: int) -> bytes:
@@ -80,20 +85,29 @@ def _prepare(proof: Proof, chunk: Contents, seed: int, layout: Layout) -> None:
     offsets = (0, chunk.size - WINDOW)
     patterns = [(offset, pattern(seed & 0xFFFFFFFF, offset, WINDOW)) for offset in offsets]
     writer = next(_who(chunk, Access.RW), None)
-    if writer is None:
-        proof.unseen += len(chunk.seen_at)
-        return
-    proof.writes.setdefault(writer[0], []).extend(_windows(chunk, writer, patterns, layout))
-    for reader in _who(chunk, Access.R):
+    readers = list(_who(chunk, Access.R)) if writer else []
+    proof.unseen += len(chunk.seen_at) - len({sight[1:] for sight in readers})
+    if writer:
+        proof.writes.setdefault(writer[0], []).extend(_windows(chunk, writer, patterns, layout))
+    for reader in readers:
         proof.reads.setdefault(reader[0], []).extend(_windows(chunk, reader, patterns, layout))
 
 
 def _who(chunk: Contents, access: Access) -> Iterator[tuple[int, str, int]]:
-    """Each (GPU, range, offset) that has at least this access to the chunk."""
+    """Each (GPU, range, offset) that may copy the chunk so."""
     for label, offset, grants in chunk.seen_at:
+        if _ends_the_process(chunk, grants, access):
+            continue
         for grant in grants:
             if grant.location.kind is LocationKind.GPU and grant.access & access == access:
                 yield grant.location.id, label, offset
+
+
+def _ends_the_process(chunk: Contents, grants: Iterable[Grant], access: Access) -> bool:
+    """A copy to host memory that the host may only read is made by the CPU, which dies of it (fact 40)."""
+    if chunk.location.kind is LocationKind.GPU or access is not Access.RW:
+        return False
+    return any(grant.access == Access.R for grant in grants if grant.location.kind is not LocationKind.GPU)
 
 
 def _windows(

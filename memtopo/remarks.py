@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from memtopo.driver.types import Access, Location
-from memtopo.geometry import ChunkRun, Geometry, Placement, RangeRun
+from memtopo.geometry import ChunkRun, Geometry, Placement, RangeRun, Stretch
+from memtopo.geometry.model import Instance
 from memtopo.units import exact
 
 
-def remarks(geometry: Geometry) -> Iterator[str]:
-    """One sentence each, in the order of the spec."""
+def remarks(geometry: Geometry, granted: Mapping[Instance, Sequence[Stretch]]) -> Iterator[str]:
+    """One sentence each, in the order of the spec; `granted` is the access of each reservation, as it will be."""
     yield from _rounded(geometry)
-    for name, sights in _sights(geometry).items():
+    for name, sights in _sights(geometry, granted).items():
         if two := _unequal(sorted(sights)):
             more, less = sorted(two, key=lambda sight: -sight.access)
             yield (
@@ -40,28 +43,29 @@ def _rounded(geometry: Geometry) -> Iterator[str]:
             yield f"{kind} {run.name}: {exact(run.declared)} rounded up to {exact(run.size)}"
 
 
-def _sights(geometry: Geometry) -> dict[str, list[_Sight]]:
+def _sights(geometry: Geometry, granted: Mapping[Instance, Sequence[Stretch]]) -> dict[str, list[_Sight]]:
     """Where the chunks are seen that are mapped by more than one entry."""
     placed: dict[str, list[Placement]] = {}
     for placements in geometry.placements.values():
         for placement in placements:
             placed.setdefault(placement.chunk.name, []).append(placement)
     return {
-        name: [sight for placement in several for sight in _seen(geometry, placement)]
+        name: [sight for placement in several for sight in _seen(granted[placement.where], placement)]
         for name, several in placed.items()
         if len(several) > 1
     }
 
 
-def _seen(geometry: Geometry, placement: Placement) -> Iterator[_Sight]:
-    for part in geometry.parts.get(placement.range.name, ()):
-        low, high = max(part.offset, placement.offset), min(part.end, placement.end)
-        if low < high and part.instances[0] <= placement.instance < part.instances[1]:
-            first = placement.first + (low - placement.offset) // placement.chunk.size
-            stop = placement.first + (high - placement.offset) // placement.chunk.size
-            for place, access in part.grants:
-                if access:
-                    yield _Sight(first, stop, place, access, placement.range.label(placement.instance))
+def _seen(stretches: Sequence[Stretch], placement: Placement) -> Iterator[_Sight]:
+    start = bisect_right(stretches, placement.offset, key=lambda stretch: stretch.offset + stretch.size)
+    for stretch in islice(stretches, start, None):
+        if stretch.offset >= placement.end:
+            return
+        low, high = max(stretch.offset, placement.offset), min(stretch.offset + stretch.size, placement.end)
+        first = placement.first + (low - placement.offset) // placement.chunk.size
+        stop = placement.first + (high - placement.offset) // placement.chunk.size
+        for place, access in stretch.grants:
+            yield _Sight(first, stop, place, access, placement.range.label(placement.instance))
 
 
 def _unequal(sights: list[_Sight]) -> tuple[_Sight, _Sight] | None:

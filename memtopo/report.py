@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtopo.diagnostics import Path
+from memtopo.picture import Picture
 
 
 class Finding(NamedTuple):
@@ -40,7 +41,10 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """A plan without its steps: rows in order, bytes of physical memory by location, and how many calls it makes."""
+    """A plan without its steps: rows in order, bytes of physical memory by location, and how many calls it makes.
+
+    `picture` is the layout as it is drawn, where somebody asked for it.
+    """
 
     name: str
     rows: tuple[Row, ...]
@@ -49,6 +53,7 @@ class PlanSummary:
     calls: int
     teardown_calls: int
     notes: tuple[str, ...] = ()
+    picture: Picture | None = None
 
 
 @dataclass(frozen=True, slots=True)

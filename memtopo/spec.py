@@ -6,124 +6,54 @@ one run shows every fault.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, PlainValidator, Tag, TypeAdapter
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 from pydantic import ValidationError as PydanticError
 
 from memtopo import complaints
 from memtopo.diagnostics import Diagnostic, Fault, Path
-from memtopo.driver.types import Access, HandleType
-from memtopo.units import NotASize, Size, parse_count, parse_size, shorten
+from memtopo.driver.types import HandleType
+from memtopo.fields import (
+    LARGEST_COUNT,
+    NAME,
+    Address,
+    Amount,
+    Boolean,
+    ChunkReference,
+    Count,
+    DeviceIdentity,
+    Devices,
+    Grants,
+    Handles,
+    PositiveAmount,
+    Reference,
+    Rounding,
+    one_or_more,
+    parse_reference,
+)
+from memtopo.units import Size
+
+# What reads a spec needs the types of its fields as well.
+__all__ = [
+    "LARGEST_COUNT",
+    "SECTIONS",
+    "VERSION",
+    "Chunk",
+    "Grants",
+    "MapEntry",
+    "Part",
+    "Range",
+    "Reference",
+    "Spec",
+    "parse_reference",
+    "read",
+]
 
 VERSION = 1
-LARGEST_COUNT = 2_000_000
-"""The most chunks, ranges or steps that one spec may ask for."""
-
-NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,127}")
-_REFERENCE = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,127})(?:\.([0-9]{1,7})(?::([0-9]{1,7}))?)?")
-_ADDRESS = re.compile(r"0x[0-9A-Fa-f]{1,16}")
-
-
-class Reference(NamedTuple):
-    """A name with an optional index or half-open slice: `page`, `page.3`, `page.0:4`."""
-
-    name: str
-    first: int | None = None
-    stop: int | None = None
-
-    def __str__(self) -> str:
-        if self.first is None:
-            return self.name
-        return f"{self.name}.{self.first}" if self.stop == self.first + 1 else f"{self.name}.{self.first}:{self.stop}"
-
-
-def parse_reference(text: str) -> Reference:
-    """Read `page`, `page.3` or `page.0:4` (both ends, half-open). Raises `Fault`."""
-    match = _REFERENCE.fullmatch(text)
-    if not match:
-        help = "a slice names both ends: page.0:4" if ":" in text else None
-        raise Fault("MT104", f"{shorten(text)!r} is not a name, an index (page.3) or a slice (page.0:4)", help=help)
-    if match[2] is None:
-        return Reference(match[1])
-    first = int(match[2])
-    stop = int(match[3]) if match[3] else first + 1
-    if stop <= first:
-        raise Fault("MT202", f"{text!r} is an empty slice; its end is the first that is left out")
-    return Reference(match[1], first, stop)
-
-
-def _text(value: object, wanted: str) -> str:
-    if isinstance(value, str):
-        if value:
-            return value
-        raise Fault("MT103", f"expected {wanted}, found nothing")
-    raise Fault("MT103", f"expected {wanted}, found a {'list' if isinstance(value, list) else 'mapping'}")
-
-
-def _size(value: object) -> Size:
-    try:
-        return parse_size(_text(value, "a size such as 64MiB or 4 granules"))
-    except NotASize as error:
-        raise Fault("MT105", str(error), help=f"write {error.meant}" if error.meant else None) from error
-
-
-def _positive(value: object) -> Size:
-    size = _size(value)
-    if size.amount == 0:
-        raise Fault("MT105", "a size of 0 is nothing to build", help="leave the entry out, or give it a size")
-    return size
-
-
-def _count(value: object) -> int:
-    text = _text(value, "a count")
-    try:
-        count = parse_count(text)
-    except ValueError as error:
-        raise Fault("MT106", str(error)) from error
-    if count == 0:
-        raise Fault("MT106", "a count of 0 is nothing to build", help="leave the entry out, or count from 1")
-    if count > LARGEST_COUNT:
-        raise Fault("MT109", f"a count of {count:,} is more than the {LARGEST_COUNT:,} that one spec may ask for")
-    return count
-
-
-def _address(value: object) -> int:
-    text = _text(value, "an address such as 0x7f0000000000")
-    if not _ADDRESS.fullmatch(text):
-        raise Fault("MT106", f"{shorten(text)!r} is not an address", help="write it as 0x and hexadecimal digits")
-    return int(text, 16)
-
-
-def _boolean(value: object) -> bool:
-    text = _text(value, "true or false")
-    if text not in ("true", "false"):
-        raise Fault("MT107", f"{shorten(text)!r} is not a boolean", help="write true or false")
-    return text == "true"
-
-
-def _word(words: Mapping[str, Any], what: str) -> Callable[[object], Any]:
-    def read(value: object) -> Any:
-        text = _text(value, what)
-        if text not in words:
-            raise Fault("MT107", f"{shorten(text)!r} is not {what}", help=complaints.choose(text, list(words)))
-        return words[text]
-
-    return read
-
-
-def _reference(value: object) -> Reference:
-    return parse_reference(_text(value, "a name"))
-
-
-def _one_or_more(value: object) -> object:
-    if not value:
-        raise Fault("MT103", "expected at least one, found none")
-    return value if isinstance(value, list) else [value]
 
 
 def _map_entry(value: object) -> object:
@@ -136,46 +66,39 @@ def _shape(value: object) -> str | None:
     return "<parts>" if isinstance(value, list) else None
 
 
-Amount = Annotated[Size, PlainValidator(_size)]
-PositiveAmount = Annotated[Size, PlainValidator(_positive)]
-Count = Annotated[int, PlainValidator(_count)]
-Address = Annotated[int, PlainValidator(_address)]
-Boolean = Annotated[bool, PlainValidator(_boolean)]
-Rounding = Annotated[Literal["up"], PlainValidator(_word({"up": "up"}, "a way to round"))]
-DeviceName = Annotated[str, PlainValidator(lambda value: _text(value, "a device name"))]
-HANDLE_WORDS = {str(kind.name).lower(): kind for kind in HandleType if kind}
-ACCESS_WORDS = {access.word: access for access in (Access.R, Access.RW, Access.NONE)}
-HandleWord = Annotated[HandleType, PlainValidator(_word(HANDLE_WORDS, "a handle type"))]
-AccessWord = Annotated[Access, PlainValidator(_word(ACCESS_WORDS, "an access"))]
-ChunkReference = Annotated[Reference, PlainValidator(_reference)]
-Grants = dict[str, AccessWord]
-
-
 class _Entry(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 class Range(_Entry):
     """A reserved address range. `address` is a wish; with `fixed`, a miss is a failed check."""
 
-    size: PositiveAmount
-    align: PositiveAmount | None = None
-    address: Address | None = None
-    fixed: Boolean = False
-    count: Count | None = None
-    round: Rounding | None = None
+    size: PositiveAmount = Field(description="Bytes of addresses to reserve: 96MiB, or 4 granules of its chunks.")
+    align: PositiveAmount | None = Field(default=None, description="A power of two that the address is a multiple of.")
+    address: Address | None = Field(
+        default=None, description="Where it would best begin, 0x…; a wish, unless it is fixed."
+    )
+    fixed: Boolean = Field(
+        default=False, description="Whether another address than the one wished for is a failed check."
+    )
+    count: Count | None = Field(default=None, description="How many equal ranges: kv becomes kv.0, kv.1 and so on.")
+    round: Rounding | None = Field(
+        default=None, description="up: a size that is no multiple of the granularity grows to one."
+    )
 
 
 class Chunk(_Entry):
     """Physical memory on a GPU or the host; with `count`, that many, dealt to the locations in turn."""
 
-    location: Annotated[list[DeviceName], BeforeValidator(_one_or_more)]
-    size: PositiveAmount
-    count: Count | None = None
-    handles: Annotated[list[HandleWord], BeforeValidator(_one_or_more)] = []
-    rdma: Boolean = False
-    compressible: Boolean = False
-    round: Rounding | None = None
+    location: Devices = Field(description="Where the memory is: a device's name, or several, which take turns.")
+    size: PositiveAmount = Field(description="Bytes of each chunk: 2MiB, or 1 granule.")
+    count: Count | None = Field(default=None, description="How many in all: page becomes page.0, page.1 and so on.")
+    handles: Handles = Field(default=[], description="How it may be handed to other processes: fd, fabric or both.")
+    rdma: Boolean = Field(default=False, description="Whether network cards may reach it by GPUDirect RDMA.")
+    compressible: Boolean = Field(default=False, description="Whether the GPU may compress it.")
+    round: Rounding | None = Field(
+        default=None, description="up: a size that is no multiple of the granularity grows to one."
+    )
 
     @property
     def handle_types(self) -> HandleType:
@@ -189,23 +112,29 @@ class Chunk(_Entry):
 class MapEntry(_Entry):
     """A chunk, one of a counted chunk or a slice of it, where the entry before ended or at `offset`."""
 
-    chunk: ChunkReference
-    offset: Amount | None = None
+    chunk: ChunkReference = Field(
+        description="hot, page for all of a counted chunk, page.3, or page.0:4 for the first 4."
+    )
+    offset: Amount | None = Field(
+        default=None, description="Where in the range it begins; else where the entry before ended."
+    )
 
 
 class Part(_Entry):
     """Access to a part of a range; a part covers whole mappings (fact 20)."""
 
-    offset: Amount = Size(0)
-    size: PositiveAmount
-    grant: Grants
+    offset: Amount = Field(default=Size(0), description="Where in the range the part begins.")
+    size: PositiveAmount = Field(description="Bytes of the part, which covers whole mappings.")
+    grant: Grants = Field(description="The devices that may use it, each with r, rw or none.")
 
 
 _Shaped = Annotated[
     Annotated[Grants, Tag("<grant>")] | Annotated[list[Part], Tag("<parts>")],
     Discriminator(_shape, custom_error_type="access", custom_error_message="access"),
 ]
-_MapList = Annotated[list[Annotated[MapEntry, BeforeValidator(_map_entry)]], BeforeValidator(_one_or_more)]
+_Mapped = Annotated[MapEntry, BeforeValidator(_map_entry, json_schema_input_type=ChunkReference | MapEntry)]
+_OneOrMoreMapped = _Mapped | Annotated[list[_Mapped], Field(min_length=1)]
+_MapList = Annotated[list[_Mapped], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreMapped)]
 
 
 class _Section(NamedTuple):
@@ -215,7 +144,7 @@ class _Section(NamedTuple):
 
 
 SECTIONS = {
-    "devices": _Section(DeviceName, None, referring=False),
+    "devices": _Section(DeviceIdentity, None, referring=False),
     "ranges": _Section(Range, Range, referring=False),
     "chunks": _Section(Chunk, Chunk, referring=False),
     "map": _Section(_MapList, MapEntry, referring=True),
@@ -263,9 +192,7 @@ def read(root: Mapping[str, Any], refused: frozenset[Path] = frozenset()) -> tup
 
 
 def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
-    for key in root:
-        if key not in _TOP:
-            yield complaints.unknown((key,), _TOP)
+    yield from complaints.first(complaints.unknown((key,), _TOP) for key in root if key not in _TOP)
     if "memtopo" not in {*root, *refused}:
         help = f"begin the spec with 'memtopo: {VERSION}', the version of the language"
         yield Diagnostic("MT102", "'memtopo' is missing", help=help)
@@ -284,9 +211,9 @@ def _section(name: str, value: object, told: set[str], faults: list[Diagnostic])
     if not isinstance(value, dict):
         faults.append(Diagnostic("MT103", f"{name!r} is a mapping from names to entries", (name,)))
         return {}, {""}
-    misnamed = {key for key in value if not _well_named(key, referring=SECTIONS[name].referring)}
-    faults += [complaints.bad_name(key, (name, key)) for key in value if key in misnamed]
-    bad = misnamed | told
+    misnamed = {key: fault for key in value if (fault := _misnamed(name, key))}
+    faults += complaints.first(misnamed.values())
+    bad = misnamed.keys() | told
     entries = {key: entry for key, entry in value.items() if key not in bad}
     try:
         return _adapter(name).validate_python(entries), bad
@@ -297,8 +224,14 @@ def _section(name: str, value: object, told: set[str], faults: list[Diagnostic])
     return _adapter(name).validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
 
 
-def _well_named(key: str, *, referring: bool) -> bool:
-    return bool((_REFERENCE if referring else NAME).fullmatch(key))
+def _misnamed(section: str, key: str) -> Diagnostic | None:
+    if not SECTIONS[section].referring:
+        return None if NAME.fullmatch(key) else complaints.bad_name(key, (section, key))
+    try:
+        parse_reference(key)
+    except Fault as fault:
+        return Diagnostic(fault.code, fault.message, (section, key), "key", help=fault.help)
+    return None
 
 
 @cache

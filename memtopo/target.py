@@ -42,12 +42,15 @@ def resolve(text: str) -> Target:
 
 
 def _local() -> Target:
-    from memtopo.driver.cuda import kernel_release, numa_nodes, open_cuda  # noqa: PLC0415
+    from memtopo.driver.cuda import free_memory, kernel_release, numa_nodes, open_cuda  # noqa: PLC0415
 
     driver = open_cuda()
     machine = facts.read(
         driver, identify=True, release=kernel_release(), numa_nodes=numa_nodes(), host_name=platform.node() or None
     )
+    free = free_memory(device.uuid for device in machine.devices)
+    pairs = zip(machine.devices, free, strict=True)
+    machine = facts.changed(machine, devices=[device.model_copy(update={"free_bytes": left}) for device, left in pairs])
     return Target("local", machine, simulated=False, _opener=lambda: driver)
 
 

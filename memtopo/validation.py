@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from memtopo import rules, spec
-from memtopo.diagnostics import Diagnostic, has_errors
+from memtopo import ignoring, rules, spec
+from memtopo.diagnostics import Diagnostic, Span, has_errors
 from memtopo.geometry import Geometry, lay_out
 from memtopo.machine import Machine
 from memtopo.pause import collector_paused
@@ -14,11 +14,17 @@ from memtopo.source import Document
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """A document with all its diagnostics; `geometry` is None where an error among them forbids to build it."""
+    """A document with all its diagnostics; `geometry` is None where an error among them forbids to build it.
+
+    `ignored` are those that a comment in the text names, and `used` are the places of the codes in those comments.
+    Ignored warnings are gone from `diagnostics`; ignored errors are not, and forbid to build it like any other.
+    """
 
     document: Document
     diagnostics: tuple[Diagnostic, ...]
     geometry: Geometry | None
+    ignored: tuple[Diagnostic, ...] = ()
+    used: frozenset[Span] = frozenset()
 
 
 def validate(document: Document, machine: Machine) -> Validated:
@@ -28,5 +34,8 @@ def validate(document: Document, machine: Machine) -> Validated:
     with collector_paused():
         read, faults = spec.read(document.root, document.left_out)
         geometry, unplaced = lay_out(read, machine)
-        found = (*document.faults, *faults, *unplaced, *rules.judge(geometry, machine))
-    return Validated(document, found, None if has_errors(found) else geometry)
+        told = (*document.faults, *faults, *unplaced)
+        judged = rules.judge(geometry, machine)
+        # Rules are silent about what depends on a faulty entry, and a comment may be meant for what they would say.
+        found = ignoring.sort_out((*told, *judged), document, sure=not has_errors(told))
+    return Validated(document, found.told, None if has_errors(found.told) else geometry, found.ignored, found.used)

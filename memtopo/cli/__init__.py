@@ -1,5 +1,20 @@
 """The command line: one module a command, and one place that turns what went wrong into an exit status."""
 
-from memtopo.cli.app import main
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+
+def main() -> NoReturn:
+    """Run the command line and exit with its status (see DESIGN.md)."""
+    try:
+        from memtopo.cli.app import run  # here, so that Ctrl-C during the imports is no traceback either
+
+        status = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        status = 130
+    sys.exit(status)
+
 
 __all__ = ["main"]

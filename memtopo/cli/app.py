@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, NoReturn
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
 
 import typer
 
-from memtopo.cli import apply, machines, plan, probe, validate
+from memtopo.cli import apply, explain, machines, plan, probe, schema, usage, validate
+from memtopo.cli.signals import Interrupted
+from memtopo.cli.streams import Streams
 from memtopo.errors import MemtopoError, UsageError
 from memtopo.render import json, plain
 from memtopo.version import __version__
 
 # typer keeps click's exceptions inside of itself; the common ancestor of what a wrong command line raises is this one.
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
+_UNWRITTEN = 4
+_TRUE = ("1", "true", "t", "yes", "y", "on")
 
 
 def program() -> typer.Typer:
@@ -22,74 +28,89 @@ def program() -> typer.Typer:
     app = typer.Typer(
         name="memtopo",
         help="Lay out GPU memory from a file: validate it, plan it, build it, prove it, and take it down.",
-        no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for module in (validate, plan, apply, probe, machines):
+    for module in (validate, plan, apply, probe, machines, explain, schema):
         app.command(name=module.__name__.rpartition(".")[2])(module.command)
     app.callback()(_version)
     return app
 
 
-def main() -> NoReturn:
-    """Run the command line and exit with its status (see DESIGN.md)."""
+def run(arguments: Sequence[str]) -> int:
+    """Carry out a command line, and say on the process's own streams what came of it. Gives the exit status."""
+    streams = Streams()
     try:
-        status = program()(standalone_mode=False)
-    except _WrongUsage as error:
-        status = _tell(_usage(error))
+        status = _carried_out(arguments)
     except MemtopoError as error:
-        status = _tell(error)
-    except typer.Abort:
-        status = 130
-    except BrokenPipeError:
-        status = _reader_gone()
+        status = _tell(error, arguments)
     except KeyboardInterrupt:
-        status = 130
+        status = _tell(Interrupted(), arguments)
     except Exception as error:  # noqa: BLE001 a traceback is no message; the report asks for it
-        status = _bug(error)
-    sys.exit(status if isinstance(status, int) else 0)
+        status = _tell(_bug(error), arguments)
+    if why := streams.lost():
+        plain.print_error(MemtopoError(f"the results cannot be written: {(why.strerror or 'error').lower()}"))
+        status = status or _UNWRITTEN
+    return status
 
 
-def _version(
-    version: bool = typer.Option(False, "--version", help="Print the version and exit.", is_eager=True),
-) -> None:
-    if version:
+def _carried_out(arguments: Sequence[str]) -> int:
+    # Not through typer's own main, which has its ways with a broken pipe and with Ctrl-C.
+    command: Any = typer.main.get_command(program())
+    try:
+        with command.make_context("memtopo", [*arguments]) as context:
+            status = command.invoke(context) if arguments else _no_command(context.get_help(), arguments)
+    except typer.Exit as done:
+        return done.exit_code
+    except _WrongUsage as error:
+        raise usage.explain(error, arguments, list(command.commands)) from error
+    return status if isinstance(status, int) else 0
+
+
+def _no_command(help: str, arguments: Sequence[str]) -> int:
+    plain.print_lines(help.splitlines(), sys.stderr)
+    error = UsageError("no command was given", hint="see 'memtopo --help'")
+    return _document(error, arguments)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
         plain.print_lines([f"memtopo {__version__}"])
         raise typer.Exit
 
 
-def _usage(error: Any) -> MemtopoError:
-    message = error.format_message().rstrip(".")
-    command = error.ctx.command_path if getattr(error, "ctx", None) else "memtopo"
-    return UsageError(message[:1].lower() + message[1:], hint=f"see '{command} --help'")
+def _version(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and exit.", is_eager=True, callback=_show_version
+    ),
+) -> None:
+    pass
 
 
-def _tell(error: MemtopoError) -> int:
+def _tell(error: MemtopoError, arguments: Sequence[str]) -> int:
     plain.print_error(error)
-    if _json_wanted():
+    return _document(error, arguments)
+
+
+def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
+    if _json_wanted(arguments):
         plain.print_lines(json.dumps(json.error(error)).splitlines())
     return error.exit_code
 
 
-def _bug(error: Exception) -> int:
+def _bug(error: Exception) -> MemtopoError:
     import traceback
 
-    told = MemtopoError(
-        f"internal error: {type(error).__name__}: {error}", hint="this is a bug; MEMTOPO_TRACEBACK=1 shows where it is"
-    )
     if os.environ.get("MEMTOPO_TRACEBACK"):
         traceback.print_exception(error)
-    return _tell(told)
+    return MemtopoError(
+        f"internal error: {type(error).__name__}: {error}", hint="this is a bug; MEMTOPO_TRACEBACK=1 shows where it is"
+    )
 
 
-def _reader_gone() -> int:
-    """The reader of a pipe has closed it: nothing more can be said there, and the exit must not try."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 141
-
-
-def _json_wanted() -> bool:
-    return "--json" in sys.argv or os.environ.get("MEMTOPO_JSON", "").lower() in ("1", "true", "yes", "on")
+def _json_wanted(arguments: Sequence[str]) -> bool:
+    """Whether it was asked for, also where the command line is wrong and nobody has read it."""
+    flags = takewhile(lambda word: word != "--", arguments)
+    return "--json" in flags or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE

@@ -8,6 +8,7 @@ from typing import TextIO
 
 from memtopo import source, target
 from memtopo.diagnostics import Path
+from memtopo.errors import UsageError
 from memtopo.geometry import Geometry
 from memtopo.render import diagnostics, json, plain
 from memtopo.report import MachineLine
@@ -19,9 +20,14 @@ INVALID = 1
 
 
 def load(spec: str, machine: str) -> tuple[Validated, Target]:
-    """Read a spec and a machine, and hold one against the other. Raises `Unavailable` where there is no machine."""
+    """Read a spec and a machine, and hold one against the other.
+
+    Raises `Unavailable` where there is no machine, `UsageError` where nothing is named.
+    """
+    if not spec:
+        raise UsageError("SPEC is empty", hint="name a file, or - for standard input")
     found = target.resolve(machine)
-    document = source.read_file("/dev/stdin", name="<stdin>") if spec == "-" else source.read_file(spec)
+    document = source.read_stdin() if spec == "-" else source.read_file(spec)
     return validate(document, found.machine), found
 
 

@@ -8,28 +8,42 @@ import typer
 
 from memtopo import machine as machines
 from memtopo.cli.options import AsJson
+from memtopo.errors import UsageError
 from memtopo.machine import Machine
 from memtopo.render import json, plain
 
-Name = Annotated[str | None, typer.Argument(metavar="[NAME|FILE]", help="Show this one whole.", show_default=False)]
+Name = Annotated[str | None, typer.Argument(metavar="NAME|FILE", help="Show this one whole.", show_default=False)]
 
 
 def command(name: Name = None, as_json: AsJson = False) -> int:
     """List the recorded machines, or show one."""
     if name is None:
-        known = {each: machines.load(each) for each in machines.shipped()}
-        plain.print_lines(json.dumps(known).splitlines() if as_json else [_line(*item) for item in known.items()])
+        _list({each: machines.load(each) for each in machines.shipped()}, as_json=as_json)
         return 0
+    if name == "local":
+        raise UsageError("local is no recorded machine", hint="'memtopo probe' shows this computer")
     facts = machines.load(name)
     if as_json:
         plain.print_lines(machines.dump(facts).splitlines())
     else:
         from memtopo.render import probe, terminal  # rich is slow to import
 
-        terminal.show(probe.probe_text(facts, name, simulated=True))
+        terminal.show(probe.probe_text(facts, name, simulated=False))
     return 0
 
 
-def _line(name: str, facts: Machine) -> str:
-    gpus = f"{len(facts.devices)} × {facts.devices[0].name}" if facts.devices else "no GPU"
-    return f"{name:<10} {gpus:<30} driver {facts.driver.release or facts.driver.cuda:<14} recorded {facts.recorded}"
+def _list(known: dict[str, Machine], *, as_json: bool) -> None:
+    if as_json:
+        plain.print_lines(json.dumps(known).splitlines())
+        return
+    from memtopo.render import parts, terminal
+
+    columns = [parts.Column(heading) for heading in ("machine", "GPUs", "driver", "recorded")]
+    terminal.show(parts.Rows(columns, [_row(*item) for item in known.items()]))
+
+
+def _row(name: str, facts: Machine) -> tuple[str, ...]:
+    from memtopo.render import words
+
+    driver = facts.driver.release or f"CUDA {facts.driver.cuda}"
+    return name, words.devices(device.name for device in facts.devices), driver, facts.recorded or "not known"

@@ -7,6 +7,7 @@ import sys
 from memtopo import planner
 from memtopo.cli.loading import load, machine_line, refuse, show_faults
 from memtopo.cli.options import AsJson, MachineName, SpecFile
+from memtopo.picturing import picture
 from memtopo.render import json, plain
 
 
@@ -15,11 +16,12 @@ def command(spec: SpecFile, machine: MachineName = "local", as_json: AsJson = Fa
     validated, found = load(spec, machine)
     if validated.geometry is None:
         return refuse(validated, as_json=as_json)
-    summary = planner.plan(validated.geometry, found.machine).summary()
+    drawn = picture(validated.geometry, found.machine)
+    summary = planner.plan(validated.geometry, found.machine).summary(drawn)
     line = machine_line(found)
     show_faults(validated, sys.stderr)
     if as_json:
-        plain.print_lines(json.dumps({"machine": line, "plan": summary}).splitlines())
+        plain.print_lines(json.dumps(json.plan(line, summary)).splitlines())
     else:
         from memtopo.render import plan, terminal  # rich is slow to import
 

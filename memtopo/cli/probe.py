@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,10 +10,12 @@ import typer
 from memtopo import machine as machines
 from memtopo import probe, target
 from memtopo.cli.options import AsJson, MachineName
-from memtopo.errors import Unavailable
+from memtopo.cli.signals import Interrupted, Stopper
+from memtopo.errors import MemtopoError, UsageError
 from memtopo.facts import anonymous
 from memtopo.machine import Machine
 from memtopo.render import plain
+from memtopo.target import Target
 
 Output = Annotated[
     str | None,
@@ -26,18 +27,27 @@ Identify = Annotated[
 ]
 
 
+class NotWritten(MemtopoError):
+    """The machine was probed and nothing is left of that, but its record could not be written."""
+
+    exit_code = 4
+
+
 def command(
     machine: MachineName = "local",
     output: Output = None,
     identify: Identify = False,
     as_json: AsJson = False,
 ) -> int:
-    """Read the machine's facts, and try what it advertises: one granule created and released each time."""
-    found = target.resolve(machine)
-    now = datetime.now(UTC).strftime("%Y-%m-%d") if not found.simulated else found.machine.recorded
-    facts = probe.probe(found.open(), found.machine, recorded=now)
+    """Read the machine's facts and try what it advertises.
+
+    A trial creates one granule and releases it. What is recorded with -o is a machine for --machine.
+    """
+    if output == "-":
+        raise UsageError("-o needs a file", hint="--json writes the same document to standard output")
+    facts = _tried(found := target.resolve(machine))
     kept = facts if identify else anonymous(facts)
-    if output:
+    if output is not None:
         _write(output, kept)
     if as_json:
         plain.print_lines(machines.dump(kept).splitlines())
@@ -49,8 +59,18 @@ def command(
     return 0
 
 
+def _tried(found: Target) -> Machine:
+    now = datetime.now(UTC).strftime("%Y-%m-%d") if not found.simulated else found.machine.recorded
+    with Stopper(ending=True) as stopper:
+        facts = probe.probe(found.open(), found.machine, recorded=now)
+    if stopper.signal():
+        raise Interrupted(stopper.signal())
+    return facts
+
+
 def _write(output: str, facts: Machine) -> None:
     try:
-        Path(output).write_text(machines.dump(facts), encoding="utf-8")
+        with open(output, "w", encoding="utf-8") as file:  # noqa: PTH123 to a Path, no name would be this folder
+            file.write(machines.dump(facts))
     except OSError as error:
-        raise Unavailable(f"{output!r} cannot be written: {(error.strerror or 'error').lower()}") from error
+        raise NotWritten(f"{output!r} cannot be written: {(error.strerror or 'error').lower()}") from error

@@ -6,13 +6,28 @@ import signal
 from types import FrameType
 from typing import Any, Self
 
+from memtopo.errors import MemtopoError
+
 _WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
-class Stopper:
-    """Remembers the first signal while it is entered; later ones cannot break a teardown, since they change nothing."""
+class Interrupted(MemtopoError):
+    """A signal asked to stop, and nothing is left to do but to say so."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__("interrupted")
+        self.exit_code = 128 + number
+
+
+class Stopper:
+    """Remembers the first signal while it is entered; later ones cannot break a teardown, since they change nothing.
+
+    Afterwards the handlers are as before; with `ending`, once a signal came, more of them are ignored for good, so that
+    none can take the exit status from a process that has nothing left to do.
+    """
+
+    def __init__(self, *, ending: bool = False) -> None:
+        self._ending = ending
         self._signal = 0
         self._before: dict[signal.Signals, Any] = {}
 
@@ -22,7 +37,7 @@ class Stopper:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if self._ending and self._signal else handler)
 
     def signal(self) -> int:
         """The number of the signal that asked to stop, or 0."""

@@ -14,8 +14,8 @@ def command(spec: SpecFile, machine: MachineName = "local", as_json: AsJson = Fa
     """Find every fault of a spec, without building anything."""
     validated, found = load(spec, machine)
     if as_json:
-        document = json.faults(validated.diagnostics, validated.document)
-        plain.print_lines(json.dumps(document | {"machine": found.name}).splitlines())
+        document = json.faults(validated.diagnostics, validated.document, found.name)
+        plain.print_lines(json.dumps(document).splitlines())
     else:
         show_faults(validated, sys.stdout)
         if not has_errors(validated.diagnostics):

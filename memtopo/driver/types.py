@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
+from functools import cache
 from typing import NamedTuple
 
 from memtopo.errors import MemtopoError
@@ -52,7 +53,12 @@ class HandleType(IntFlag):
     @property
     def words(self) -> tuple[str, ...]:
         """The names a spec uses: `("fd", "fabric")`."""
-        return tuple(str(kind.name).lower() for kind in HandleType if kind and kind in self)
+        return _words(self)
+
+
+@cache
+def _words(handles: HandleType) -> tuple[str, ...]:
+    return tuple(str(kind.name).lower() for kind in HandleType if kind and kind in handles)
 
 
 class Access(IntFlag):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from memtopo.geometry.placing import Slice, place, slices
 from memtopo.geometry.sizing import chunk_run, plain_granule, range_run
 from memtopo.machine import Machine
 from memtopo.spec import LARGEST_COUNT, Spec, parse_reference
+
+_Span = tuple[int, int, str]
 
 
 class Verdict(NamedTuple):
@@ -31,7 +34,7 @@ def lay_out(spec: Spec, machine: Machine) -> Verdict:
 class _Builder:
     def __init__(self, spec: Spec, machine: Machine) -> None:
         self.spec, self.machine = spec, machine
-        self.faults: list[Diagnostic] = []
+        self.faults: list[Diagnostic] = complaints.Bounded()
         self.unsure = set(spec.left_out)
         self.devices = Devices(spec, machine, self.faults)
 
@@ -48,7 +51,7 @@ class _Builder:
         geometry = Geometry(
             self.spec.name, self.devices.declared, chunks, ranges, placements, access, frozenset(self.unsure)
         )
-        return Verdict(geometry, self.faults)
+        return Verdict(geometry, complaints.first(self.faults))
 
     def _chunks(self) -> dict[str, ChunkRun]:
         runs = {}
@@ -93,6 +96,7 @@ class _Builder:
 
     def _parts(self, ranges: dict[str, RangeRun]) -> dict[str, tuple[Part, ...]]:
         found: dict[str, list[Part]] = {}
+        spans: dict[str, list[_Span]] = {}
         for key, entry in self.spec.access.items():
             run = self._range_of(key, "access", ranges)
             if run is None:
@@ -102,37 +106,52 @@ class _Builder:
             asked, sure = parts(key, run, entry, self.devices, self.faults)
             if not sure:
                 self.unsure.add(("access", run.name))
-            self._twice(key, asked, found.get(run.name, []))
-            found.setdefault(run.name, []).extend(asked)
+            if self._twice(key, asked, spans.setdefault(run.name, [])):
+                self.unsure.add(("access", run.name))
+            else:
+                found.setdefault(run.name, []).extend(asked)
+        if self._too_much({"access": sum(part.times for asked in found.values() for part in asked)}):
+            self.unsure.update(("access", name) for name in found)
+            return {}
         return {name: tuple(asked) for name, asked in found.items()}
 
     def _range_of(self, key: str, section: str, ranges: dict[str, RangeRun]) -> RangeRun | None:
         name = parse_reference(key).name
         if not self.spec.may_have("ranges", name):
-            self.faults.append(complaints.undeclared("range", name, (section, key), list(self.spec.ranges), "key"))
+            complaints.undeclared(self.faults, "range", name, (section, key), self.spec.ranges, "key")
         return ranges.get(name)
 
-    def _twice(self, key: str, asked: list[Part], before: list[Part]) -> None:
-        for part in asked[:1]:
-            for other in before:
-                if other.path[1] != key and _meet(part.instances, other.instances):
-                    told = f"access to {part.range.label(max(part.instances[0], other.instances[0]))!r} is given twice"
-                    label = Label("first given here", other.path[:2], "key")
-                    help = "name each range once, or write parts: later parts win"
-                    self.faults.append(Diagnostic("MT204", told, ("access", key), "key", labels=(label,), help=help))
-                    return
+    def _twice(self, key: str, asked: list[Part], spans: list[_Span]) -> bool:
+        """Whether another key gave access to the same ranges; `spans` are sorted, and none meets another."""
+        if not asked:
+            return False
+        start, stop = asked[0].instances
+        index = bisect_left(spans, (start,))
+        for first, end, other in spans[max(0, index - 1) : index + 1]:
+            if start < end and first < stop:
+                told = f"access to {asked[0].range.label(max(start, first))!r} is given twice"
+                label = Label("first given here", ("access", other), "key")
+                help = "name each range once, or write parts: later parts win"
+                self.faults.append(Diagnostic("MT204", told, ("access", key), "key", labels=(label,), help=help))
+                return True
+        spans.insert(index, (start, stop, key))
+        return False
 
     def _too_many(
         self, chunks: dict[str, ChunkRun], ranges: dict[str, RangeRun], named: dict[str, list[Slice]]
     ) -> bool:
-        totals = {
-            "chunks": sum(run.count for run in chunks.values()),
-            "ranges": sum(run.count for run in ranges.values()),
-            "map": sum(entry.stop - entry.first for entries in named.values() for entry in entries),
-        }
+        return self._too_much(
+            {
+                "chunks": sum(run.count for run in chunks.values()),
+                "ranges": sum(run.count for run in ranges.values()),
+                "map": sum(entry.stop - entry.first for entries in named.values() for entry in entries),
+            }
+        )
+
+    def _too_much(self, totals: dict[str, int]) -> bool:
         over = {section: total for section, total in totals.items() if total > LARGEST_COUNT}
         for section, total in over.items():
-            things = "mappings" if section == "map" else section
+            things = {"map": "mappings", "access": "parts of access"}.get(section, section)
             told = f"{total:,} {things} are more than the {LARGEST_COUNT:,} that one spec may ask for"
             self.faults.append(Diagnostic("MT109", told, (section,), "key"))
         return bool(over)
@@ -145,10 +164,6 @@ class _Builder:
 
 def _names(entry: object) -> Iterable[str]:
     return entry if isinstance(entry, dict) else ()
-
-
-def _meet(one: tuple[int, int], other: tuple[int, int]) -> bool:
-    return one[0] < other[1] and other[0] < one[1]
 
 
 def _offset(placement: Placement) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
 
-from memtopo.diagnostics import Diagnostic, Path
-from memtopo.driver.types import Access, Grant, Location
+from memtopo.diagnostics import Diagnostic, Label, Path
+from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.geometry.model import Part, Placement, RangeRun, Stretch
 from memtopo.geometry.naming import Devices
 from memtopo.geometry.placing import indices
@@ -26,10 +27,29 @@ def parts(
     if span is None:
         return [], False
     if isinstance(entry, dict):
-        grants = _grants(entry, path, devices)
+        grants = _grants(entry, path, devices, faults)
         return ([] if grants is None else [Part(run, span, 0, run.size, grants, path)]), grants is not None
     found = [_part(item, (*path, index), run, span, devices, faults) for index, item in enumerate(entry)]
     return [part for part in found if part], all(found)
+
+
+class Asked:
+    """Which parts hold for a reservation: those of one key, since no two keys of `access` name the same one."""
+
+    def __init__(self, parts: Mapping[str, Sequence[Part]]) -> None:
+        self._keys = {name: self._by_key(asked) for name, asked in parts.items()}
+
+    def of(self, name: str, instance: int) -> Sequence[Part]:
+        """The parts of one reservation, in the spec's order."""
+        starts, keys = self._keys.get(name, ([], []))
+        index = bisect_right(starts, instance) - 1
+        return keys[index] if index >= 0 and instance < keys[index][0].instances[1] else ()
+
+    @staticmethod
+    def _by_key(asked: Sequence[Part]) -> tuple[list[int], list[tuple[Part, ...]]]:
+        keys = [tuple(found) for _, found in groupby(asked, key=lambda part: part.path[1])]
+        keys.sort(key=lambda found: found[0].instances)
+        return [found[0].instances[0] for found in keys], keys
 
 
 def stretches(placements: Sequence[Placement], asked: Sequence[Part]) -> Iterator[Stretch]:
@@ -44,11 +64,21 @@ def stretches(placements: Sequence[Placement], asked: Sequence[Part]) -> Iterato
             yield Stretch(first.range, first.instance, low, high - low, grants, path)
 
 
+def from_offset(placements: Sequence[Placement], start: int) -> Iterator[Placement]:
+    """The placements that end after `start`; they are sorted, and none overlaps another."""
+    for index in range(bisect_right(placements, start, key=_end), len(placements)):
+        yield placements[index]
+
+
+def _end(placement: Placement) -> int:
+    return placement.end
+
+
 def _part(
     item: PartEntry, path: Path, run: RangeRun, span: tuple[int, int], devices: Devices, faults: list[Diagnostic]
 ) -> Part | None:
     offset, size = item.offset.bytes(run.granule), item.size.bytes(run.granule)
-    grants = _grants(item.grant, (*path, "grant"), devices)
+    grants = _grants(item.grant, (*path, "grant"), devices, faults)
     for field, amount in (("offset", offset), ("size", size)):
         if amount % run.granule:
             note = f"access is granted to whole chunks, whose granularity here is {exact(run.granule)}"
@@ -57,14 +87,22 @@ def _part(
     return None if grants is None else Part(run, span, offset, size, grants, path)
 
 
-def _grants(entry: Grants, path: Path, devices: Devices) -> tuple[Grant, ...] | None:
-    found: dict[Location, Access] = {}
-    for name, access in entry.items():
+def _grants(entry: Grants, path: Path, devices: Devices, faults: list[Diagnostic]) -> tuple[Grant, ...] | None:
+    found: dict[Location, str] = {}
+    for name in entry:
         place = devices.resolve(name, (*path, name), "key")
         if place is None:
             return None
-        found[place] = access
-    return tuple(Grant(place, access) for place, access in sorted(found.items()))
+        if place.kind is not LocationKind.GPU:
+            # The driver keeps one access for the host and all its NUMA nodes.
+            place = Location(LocationKind.HOST)
+        if place in found:
+            told = f"access for {place} is given twice: {name!r} is another name for it"
+            label = Label(f"{found[place]!r} is {place} too", (*path, found[place]), "key")
+            faults.append(Diagnostic("MT204", told, (*path, name), "key", labels=(label,), help="name it once"))
+            return None
+        found[place] = name
+    return tuple(Grant(place, entry[name]) for place, name in sorted(found.items()))
 
 
 def _segments(asked: Sequence[Part]) -> Iterator[tuple[int, int, tuple[Grant, ...], Path]]:
@@ -109,9 +147,7 @@ def _without_none(effective: dict[Location, Access]) -> tuple[Grant, ...]:
 def _covered(placements: Sequence[Placement], start: int, end: int) -> Iterator[tuple[int, int]]:
     """Where `[start, end)` is mapped, adjacent placements joined."""
     low = high = start
-    for placement in placements:
-        if placement.end <= start:
-            continue
+    for placement in from_offset(placements, start):
         if placement.offset >= end:
             break
         begin = max(placement.offset, start)

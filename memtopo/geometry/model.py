@@ -24,6 +24,8 @@ class ChunkRun:
     declared: int
     granule: int
     properties: tuple[Properties, ...]
+    places: tuple[Location, ...]
+    """Where there are any of the chunks, each place once."""
 
     def label(self, index: int) -> str:
         """The name of one chunk: `hot`, or `page.3` of a counted entry."""
@@ -115,6 +117,11 @@ class Part:
     def end(self) -> int:
         """The first byte after the part."""
         return self.offset + self.size
+
+    @property
+    def times(self) -> int:
+        """How many reservations it holds for."""
+        return self.instances[1] - self.instances[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from memtopo import complaints
 from memtopo.diagnostics import At, Diagnostic, Path
@@ -60,8 +61,8 @@ class Devices:
             return self._host(name, path, at)
         if self._spec.may_have("devices", name):
             return None
-        known = list(dict.fromkeys([*self.declared, *(str(place) for place in self._machine.locations)]))
-        self._faults.append(complaints.undeclared("device", name, path, known, at))
+        known = dict.fromkeys([*islice(self.declared, complaints.COMPARED), *map(str, self._machine.locations)])
+        complaints.undeclared(self._faults, "device", name, path, known, at)
         return None
 
     def _gpu(self, ordinal: int, path: Path, at: At) -> Location | None:

@@ -71,7 +71,7 @@ def _slice(entry: MapEntry, path: Path, chunks: Mapping[str, ChunkRun], spec: Sp
     run = chunks.get(name)
     if run is None:
         if not spec.may_have("chunks", name):
-            faults.append(complaints.undeclared("chunk", name, (*path, "chunk"), list(spec.chunks)))
+            complaints.undeclared(faults, "chunk", name, (*path, "chunk"), spec.chunks)
         return Slice(None, 0, 0, entry, path)
     span = indices(entry.chunk, run, (*path, "chunk"), faults)
     return Slice(run, *span, entry, path) if span else Slice(None, 0, 0, entry, path)

@@ -10,7 +10,7 @@ from memtopo.geometry.model import ChunkRun, RangeRun
 from memtopo.geometry.naming import Devices
 from memtopo.machine import Machine
 from memtopo.spec import Chunk, Range
-from memtopo.units import LARGEST, exact, rounded
+from memtopo.units import exact, rounded
 
 _PLAIN = 2 << 20
 
@@ -42,7 +42,8 @@ def chunk_run(name: str, chunk: Chunk, devices: Devices, machine: Machine, fault
             misfit("MT301", f"chunk {name!r}", declared, unit, (*path, "size"), granularity_note(unit, places))
         )
         return None
-    return ChunkRun(name, path, chunk.count or 1, chunk.count is not None, size, declared, unit, properties)
+    distinct = tuple(dict.fromkeys(places))
+    return ChunkRun(name, path, chunk.count or 1, chunk.count is not None, size, declared, unit, properties, distinct)
 
 
 def range_run(name: str, range_: Range, unit: int, faults: list[Diagnostic]) -> RangeRun | None:
@@ -55,7 +56,11 @@ def range_run(name: str, range_: Range, unit: int, faults: list[Diagnostic]) -> 
         faults.append(misfit("MT302", f"range {name!r}", declared, unit, (*path, "size"), note))
         return None
     align = range_.align.bytes(unit) if range_.align else 0
-    if align & (align - 1) or align > LARGEST >> 1:
+    if align >> 47:
+        told = f"range {name!r}: an alignment of {exact(align)} is more than there are addresses"
+        faults.append(Diagnostic("MT306", told, (*path, "align"), help="the least is 2MiB, which needs no align"))
+        return None
+    if align & (align - 1):
         near = f"{exact(1 << align.bit_length() - 1)} or {exact(1 << align.bit_length())}"
         told = f"range {name!r}: an alignment is a power of two, which {exact(align)} is not"
         faults.append(Diagnostic("MT306", told, (*path, "align"), help=f"write {near}"))

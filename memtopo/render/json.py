@@ -4,17 +4,88 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import fields, is_dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-from memtopo.diagnostics import Diagnostic, Label, Span
+from memtopo.diagnostics import Diagnostic, Label, Path, Severity, Span
 from memtopo.errors import MemtopoError
 from memtopo.render.places import Placed, placed
+from memtopo.report import MachineLine, PlanSummary, Report
 
 if TYPE_CHECKING:
     from memtopo.source import Document
 
+VERSION: Literal[1] = 1
+"""The version of each of these documents; its first key names the kind: `memtopo_plan`, `memtopo_report`…"""
+
 _NOWHERE = {"line": None, "column": None, "end_line": None, "end_column": None}
+
+
+@dataclass(frozen=True, slots=True)
+class FaultLabel:
+    """A second place that a fault speaks of; null where there is no text to stand in."""
+
+    text: str
+    line: int | None
+    column: int | None
+    end_line: int | None
+    end_column: int | None
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One diagnostic with its place: lines and columns from 1, the end column the first after it."""
+
+    code: str
+    severity: Severity
+    message: str
+    file: str
+    line: int | None
+    column: int | None
+    end_line: int | None
+    end_column: int | None
+    path: Path
+    labels: tuple[FaultLabel, ...]
+    notes: tuple[str, ...]
+    help: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Everything that is wrong with one spec, by place; `machine` is what it was held against, where that is told."""
+
+    memtopo_diagnostics: Literal[1]
+    file: str
+    errors: int
+    warnings: int
+    diagnostics: tuple[Fault, ...]
+    machine: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and the machine that it is for."""
+
+    memtopo_plan: Literal[1]
+    machine: MachineLine
+    plan: PlanSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Error:
+    """What went wrong outside of a spec, what may help, and the exit status."""
+
+    message: str
+    hint: str | None
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A document of nothing but an error."""
+
+    error: Error
 
 
 def dumps(thing: object) -> str:
@@ -25,40 +96,52 @@ def dumps(thing: object) -> str:
     return json.dumps(thing, default=_plain, indent=2, allow_nan=False) + "\n"
 
 
-def faults(diagnostics: Iterable[Diagnostic], document: Document) -> dict[str, Any]:
+def plan(machine: MachineLine, summary: PlanSummary) -> Planned:
+    """What `plan` shows."""
+    return Planned(VERSION, machine, summary)
+
+
+def report(report: Report) -> dict[str, Any]:
+    """What `apply` shows: a report's fields behind the marker."""
+    return {"memtopo_report": VERSION, **_fields(report)}
+
+
+def faults(diagnostics: Iterable[Diagnostic], document: Document, machine: str | None = None) -> Faults:
     """The diagnostics of one document by place, with how many errors and warnings they are."""
     found = placed(diagnostics, document)
     severities = [fault.diagnostic.severity for fault in found]
-    return {
-        "file": document.name,
-        "errors": severities.count("error"),
-        "warnings": severities.count("warning"),
-        "diagnostics": [_fault(fault) for fault in found],
-    }
+    return Faults(
+        VERSION,
+        document.name,
+        severities.count("error"),
+        severities.count("warning"),
+        tuple(_fault(fault) for fault in found),
+        machine,
+    )
 
 
-def error(error: MemtopoError) -> dict[str, Any]:
+def error(error: MemtopoError) -> Failed:
     """An error with its hint and its exit status."""
-    return {"error": {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}}
+    return Failed(Error(error.message, error.hint, error.exit_code))
 
 
-def _fault(fault: Placed) -> dict[str, Any]:
+def _fault(fault: Placed) -> Fault:
     diagnostic = fault.diagnostic
-    return {
-        "code": diagnostic.code,
-        "severity": diagnostic.severity,
-        "message": diagnostic.message,
-        "file": fault.file,
+    return Fault(
+        code=diagnostic.code,
+        severity=diagnostic.severity,
+        message=diagnostic.message,
+        file=fault.file,
         **_place(fault.span),
-        "path": diagnostic.path,
-        "labels": [_label(label, span) for label, span in fault.labels],
-        "notes": diagnostic.notes,
-        "help": diagnostic.help,
-    }
+        path=diagnostic.path,
+        labels=tuple(_label(label, span) for label, span in fault.labels),
+        notes=diagnostic.notes,
+        help=diagnostic.help,
+    )
 
 
-def _label(label: Label, span: Span | None) -> dict[str, Any]:
-    return {"text": label.text, **_place(span), "path": label.path}
+def _label(label: Label, span: Span | None) -> FaultLabel:
+    return FaultLabel(label.text, **_place(span), path=label.path)
 
 
 def _place(span: Span | None) -> dict[str, int | None]:
@@ -73,5 +156,9 @@ def _plain(thing: object) -> object:
     if dump := getattr(thing, "model_dump", None):
         return dump(mode="json", exclude_none=True)
     if is_dataclass(thing) and not isinstance(thing, type):
-        return {field.name: getattr(thing, field.name) for field in fields(thing)}
+        return _fields(thing)
     raise TypeError(f"{type(thing).__name__} has no place in JSON")
+
+
+def _fields(thing: Any) -> dict[str, Any]:
+    return {field.name: getattr(thing, field.name) for field in fields(thing)}

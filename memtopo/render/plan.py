@@ -1,4 +1,4 @@
-"""A plan as tables: its rows, the memory that they take, and how many driver calls they are."""
+"""A plan as tables and a map: its rows, the layout, the memory that it takes, and how many driver calls it is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from memtopo.render import words
+from memtopo.render.map import Map
 from memtopo.render.parts import Column, Rows, headline, notes, pairs, stacked
 from memtopo.report import MachineLine, PlanSummary, Row
 from memtopo.units import rounded
@@ -23,8 +24,11 @@ def renderable(summary: PlanSummary, machine: MachineLine) -> RenderableType:
 
 
 def body(summary: PlanSummary) -> list[RenderableType]:
-    """A plan without its first line: rows, memory, calls, notes."""
-    parts: list[RenderableType] = [Rows(_COLUMNS, _rows(summary.rows)), Text(), pairs(_sums(summary))]
+    """A plan without its first line: rows, the map where there is a picture, memory, calls, notes."""
+    parts: list[RenderableType] = [Rows(_COLUMNS, _rows(summary.rows)), Text()]
+    if summary.picture:
+        parts += [Map(summary.picture), Text()]
+    parts.append(pairs(_sums(summary)))
     return [*parts, Text(), notes(summary.notes)] if summary.notes else parts
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memtopo import complaints
 from memtopo.diagnostics import Diagnostic
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
@@ -24,4 +25,4 @@ RULES = (
 
 def judge(geometry: Geometry, machine: Machine) -> list[Diagnostic]:
     """Every fault of how entries fit together and fit the machine."""
-    return [fault for rule in RULES for fault in rule(geometry, machine)]
+    return [fault for rule in RULES for fault in complaints.first(rule(geometry, machine))]

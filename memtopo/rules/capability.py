@@ -18,7 +18,7 @@ _PROPERTIES = {
 def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT404. A handle type that a trial refused will be refused again; attributes alone prove nothing (fact 4)."""
     for run in geometry.chunks.values():
-        for place in dict.fromkeys(run.locations):
+        for place in run.places:
             if fault := _handles(run, place, machine):
                 yield fault
                 break
@@ -27,7 +27,7 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT405. The device can map memory at all, and knows the properties asked for."""
     for run in geometry.chunks.values():
-        for place in dict.fromkeys(run.locations):
+        for place in run.places:
             if fault := _vmm(run, place, machine) or _asked(run, place, machine):
                 yield fault
                 break

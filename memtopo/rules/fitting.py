@@ -35,8 +35,12 @@ def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT310. Address space is bounded even where memory is not needed for it (fact 9)."""
+    """MT310. Address space is bounded even where memory is not needed for it (fact 9); no chunk can be larger."""
     del machine
+    for chunk in geometry.chunks.values():
+        if chunk.size >= ADDRESS_SPACE:
+            told = f"chunk {chunk.name!r}: {rounded(chunk.size)} do not fit into {rounded(ADDRESS_SPACE)} of addresses"
+            yield Diagnostic("MT310", told, (*chunk.path, "size"))
     total = 0
     for run in geometry.ranges.values():
         total += run.size * run.count

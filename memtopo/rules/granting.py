@@ -6,8 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from memtopo.diagnostics import Diagnostic, Label
-from memtopo.driver.types import Grant, Location, LocationKind
+from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry import Geometry, Placement
+from memtopo.geometry.granting import Asked
 from memtopo.geometry.model import Part
 from memtopo.machine import Machine
 from memtopo.units import exact
@@ -17,6 +18,8 @@ def splits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT308. Access to part of a mapping is refused (fact 20)."""
     del machine
     for part, instance, placements in _reached(geometry):
+        if part.offset == 0 and part.end == part.range.size:
+            continue
         for bound in (part.offset, part.end):
             split = _at(placements, bound)
             # What runs past the end of its range is another rule's fault.
@@ -40,21 +43,37 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def reaches(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT403, MT406. A GPU needs peer access to another's memory; the host cannot be granted GPU memory (fact 20)."""
     told: set[tuple[object, ...]] = set()
-    for part, _instance, placements in _reached(geometry):
-        for placement in _between(placements, part.offset, part.end):
-            for grant in part.grants:
-                for owner in placement.chunk.locations:
-                    key = (part.path, grant.location, owner)
-                    if grant.access and key not in told and (fault := _reach(part, grant, owner, placement, machine)):
-                        told.add(key)
-                        yield fault
+    asked = Asked(geometry.parts)
+    for where, placements in geometry.placements.items():
+        parts = asked.of(*where)
+        for place, owner in _apart(parts, placements, machine):
+            owned = [placement for placement in placements if owner in placement.chunk.places]
+            for part in parts:
+                access = dict(part.grants).get(place)
+                placement = next(_between(owned, part.offset, part.end), None)
+                if access and placement and (part.path, place, owner) not in told:
+                    told.add((part.path, place, owner))
+                    yield _reach(part, place, owner, placement)
 
 
 def _reached(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement]]]:
+    asked = Asked(geometry.parts)
     for (name, instance), placements in geometry.placements.items():
-        for part in geometry.parts.get(name, ()):
-            if part.instances[0] <= instance < part.instances[1]:
-                yield part, instance, placements
+        for part in asked.of(name, instance):
+            yield part, instance, placements
+
+
+def _apart(parts: Sequence[Part], placements: Sequence[Placement], machine: Machine) -> list[tuple[Location, Location]]:
+    """Each pair of who is granted access in one reservation, and who owns memory there that it cannot reach."""
+    granted = {grant.location for part in parts for grant in part.grants if grant.access}
+    owners = {owner for placement in placements for owner in placement.chunk.places}
+    return sorted((place, owner) for place in granted for owner in owners if not _reaches(place, owner, machine))
+
+
+def _reaches(place: Location, owner: Location, machine: Machine) -> bool:
+    if owner.kind is not LocationKind.GPU:
+        return True
+    return place.kind is LocationKind.GPU and machine.can_access(place.id, owner.id)
 
 
 def _at(placements: Sequence[Placement], bound: int) -> Placement | None:
@@ -88,16 +107,13 @@ def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnosti
     return Diagnostic("MT308", told, (*part.path, field), labels=(label,), notes=notes, help=help)
 
 
-def _reach(part: Part, grant: Grant, owner: Location, placement: Placement, machine: Machine) -> Diagnostic | None:
-    place = grant.location
+def _reach(part: Part, place: Location, owner: Location, placement: Placement) -> Diagnostic:
     label = Label(f"{placement.chunk.name!r} is on {owner}", placement.chunk.path, "key")
-    if owner.kind is LocationKind.GPU and place.kind is LocationKind.GPU and not machine.can_access(place.id, owner.id):
+    if place.kind is LocationKind.GPU:
         told = f"{place} has no peer access to the memory of {owner}, where {placement.chunk.name!r} is"
         return Diagnostic(
             "MT403", told, part.path, labels=(label,), help=f"grant it to {owner} alone, or move the chunk"
         )
-    if owner.kind is LocationKind.GPU and place.kind is not LocationKind.GPU:
-        told = f"{place} cannot be granted access to {placement.chunk.name!r}, which is memory of {owner}"
-        note = "the driver answers NOT_SUPPORTED; the host can be granted host memory only"
-        return Diagnostic("MT406", told, part.path, labels=(label,), notes=(note,))
-    return None
+    told = f"{place} cannot be granted access to {placement.chunk.name!r}, which is memory of {owner}"
+    note = "the driver answers NOT_SUPPORTED; the host can be granted host memory only"
+    return Diagnostic("MT406", told, part.path, labels=(label,), notes=(note,))

@@ -12,28 +12,31 @@ from memtopo.units import rounded
 
 
 def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT402. The sum of the chunks on each GPU against its memory."""
+    """MT402. The sum of the chunks on each GPU against its memory: what is free of a live one, else its total."""
+    taken = _shares(geometry)
     for ordinal, device in enumerate(machine.devices):
-        shares = _shares(geometry, ordinal)
+        shares = taken.get(ordinal, [])
         total = sum(size for size, _ in shares)
-        if total <= device.memory_bytes:
+        if total <= device.room:
             continue
         largest, *others = sorted(shares, key=lambda share: -share[0])
-        needs = f"needs {_tenths(total)} on gpu{ordinal}, which has {_tenths(device.memory_bytes)}"
-        told = f"the layout {needs}: {_tenths(total - device.memory_bytes)} too much"
+        has = f"{_tenths(device.room)}{' free' if device.free_bytes is not None else ''}"
+        told = f"the layout needs {_tenths(total)} on gpu{ordinal}, which has {has}: {_tenths(total - device.room)} too much"
         labels = tuple(Label(f"{rounded(size)} of it here", (*run.path, "size")) for size, run in others[:3])
         note = f"{largest[1].name!r} takes {rounded(largest[0])} of it"
         yield Diagnostic("MT402", told, (*largest[1].path, "size"), labels=labels, notes=(note,))
 
 
-def _shares(geometry: Geometry, ordinal: int) -> list[tuple[int, ChunkRun]]:
-    found = []
+def _shares(geometry: Geometry) -> dict[int, list[tuple[int, ChunkRun]]]:
+    """What each run takes of each GPU, in bytes."""
+    found: dict[int, list[tuple[int, ChunkRun]]] = {}
     for run in geometry.chunks.values():
-        turns = [
-            turn for turn, place in enumerate(run.locations) if place.kind is LocationKind.GPU and place.id == ordinal
-        ]
-        if size := run.size * sum(run.share(turn) for turn in turns):
-            found.append((size, run))
+        counts: dict[int, int] = {}
+        for turn, place in enumerate(run.locations[: run.count]):
+            if place.kind is LocationKind.GPU:
+                counts[place.id] = counts.get(place.id, 0) + run.share(turn)
+        for ordinal, count in counts.items():
+            found.setdefault(ordinal, []).append((count * run.size, run))
     return found
 
 

@@ -6,6 +6,7 @@ than bounded memory; what is wrong with it is a value (`Document.faults`), never
 
 from __future__ import annotations
 
+from memtopo.source.comments import comments
 from memtopo.source.document import Document
 from memtopo.source.limits import DEEPEST, LARGEST_FILE, LARGEST_SCALAR, MOST_ENTRIES, MOST_FAULTS
 from memtopo.source.objects import Value
@@ -19,6 +20,7 @@ __all__ = [
     "MOST_FAULTS",
     "Document",
     "Value",
+    "comments",
     "read_file",
     "read_stdin",
     "read_text",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from memtopo.driver.protocol import Driver
@@ -247,3 +249,42 @@ def test_a_byte_is_set(driver: Driver, granule: int) -> None:
     """Fact 23: what memory is set to fits into a byte"""
     with current(driver), laid_out(driver, (granule,), access=Access.RW) as address, refused(INVALID_VALUE):
         driver.memset_d8(address, 256, granule)
+
+
+COPIES = [
+    (host, device, wanted)
+    for host in (Access.NONE, Access.R, Access.RW)
+    for device in (Access.NONE, Access.R, Access.RW)
+    for wanted in (Access.R, Access.RW)
+]
+
+
+def copies(host: Access, device: Access, wanted: Access) -> str:
+    """What becomes of a copy of host memory, by the access of the host and of the device (fact 40)."""
+    if wanted == Access.R:
+        return "done" if host or device else "dies"
+    if device == Access.R:
+        return "refused"
+    return "done" if host == Access.RW or (device == Access.RW and host == Access.NONE) else "dies"
+
+
+@pytest.mark.parametrize(("host", "device", "wanted"), COPIES)
+def test_who_copies_host_memory(
+    driver: Driver, granule: int, on_hardware: bool, host: Access, device: Access, wanted: Access
+) -> None:
+    """Fact 40: a copy of host memory is the device's or the CPU's, and ends the process where neither may"""
+    outcome = copies(host, device, wanted)
+    if outcome == "dies" and on_hardware:
+        pytest.skip("ends the process")
+    with (
+        reserved(driver, granule) as address,
+        created(driver, granule, Properties(NODE)) as handle,
+        mapped(driver, address, granule, handle),
+        current(driver),
+    ):
+        driver.mem_set_access(address, granule, (Grant(NODE, host), Grant(gpu(0), device)))
+        with nullcontext() if outcome == "done" else refused(INVALID_VALUE):
+            if wanted == Access.R:
+                driver.memcpy_dtoh(address, 4)
+            else:
+                driver.memcpy_htod(address, b"host")

@@ -56,7 +56,8 @@ def test_a_plan() -> None:
   "reserved": 1152921504606846976,
   "calls": 8,
   "teardown_calls": 8,
-  "notes": []
+  "notes": [],
+  "picture": null
 }
 """
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memtopo.driver.cuda.host import kernel_release, numa_nodes
+from memtopo.driver.cuda.host import free_memory, kernel_release, numa_nodes
 from memtopo.driver.cuda.opening import open_cuda
 
 if TYPE_CHECKING:
     from memtopo.driver.cuda.calls import CudaDriver
 
-__all__ = ["CudaDriver", "kernel_release", "numa_nodes", "open_cuda"]
+__all__ = ["CudaDriver", "free_memory", "kernel_release", "numa_nodes", "open_cuda"]
 
 
 def __getattr__(name: str) -> object:

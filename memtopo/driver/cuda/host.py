@@ -1,9 +1,11 @@
-"""What the system says beside the driver: the kernel module's release, and the NUMA nodes that have memory."""
+"""What the system says beside the driver: the kernel module's release, NUMA nodes with memory, free device memory."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 _RELEASE = re.compile(r"Kernel Module.*?\s([0-9]+\.[0-9.]*[0-9])\s")
 
@@ -21,6 +23,27 @@ def numa_nodes(file: Path = Path("/sys/devices/system/node/has_memory")) -> tupl
         first, _, last = part.partition("-")
         nodes.extend(range(int(first), int(last or first) + 1))
     return tuple(nodes) or None
+
+
+def free_memory(uuids: Iterable[str | None]) -> list[int | None]:
+    """Free bytes of each GPU, asked of NVML since the driver wants a context for it; None where NVML does not tell."""
+    try:
+        from cuda.bindings import nvml  # noqa: PLC0415  # bindings before 13.1 have none
+
+        nvml.init_v2()
+    except Exception:  # noqa: BLE001  # whatever is wrong with NVML, the total is still known
+        return [None for _ in uuids]
+    try:
+        return [_free(nvml, uuid) for uuid in uuids]
+    finally:
+        nvml.shutdown()
+
+
+def _free(nvml: Any, uuid: str | None) -> int | None:
+    try:
+        return int(nvml.device_get_memory_info_v2(nvml.device_get_handle_by_uuid(uuid)).free)
+    except Exception:  # noqa: BLE001  # MIG instances, containers: likewise
+        return None
 
 
 def _text(file: Path) -> str:

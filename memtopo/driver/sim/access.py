@@ -41,12 +41,15 @@ class AccessRules:
             raise Refused("CUDA_ERROR_NOT_FOUND", f"{gpu(device)} has no access to anything there")
         return mapping.start, mapping.end - mapping.start
 
-    def reach(self, address: int, count: int, device: int, wanted: Access) -> list[Mapping]:
-        """The mappings that `count` bytes cross, all of which a device may read or write so (fact 23)."""
+    def reach(self, address: int, count: int, device: int, wanted: Access, *, copying: bool) -> list[Mapping]:
+        """The mappings that `count` bytes cross, all of which a device may read or write so (facts 23, 40)."""
         found, at, user = [], address, gpu(device)
         while at < address + count:
             mapping = self._mappings.around(at)
-            if mapping.access.get(user, 0) & wanted != wanted:
+            granted = mapping.access.get(user, 0)
+            if copying and mapping.chunk.properties.location.kind != LocationKind.GPU:
+                _check_host_copy(granted, mapping.access.get(HOST, 0), wanted)
+            elif granted & wanted != wanted:
                 raise invalid(f"{user} has no {wanted.word} access there")
             found.append(mapping)
             at = mapping.end
@@ -78,3 +81,15 @@ class AccessRules:
 def _user(location: Location) -> Location:
     """Whose access a location's is: the host and its NUMA nodes have one in common."""
     return location if location.kind == LocationKind.GPU else HOST
+
+
+def _check_host_copy(device: int, host: int, wanted: Access) -> None:
+    """Host memory is copied by the CPU where the host has any access, else by the device (fact 40)."""
+    if wanted == Access.R:
+        survives = bool(host or device)
+    elif device == Access.R:
+        raise invalid("the device may only read there")
+    else:
+        survives = host == Access.RW or (device == Access.RW and not host)
+    if not survives:
+        raise invalid("the CPU would make this copy and may not: on hardware the process dies of SIGSEGV")

@@ -23,25 +23,27 @@ class Contents:
         if value not in range(256):
             raise invalid("the value is no byte")
         block = bytes([value]) * min(count, BLOCK)
-        for physical, at, size in self.parts(device, address, count, Access.RW):
+        for physical, at, size in self.parts(device, address, count, Access.RW, copying=False):
             for done in range(0, size, BLOCK):
                 physical.write(at + done, memoryview(block)[: size - done])
 
     def write(self, device: int, address: int, data: bytes) -> None:
         """Put bytes, across adjacent mappings."""
         rest = memoryview(data)
-        for physical, at, size in self.parts(device, address, len(data), Access.RW):
+        for physical, at, size in self.parts(device, address, len(data), Access.RW, copying=True):
             physical.write(at, rest[:size])
             rest = rest[size:]
 
     def read(self, device: int, address: int, count: int) -> bytes:
         """Get bytes, across adjacent mappings."""
-        parts = self.parts(device, address, count, Access.R)
+        parts = self.parts(device, address, count, Access.R, copying=True)
         return b"".join(physical.read(at, size) for physical, at, size in parts)
 
-    def parts(self, device: int, address: int, count: int, wanted: Access) -> Iterator[tuple[Physical, int, int]]:
+    def parts(
+        self, device: int, address: int, count: int, wanted: Access, *, copying: bool
+    ) -> Iterator[tuple[Physical, int, int]]:
         """The physical memory behind addresses, as (memory, offset in it, bytes), once access is checked throughout."""
         end = address + count
-        for mapping in self._access.reach(address, count, device, wanted):
+        for mapping in self._access.reach(address, count, device, wanted, copying=copying):
             low, high = max(address, mapping.start), min(end, mapping.end)
             yield mapping.chunk.physical, low - mapping.start, high - low

@@ -1,0 +1,30 @@
+"""The least that such a program costs: one typer command, one walk over a YAML file, one pydantic model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+import yaml
+from pydantic import BaseModel
+
+
+class Head(BaseModel):
+    """Two fields of a spec."""
+
+    memtopo: str
+    name: str
+
+
+def command(path: Annotated[str, typer.Argument()]) -> None:
+    """Walk over a file and validate two of its values."""
+    values = []
+    with open(path, "rb") as file:  # noqa: PTH123 pathlib would be one more import
+        for event in yaml.parse(file, Loader=yaml.CSafeLoader):
+            if isinstance(event, yaml.ScalarEvent):
+                values.append(event.value)
+    typer.echo(Head(memtopo=values[1], name=values[3]).name)
+
+
+if __name__ == "__main__":
+    typer.run(command)

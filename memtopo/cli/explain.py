@@ -1,0 +1,52 @@
+"""`memtopo explain`: what a code means, what the driver really does, and an example of wrong and right."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from memtopo import complaints, explain
+from memtopo.cli.options import AsJson
+from memtopo.codes import CODES
+from memtopo.errors import UsageError
+from memtopo.explain import Explanation
+from memtopo.render import explain as rendering
+from memtopo.render import json, plain
+
+Codes = Annotated[list[str] | None, typer.Argument(metavar="CODE", help="MT301, …", show_default=False)]
+All = Annotated[bool, typer.Option("--all", envvar="MEMTOPO_ALL", help="Explain every code.")]
+Markdown = Annotated[bool, typer.Option("--markdown", envvar="MEMTOPO_MARKDOWN", help="Print as Markdown.")]
+
+
+def command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
+    """Explain codes of diagnostics; without one, list them all."""
+    wanted = CODES if all_ else [_known(code) for code in codes or ()]
+    found = [explain.explanation(code) for code in wanted]
+    plain.print_lines(_markdown(found) if markdown else _json(found) if as_json else _text(found))
+    return 0
+
+
+def _markdown(found: list[Explanation]) -> list[str]:
+    whole = len(found) in (0, len(CODES))
+    return rendering.page(map(explain.explanation, CODES)) if whole else rendering.markdown(found)
+
+
+def _json(found: list[Explanation]) -> list[str]:
+    return json.dumps({"codes": found or rendering.listed()}).splitlines()
+
+
+def _text(found: list[Explanation]) -> list[str]:
+    colour = plain.colour(sys.stdout)
+    if not found:
+        return rendering.table(colour=colour)
+    return rendering.text(found, width=plain.width(sys.stdout), colour=colour)
+
+
+def _known(code: str) -> str:
+    if code.upper() in CODES:
+        return code.upper()
+    meant = complaints.nearest(code.upper(), CODES)
+    hint = f"did you mean {meant}? 'memtopo explain' lists them all" if meant else "'memtopo explain' lists them all"
+    raise UsageError(f"there is no code {code!r}", hint=hint)

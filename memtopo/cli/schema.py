@@ -1,0 +1,26 @@
+"""`memtopo schema`: the JSON Schema of a spec for editors, and of what memtopo writes for programs that read it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from memtopo import complaints
+from memtopo.errors import UsageError
+from memtopo.render import json, plain
+
+Kind = Annotated[
+    str,
+    typer.Argument(metavar="KIND", help="spec, machine, plan, report, diagnostics or error.", show_default=False),
+]
+
+
+def command(kind: Kind) -> int:
+    """Print a JSON Schema, of specs or of what memtopo writes."""
+    from memtopo import schemas  # pydantic's generator is slow to import
+
+    if kind not in schemas.KINDS:
+        raise UsageError(f"there is no schema {kind!r}", hint=complaints.choose(kind, schemas.KINDS))
+    plain.print_lines(json.dumps(schemas.schema(kind)).splitlines())
+    return 0

@@ -1,0 +1,176 @@
+"""The fields of a spec's entries: how each is read from text, and how an editor's schema describes it.
+
+A field that refuses its text raises `Fault`. A schema sees values as YAML readers guess them, where memtopo reads text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
+
+from memtopo import complaints
+from memtopo.diagnostics import Fault
+from memtopo.driver.types import Access, HandleType
+from memtopo.units import NotASize, Size, parse_count, parse_size, shorten
+
+LARGEST_COUNT = 2_000_000
+"""The most chunks, ranges or steps that one spec may ask for."""
+
+_NAME = "[A-Za-z][A-Za-z0-9_-]{0,127}"
+NAME = re.compile(_NAME)
+REFERENCE = re.compile(rf"({_NAME})(?:\.([0-9]{{1,7}})(?::([0-9]{{1,7}}))?)?")
+_ADDRESS = re.compile(r"0x[0-9A-Fa-f]{1,16}")
+_UNITS = "(B|KiB|MiB|GiB|TiB|granules?)"
+
+
+class Reference(NamedTuple):
+    """A name with an optional index or half-open slice: `page`, `page.3`, `page.0:4`."""
+
+    name: str
+    first: int | None = None
+    stop: int | None = None
+
+    def __str__(self) -> str:
+        if self.first is None:
+            return self.name
+        return f"{self.name}.{self.first}" if self.stop == self.first + 1 else f"{self.name}.{self.first}:{self.stop}"
+
+
+def parse_reference(text: str) -> Reference:
+    """Read `page`, `page.3` or `page.0:4` (both ends, half-open). Raises `Fault`."""
+    match = REFERENCE.fullmatch(text)
+    if not match:
+        help = "a slice names both ends: page.0:4" if ":" in text else None
+        raise Fault("MT104", f"{shorten(text)!r} is not a name, an index (page.3) or a slice (page.0:4)", help=help)
+    if match[2] is None:
+        return Reference(match[1])
+    first = int(match[2])
+    stop = int(match[3]) if match[3] else first + 1
+    if stop <= first:
+        raise Fault("MT202", f"{text!r} is an empty slice; its end is the first that is left out")
+    return Reference(match[1], first, stop)
+
+
+def one_or_more(value: object) -> object:
+    """A list of at least one; what stands alone is a list of one."""
+    if not value:
+        raise Fault("MT103", "expected at least one, found none")
+    return value if isinstance(value, list) else [value]
+
+
+def _text(value: object, wanted: str) -> str:
+    if isinstance(value, str):
+        if value:
+            return value
+        raise Fault("MT103", f"expected {wanted}, found nothing")
+    raise Fault("MT103", f"expected {wanted}, found a {'list' if isinstance(value, list) else 'mapping'}")
+
+
+def _size(value: object) -> Size:
+    try:
+        return parse_size(_text(value, "a size such as 64MiB or 4 granules"))
+    except NotASize as error:
+        raise Fault("MT105", str(error), help=f"write {error.meant}" if error.meant else None) from error
+
+
+def _positive(value: object) -> Size:
+    size = _size(value)
+    if size.amount == 0:
+        raise Fault("MT105", "a size of 0 is nothing to build", help="leave the entry out, or give it a size")
+    return size
+
+
+def _count(value: object) -> int:
+    text = _text(value, "a count")
+    try:
+        count = parse_count(text)
+    except ValueError as error:
+        raise Fault("MT106", str(error)) from error
+    if count == 0:
+        raise Fault("MT106", "a count of 0 is nothing to build", help="leave the entry out, or count from 1")
+    if count > LARGEST_COUNT:
+        raise Fault("MT109", f"a count of {count:,} is more than the {LARGEST_COUNT:,} that one spec may ask for")
+    return count
+
+
+def _address(value: object) -> int:
+    text = _text(value, "an address such as 0x7f0000000000")
+    if not _ADDRESS.fullmatch(text):
+        raise Fault("MT106", f"{shorten(text)!r} is not an address", help="write it as 0x and hexadecimal digits")
+    return int(text, 16)
+
+
+def _boolean(value: object) -> bool:
+    text = _text(value, "true or false")
+    if text not in ("true", "false"):
+        raise Fault("MT107", f"{shorten(text)!r} is not a boolean", help="write true or false")
+    return text == "true"
+
+
+def _word(words: Mapping[str, Any], what: str) -> Callable[[object], Any]:
+    def read(value: object) -> Any:
+        text = _text(value, what)
+        if text not in words:
+            raise Fault("MT107", f"{shorten(text)!r} is not {what}", help=complaints.choose(text, list(words)))
+        return words[text]
+
+    return read
+
+
+def _device(value: object) -> str:
+    return _text(value, "a device name")
+
+
+def _reference(value: object) -> Reference:
+    return parse_reference(_text(value, "a name"))
+
+
+def _schema(**schema: Any) -> WithJsonSchema:
+    return WithJsonSchema(schema)
+
+
+def _whole(pattern: str) -> str:
+    return f"^(?:{pattern})$"
+
+
+_AMOUNT = {"type": "string", "pattern": _whole(f"(0|[1-9][0-9]{{0,19}}) ?{_UNITS}")}
+_SOME = {"type": "string", "pattern": _whole(f"[1-9][0-9]{{0,19}} ?{_UNITS}")}
+_BOOLEAN = {"type": "boolean"}
+
+Amount = Annotated[Size, PlainValidator(_size), _schema(anyOf=[_AMOUNT, {"type": "integer", "const": 0}])]
+PositiveAmount = Annotated[Size, PlainValidator(_positive), WithJsonSchema(_SOME)]
+Count = Annotated[int, PlainValidator(_count), _schema(type="integer", minimum=1, maximum=LARGEST_COUNT)]
+# A YAML reader turns 0x… into an integer before a schema sees it.
+Address = Annotated[
+    int,
+    PlainValidator(_address),
+    _schema(anyOf=[{"type": "string", "pattern": _whole(_ADDRESS.pattern)}, {"type": "integer", "minimum": 0}]),
+]
+Boolean = Annotated[bool, PlainValidator(_boolean), WithJsonSchema(_BOOLEAN)]
+Rounding = Annotated[Literal["up"], PlainValidator(_word({"up": "up"}, "a way to round")), _schema(enum=["up"])]
+
+HANDLE_WORDS = {str(kind.name).lower(): kind for kind in HandleType if kind}
+ACCESS_WORDS = {access.word: access for access in (Access.R, Access.RW, Access.NONE)}
+HandleWord = Annotated[HandleType, PlainValidator(_word(HANDLE_WORDS, "a handle type")), _schema(enum=[*HANDLE_WORDS])]
+AccessWord = Annotated[Access, PlainValidator(_word(ACCESS_WORDS, "an access")), _schema(enum=[*ACCESS_WORDS])]
+
+Name = Annotated[str, _schema(type="string", pattern=_whole(_NAME))]
+ReferringName = Annotated[str, _schema(type="string", pattern=_whole(REFERENCE.pattern))]
+DeviceName = Annotated[str, PlainValidator(_device), _schema(type="string", pattern=_whole(f"{_NAME}|host:[0-9]+"))]
+DeviceIdentity = Annotated[
+    str,
+    PlainValidator(_device),
+    _schema(anyOf=[{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]),
+]
+ChunkReference = Annotated[
+    Reference, PlainValidator(_reference), _schema(type="string", pattern=_whole(REFERENCE.pattern))
+]
+Grants = dict[Annotated[str, _schema(type="string", pattern=_whole(f"{_NAME}|host:[0-9]+"))], AccessWord]
+
+_OneOrMoreDevices = DeviceName | Annotated[list[DeviceName], Field(min_length=1)]
+_OneOrMoreHandles = HandleWord | Annotated[list[HandleWord], Field(min_length=1)]
+Devices = Annotated[list[DeviceName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreDevices)]
+Handles = Annotated[list[HandleWord], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreHandles)]

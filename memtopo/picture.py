@@ -1,0 +1,97 @@
+"""A layout as a picture, as data: what lies where in each range, and whose chunks fill each memory.
+
+Sizes and offsets are in bytes, names are those of the spec, devices are `gpu0`, `host`, `host:0`. Nothing in it grows
+with the number of equal chunks or equal ranges; every drawing, in the terminal or in a document, is made from this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memtopo.diagnostics import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """What one device may do: `r` or `rw`."""
+
+    device: str
+    access: str
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A hole, which has no chunk, or equal mappings that lie one behind another and have the same access.
+
+    `count` mappings of `bytes_each`, of the chunks `first` to `last`; `chunk` is their entry in the spec, or the first
+    one's where many entries of one chunk each are one piece: the same word marks the same chunks everywhere in a
+    picture. `index` is the first chunk's number in its entry. The chunks are on `locations` in turn. In the n-th of
+    equal ranges the chunks are those `n * step` further on, so 0 means the same ones in all. `elsewhere` counts the
+    other mappings that these chunks have in the layout.
+    """
+
+    offset: int
+    size: int
+    chunk: str = ""
+    first: str = ""
+    last: str = ""
+    index: int = 0
+    count: int = 0
+    bytes_each: int = 0
+    step: int = 0
+    elsewhere: int = 0
+    locations: tuple[str, ...] = ()
+    handles: tuple[str, ...] = ()
+    access: tuple[Granted, ...] = ()
+    path: Path = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RangePicture:
+    """`count` neighbouring ranges of one entry, `first` to `last`, that look alike.
+
+    Each has `size` bytes, `mapped` of which have memory behind them. `pieces` cover the whole size in order of
+    offset; those of several ranges are the first one's.
+    """
+
+    first: str
+    last: str
+    count: int
+    size: int
+    mapped: int
+    pieces: tuple[Piece, ...]
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one memory holds of one kind of chunk; `chunk` marks them as it does in a piece."""
+
+    chunk: str
+    count: int
+    bytes_each: int
+    size: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPicture:
+    """One memory that holds chunks: a GPU's, or the host's, of which no total is known; `names` are the spec's for it.
+
+    `free` is what these chunks leave of the total, which other processes may use.
+    """
+
+    device: str
+    names: tuple[str, ...]
+    used: int
+    total: int | None
+    free: int | None
+    shares: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One layout: its ranges in the order of the spec, and each memory that it takes."""
+
+    ranges: tuple[RangePicture, ...]
+    memory: tuple[MemoryPicture, ...]

@@ -1,0 +1,47 @@
+"""Physical memory: whose chunks fill each device, and what they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from memtopo.driver.types import Location, LocationKind
+from memtopo.geometry import ChunkRun, Geometry
+from memtopo.machine import Machine
+from memtopo.picture import MemoryPicture, Share
+
+_Shares = dict[tuple[str, int], tuple[int, ChunkRun]]
+"""How many chunks there are of one mark and size, and the first entry that declares some."""
+
+
+def memory(geometry: Geometry, machine: Machine, marks: Mapping[str, str]) -> Iterator[MemoryPicture]:
+    """Every device that holds chunks, GPUs by ordinal first."""
+    for place, shares in sorted(_shares(geometry, marks).items()):
+        names = tuple(name for name, named in geometry.devices.items() if named == place)
+        yield _memory(place, names, shares, machine)
+
+
+def _shares(geometry: Geometry, marks: Mapping[str, str]) -> dict[Location, _Shares]:
+    found: dict[Location, _Shares] = {}
+    for run in geometry.chunks.values():
+        kind = marks.get(run.name, run.name), run.size
+        for turn, place in enumerate(run.locations):
+            if count := run.share(turn):
+                shares = found.setdefault(place, {})
+                before, first = shares.get(kind, (0, run))
+                shares[kind] = before + count, first
+    return found
+
+
+def _memory(place: Location, names: tuple[str, ...], shares: _Shares, machine: Machine) -> MemoryPicture:
+    used = sum(count * size for (_, size), (count, _) in shares.items())
+    total = machine.devices[place.id].memory_bytes if place.kind is LocationKind.GPU else None
+    return MemoryPicture(
+        device=str(place),
+        names=names,
+        used=used,
+        total=total,
+        free=None if total is None else max(0, total - used),
+        shares=tuple(
+            Share(mark, count, size, count * size, first.path) for (mark, size), (count, first) in shares.items()
+        ),
+    )

@@ -1,0 +1,142 @@
+"""Specs that cannot be read or carried out: a diagnostic with its place, exit 1, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Here
+from tests.cli.running import piped
+
+M = "--machine=h200x2"
+HEAD = "memtopo: 1\nname: x\n"
+GOOD = b"""# text
+memtopo: 1
+name: good # text
+ranges: {a: {size: 4MiB}}
+chunks: {c: {location: gpu0, size: 2MiB, count: 2}}
+map: {a: [c]}
+access: {a: {gpu0: rw}}
+"""
+BAD = GOOD.replace(b"count", b"cuont")
+FAULT = ":5:42: error[MT101]"
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "told"),
+    [
+        ("a: [1, 2", "", "error[MT0"),
+        ("a: b: c", ":1:", "error[MT0"),
+        (HEAD + "chunks:\n\ta: 1\n", ":4:1:", "tabs are not allowed for indentation"),
+        ("- a\n- b\n", ":1:1:", "error[MT010]"),
+        ("", ":1:1:", "the file is empty"),
+        ("<<<<<<< HEAD\n", ":1:1:", "error[MT0"),
+        ("a: &x 1\nb: *x\n", ":1:4:", "error[MT006]"),
+        (HEAD + "name: y\n", ":3:1:", "error[MT009]"),
+        (HEAD + "rangs: {}\n", ":3:1:", "did you mean 'ranges'?"),
+        (HEAD + "chunks: {c: {locaton: gpu0, size: 2MiB}}\n", ":3:14:", "did you mean 'location'?"),
+        (HEAD + "chunks: [a]\n", ":3:9:", "error[MT103]"),
+        (HEAD + "chunks: {c: {location: gpu0, size: [2MiB]}}\n", ":3:36:", "error[MT103]"),
+        (HEAD + "chunks: {c: {location: gpu0, size: 2MiB, rdma: yes}}\n", ":3:48:", "write true or false"),
+        (HEAD + "chunks: {c: {location: gpu0, size: 2}}\n", ":3:36:", "'2' has no unit"),
+        (HEAD + "chunks: {c: {location: gpu0, size: 3MiB}}\n", ":3:36:", "error[MT301]"),
+        (HEAD + "chunks: {c: {location: gpu9, size: 2MiB}}\n", ":3:24:", "error[MT401]"),
+        (HEAD + "chunks: {c: {location: gpu0, size: 99999999999999999999999999999MiB}}\n", ":3:36:", "error[MT105]"),
+        (HEAD + "chunks: {\x1b[31m: {location: gpu0, size: 2MiB}}\n", ":3:10:", "error[MT004]"),
+        ("memtopo: 2\nname: x\n", ":1:10:", "this memtopo reads version 1"),
+    ],
+)
+def test_text(here: Here, tmp_path: Path, text: str, place: str, told: str) -> None:
+    """What is wrong with a spec is told at its place, with what would be right, and nothing wrong reaches a terminal"""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(text)
+    said = here("apply", spec, M)
+    assert (said.status, said.out) == (1, "")
+    assert f"{spec}{place}" in said.err
+    assert told in said.err
+    assert "\x1b" not in said.err
+    assert here("apply", spec, M, "--json").document["errors"] >= 1
+
+
+@pytest.mark.parametrize(
+    "section", ["ranges: {a: {size: 2MiB, count: N}}", "chunks: {a: {location: gpu0, size: 2MiB, count: N}}"]
+)
+@pytest.mark.parametrize("count", [999_999_999_999, 10**19, 10**100])
+def test_absurd_counts(here: Here, tmp_path: Path, section: str, count: int) -> None:
+    """A count that nobody can mean is answered at once"""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(HEAD + section.replace("N", str(count)))
+    start = time.monotonic()
+    assert here("apply", spec, M).status == 1
+    assert time.monotonic() - start < 2
+
+
+def test_not_a_file(here: Here, tmp_path: Path) -> None:
+    """What is no readable file is told in one line, whatever it is"""
+    (tmp_path / "dangling.yaml").symlink_to("nowhere")
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xe9\n")
+    plug = socket.socket(socket.AF_UNIX)
+    before = Path.cwd()
+    os.chdir(tmp_path)  # the path of a socket has to be short
+    plug.bind("plug.yaml")
+    os.chdir(before)
+    for name, told in {
+        "missing.yaml": "no such file or directory",
+        "dangling.yaml": "no such file or directory",
+        "loop.yaml": "too many levels of symbolic links",
+        "latin.yaml": "error[MT003]",
+        "latin.yaml/x": "not a directory",
+        "n" * 300: "file name too long",
+        ".": "is a directory",
+        "plug.yaml": "no such device or address",
+        "/dev/zero": "is a device",
+    }.items():
+        said = here("plan", tmp_path / name, M)
+        assert (said.status, said.out) == (1, ""), name
+        assert told in said.err, name
+    plug.close()
+
+
+def test_standard_input() -> None:
+    """A dash is standard input, which messages call so"""
+    assert piped(GOOD, "validate", "-", M).out == "<stdin>: ok on h200x2\n"
+    assert f"<stdin>{FAULT}" in piped(BAD, "validate", "-", M).out
+    empty = piped(b"", "validate", "-", M)
+    assert empty.status == 1
+    assert "the file is empty" in empty.out
+
+
+@pytest.mark.parametrize(
+    "change", [(b"\n", b"\r\n"), (b"# text\nm", b"\xef\xbb\xbf# text\nm"), (b"text", "コメント 🎉".encode())]
+)
+def test_text_of_other_houses(here: Here, tmp_path: Path, change: tuple[bytes, bytes]) -> None:
+    """Line ends of Windows, a byte order mark and comments in any script are fine, and places stay right"""
+    spec = tmp_path / "spec.yaml"
+    spec.write_bytes(GOOD.replace(*change))
+    assert here("apply", spec, M).status == 0
+    spec.write_bytes(BAD.replace(*change))
+    assert f"{spec}{FAULT}" in here("validate", spec, M).out
+
+
+def test_three_hundred_errors(here: Here, tmp_path: Path) -> None:
+    """All faults are told in one run, and the last line counts them"""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(HEAD + "chunks:\n" + "".join(f"  c{i}: {{location: gpu0, size: {i + 1}MB}}\n" for i in range(300)))
+    said = here("validate", spec, M)
+    assert said.out.count("error[MT105]") == 300
+    assert said.out.endswith(f"\n\n300 errors in {spec}\n")
+
+
+def test_wide_lines_are_cut(here: Here, tmp_path: Path) -> None:
+    """A line of a spec is shown around its fault, no wider than the terminal"""
+    spec = tmp_path / "s.yaml"
+    good = ", ".join(f"c{i}: {{location: gpu0, size: 2MiB}}" for i in range(300))
+    spec.write_text(f"{HEAD}chunks: {{{good}, x: {{location: gpu0, size: 2MiB, cuont: 3}}}}\n")
+    shown = [line for line in here("validate", spec, M, COLUMNS="60").out.splitlines() if " | " in line]
+    assert any("cuont" in line for line in shown)
+    assert max(map(len, shown)) <= 60

@@ -1,0 +1,144 @@
+"""A machine that cannot be used is exit 3, says why, and never becomes another machine."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.errors import Unavailable
+from memtopo.machine import LARGEST_FILE, dump, load, parse
+from tests.cli.conftest import Here
+from tests.cli.running import QUICKSTART
+
+GOOD = dump(load("h200x2"))
+FACTS = json.loads(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "is not JSON"),
+        (GOOD[:3000].encode(), "is not JSON"),
+        (Path(QUICKSTART).read_bytes(), "is not JSON"),
+        (b"\xff\xfe\x00", "is not JSON"),
+        (b"[" * 100_000, "is not JSON"),
+        (b'{"memtopo_machine": ' + b"9" * 5000 + b"}", "is not JSON"),
+        (b"[]", "is not a machine file"),
+        (b'"\\ud800"', "is not a machine file"),
+        (b"{}", "is not a machine file"),
+        (b'{"memtopo_machine": 2}', "has version 2; this memtopo reads version 1"),
+        (b'{"memtopo_machine": "\\u001b[31m"}', "has version"),
+        (b'{"memtopo_machine": 1}', "is damaged: driver: field required"),
+        (b" " * (LARGEST_FILE + 1), "has more than 8 MiB"),
+    ],
+    ids=lambda value: value[:12].decode(errors="replace") if isinstance(value, bytes) else None,
+)
+def test_no_machine(here: Here, tmp_path: Path, content: bytes, told: str) -> None:
+    """A file that is no machine of this version is told as such"""
+    file = tmp_path / "ours.json"
+    file.write_bytes(content)
+    said = here("plan", QUICKSTART, "--machine", file)
+    assert (said.status, said.out) == (3, "")
+    assert said.err.startswith("memtopo: error: ")
+    assert str(file) in said.err
+    assert told in said.err
+    assert "\x1b" not in said.err
+
+
+def change(*path: str | int, to: object) -> Callable[[Any], None]:
+    def apply(facts: Any) -> None:
+        *way, last = path
+        for step in way:
+            facts = facts[step]
+        facts[last] = to
+
+    return apply
+
+
+GRANULE = ("devices", 0, "memory", "granularity", 0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (change("devices", 0, "memory_bytes", to=-1), "devices.0.memory_bytes: should be greater than 0"),
+        (change("devices", 0, "memory_bytes", to="80GiB"), "devices.0.memory_bytes: should be a valid integer"),
+        (change("devices", 0, "nme", to="x"), "devices.0.nme: extra inputs are not permitted"),
+        (change(*GRANULE, "handles", to=["fb"]), "'fb' is not a handle type"),
+        (change(*GRANULE, "minimum", to=3), "a granule of 3 bytes is not a power of two from 4096 on"),
+        (change(*GRANULE, "minimum", to=1 << 70), "granularity.0.minimum"),
+        (change("host", "attic:1", to={"granularity": []}), "'attic:1' is neither host nor host:N"),
+        (change("peers", to=[]), "peers is not 2 by 2"),
+        (change("peers", 0, to=[]), "peers is not 2 by 2"),
+    ],
+)
+def test_damage(here: Here, tmp_path: Path, damage: Callable[[Any], None], told: str) -> None:
+    """A fact that cannot be one is named by its place in the file, whichever command reads it"""
+    facts = copy.deepcopy(FACTS)
+    damage(facts)
+    file = tmp_path / "ours.json"
+    file.write_text(json.dumps(facts))
+    for command in (["apply", QUICKSTART, "--machine"], ["probe", "--machine"], ["machines"]):
+        said = here(*command, file)
+        assert (said.status, said.out) == (3, "")
+        assert told in said.err
+        assert "memtopo: hint: record it again with 'memtopo probe -o FILE'" in said.err
+
+
+def test_every_fact_may_be_missing_or_strange() -> None:
+    """Whatever stands in the place of a fact, it is refused or it is a machine: there is no third"""
+    strange: tuple[object, ...] = (None, -1, 1 << 64, "x", [], {}, ["x"])
+    for way in list(places(FACTS)):
+        for value in strange:
+            facts = copy.deepcopy(FACTS)
+            change(*way, to=value)(facts)
+            try:
+                machine = parse(json.dumps(facts).encode(), "x")
+            except Unavailable:
+                continue
+            assert machine.locations
+            assert all(entry.minimum for memory in machine.locations.values() for entry in memory.granularity)
+
+
+def places(facts: Any, *way: str | int) -> Any:
+    """The way to everything in a JSON document."""
+    steps = facts.items() if isinstance(facts, dict) else enumerate(facts) if isinstance(facts, list) else ()
+    for step, below in steps:
+        yield (*way, step)
+        yield from places(below, *way, step)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("h200x22", "did you mean 'h200x2'?"),
+        ("H200x4", "did you mean 'h200x4'?"),
+        ("", "use local, h100x1, h200x2"),
+        ("LOCAL", "use local, "),
+        ("x" * 5000, "use local, "),
+        ("nowhere.json", "no such file or directory"),
+        ("nowhere/else", "no such file or directory"),
+        ("./", "is a directory"),
+        ("n" * 300 + ".json", "file name too long"),
+        ("/dev/zero", "has more than 8 MiB"),
+    ],
+)
+def test_no_such_machine(here: Here, name: str, told: str) -> None:
+    """A name that is no machine is answered with those that are, in lines that do not repeat a book"""
+    said = here("plan", QUICKSTART, "--machine", name)
+    assert (said.status, said.out) == (3, "")
+    assert told in said.err
+    assert len(said.err) < 600
+
+
+def test_a_file_without_a_slash(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bare name never means a file, but where there is one, the hint says how to name it"""
+    monkeypatch.chdir(tmp_path)
+    Path("ours").write_text(GOOD)
+    assert "write ./ours" in here("plan", QUICKSTART, "--machine", "ours").err
+    assert here("plan", QUICKSTART, "--machine", "./ours").status == 0

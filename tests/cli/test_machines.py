@@ -1,0 +1,80 @@
+"""`machines` shows what comes with memtopo; `probe -o` writes what `--machine` reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memtopo.machine import shipped
+from tests.cli.conftest import Here
+from tests.cli.running import QUICKSTART, ROOT, memtopo
+
+
+def shipped_text(name: str) -> str:
+    return (ROOT / "memtopo" / "machines" / f"{name}.json").read_text()
+
+
+def test_list(here: Here) -> None:
+    """`machines` names every machine that comes with memtopo, in a line each, with its GPUs and when it was recorded"""
+    said = here("machines", COLUMNS="80")
+    assert (said.status, said.err) == (0, "")
+    _, *lines = said.out.splitlines()
+    assert [line.split()[0] for line in lines] == shipped()
+    assert all("NVIDIA" in line and "20" in line for line in lines)
+    assert list(here("machines", "--json").document) == shipped()
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_one(here: Here, name: str) -> None:
+    """`machines NAME` shows that machine, as it was recorded; with --json it is the very file"""
+    said = here("machines", name)
+    assert said.out.startswith(f"{name}: ")
+    assert "recorded: 20" in said.out
+    assert "simulated" not in said.out
+    assert here("machines", name, "--json").out == shipped_text(name)
+
+
+@pytest.mark.parametrize("name", shipped())
+@pytest.mark.parametrize("width", [60, 80])
+def test_width(here: Here, name: str, width: int) -> None:
+    """Machines, and the list of them, are no wider than the terminal"""
+    assert here("machines", name, COLUMNS=str(width)).widest <= width
+    assert here("machines", COLUMNS=str(width)).widest <= width
+    assert here("probe", "--machine", name, COLUMNS=str(width)).widest <= width
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_probe_gives_a_machine_back(here: Here, tmp_path: Path, name: str) -> None:
+    """The simulator of a recorded machine, probed, is that machine to the letter, in the file and on stdout"""
+    file = tmp_path / "again.json"
+    said = here("probe", "--machine", name, "-o", file)
+    assert (said.status, said.err) == (0, "")
+    assert said.out.startswith(f"{name} (simulated): ")
+    assert file.read_text() == shipped_text(name)
+    assert here("probe", "--machine", name, "--json").out == shipped_text(name)
+    assert here("machines", file, "--json").out == shipped_text(name)
+    assert here("apply", QUICKSTART, "--machine", file).status == (1 if name == "h100x1" else 0)
+
+
+@pytest.mark.parametrize(
+    ("output", "told"),
+    [
+        ("/nowhere/x.json", "no such file or directory"),
+        ("/", "is a directory"),
+        ("", "no such file or directory"),
+        ("/dev/full", "no space left on device"),
+    ],
+)
+def test_a_record_that_cannot_be_written(here: Here, output: str, told: str) -> None:
+    """Where the record cannot be written the probe has failed, and nothing of it is left: exit 4"""
+    said = here("probe", "--machine", "h200x2", "-o", output)
+    assert (said.status, said.out) == (4, "")
+    assert said.err == f"memtopo: error: {output!r} cannot be written: {told}\n"
+
+
+def test_probe_without_a_gpu() -> None:
+    """Without a GPU, probe is exit 3 and records nothing"""
+    said = memtopo("probe", "-o", "/nowhere/x.json", CUDA_VISIBLE_DEVICES="")
+    assert (said.status, said.out) == (3, "")
+    assert "--machine h200x2" in said.err

@@ -1,0 +1,142 @@
+"""A real process that is told to stop in the middle undoes everything, says so, and exits as interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import MEMTOPO, QUICKSTART, Said, checked, environment
+
+BIG = """memtopo: 1
+name: big
+ranges: {pages: {size: 80000MiB}}
+chunks: {page: {location: [gpu0, gpu1], size: 2MiB, count: 40000}}
+map: {pages: [page]}
+access: {pages: {gpu0: rw, gpu1: rw}}
+"""
+
+
+class Running:
+    """An `apply` of a spec that takes seconds, whose progress the test watches on a terminal of its own."""
+
+    def __init__(self, spec: Path) -> None:
+        self._terminal, theirs = pty.openpty()
+        command = [*MEMTOPO, "apply", str(spec), "--machine=h200x2", "--json"]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=theirs, env=environment(COLUMNS="80")
+        )
+        os.close(theirs)
+        self.shown = b""
+
+    def wait_for(self, phase: bytes) -> None:
+        """Wait until the line of progress speaks of a phase."""
+        while phase not in self.shown:
+            assert self._more(60), self.shown
+
+    def hang_up(self) -> None:
+        """Close the terminal."""
+        os.close(self._terminal)
+        self._terminal = -1
+
+    def nag(self, number: int) -> None:
+        """Send a signal again and again until the process has ended."""
+        while self.process.poll() is None:
+            self.process.send_signal(number)
+            self._more(0.001)
+
+    def end(self) -> Said:
+        """Wait for the end, and give what stood on stdout."""
+        out, _ = self.process.communicate(timeout=60)
+        if self._terminal >= 0:
+            os.close(self._terminal)
+        return checked(Said(self.process.returncode, out.decode(), self.shown.decode(errors="replace")))
+
+    def _more(self, patience: float) -> bool:
+        if not select.select([self._terminal], [], [], patience)[0]:
+            return False
+        try:
+            self.shown += os.read(self._terminal, 65536)
+        except OSError:  # the process has ended
+            return False
+        return True
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Running:
+    """A run of a big spec that has just begun."""
+    spec = tmp_path / "big.yaml"
+    spec.write_text(BIG)
+    return Running(spec)
+
+
+def undone(said: Said) -> bool:
+    """Whether a report counts nothing as left, and no descriptor more than before."""
+    left = json.loads(said.out)["left"]
+    return (left["ledger_after"], left["fds_after"]) == (left["ledger_before"], left["fds_before"])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("phase", [b"map", b"check"])
+def test_a_signal_in_the_middle(running: Running, number: signal.Signals, phase: bytes) -> None:
+    """SIGINT and SIGTERM, while building and while checking, end in 130 and 143 with a report that nothing is left"""
+    running.wait_for(phase)
+    running.process.send_signal(number)
+    said = running.end()
+    assert said.status == 128 + number
+    assert (said.document["outcome"], said.document["exit_code"]) == ("interrupted", 128 + number)
+    assert undone(said)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_impatient_user(running: Running, number: signal.Signals) -> None:
+    """However often the signal comes again, until the very end, the teardown and the report stay whole"""
+    running.wait_for(b"check")
+    running.nag(number)
+    said = running.end()
+    assert said.status == 128 + number
+    assert said.document["outcome"] == "interrupted"
+    assert undone(said)
+
+
+def test_the_first_signal_counts(running: Running) -> None:
+    """Where several signals come, the exit status is the first one's"""
+    running.wait_for(b"map")
+    running.process.send_signal(signal.SIGTERM)
+    running.wait_for(b"take down")
+    running.nag(signal.SIGINT)
+    assert running.end().status == 143
+
+
+def test_a_terminal_that_goes_away(tmp_path: Path) -> None:
+    """Progress that nobody sees any more stops neither the run nor the teardown"""
+    spec = tmp_path / "big.yaml"
+    spec.write_text(BIG.replace("80000", "20000").replace("40000", "10000"))
+    running = Running(spec)
+    running.wait_for(b" of ")
+    running.hang_up()
+    said = running.end()
+    assert (said.status, said.document["outcome"]) == (0, "ok")
+    assert undone(said)
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_before_anything_is_built(tmp_path: Path, as_json: bool) -> None:
+    """Ctrl-C while the machine is still being read is 130 and one line, with --json also a document"""
+    pipe = tmp_path / "machine.json"
+    os.mkfifo(pipe)
+    command = [*MEMTOPO, "apply", QUICKSTART, "--machine", str(pipe), *(["--json"] if as_json else [])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    writer = os.open(pipe, os.O_WRONLY)  # returns once memtopo has opened the other end
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    os.close(writer)
+    said = checked(Said(process.returncode, out.decode(), err.decode()))
+    assert (said.status, said.err) == (130, "memtopo: error: interrupted\n")
+    assert said.out == "" if not as_json else said.document["error"]["exit_code"] == 130

@@ -1,0 +1,92 @@
+"""On a terminal there is colour, unless it is not wanted; elsewhere there is none. Nothing is wider than asked."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Here
+from tests.cli.running import MEMTOPO, QUICKSTART, Said, checked, environment, memtopo
+from tests.specs import SPECS
+
+M = "--machine=h200x4"
+
+
+def on_terminal(*arguments: str, **variables: str) -> Said:
+    """Run memtopo with a terminal as both of its streams."""
+    ours, theirs = pty.openpty()
+    variables = {"TERM": "xterm-256color", "COLUMNS": "80"} | variables
+    process = subprocess.Popen(
+        [*MEMTOPO, *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**variables)
+    )
+    os.close(theirs)
+    shown = drained(ours)
+    os.close(ours)
+    return checked(Said(process.wait(timeout=60), shown.replace("\r\n", "\n"), ""))
+
+
+def drained(terminal: int) -> str:
+    """Everything that is written to a terminal until nobody has it open any more."""
+    shown = b""
+    try:
+        while block := os.read(terminal, 65536):
+            shown += block
+    except OSError:  # the last one has closed it
+        pass
+    return shown.decode()
+
+
+COMMANDS = (["apply", QUICKSTART, M], ["plan", QUICKSTART, M], ["machines", "h200x2"], ["apply", "nowhere", M], ["x"])
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
+def test_colour(arguments: list[str]) -> None:
+    """A terminal is shown colour, and NO_COLOR or a dumb terminal none; the text is the same"""
+    coloured = on_terminal(*arguments).out
+    assert "\x1b[" in coloured
+    assert "\x1b" not in on_terminal(*arguments, NO_COLOR="1").out
+    assert "\x1b" not in on_terminal(*arguments, TERM="dumb").out
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
+def test_no_colour_in_a_pipe(arguments: list[str]) -> None:
+    """A pipe gets no escape codes, unless FORCE_COLOR asks for them; NO_COLOR is stronger"""
+    for variables in ({"TERM": "xterm-256color"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}):
+        said = memtopo(*arguments, **variables)
+        assert "\x1b" not in said.out + said.err
+    said = memtopo(*arguments, FORCE_COLOR="1")
+    assert "\x1b[" in said.out + said.err
+
+
+@pytest.mark.parametrize("command", ["apply", "plan"])
+def test_json_has_no_colour(command: str) -> None:
+    """JSON is never coloured"""
+    assert "\x1b" not in on_terminal(command, QUICKSTART, M, "--json").out
+
+
+def test_the_width_of_a_terminal() -> None:
+    """Without COLUMNS the terminal is asked, and one that does not know is 80 columns wide"""
+    shown = on_terminal("plan", QUICKSTART, M, COLUMNS="", NO_COLOR="1").out
+    assert shown == memtopo("plan", QUICKSTART, M, COLUMNS="80").out
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("width", [60, 80])
+def test_shipped_specs_fit(here: Here, spec: Path, width: int) -> None:
+    """Plan and report of every spec in specs/ are no wider than the terminal"""
+    for command in ("plan", "apply"):
+        said = here(command, spec, M, COLUMNS=str(width))
+        assert said.status == 0
+        assert said.widest <= width
+
+
+@pytest.mark.parametrize("width", ["1", "0", "-5", "x", "", "99999999", "²"])
+def test_odd_widths(here: Here, width: str) -> None:
+    """Whatever COLUMNS says, there is a plan"""
+    said = here("plan", QUICKSTART, M, COLUMNS=width)
+    assert said.status == 0
+    assert "quickstart" in said.out.replace("\n", "")

@@ -1,0 +1,108 @@
+"""Help, version, and what a wrong command line is told."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from typing import Any
+
+import pytest
+import typer
+
+from memtopo.cli.app import program
+from memtopo.version import __version__
+from tests.cli.conftest import Here
+from tests.cli.running import QUICKSTART, ROOT, memtopo, shell
+
+GROUP: Any = typer.main.get_command(program())
+COMMANDS = sorted(GROUP.commands)
+
+
+def test_without_a_command() -> None:
+    """Without a command, the help, which nobody asked for, is a message, and that is wrong usage"""
+    said = memtopo()
+    assert (said.status, said.out) == (2, "")
+    assert all(f"  {command} " in said.err for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+@pytest.mark.parametrize("flag", ["-h", "--help"])
+@pytest.mark.parametrize("width", [60, 80])
+def test_help(here: Here, command: str | None, flag: str, width: int) -> None:
+    """Help is a result, begins with the usage of that very command, and fits the terminal"""
+    said = here(*([command] if command else []), flag, COLUMNS=str(width))
+    assert (said.status, said.err) == (0, "")
+    assert said.out.startswith(f"Usage: memtopo {command or '[OPTIONS]'} ")
+    assert said.widest <= width
+
+
+def test_every_command_is_told_whole(here: Here) -> None:
+    """In the list of commands, no sentence is cut at 80 columns"""
+    _, _, listed = here("--help", COLUMNS="80").out.partition("Commands:\n")
+    assert listed
+    assert "..." not in listed
+
+
+def test_version() -> None:
+    """--version is one line on stdout"""
+    assert memtopo("--version").out == f"memtopo {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["frobnicate"], "no such command 'frobnicate'", "see 'memtopo --help'"),
+        (["validat", "x"], "no such command 'validat'", "did you mean 'validate'? see 'memtopo --help'"),
+        (["plan"], "missing argument 'SPEC'", "see 'memtopo plan --help'"),
+        (["plan", ""], "SPEC is empty", "name a file, or - for standard input"),
+        (["plan", "a", "b", "c"], "unexpected argument: b c", "see 'memtopo plan --help'"),
+        (["apply", "x", "--frobnicate"], "no such option: --frobnicate", "see 'memtopo apply --help'"),
+        (["apply", "x", "--jsn"], "no such option: --jsn", "did you mean --json? see 'memtopo apply --help'"),
+        (["apply", "x", "--machine"], "option '--machine' requires an argument", "see 'memtopo apply --help'"),
+        (["apply", "x", "--json=3"], "option '--json' does not take a value", "see 'memtopo apply --help'"),
+        (
+            ["--machine", "h200x2", "plan", "x"],
+            "no such option: --machine",
+            "options stand after the command; see 'memtopo plan --help'",
+        ),
+        (["machines", "local"], "local is no recorded machine", "'memtopo probe' shows this computer"),
+        (
+            ["probe", "-m", "h200x2", "-o", "-"],
+            "-o needs a file",
+            "--json writes the same document to standard output",
+        ),
+    ],
+)
+def test_wrong_usage(here: Here, arguments: list[str], message: str, hint: str) -> None:
+    """A wrong command line is 2: one line says what was found, one what to write or read; stdout stays empty"""
+    said = here(*arguments)
+    assert (said.status, said.out) == (2, "")
+    assert said.err == f"memtopo: error: {message}\nmemtopo: hint: {hint}\n"
+
+
+def test_controls_in_a_command_line_are_escaped(here: Here) -> None:
+    """What is echoed of a command line cannot drive the terminal"""
+    for arguments in (["\x1b[31m"], ["plan", "--\x1b[31m"], ["plan", "\x1b[31m", "-mh200x2"], ["plan", "x", "-m\x1b["]):
+        said = here(*arguments)
+        assert said.status in (1, 2, 3)
+        assert "\x1b" not in said.out + said.err
+        assert "\\x1b" in said.err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_flag_has_a_variable(name: str) -> None:
+    """A flag of a command is a MEMTOPO_ variable as well"""
+    for parameter in GROUP.commands[name].params:
+        if parameter.param_type_name == "option" and parameter.name != "help":
+            assert str(parameter.envvar).startswith("MEMTOPO_"), parameter.name
+
+
+def test_the_script_is_the_module() -> None:
+    """The console script and `python -m memtopo` are the same program"""
+    module, _, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"][
+        "memtopo"
+    ].partition(":")
+    script = f"import sys; sys.argv[0] = 'memtopo'; from {module} import {function}; sys.exit({function}())"
+    for arguments in (["--help"], ["plan"], ["plan", QUICKSTART, "--machine=h200x2"]):
+        said = shell(f'"{sys.executable}" -c "{script}" "$@"', *arguments, CUDA_VISIBLE_DEVICES="")
+        assert said == memtopo(*arguments, CUDA_VISIBLE_DEVICES="")

@@ -1,0 +1,100 @@
+"""What must hold for any input: an answer, whose places can be gone to, or a spec that can be planned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memtopo import planner
+from memtopo.diagnostics import Span
+from memtopo.geometry import Geometry
+from memtopo.source import Document, read_text
+from memtopo.validation import Validated, validate
+from tests.strategies import machine
+
+MACHINE = machine()
+MOST_STEPS = 10_000
+KEYS = [
+    "memtopo", "name", "devices", "ranges", "chunks", "map", "access", "size", "count", "align", "address", "fixed",
+    "round", "location", "handles", "rdma", "compressible", "chunk", "offset", "grant", "kv", "kv.0", "kv.0:2", "hot",
+    "page", "page.1", "page.0:3", "gpu0", "gpu1", "host", "host:0", "a", "b", "processes", "<<", "", "9", "kv.2:2",
+]  # fmt: skip
+VALUES = [
+    "1", "0", "2", "3", "16", "-1", "1e3", "true", "false", "yes", "up", "fd", "fabric", "r", "rw", "none", "2MiB",
+    "4MiB", "32MiB", "3MiB", "1 granule", "4 granules", "64", "0x200000", "0x7fffffe00000", "999999999999", "GPU-x",
+    "1c:00.0", "18446744073709551615 granules", "\x1b", "é", "\u202e",
+]  # fmt: skip
+
+
+def source(data: bytes) -> None:
+    """Any bytes, as a text."""
+    answered(read_text(data, "fuzz.yaml"))
+
+
+def spec(data: bytes) -> None:
+    """Any structure of the language's own words; the bytes choose it."""
+    root = _Chooser(data).mapping(0)
+    validated = validate(Document.from_object({"memtopo": 1, "name": "fuzz", **root}, "fuzz"), MACHINE)
+    assert validated.geometry is not None or validated.diagnostics
+    _plan(validated)
+
+
+CHECKS: dict[str, Callable[[bytes], None]] = {"source": source, "spec": spec}
+
+
+def answered(document: Document) -> Validated:
+    """Validate a document that was read from a text, and look at what was said."""
+    validated = validate(document, MACHINE)
+    assert validated.geometry is not None or validated.diagnostics
+    for fault in validated.diagnostics:
+        labels = [label.span or document.span(label.path, label.at) for label in fault.labels]
+        for span in (fault.span or document.span(fault.path, fault.at), *labels):
+            _inside(span, document)
+        assert all(text.isprintable() for text in (fault.message, fault.help or "", *fault.notes)), fault
+    _plan(validated)
+    return validated
+
+
+def _inside(span: Span | None, document: Document) -> None:
+    if span is None:
+        assert not document.text
+        return
+    assert (1, 1) <= (span.line, span.column) <= (span.end_line, span.end_column)
+    assert span.end_line <= document.text.count("\n") + 1
+    assert span.column <= len(document.line(span.line)) + 2
+    assert span.end_column <= len(document.line(span.end_line)) + 2
+
+
+def _plan(validated: Validated) -> None:
+    found = validated.geometry
+    if found and _steps(found) < MOST_STEPS:
+        planner.plan(found, MACHINE).summary()
+
+
+def _steps(found: Geometry) -> int:
+    chunks = sum(run.count for run in found.chunks.values())
+    mapped = sum(each.count for placed in found.placements.values() for each in placed)
+    return chunks + mapped + sum(run.count for run in found.ranges.values())
+
+
+class _Chooser:
+    """Makes a structure of bytes: each one chooses what comes next."""
+
+    def __init__(self, data: bytes) -> None:
+        self._bytes = iter(data)
+
+    def mapping(self, depth: int) -> dict[str, object]:
+        return {self._of(KEYS): self._value(depth + 1) for _ in range(self._next() % 8)}
+
+    def _value(self, depth: int) -> object:
+        kind = self._next() % 4 if depth < 5 else 3
+        if kind == 0:
+            return self.mapping(depth)
+        if kind == 1:
+            return [self._value(depth + 1) for _ in range(self._next() % 4)]
+        return self._of(KEYS if kind == 2 else VALUES)
+
+    def _of(self, words: list[str]) -> str:
+        return words[self._next() % len(words)]
+
+    def _next(self) -> int:
+        return next(self._bytes, 0)

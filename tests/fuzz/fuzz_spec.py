@@ -1,0 +1,8 @@
+"""Structures of the language's own words, validated."""
+
+from __future__ import annotations
+
+from tests.fuzz.running import run
+
+if __name__ == "__main__":
+    run("spec")

@@ -1,0 +1,114 @@
+"""Drivers that do something else than what they were asked for, and say that it was done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from memtopo.applying import Job, apply
+from memtopo.driver.failing import Failing
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import Access, Grant, Properties, gpu
+from memtopo.machine import Machine
+from tests.specs import Run
+
+
+class SwapsChunks(SimDriver):
+    """Maps the second chunk at its first mapping where the first was to be mapped, and the other way round."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self._created: list[int] = []
+        self._mapped = 0
+
+    def mem_create(self, *args: Any, **kwargs: Any) -> int:
+        self._created.append(super().mem_create(*args, **kwargs))
+        return self._created[-1]
+
+    def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
+        first, second = self._created[:2]
+        self._mapped += 1
+        swapped = {first: second, second: first} if self._mapped <= 2 else {}
+        super().mem_map(address, size, swapped.get(handle, handle), offset, flags)
+
+
+class DropsAWrite(SimDriver):
+    """Loses the third of the writes."""
+
+    writes = 0
+
+    def memcpy_htod(self, address: int, data: bytes) -> None:
+        self.writes += 1
+        if self.writes != 3:
+            super().memcpy_htod(address, data)
+
+
+class FlipsABit(SimDriver):
+    """Reads one bit otherwise than it was written, at the second read."""
+
+    reads = 0
+
+    def memcpy_dtoh(self, address: int, count: int) -> bytes:
+        seen = super().memcpy_dtoh(address, count)
+        self.reads += 1
+        return bytes([seen[0] ^ 1, *seen[1:]]) if self.reads == 2 else seen
+
+
+class GrantsTooMuch(SimDriver):
+    """Lets gpu1 read and write whatever anyone may use."""
+
+    def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
+        super().mem_set_access(address, size, (*grants, Grant(gpu(1), Access.RW)))
+
+
+class GrantsTooLittle(SimDriver):
+    """Lets everyone read, and nobody write."""
+
+    def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
+        super().mem_set_access(address, size, tuple(grant._replace(access=Access.R) for grant in grants))
+
+
+class GrantsNothing(SimDriver):
+    """Says that access was granted, and grants none."""
+
+    def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
+        pass
+
+
+class ForgetsHandles(SimDriver):
+    """Creates chunks that cannot be exported."""
+
+    def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
+        return super().mem_create(size, properties._replace(handles=properties.handles & 0), flags)
+
+
+class IgnoresAlignment(SimDriver):
+    """Reserves at any multiple of the granularity, after something that is in the way of larger ones."""
+
+    def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
+        del alignment, address
+        at = super().mem_address_reserve(size + (4 << 20), 4 << 20, 0, flags)
+        super().mem_address_free(at, size + (4 << 20))
+        return super().mem_address_reserve(size, 0, at + (2 << 20), flags)
+
+
+class SharedMachine(SimDriver):
+    """Another process takes 4 MiB more of each GPU each time that somebody looks."""
+
+    taken = 0
+
+    def mem_get_info(self) -> tuple[int, int]:
+        free, total = super().mem_get_info()
+        self.taken += 4 << 20
+        return free - self.taken, total
+
+
+def run_on(driver: SimDriver, job: Job) -> Run:
+    """Apply a job on a driver of these, which is closed afterwards."""
+    driver.init()
+    failing = Failing(driver, 0)
+    ledger = Ledger(failing)
+    try:
+        return Run(apply(job, ledger), ledger, failing)
+    finally:
+        driver.close()

@@ -1,0 +1,74 @@
+"""Every example in the README and in docs/ is what happens."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from memtopo import machine
+from memtopo.diagnostics import has_errors
+from memtopo.validation import validate
+from tests.specs import ROOT, document
+
+BLOCK = re.compile(r"^```(\S+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PAGES = [ROOT / "README.md", ROOT / "docs" / "spec.md"]
+
+
+class Block(NamedTuple):
+    """One fenced example of a page: where it stands, its language, what follows that, and its text."""
+
+    where: str
+    language: str
+    info: str
+    text: str
+
+
+def blocks() -> list[Block]:
+    return [
+        Block(f"{page.name}:{text[: match.start()].count(chr(10)) + 1}", match[1], match[2].strip(), match[3])
+        for page in PAGES
+        for text in [page.read_text()]
+        for match in BLOCK.finditer(text)
+    ]
+
+
+def of(language: str) -> list[Block]:
+    return [block for block in blocks() if block.language == language]
+
+
+@pytest.mark.parametrize("block", of("yaml"), ids=lambda block: block.where)
+def test_spec(block: Block) -> None:
+    """A spec in the documentation is right on four H200s, without a warning, or wrong where it says so"""
+    found = validate(document(block.text), machine.load("h200x4")).diagnostics
+    if block.info == "wrong":
+        assert has_errors(found)
+    else:
+        assert not found
+
+
+@pytest.mark.parametrize("block", of("console"), ids=lambda block: block.where)
+def test_console(block: Block) -> None:
+    """A command in the documentation prints what stands under it; … stands for anything"""
+    command, *expected = block.text.splitlines()
+    words = shlex.split(command.removeprefix("$ "))
+    assert words[0] == "memtopo"
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    pattern = ".*".join(re.escape(part) for part in "\n".join(expected).split("…"))
+    assert re.fullmatch(pattern, done.stdout.strip(), re.DOTALL), done.stdout + done.stderr
+
+
+def test_links() -> None:
+    """Every link of the documentation to a file of the repository leads somewhere"""
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", page.read_text()):
+            assert (page.parent / Path(target)).exists(), f"{page.name}: {target}"

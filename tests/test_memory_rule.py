@@ -1,0 +1,19 @@
+"""Memory is counted against what is free where that is known, else against the total."""
+
+from __future__ import annotations
+
+from memtopo import facts
+from tests.machines import invented
+from tests.specs import codes, faults
+
+SPEC = "chunks: {hot: {location: [gpu0, gpu1], size: 20GiB, count: 4}}"
+
+
+def test_free_memory_of_a_live_machine() -> None:
+    """A layout that fits into the total of a GPU and not into what is free of it is refused, with both numbers"""
+    machine = invented(2)
+    busy = machine.devices[1].model_copy(update={"free_bytes": 30 << 30})
+    live = facts.changed(machine, devices=[machine.devices[0], busy])
+    assert "MT402" not in codes(SPEC, machine)
+    (fault,) = [fault for fault in faults(SPEC, live) if fault.code == "MT402"]
+    assert fault.message == "the layout needs 40.0 GiB on gpu1, which has 30.0 GiB free: 10.0 GiB too much"
