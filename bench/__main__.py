@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from bench import building
+from bench import building, scaling
 
-BENCHMARKS = {"building": building.main}
+BENCHMARKS = {"building": building.main, "scaling": scaling.main}
 
 
 def main() -> None:

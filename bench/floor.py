@@ -18,11 +18,9 @@ class Head(BaseModel):
 
 def command(path: Annotated[str, typer.Argument()]) -> None:
     """Walk over a file and validate two of its values."""
-    values = []
     with open(path, "rb") as file:  # noqa: PTH123 pathlib would be one more import
-        for event in yaml.parse(file, Loader=yaml.CSafeLoader):
-            if isinstance(event, yaml.ScalarEvent):
-                values.append(event.value)
+        events = yaml.parse(file, Loader=yaml.CSafeLoader)
+        values = [event.value for event in events if isinstance(event, yaml.ScalarEvent)]
     typer.echo(Head(memtopo=values[1], name=values[3]).name)
 
 

@@ -41,7 +41,7 @@ _HINTS = {
 class Job:
     """What is to be applied: a plan with the geometry it came from, the machine, and how a path reads as a place.
 
-    `picture` is for the report, where one is wanted.
+    `picture` and the spec's `warnings` are for the report.
     """
 
     plan: Plan
@@ -50,6 +50,7 @@ class Job:
     spec: str | None = None
     place: Callable[[Path], str | None] = lambda _path: None
     picture: Picture | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -183,7 +184,7 @@ def _report(job: Job, execution: Execution, run: _Run, teardown: Teardown, left:
         machine=job.machine,
         outcome=outcome,
         exit_code=exit_code,
-        plan=job.plan.summary(job.picture),
+        plan=job.plan.summary(job.picture, job.warnings),
         times=tuple(execution.times),
         checks=run.checks,
         failure=_failure(run.failure, job) if run.failure else None,

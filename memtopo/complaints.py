@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -96,11 +96,22 @@ def bad_name(name: object, path: Path, at: At = "key") -> Diagnostic:
 
 def explain(error: ValidationError, section: str, known: Sequence[str]) -> list[Diagnostic]:
     """What pydantic found wrong in a section whose entries may have the keys `known`; the first faults of many."""
-    return first(_explain(fault, _path(section, fault["loc"]), known) for fault in error.errors(include_url=False))
+    found = _without_misspelled(error.errors(include_url=False), known)
+    return first(_explain(fault, _path(section, fault["loc"]), known) for fault in found)
 
 
 def _path(section: str, loc: tuple[str | int, ...]) -> Path:
     return (section, *(part for part in loc if not str(part).startswith("<")))
+
+
+def _without_misspelled(found: Sequence[Any], known: Sequence[str]) -> Iterator[Any]:
+    """A key that is missing since it is misspelled is told once, where it stands."""
+    misspelled = {
+        (*fault["loc"][:-1], nearest(str(fault["loc"][-1]), known))
+        for fault in found
+        if fault["type"] == "extra_forbidden"
+    }
+    return (fault for fault in found if fault["type"] != "missing" or fault["loc"] not in misspelled)
 
 
 def _explain(fault: Any, path: Path, known: Sequence[str]) -> Diagnostic:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
@@ -36,6 +37,13 @@ class Interrupted(MemtopoError):
     exit_code = 130
 
 
+@dataclass(slots=True)
+class Meter:
+    """How many steps a phase really came to."""
+
+    steps: int
+
+
 class Execution:
     """One plan on one driver: `build`, `check`, `take_down`. State is the layout and the list of steps done.
 
@@ -61,8 +69,12 @@ class Execution:
     def build(self) -> None:
         """Do every step. Raises `StepFailed` or `Interrupted`; what was done until then waits for `take_down`."""
         for phase, steps in self.plan.phases:
-            with self.timed(phase, len(steps)), collector_paused():
-                self._build(steps)
+            before = len(self.done)
+            with self.timed(phase, len(steps)) as meter, collector_paused():
+                try:
+                    self._build(steps)
+                finally:
+                    meter.steps = len(self.done) - before
             if phase is Phase.OPEN:
                 self.before = self._observe("before building")
         if self.before is None:
@@ -107,14 +119,15 @@ class Execution:
             raise Interrupted("interrupted")
 
     @contextmanager
-    def timed(self, phase: str, steps: int) -> Iterator[None]:
-        """Count what happens inside as one phase of the run."""
+    def timed(self, phase: str, steps: int) -> Iterator[Meter]:
+        """Count what happens inside as one phase of the run, of `steps` steps unless the meter says otherwise."""
         self.progress.phase(phase, steps)
+        meter = Meter(steps)
         start = time.perf_counter()
         try:
-            yield
+            yield meter
         finally:
-            self.times.append(PhaseTime(phase, steps, time.perf_counter() - start))
+            self.times.append(PhaseTime(phase, meter.steps, time.perf_counter() - start))
 
     def _build(self, steps: tuple[Step, ...]) -> None:
         driver, layout, done, stop = self.driver, self.layout, self.done, self.stop

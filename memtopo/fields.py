@@ -73,7 +73,8 @@ def _size(value: object) -> Size:
     try:
         return parse_size(_text(value, "a size such as 64MiB or 4 granules"))
     except NotASize as error:
-        raise Fault("MT105", str(error), help=f"write {error.meant}" if error.meant else None) from error
+        meant = error.meant if error.meant and parse_size(error.meant).amount else None
+        raise Fault("MT105", str(error), help=f"write {meant}" if meant else None) from error
 
 
 def _positive(value: object) -> Size:

@@ -78,13 +78,15 @@ class Share:
 class MemoryPicture:
     """One memory that holds chunks: a GPU's, or the host's, of which no total is known; `names` are the spec's for it.
 
-    `free` is what these chunks leave of the total, which other processes may use.
+    `taken` is what a live device had in use already, by other processes and by contexts; of a recorded one it is not
+    known. `free` is what that and these chunks leave of the total.
     """
 
     device: str
     names: tuple[str, ...]
     used: int
     total: int | None
+    taken: int | None
     free: int | None
     shares: tuple[Share, ...]
 

@@ -46,8 +46,8 @@ class Plan:
         """The steps by phase, in order."""
         return tuple((phase, tuple(steps)) for phase, steps in groupby(self.steps, key=lambda step: step.phase))
 
-    def summary(self, picture: Picture | None = None) -> PlanSummary:
-        """The plan folded by like steps, with the picture of its layout where there is one."""
+    def summary(self, picture: Picture | None = None, warnings: tuple[str, ...] = ()) -> PlanSummary:
+        """The plan folded by like steps, with the picture of its layout and the spec's warnings where there are any."""
         with collector_paused():
             rows = tuple(_fold(self.steps))
         return PlanSummary(
@@ -58,6 +58,7 @@ class Plan:
             calls=len(self.steps),
             teardown_calls=sum(1 for step in self.steps if step.undo_call),
             notes=self.notes,
+            warnings=warnings,
             picture=picture,
         )
 

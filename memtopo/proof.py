@@ -33,7 +33,7 @@ class Window:
 
 @dataclass(slots=True)
 class Proof:
-    """What is to be written and read, by device; `unseen` mappings are not looked at: nobody may write them by a copy."""
+    """What is to be written and read, by device; `unseen` mappings are not looked at: no copy may write them."""
 
     writes: dict[int, list[Window]] = field(default_factory=dict)
     reads: dict[int, list[Window]] = field(default_factory=dict)

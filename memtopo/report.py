@@ -43,7 +43,7 @@ class Row:
 class PlanSummary:
     """A plan without its steps: rows in order, bytes of physical memory by location, and how many calls it makes.
 
-    `picture` is the layout as it is drawn, where somebody asked for it.
+    `warnings` are the spec's, a line each; `picture` is the layout as it is drawn, where somebody asked for it.
     """
 
     name: str
@@ -53,6 +53,7 @@ class PlanSummary:
     calls: int
     teardown_calls: int
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     picture: Picture | None = None
 
 

@@ -14,8 +14,9 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from memtopo import machine, spec
 from memtopo.fields import NAME, Name, ReferringName
-from memtopo.render.json import Failed, Faults, Planned
+from memtopo.render.json import Failed, Faults
 from memtopo.report import Report
+from memtopo.saved import SavedPlan
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -121,6 +122,13 @@ def _report() -> _Schema:
     return _marked("memtopo_report", _printed(Report))
 
 
+def _plan() -> _Schema:
+    """A plan carries a machine as it is recorded: without what is not known of it."""
+    recorded = machine.Machine.model_json_schema(schema_generator=_Plain)
+    found = _printed(SavedPlan)
+    return found | {"$defs": found["$defs"] | recorded.pop("$defs") | {"Machine": recorded}}
+
+
 def _machine() -> _Schema:
     return _marked("memtopo_machine", machine.Machine.model_json_schema(schema_generator=_Plain))
 
@@ -135,7 +143,7 @@ def _marked(marker: str, found: _Schema) -> _Schema:
 _MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
     "spec": ("memtopo: a layout of GPU memory", _spec),
     "machine": ("memtopo: a recorded machine", _machine),
-    "plan": ("memtopo: what plan --json prints", lambda: _printed(Planned)),
+    "plan": ("memtopo: what plan --json prints and plan -o saves", _plan),
     "report": ("memtopo: what apply --json prints", _report),
     "diagnostics": (
         "memtopo: what validate --json prints, and of a spec with errors also plan and apply",

@@ -22,7 +22,7 @@ FLOORS: list[tuple[str, set[str]]] = [
     ("4", {"rules", "remarks", "picturing", "exchange", "ignoring"}),
     ("5", {"planner", "validation"}),
     ("6", {"executor", "proof", "children", "checking"}),
-    ("7", {"processes", "hold", "probe", "applying"}),
+    ("7", {"processes", "hold", "probe", "applying", "saved"}),
     ("8", {"render"}),
     ("8b", {"schemas"}),
     ("9", {"api"}),
@@ -35,7 +35,7 @@ FLOORS: list[tuple[str, set[str]]] = [
 IMPORTERS: dict[str, set[str]] = {
     "cuda": {"driver.cuda"},
     "yaml": {"source"},
-    "pydantic": {"spec", "fields", "machine", "complaints", "schemas"},
+    "pydantic": {"spec", "fields", "machine", "complaints", "saved", "schemas"},
     "rich": {"render"},
     "typer": {"cli"},
     "click": {"cli"},

@@ -200,6 +200,16 @@ def test_names_of_a_device() -> None:
     assert (host.device, host.total, host.free) == ("host:0", None, None)
 
 
+def test_memory_that_others_have() -> None:
+    """Of a live device, what was in use already is told and is not free; of a recorded one it is not known"""
+    facts = invented(1, memory=100 * MiB)
+    live = facts.model_copy(update={"devices": [facts.devices[0].model_copy(update={"free_bytes": 60 * MiB})]})
+    text = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: [c]}"
+    (before,), (now,) = (picture(geometry(text, each), each).memory for each in (facts, live))
+    assert (before.taken, before.free) == (None, 98 * MiB)
+    assert (now.taken, now.free, now.total) == (40 * MiB, 58 * MiB, 100 * MiB)
+
+
 @pytest.mark.parametrize("count", [1, 1000, 100_000])
 def test_equal_things_do_not_make_it_longer(count: int) -> None:
     """A picture of a hundred thousand pages is as long as that of one"""

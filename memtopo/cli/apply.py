@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from memtopo import applying, planner
-from memtopo.cli.loading import load, machine_line, places, refuse, show_faults
+from memtopo import applying, planner, saved
+from memtopo.cli.loading import load, places
 from memtopo.cli.options import AsJson, MachineName, SpecFile
 from memtopo.cli.signals import Stopper
 from memtopo.driver.ledger import Ledger
@@ -20,20 +20,26 @@ def command(spec: SpecFile, machine: MachineName = "local", as_json: AsJson = Fa
 
     What is checked is that the memory is as declared. After the report nothing of it is left.
     """
-    validated, found = load(spec, machine)
-    if validated.geometry is None:
-        return refuse(validated, as_json=as_json)
-    show_faults(validated, sys.stderr)
+    loaded = load(spec, machine)
+    geometry, facts = loaded.validated.geometry, loaded.target.machine
+    if geometry is None:
+        return loaded.refuse(as_json=as_json)
+    plan = planner.plan(geometry, facts)
+    if loaded.saved:
+        saved.compare(loaded.saved, spec, plan.summary(None, loaded.warnings))
+    loaded.show_faults(sys.stderr)
     job = applying.Job(
-        plan=planner.plan(validated.geometry, found.machine),
-        geometry=validated.geometry,
-        machine=machine_line(found),
-        spec=validated.document.name,
-        place=places(validated.document),
-        picture=picture(validated.geometry, found.machine),
+        plan=plan,
+        geometry=geometry,
+        machine=loaded.machine_line,
+        spec=loaded.document.name,
+        place=places(loaded.document),
+        picture=picture(geometry, facts),
+        warnings=loaded.warnings,
     )
     with Stopper(ending=True) as stopper:  # around the report too, which somebody who is impatient should get as well
-        report = applying.apply(job, Ledger(found.open()), progress=progress(), stop=stopper.signal)
+        driver = Ledger(loaded.target.open())
+        report = applying.apply(job, driver, progress=progress(), stop=stopper.signal)
         _show(report, as_json=as_json)
     return report.exit_code
 

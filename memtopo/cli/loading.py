@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TextIO
 
-from memtopo import source, target
+from memtopo import saved, source, target
 from memtopo.diagnostics import Path
 from memtopo.errors import UsageError
-from memtopo.geometry import Geometry
 from memtopo.render import diagnostics, json, plain
 from memtopo.report import MachineLine
+from memtopo.saved import SavedPlan, Stale
 from memtopo.source import Document
 from memtopo.target import Target
 from memtopo.validation import Validated, validate
@@ -19,38 +20,48 @@ from memtopo.validation import Validated, validate
 INVALID = 1
 
 
-def load(spec: str, machine: str) -> tuple[Validated, Target]:
-    """Read a spec and a machine, and hold one against the other.
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A spec held against a machine, and the saved plan that it came out of, if it did."""
 
-    Raises `Unavailable` where there is no machine, `UsageError` where nothing is named.
-    """
-    if not spec:
-        raise UsageError("SPEC is empty", hint="name a file, or - for standard input")
-    found = target.resolve(machine)
-    document = source.read_stdin() if spec == "-" else source.read_file(spec)
-    return validate(document, found.machine), found
+    validated: Validated
+    target: Target
+    origin: str
+    saved: SavedPlan | None = None
 
+    @property
+    def document(self) -> Document:
+        """The spec's text."""
+        return self.validated.document
 
-def refuse(validated: Validated, *, as_json: bool) -> int:
-    """Say why a spec is not carried out: to stderr, and with `--json` as the document on stdout."""
-    show_faults(validated, sys.stderr)
-    if as_json:
-        plain.print_lines(json.dumps(json.faults(validated.diagnostics, validated.document)).splitlines())
-    return INVALID
+    @property
+    def machine_line(self) -> MachineLine:
+        """The machine in one line of a report."""
+        facts = self.target.machine
+        driver = facts.driver.release or f"CUDA {facts.driver.cuda}"
+        names = tuple(device.name for device in facts.devices)
+        return MachineLine(self.target.name, self.target.simulated, names, driver)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the spec, a line each."""
+        return tuple(diagnostics.concise(self.validated.diagnostics, self.document))
 
-def show_faults(validated: Validated, stream: TextIO) -> None:
-    """Write the diagnostics of a spec with their source lines, if there are any."""
-    faults, document = validated.diagnostics, validated.document
-    lines = diagnostics.text(faults, document, width=plain.width(stream), colour=plain.colour(stream))
-    plain.print_lines(lines, stream)
+    def show_faults(self, stream: TextIO) -> None:
+        """Write the diagnostics of the spec with their source lines, if there are any."""
+        faults = self.validated.diagnostics
+        look = (plain.width(stream), plain.colour(stream))
+        plain.print_lines(diagnostics.text(faults, self.document, width=look[0], colour=look[1]), stream)
 
-
-def machine_line(found: Target) -> MachineLine:
-    """A target in one line of a report."""
-    facts = found.machine
-    driver = facts.driver.release or f"CUDA {facts.driver.cuda}"
-    return MachineLine(found.name, found.simulated, tuple(device.name for device in facts.devices), driver)
+    def refuse(self, *, as_json: bool) -> int:
+        """Say why a spec is not carried out: to stderr, and with `--json` as the document on stdout."""
+        self.show_faults(sys.stderr)
+        if self.saved:
+            raise Stale(f"the spec in the saved plan {self.origin!r} is not valid on this machine")
+        if as_json:
+            found = json.faults(self.validated.diagnostics, self.document, self.target.name)
+            plain.print_lines(json.dumps(found).splitlines())
+        return INVALID
 
 
 def places(document: Document) -> Callable[[Path], str | None]:
@@ -63,7 +74,18 @@ def places(document: Document) -> Callable[[Path], str | None]:
     return place
 
 
-def geometry_of(validated: Validated) -> Geometry:
-    """The geometry of a spec without errors."""
-    assert validated.geometry is not None
-    return validated.geometry
+def load(spec: str, machine: str) -> Loaded:
+    """Read a spec, or a saved plan, and a machine, and hold one against the other.
+
+    Raises `Unavailable` where there is no machine, `UsageError` where nothing is named, `Unreadable` for a saved plan
+    that is damaged.
+    """
+    if not spec:
+        raise UsageError("SPEC is empty", hint="name a file, or - for standard input")
+    found = target.resolve(machine)
+    document = source.read_stdin() if spec == "-" else source.read_file(spec)
+    if not saved.is_saved(document.text):
+        return Loaded(validate(document, found.machine), found, spec)
+    plan = saved.read(document.text, spec)
+    within = source.read_text(plan.spec.text.encode(), plan.spec.name)
+    return Loaded(validate(within, found.machine), found, spec, plan)

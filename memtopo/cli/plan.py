@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
+
+import typer
 
 from memtopo import planner
-from memtopo.cli.loading import load, machine_line, refuse, show_faults
+from memtopo.cli.loading import load
 from memtopo.cli.options import AsJson, MachineName, SpecFile
+from memtopo.cli.writing import write
 from memtopo.picturing import picture
 from memtopo.render import json, plain
+from memtopo.saved import SavedPlan, SpecText
+
+Output = Annotated[
+    str | None,
+    typer.Option(
+        "--output", "-o", envvar="MEMTOPO_PLAN_OUTPUT", metavar="FILE", help="Save the plan for 'memtopo apply FILE'."
+    ),
+]
 
 
-def command(spec: SpecFile, machine: MachineName = "local", as_json: AsJson = False) -> int:
-    """Show what apply would do, without doing it."""
-    validated, found = load(spec, machine)
-    if validated.geometry is None:
-        return refuse(validated, as_json=as_json)
-    drawn = picture(validated.geometry, found.machine)
-    summary = planner.plan(validated.geometry, found.machine).summary(drawn)
-    line = machine_line(found)
-    show_faults(validated, sys.stderr)
+def command(spec: SpecFile, machine: MachineName = "local", output: Output = None, as_json: AsJson = False) -> int:
+    """Show what apply would do, without doing it.
+
+    A saved plan carries the spec and the machine's facts; apply plans it again, and refuses it where it changed.
+    """
+    loaded = load(spec, machine)
+    geometry, facts = loaded.validated.geometry, loaded.target.machine
+    if geometry is None:
+        return loaded.refuse(as_json=as_json)
+    summary = planner.plan(geometry, facts).summary(picture(geometry, facts), loaded.warnings)
+    loaded.show_faults(sys.stderr)
+    text = SpecText(loaded.document.name, loaded.document.text)
+    document = json.dumps(SavedPlan(1, loaded.machine_line, summary, text, facts))
+    if output is not None:
+        write(output, document)
     if as_json:
-        plain.print_lines(json.dumps(json.plan(line, summary)).splitlines())
+        plain.print_lines(document.splitlines())
     else:
         from memtopo.render import plan, terminal  # rich is slow to import
 
-        terminal.show(plan.renderable(summary, line))
+        terminal.show(plan.renderable(summary, loaded.machine_line))
     return 0

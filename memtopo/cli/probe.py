@@ -11,7 +11,7 @@ from memtopo import machine as machines
 from memtopo import probe, target
 from memtopo.cli.options import AsJson, MachineName
 from memtopo.cli.signals import Interrupted, Stopper
-from memtopo.errors import MemtopoError, UsageError
+from memtopo.cli.writing import write
 from memtopo.facts import anonymous
 from memtopo.machine import Machine
 from memtopo.render import plain
@@ -27,12 +27,6 @@ Identify = Annotated[
 ]
 
 
-class NotWritten(MemtopoError):
-    """The machine was probed and nothing is left of that, but its record could not be written."""
-
-    exit_code = 4
-
-
 def command(
     machine: MachineName = "local",
     output: Output = None,
@@ -43,12 +37,10 @@ def command(
 
     A trial creates one granule and releases it. What is recorded with -o is a machine for --machine.
     """
-    if output == "-":
-        raise UsageError("-o needs a file", hint="--json writes the same document to standard output")
     facts = _tried(found := target.resolve(machine))
     kept = facts if identify else anonymous(facts)
     if output is not None:
-        _write(output, kept)
+        write(output, machines.dump(kept))
     if as_json:
         plain.print_lines(machines.dump(kept).splitlines())
     else:
@@ -66,11 +58,3 @@ def _tried(found: Target) -> Machine:
     if stopper.signal():
         raise Interrupted(stopper.signal())
     return facts
-
-
-def _write(output: str, facts: Machine) -> None:
-    try:
-        with open(output, "w", encoding="utf-8") as file:  # noqa: PTH123 to a Path, no name would be this folder
-            file.write(machines.dump(facts))
-    except OSError as error:
-        raise NotWritten(f"{output!r} cannot be written: {(error.strerror or 'error').lower()}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from memtopo.cli.loading import INVALID, load, show_faults
+from memtopo.cli.loading import INVALID, load
 from memtopo.cli.options import AsJson, MachineName, SpecFile
 from memtopo.diagnostics import has_errors
 from memtopo.render import json, plain
@@ -12,12 +12,12 @@ from memtopo.render import json, plain
 
 def command(spec: SpecFile, machine: MachineName = "local", as_json: AsJson = False) -> int:
     """Find every fault of a spec, without building anything."""
-    validated, found = load(spec, machine)
+    loaded = load(spec, machine)
+    faults, document = loaded.validated.diagnostics, loaded.document
     if as_json:
-        document = json.faults(validated.diagnostics, validated.document, found.name)
-        plain.print_lines(json.dumps(document).splitlines())
+        plain.print_lines(json.dumps(json.faults(faults, document, loaded.target.name)).splitlines())
     else:
-        show_faults(validated, sys.stdout)
-        if not has_errors(validated.diagnostics):
-            plain.print_lines([f"{validated.document.name}: ok on {found.name}"])
-    return INVALID if has_errors(validated.diagnostics) else 0
+        loaded.show_faults(sys.stdout)
+        if not has_errors(faults):
+            plain.print_lines([f"{document.name}: ok on {loaded.target.name}"])
+    return INVALID if has_errors(faults) else 0

@@ -34,13 +34,14 @@ def _shares(geometry: Geometry, marks: Mapping[str, str]) -> dict[Location, _Sha
 
 def _memory(place: Location, names: tuple[str, ...], shares: _Shares, machine: Machine) -> MemoryPicture:
     used = sum(count * size for (_, size), (count, _) in shares.items())
-    total = machine.devices[place.id].memory_bytes if place.kind is LocationKind.GPU else None
+    device = machine.devices[place.id] if place.kind is LocationKind.GPU else None
     return MemoryPicture(
         device=str(place),
         names=names,
         used=used,
-        total=total,
-        free=None if total is None else max(0, total - used),
+        total=device.memory_bytes if device else None,
+        taken=device.memory_bytes - device.free_bytes if device and device.free_bytes is not None else None,
+        free=max(0, device.room - used) if device else None,
         shares=tuple(
             Share(mark, count, size, count * size, first.path) for (mark, size), (count, first) in shares.items()
         ),

@@ -12,12 +12,13 @@ from memtopo.render.inks import Inks
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of a bar: `count` chunks of one kind, on `devices` in turn; without a chunk it is a hole."""
+    """A stretch of a bar: `count` chunks of one kind, on `devices` in turn; without one it is a hole or `taken`."""
 
     offset: int
     chunk: str = ""
     count: int = 0
     devices: tuple[str, ...] = ()
+    taken: bool = False
 
 
 def starts(blocks: Sequence[Block], size: int, width: int) -> list[int]:
@@ -42,7 +43,7 @@ def bar(blocks: Sequence[Block], cells: Sequence[int], width: int, inks: Inks) -
     taken = 0
     for block, first, end in zip(blocks, cells, [*cells[1:], width], strict=True):
         # Where many blocks share a cell, it is the first chunk's: memory is shown rather than a hole.
-        if block.chunk and (start := max(first, taken)) < max(end, first + 1):
+        if (block.chunk or block.taken) and (start := max(first, taken)) < max(end, first + 1):
             taken = max(end, first + 1)
             drawn[start:taken] = _cells(block, taken - start, inks)
     line = Text(no_wrap=True, overflow="crop", end="")
@@ -52,6 +53,8 @@ def bar(blocks: Sequence[Block], cells: Sequence[int], width: int, inks: Inks) -
 
 
 def _cells(block: Block, length: int, inks: Inks) -> list[tuple[str, str]]:
+    if block.taken:
+        return [(inks.taken, "dim")] * length
     devices = [_device(block, cell, length) for cell in range(length)]
     head = (inks.letter(block.chunk), f"bold black on {inks.colour(devices[0])}")
     return [head, *((inks.fill(device), inks.colour(device)) for device in devices[1:])]

@@ -52,6 +52,11 @@ class Inks:
         return "." if self.ascii else "·"
 
     @property
+    def taken(self) -> str:
+        """Memory that others have."""
+        return "/" if self.ascii else "╱"
+
+    @property
     def along(self) -> str:
         """A line from a label to its place."""
         return "-" if self.ascii else "─"

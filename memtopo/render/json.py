@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from memtopo.checking import Checked, File, Result, Shared
 from memtopo.diagnostics import Diagnostic, Label, Path, Severity, Span
 from memtopo.errors import MemtopoError
 from memtopo.render.places import Placed, placed
-from memtopo.report import MachineLine, PlanSummary, Report
+from memtopo.report import Report
 
 if TYPE_CHECKING:
     from memtopo.source import Document
@@ -35,7 +36,10 @@ class FaultLabel:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One diagnostic with its place: lines and columns from 1, the end column the first after it."""
+    """One diagnostic with its place: lines and columns from 1, the end column the first after it.
+
+    It stands once for all the `machines` that it is a fault on.
+    """
 
     code: str
     severity: Severity
@@ -49,27 +53,34 @@ class Fault:
     labels: tuple[FaultLabel, ...]
     notes: tuple[str, ...]
     help: str | None
+    machines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one file fared on one machine; `ignored` diagnostics are those that comments in the file ignore."""
+
+    file: str
+    machine: str | None
+    ok: bool
+    errors: int
+    warnings: int
+    ignored: int
 
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Everything that is wrong with one spec, by place; `machine` is what it was held against, where that is told."""
+    """Everything that is wrong with some specs: how each fared on each machine, and the faults by file and place.
+
+    `errors` and `warnings` count `diagnostics`. `ok` is what the exit status tells.
+    """
 
     memtopo_diagnostics: Literal[1]
-    file: str
+    ok: bool
     errors: int
     warnings: int
+    results: tuple[Outcome, ...]
     diagnostics: tuple[Fault, ...]
-    machine: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan and the machine that it is for."""
-
-    memtopo_plan: Literal[1]
-    machine: MachineLine
-    plan: PlanSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,27 +107,28 @@ def dumps(thing: object) -> str:
     return json.dumps(thing, default=_plain, indent=2, allow_nan=False) + "\n"
 
 
-def plan(machine: MachineLine, summary: PlanSummary) -> Planned:
-    """What `plan` shows."""
-    return Planned(VERSION, machine, summary)
-
-
 def report(report: Report) -> dict[str, Any]:
     """What `apply` shows: a report's fields behind the marker."""
     return {"memtopo_report": VERSION, **_fields(report)}
 
 
 def faults(diagnostics: Iterable[Diagnostic], document: Document, machine: str | None = None) -> Faults:
-    """The diagnostics of one document by place, with how many errors and warnings they are."""
-    found = placed(diagnostics, document)
-    severities = [fault.diagnostic.severity for fault in found]
+    """The diagnostics of one document, as `checked` gives those of many."""
+    result = Result(document, machine or "", tuple(diagnostics))
+    return checked(Checked((machine or "",), (File(document, (result,)),)))
+
+
+def checked(found: Checked) -> Faults:
+    """What `validate` shows."""
+    told = tuple(fault for file in found.files for fault in _file(file))
+    severities = [fault.severity for fault in told]
     return Faults(
         VERSION,
-        document.name,
+        found.ok,
         severities.count("error"),
         severities.count("warning"),
-        tuple(_fault(fault) for fault in found),
-        machine,
+        tuple(_outcome(result, ok=not found.failed(result)) for result in found.results),
+        told,
     )
 
 
@@ -125,7 +137,17 @@ def error(error: MemtopoError) -> Failed:
     return Failed(Error(error.message, error.hint, error.exit_code))
 
 
-def _fault(fault: Placed) -> Fault:
+def _outcome(result: Result, *, ok: bool) -> Outcome:
+    errors, warnings = result.count("error"), result.count("warning")
+    return Outcome(result.document.name, result.machine or None, ok, errors, warnings, result.ignored)
+
+
+def _file(file: File) -> list[Fault]:
+    shared = {each.diagnostic: each for each in file.faults()}
+    return [_fault(fault, shared[fault.diagnostic]) for fault in placed(shared, file.document)]
+
+
+def _fault(fault: Placed, shared: Shared) -> Fault:
     diagnostic = fault.diagnostic
     return Fault(
         code=diagnostic.code,
@@ -137,6 +159,7 @@ def _fault(fault: Placed) -> Fault:
         labels=tuple(_label(label, span) for label, span in fault.labels),
         notes=diagnostic.notes,
         help=diagnostic.help,
+        machines=tuple(filter(None, shared.machines)),
     )
 
 

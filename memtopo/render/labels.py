@@ -47,7 +47,7 @@ def range_(shown: RangePicture, access: Sequence[Granted] | None, inks: Inks) ->
 
 
 def memories(shown: Sequence[MemoryPicture], inks: Inks) -> list[list[Text]]:
-    """Each device by all its names, what is used of its memory and what that leaves, below one another in columns."""
+    """Each device by all its names, what is used of its memory and what is left, below one another in columns."""
     told = [
         (printable(memory.device), ", ".join(map(clipped, memory.names)), f"{rounded(memory.used)} used", _free(memory))
         for memory in shown
@@ -111,7 +111,8 @@ def clipped(name: str) -> str:
 
 
 def _free(shown: MemoryPicture) -> str:
-    return "" if shown.free is None else f"{rounded(shown.free)} free"
+    taken = f"{rounded(shown.taken)} taken  " if shown.taken else ""
+    return "" if shown.free is None else f"{taken}{rounded(shown.free)} free"
 
 
 def _name(shown: Piece, times: int) -> str:

@@ -92,5 +92,7 @@ def _memory(shown: MemoryPicture, head: Sequence[Text], used: Inks, *, close: bo
     ]
     if shown.free:
         blocks.append(Block(shown.used))
+    if shown.taken:
+        blocks.append(Block(shown.used + (shown.free or 0), taken=True))
     size = shown.used if shown.total is None else shown.total
     return Panel(head, size, blocks, detail=labels.shares(shown, used), close=close)

@@ -78,7 +78,7 @@ def drawn(panels: Sequence[Panel], width: int, inks: Inks, console: Console) -> 
 
 def _frame(panels: Sequence[Panel], width: int) -> Frame:
     rows = [row for panel in panels for row in panel.rows]
-    widths = [max((row.cells[column].cell_len for row in rows), default=0) for column in range(len(HEADINGS))]
+    widths = [_width([row.cells[column] for row in rows], heading) for column, heading in enumerate(HEADINGS)]
     heads = INDENT + max((_joined(panel.head).cell_len for panel in panels if panel.blocks), default=0) + GAP
     room = max(16, width // 5)
     for columns in range(len(HEADINGS), FEWEST - 1, -1):
@@ -87,6 +87,12 @@ def _frame(panels: Sequence[Panel], width: int) -> Frame:
         if width - words >= room:
             return Frame(columns, widths, words, width - words)
     return Frame(0, widths, width, max(1, width - INDENT))
+
+
+def _width(cells: Sequence[Text], heading: str) -> int:
+    """What a column needs, its heading included; nothing where all of it is empty."""
+    widest = max((cell.cell_len for cell in cells), default=0)
+    return max(widest, len(heading)) if widest else 0
 
 
 class _Draft:

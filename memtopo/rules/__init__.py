@@ -12,6 +12,7 @@ RULES = (
     fitting.past_the_end,
     fitting.overlaps,
     fitting.address_space,
+    fitting.fixed_addresses,
     granting.splits,
     granting.past_the_end,
     granting.reaches,

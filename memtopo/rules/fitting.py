@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from memtopo.diagnostics import Diagnostic, Label
 from memtopo.geometry import Geometry, Placement
@@ -50,6 +51,18 @@ def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             )
             yield Diagnostic("MT310", told, (*run.path, "size"))
             return
+
+
+def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT307. Two ranges cannot both be at an address that is fixed: the driver reserves the second one elsewhere."""
+    del machine
+    fixed = sorted((run for run in geometry.ranges.values() if run.fixed and run.address), key=lambda run: run.address)
+    for first, second in pairwise(fixed):
+        end = first.address + first.size * first.count
+        if second.address < end:
+            told = f"range {second.name!r} is fixed at {second.address:#x}, where {first.name!r} ends only at {end:#x}"
+            label = Label(f"{first.name!r} is fixed here", (*first.path, "address"))
+            yield Diagnostic("MT307", told, (*second.path, "address"), labels=(label,), help=f"write {end:#x} or more")
 
 
 def _past(placement: Placement) -> Diagnostic:

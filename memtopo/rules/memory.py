@@ -8,7 +8,7 @@ from memtopo.diagnostics import Diagnostic, Label
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import ChunkRun, Geometry
 from memtopo.machine import Machine
-from memtopo.units import rounded
+from memtopo.units import GiB, rounded
 
 
 def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -21,7 +21,8 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             continue
         largest, *others = sorted(shares, key=lambda share: -share[0])
         has = f"{_tenths(device.room)}{' free' if device.free_bytes is not None else ''}"
-        told = f"the layout needs {_tenths(total)} on gpu{ordinal}, which has {has}: {_tenths(total - device.room)} too much"
+        over = _over(total - device.room)
+        told = f"the layout needs {_tenths(total)} on gpu{ordinal}, which has {has}: {over} too much"
         labels = tuple(Label(f"{rounded(size)} of it here", (*run.path, "size")) for size, run in others[:3])
         note = f"{largest[1].name!r} takes {rounded(largest[0])} of it"
         yield Diagnostic("MT402", told, (*largest[1].path, "size"), labels=labels, notes=(note,))
@@ -42,3 +43,7 @@ def _shares(geometry: Geometry) -> dict[int, list[tuple[int, ChunkRun]]]:
 
 def _tenths(amount: int) -> str:
     return f"{amount / (1 << 30):.1f} GiB"
+
+
+def _over(amount: int) -> str:
+    return _tenths(amount) if amount >= GiB else rounded(amount)

@@ -57,6 +57,7 @@ def test_a_plan() -> None:
   "calls": 8,
   "teardown_calls": 8,
   "notes": [],
+  "warnings": [],
   "picture": null
 }
 """

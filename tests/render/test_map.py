@@ -123,7 +123,7 @@ def hostile(word: str) -> Picture:
     share = Share(word, 1, MiB, MiB, ())
     return Picture(
         (shown, replace(shown, pieces=(piece, Piece(MiB, 9 * MiB)))),
-        (MemoryPicture(word, (word, word), MiB, 4 * MiB, 3 * MiB, (share,)),),
+        (MemoryPicture(word, (word, word), MiB, 4 * MiB, MiB, 2 * MiB, (share,)),),
     )
 
 
@@ -145,6 +145,15 @@ def test_one_chunk_seen_twice_has_one_letter(monkeypatch: pytest.MonkeyPatch) ->
     text = drawn(Map(pictured(ROOT / "specs" / "ring-buffer.yaml")), 80, monkeypatch)
     assert re.search(r"a█+a█+", text)
     assert text.count("again") == 1
+
+
+def test_memory_that_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device's bar ends with what others have of it, and its line says how much that is"""
+    shares = (Share("c", 1, 25 * MiB, 25 * MiB, ()),)
+    memory = MemoryPicture("gpu0", (), 25 * MiB, 100 * MiB, 50 * MiB, 25 * MiB, shares)
+    text = drawn(Map(Picture((), (memory,)), ascii=True), 80, monkeypatch)
+    assert "25 MiB used  50 MiB taken  25 MiB free" in text
+    assert re.search(r"a#+\.+/+$", text.strip())
 
 
 def test_a_tiny_piece_has_a_cell() -> None:

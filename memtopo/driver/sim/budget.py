@@ -5,6 +5,7 @@ from __future__ import annotations
 from memtopo.driver.sim.refusal import Refused
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Machine
+from memtopo.units import rounded
 
 CONTEXT_BYTES = 512 << 20  # what an active primary context costs (fact 30)
 HOST_BYTES = 1 << 40  # machines do not record host memory; unlimited would be more than any has
@@ -22,7 +23,7 @@ class Budget:
     def take(self, location: Location, size: int) -> None:
         """Take memory, or refuse with `CUDA_ERROR_OUT_OF_MEMORY`."""
         if size > self.free(location):
-            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", f"{location} has {self.free(location)} bytes free")
+            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", f"{location} has {rounded(self.free(location))} free")
         self._used[location] += size
 
     def give(self, location: Location, size: int) -> None:

@@ -1,0 +1,76 @@
+"""Saved plans: applied only where planning again gives the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from memtopo import machine
+from tests.cli.running import memtopo as run
+from tests.specs import ROOT
+
+QUICKSTART = str(ROOT / "specs" / "quickstart.yaml")
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    file = tmp_path / "plan.json"
+    assert run("plan", QUICKSTART, "-m", "h200x2", "-o", str(file)).status == 0
+    return file
+
+
+def test_a_saved_plan_is_applied(saved: Path) -> None:
+    """A saved plan is applied where it still holds, also on another machine of the same kind"""
+    for name in ("h200x2", "h200x4"):
+        done = run("apply", str(saved), "-m", name)
+        assert done.status == 0, done.err
+        assert "ok: built, checked and gone" in done.out
+
+
+def test_what_is_saved_is_what_is_printed(saved: Path) -> None:
+    """The file is the document that --json prints; it carries the spec's text and the machine's facts"""
+    printed = run("plan", QUICKSTART, "-m", "h200x2", "--json").out
+    assert json.loads(saved.read_text()) == json.loads(printed)
+    assert json.loads(printed)["spec"]["text"] == Path(QUICKSTART).read_text()
+    assert json.loads(printed)["facts"] == json.loads(machine.dump(machine.load("h200x2")))
+
+
+def test_a_plan_that_changed_is_stale(saved: Path) -> None:
+    """Where the spec in a plan is planned to something else, nothing is built: exit 7, and what changed"""
+    text = saved.read_text()
+    saved.write_text(text.replace("count: 16}", "count: 8}"))
+    done = run("apply", str(saved), "-m", "h200x2")
+    assert done.status == 7
+    assert "- create page.0 … page.15 (16 calls), 2 MiB each, gpu0, gpu1" in done.err
+    assert "+ create page.0 … page.7 (8 calls), 2 MiB each, gpu0, gpu1" in done.err
+    assert not done.out
+
+
+def test_no_second_way_past_validation(saved: Path) -> None:
+    """A saved plan whose spec is not valid on this machine is not applied, whatever its rows say"""
+    done = run("apply", str(saved), "-m", "h100x1")
+    assert done.status == 7
+    assert "MT401" in done.err
+    saved.write_text(saved.read_text().replace("size: 96MiB", "size: 90MiB"))
+    done = run("apply", str(saved), "-m", "h200x2")
+    assert done.status == 7
+    assert "MT305" in done.err
+
+
+@pytest.mark.parametrize("damage", ['{"memtopo_plan": 1', '{"memtopo_plan": 2}', '{"memtopo_plan": 1, "spec": 3}'])
+def test_a_damaged_plan(tmp_path: Path, damage: str) -> None:
+    """A file that calls itself a plan and is none is told so, with exit 1"""
+    file = tmp_path / "plan.json"
+    file.write_text(damage)
+    done = run("apply", str(file), "-m", "h200x2")
+    assert done.status == 1
+    assert "is damaged" in done.err
+
+
+def test_a_plan_that_cannot_be_written(tmp_path: Path) -> None:
+    """A plan that cannot be saved is exit 4, with the reason"""
+    done = run("plan", QUICKSTART, "-m", "h200x2", "-o", str(tmp_path / "none" / "plan.json"))
+    assert done.status == 4
+    assert "cannot be written: no such file or directory" in done.err
