@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from memtopo.diagnostics import At, Diagnostic, Fault, Path
+from memtopo.text import nearest
 from memtopo.units import shorten
 
 if TYPE_CHECKING:
@@ -51,14 +51,6 @@ def first(faults: Iterable[Diagnostic]) -> list[Diagnostic]:
         del told[MOST:]
         told[-1] = replace(told[-1], notes=(*told[-1].notes, f"there are more; only the first {MOST:,} are told"))
     return told
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was probably meant, if one is near."""
-    candidates = list(known)
-    exact = [name for name in candidates if name.lower() == word.lower()]
-    near = exact or difflib.get_close_matches(word[:64], candidates, n=1, cutoff=0.6)
-    return near[0] if near else None
 
 
 def choose(word: str, known: Sequence[str]) -> str:

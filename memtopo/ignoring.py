@@ -18,6 +18,7 @@ from memtopo import complaints
 from memtopo.codes import CODES
 from memtopo.diagnostics import Diagnostic, Span
 from memtopo.source import Document, comments
+from memtopo.text import nearest
 from memtopo.units import shorten
 
 NEVER = "MT0"
@@ -116,7 +117,7 @@ def _wrong(code: str) -> tuple[str, str] | None:
     if not code:
         return "the comment names no code", _HELP
     if code not in CODES:
-        meant = complaints.nearest(code.upper(), CODES)
+        meant = nearest(code.upper(), CODES)
         return f"{shorten(code)!r} is no code", f"did you mean {meant}?" if meant else _HELP
     if code.startswith(NEVER):
         return f"{code} cannot be ignored: what is not read is not checked", _REMOVE

@@ -1,7 +1,8 @@
-"""Text for terminals: what cannot be seen is escaped, and what is seen is measured in columns."""
+"""Text for people: what cannot be seen is escaped, what is seen is measured in columns, what was meant is guessed."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from unicodedata import category, east_asian_width
 
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
@@ -23,6 +24,17 @@ def display_width(text: str) -> int:
     if text.isascii():
         return len(text)
     return sum(_width(char) for char in text)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that was probably meant, if one is near."""
+    candidates = list(known)
+    if same := [name for name in candidates if name.lower() == word.lower()]:
+        return same[0]
+    from difflib import get_close_matches  # noqa: PLC0415 slow to import, and only faults need it
+
+    near = get_close_matches(word[:64], candidates, n=1)
+    return near[0] if near else None
 
 
 def _escape(char: str) -> str:

@@ -189,6 +189,24 @@ def test_memory_seen_with_two_accesses(access: str, expected: list[str]) -> None
     assert [note for note in planned(f"{head}\naccess: {{{access}}}").notes if "has" in note] == expected
 
 
+def test_what_a_neighbour_is_granted_is_no_second_access() -> None:
+    """Another chunk's access in the same range says nothing of how a chunk is seen"""
+    text = """
+ranges: {a: {size: 6MiB}, b: {size: 8MiB}}
+chunks: {p: {location: gpu0, size: 2MiB, count: 4}, q: {location: gpu0, size: 2MiB}}
+map: {a: [p.0:2, q], b: p}
+access: {a: [{size: 4MiB, grant: {gpu0: r}}, {offset: 4MiB, size: 2MiB, grant: {gpu0: rw}}], b: {gpu0: r}}
+"""
+    assert planned(text).notes == ()
+
+
+@pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]])
+def test_contexts_are_in_order(order: list[int]) -> None:
+    """Contexts are retained in the order of the GPUs, whatever the order in which a spec names them"""
+    text = f"chunks: {{c: {{location: [{', '.join(f'gpu{each}' for each in order)}], size: 2MiB, count: 4}}}}"
+    assert [step.reading().subject for step in of(planned(text), RetainContext)] == ["gpu0", "gpu1", "gpu2", "gpu3"]
+
+
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_plans_are_equal_to_the_byte(path: Path) -> None:
     """Planning a spec twice gives the same plan"""

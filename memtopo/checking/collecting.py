@@ -68,4 +68,4 @@ def _folder(top: str) -> Iterator[str]:
         for name in files:
             if name.endswith(SUFFIXES) and not name.startswith("."):
                 yield os.path.join(folder, name).removeprefix("./")
-    yield from unreadable
+    yield from (name.removeprefix("./") for name in unreadable)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from memtopo.diagnostics import Diagnostic, Severity
 from memtopo.source import Document
@@ -40,14 +40,11 @@ class File:
 
     def faults(self) -> list[Shared]:
         """Every fault once, in the order in which the machines first gave them."""
-        found: dict[Diagnostic, dict[str, None]] = {}
+        found: dict[object, dict[str, Diagnostic]] = {}
         for result in self.results:
             for fault in result.diagnostics:
-                found.setdefault(fault, {})[result.machine] = None
-        return [
-            Shared(fault, tuple(machines), () if len(machines) == len(self.results) else tuple(machines))
-            for fault, machines in found.items()
-        ]
+                found.setdefault(_alike(fault, len(self.results)), {})[result.machine] = fault
+        return [_shared(each, all=len(each) == len(self.results)) for each in found.values()]
 
     def count(self, severity: Severity) -> int:
         """How many different faults there are."""
@@ -73,3 +70,36 @@ class Checked:
     @property
     def ok(self) -> bool:
         return not any(self.failed(result) for result in self.results)
+
+
+def _alike(fault: Diagnostic, machines: int) -> object:
+    """What two machines' faults are the same by; notes and help may speak of the machine."""
+    return fault if machines == 1 else replace(fault, notes=(), help=None)
+
+
+def _shared(found: dict[str, Diagnostic], *, all: bool) -> Shared:
+    machines = tuple(found)
+    first, *others = found.values()
+    if not all or any(other != first for other in others):
+        first = _merged(found)
+    return Shared(first, machines, () if all else machines)
+
+
+def _merged(found: dict[str, Diagnostic]) -> Diagnostic:
+    """One fault for several machines: what only some of them say is noted with their names."""
+    notes = _by_text((note, machine) for machine, fault in found.items() for note in fault.notes)
+    helps = _by_text((fault.help, machine) for machine, fault in found.items() if fault.help)
+    shared = [text for text, machines in helps.items() if len(machines) == len(found)]
+    told = [
+        text if len(machines) == len(found) else f"on {', '.join(machines)}: {text}"
+        for text, machines in (*notes.items(), *helps.items())
+        if text not in shared
+    ]
+    return replace(next(iter(found.values())), notes=tuple(told), help=shared[0] if shared else None)
+
+
+def _by_text(remarks: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for text, machine in remarks:
+        found.setdefault(text, []).append(machine)
+    return found

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from memtopo import complaints
 from memtopo.codes import CODES
 from memtopo.errors import UsageError
 from memtopo.ignoring import NEVER
+from memtopo.text import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def _known(word: str) -> str:
     code = word.upper()
     if code.startswith("MT") and any(known.startswith(code) for known in CODES):
         return code
-    meant = complaints.nearest(code, CODES)
+    meant = nearest(code, CODES)
     hint = (
         f"did you mean {meant}? " if meant else "write a code such as MT301, or what several begin with, such as MT3; "
     )

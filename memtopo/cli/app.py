@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from itertools import takewhile
 from typing import Any
 
 import typer
 
-from memtopo.cli import apply, explain, machines, plan, probe, schema, usage, validate
+from memtopo.cli import usage
 from memtopo.cli.signals import Interrupted
 from memtopo.cli.streams import Streams
 from memtopo.errors import MemtopoError, UsageError
-from memtopo.render import json, plain
+from memtopo.render import plain
 from memtopo.version import __version__
 
 # typer keeps click's exceptions inside of itself; the common ancestor of what a wrong command line raises is this one.
@@ -23,8 +24,11 @@ _UNWRITTEN = 4
 _TRUE = ("1", "true", "t", "yes", "y", "on")
 
 
-def program() -> typer.Typer:
-    """The typer application, without side effects."""
+COMMANDS = ("validate", "plan", "apply", "probe", "machines", "explain", "schema")
+
+
+def program(wanted: str | None = None) -> typer.Typer:
+    """The typer application; of the commands only the wanted one, whose imports are what a short run waits for."""
     app = typer.Typer(
         name="memtopo",
         help="Lay out GPU memory from a file: validate it, plan it, build it, prove it, and take it down.",
@@ -33,8 +37,8 @@ def program() -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for module in (validate, plan, apply, probe, machines, explain, schema):
-        app.command(name=module.__name__.rpartition(".")[2])(module.command)
+    for name in (wanted,) if wanted in COMMANDS else COMMANDS:
+        app.command(name=name)(import_module(f"memtopo.cli.{name}").command)
     app.callback()(_version)
     return app
 
@@ -58,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _carried_out(arguments: Sequence[str]) -> int:
     # Not through typer's own main, which has its ways with a broken pipe and with Ctrl-C.
-    command: Any = typer.main.get_command(program())
+    command: Any = typer.main.get_command(program(arguments[0] if arguments else None))
     try:
         with command.make_context("memtopo", [*arguments]) as context:
             status = command.invoke(context) if arguments else _no_command(context.get_help(), arguments)
@@ -96,6 +100,8 @@ def _tell(error: MemtopoError, arguments: Sequence[str]) -> int:
 
 def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
     if _json_wanted(arguments):
+        from memtopo.render import json
+
         plain.print_lines(json.dumps(json.error(error)).splitlines())
     return error.exit_code
 

@@ -7,13 +7,14 @@ from typing import Annotated
 
 import typer
 
-from memtopo import complaints, explain
+from memtopo import explain
 from memtopo.cli.options import AsJson
 from memtopo.codes import CODES
 from memtopo.errors import UsageError
 from memtopo.explain import Explanation
 from memtopo.render import explain as rendering
 from memtopo.render import json, plain
+from memtopo.text import nearest
 
 Codes = Annotated[list[str] | None, typer.Argument(metavar="CODE", help="MT301, …", show_default=False)]
 All = Annotated[bool, typer.Option("--all", envvar="MEMTOPO_ALL", help="Explain every code.")]
@@ -47,6 +48,6 @@ def _text(found: list[Explanation]) -> list[str]:
 def _known(code: str) -> str:
     if code.upper() in CODES:
         return code.upper()
-    meant = complaints.nearest(code.upper(), CODES)
+    meant = nearest(code.upper(), CODES)
     hint = f"did you mean {meant}? 'memtopo explain' lists them all" if meant else "'memtopo explain' lists them all"
     raise UsageError(f"there is no code {code!r}", hint=hint)

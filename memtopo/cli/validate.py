@@ -1,23 +1,95 @@
-"""`memtopo validate`: find every fault of a spec on a machine. Needs no GPU where the machine is a recorded one."""
+"""`memtopo validate`: find every fault of many specs on many machines. Needs no GPU where those are recorded ones."""
 
 from __future__ import annotations
 
-import sys
+import os
+from typing import Annotated
 
-from memtopo.cli.loading import INVALID, load
-from memtopo.cli.options import AsJson, MachineName, SpecFile
-from memtopo.diagnostics import has_errors
-from memtopo.render import json, plain
+import typer
+
+from memtopo import checking, target
+from memtopo.checking import Checked
+from memtopo.cli.loading import INVALID
+from memtopo.cli.options import AsJson
+from memtopo.cli.reporting import reports
+from memtopo.errors import MemtopoError
+
+Specs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SPEC",
+        help="Specs, folders, or quoted patterns such as 'layouts/**/*.yaml'; - reads standard input.",
+        show_default=False,
+    ),
+]
+Machines = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--machine",
+        "-m",
+        envvar="MEMTOPO_MACHINE",
+        metavar="NAME|FILE",
+        help="local, a shipped machine, or a file made by 'memtopo probe -o'; may be given again.",
+        show_default="local",
+    ),
+]
+Form = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        envvar="MEMTOPO_FORMAT",
+        metavar="FORM",
+        help="text, concise, json, sarif, junit, github, gitlab or markdown; in GitHub Actions text and github.",
+        show_default="text",
+    ),
+]
+Report = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--report", envvar="MEMTOPO_REPORT", metavar="FORM=FILE", help="A report in a file; may be given again."
+    ),
+]
+Select = Annotated[
+    list[str] | None,
+    typer.Option("--select", envvar="MEMTOPO_SELECT", metavar="CODE", help="Tell only these: MT301, or MT3 for all."),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", envvar="MEMTOPO_IGNORE", metavar="CODE", help="Do not tell these."),
+]
+Strict = Annotated[bool, typer.Option("--strict", envvar="MEMTOPO_STRICT", help="Exit with 1 for warnings as well.")]
 
 
-def command(spec: SpecFile, machine: MachineName = "local", as_json: AsJson = False) -> int:
-    """Find every fault of a spec, without building anything."""
-    loaded = load(spec, machine)
-    faults, document = loaded.validated.diagnostics, loaded.document
-    if as_json:
-        plain.print_lines(json.dumps(json.faults(faults, document, loaded.target.name)).splitlines())
-    else:
-        loaded.show_faults(sys.stdout)
-        if not has_errors(faults):
-            plain.print_lines([f"{document.name}: ok on {loaded.target.name}"])
-    return INVALID if has_errors(faults) else 0
+def command(
+    specs: Specs,
+    machine: Machines = None,
+    form: Form = None,
+    report: Report = None,
+    select: Select = None,
+    ignore: Ignore = None,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> int:
+    """Find every fault of specs, without building anything.
+
+    Lists in variables are separated by spaces.
+    """
+    told = reports(form, report or (), as_json=as_json)
+    try:
+        chosen = checking.selection(select or (), ignore or ())
+        sources = checking.collect(specs)
+        machines = {name: target.resolve(name).machine for name in _named(machine)}
+        checked: Checked = checking.check(sources, machines, chosen, strict=strict)
+    except MemtopoError as error:
+        told.tell_failure(error, as_json=as_json)
+        raise
+    told.tell(checked)
+    return 0 if checked.ok else INVALID
+
+
+def _named(given: list[str] | None) -> list[str]:
+    """The machines by name. Of a variable that as a whole is a file's path, the spaces are part of it."""
+    whole = os.environ.get("MEMTOPO_MACHINE", "")
+    if given and given == whole.split() and os.path.exists(whole):  # noqa: PTH110 a path as it was written
+        return [whole]
+    return given or ["local"]

@@ -71,8 +71,9 @@ class RangeRun:
         return f"{self.name}.{instance}" if self.counted else self.name
 
     def wish(self, instance: int) -> int:
-        """The address asked for; counted ranges ask for one after another."""
-        return self.address + instance * self.size if self.address else 0
+        """The address asked for; counted ranges ask for one after another, each aligned as it is to be (fact 11)."""
+        stride = -(-self.size // self.align) * self.align if self.align else self.size
+        return self.address + instance * stride if self.address else 0
 
 
 Instance = tuple[str, int]

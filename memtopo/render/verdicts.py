@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from memtopo.checking import Checked, File, Result, Shared
 from memtopo.diagnostics import Diagnostic
+from memtopo.errors import MemtopoError
 from memtopo.render.places import Placed, placed
 from memtopo.render.words import plural
 
@@ -69,6 +70,11 @@ def prose(diagnostic: Diagnostic) -> str:
     return "\n".join((diagnostic.message, *(f"note: {note}" for note in diagnostic.notes), *help))
 
 
+def error_prose(error: MemtopoError) -> str:
+    """An error with its hint, a line each."""
+    return error.message if error.hint is None else f"{error.message}\nhint: {error.hint}"
+
+
 def from_top(name: str) -> str:
     """A file's path from the top of the repository that CI checked out, or else from the current folder.
 
@@ -76,7 +82,7 @@ def from_top(name: str) -> str:
     """
     if name == STDIN:
         return name
-    path = os.path.abspath(name)
+    path = os.path.abspath(name)  # noqa: PTH100 a link stays what it is, and another file is not named instead
     for top in (*(os.environ.get(variable) for variable in _TOPS), os.curdir):
         if top and not (relative := os.path.relpath(path, top)).startswith(".."):
             return relative
@@ -84,4 +90,4 @@ def from_top(name: str) -> str:
 
 
 def _worst(file: File) -> str:
-    return next((severity for severity in ("error", "warning") if file.count(severity)), "ok")  # type: ignore[arg-type]
+    return next((severity for severity in ("error", "warning") if file.count(severity)), "ok")

@@ -56,6 +56,10 @@ def _vmm(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | None:
 
 def _asked(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | None:
     first = run.properties[0]
+    if first.rdma and first.compressible and place.kind is LocationKind.GPU:
+        told = f"chunk {run.name!r} cannot be rdma and compressible at once"
+        note = "the driver creates it, and silently leaves the compression out"
+        return Diagnostic("MT405", told, (*run.path, "compressible"), notes=(note,), help="choose one of the two")
     for word, asked in (("rdma", first.rdma), ("compressible", first.compressible)):
         if not asked:
             continue

@@ -80,5 +80,5 @@ def test_names_that_are_no_text() -> None:
     """A name of bytes that are no UTF-8 is escaped, in text and in JSON"""
     said = shell("memtopo plan $'/\\xff' -m h200x2")
     assert (said.status, said.err.split(":")[0]) == (1, "/\\udcff")
-    assert shell("memtopo plan $'/\\xff' -m h200x2 --json").document["file"] == "/\udcff"
+    assert shell("memtopo plan $'/\\xff' -m h200x2 --json").document["results"][0]["file"] == "/\udcff"
     assert "/\\udcff" in shell("memtopo plan x -m $'/\\xff'").err

@@ -95,6 +95,7 @@ CASES = [
     range_("MT302", "size: 2112KiB", reserve(M + 64 * KiB)),
     range_("MT306", "size: 2MiB, align: 6MiB", reserve(M, 6 * MiB)),
     range_("MT307", "size: 2MiB, address: 0x10000001000", reserve(M, address=0x10000001000)),
+    range_("MT307", "size: 2MiB, align: 4MiB, address: 0x20000200000", reserve(M, 4 * MiB, 0x20000200000)),
     range_("MT310", "size: 128TiB", reserve(128 * TiB), "CUDA_ERROR_OUT_OF_MEMORY"),
     placed("64KiB", [mapped(64 * KiB)], "MT303"),
     placed("1MiB", [mapped(MiB)], "MT303"),

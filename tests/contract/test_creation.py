@@ -142,3 +142,11 @@ def test_a_mapping_holds_memory(driver: Driver) -> None:
         driver.mem_unmap(address, size)
         assert driver.mem_get_info()[0] == free
         driver.mem_address_free(address, size)
+
+
+def test_compression_is_left_out_of_rdma_memory(driver: Driver, granule: int) -> None:
+    """Fact 41: rdma and compressible together are created, and read back without compression"""
+    asked = Properties(gpu(0), rdma=True, compressible=True)
+    with created(driver, granule, asked) as handle:
+        seen = driver.mem_get_allocation_properties_from_handle(handle)
+    assert seen == asked._replace(compressible=False)

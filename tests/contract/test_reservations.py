@@ -84,3 +84,10 @@ def test_nothing_mapped_is_freed(driver: Driver, granule: int) -> None:
         refused(INVALID_VALUE),
     ):
         driver.mem_address_free(address, 2 * granule)
+
+
+def test_a_hint_is_rounded_up(driver: Driver, granule: int) -> None:
+    """Fact 11: a free hint is granted after it was rounded up to 32 MiB"""
+    for hint, granted in ((0x20000000000, 0x20000000000), (0x20000200000, 0x20002000000)):
+        with reserved(driver, granule, address=hint) as address:
+            assert address == granted

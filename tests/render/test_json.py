@@ -88,7 +88,10 @@ def test_diagnostics() -> None:
         help="write 32MiB",
     )
     read = json.loads(rendering.dumps(rendering.faults([unused, size], document)))
-    assert [read["file"], read["errors"], read["warnings"]] == ["spec.yaml", 1, 1]
+    assert [read["ok"], read["errors"], read["warnings"]] == [False, 1, 1]
+    assert read["results"] == [
+        {"file": "spec.yaml", "machine": None, "ok": False, "errors": 1, "warnings": 1, "ignored": 0}
+    ]
     assert read["diagnostics"][0] == {
         "code": "MT301",
         "severity": "error",
@@ -104,6 +107,7 @@ def test_diagnostics() -> None:
         ],
         "notes": ["a note"],
         "help": "write 32MiB",
+        "machines": [],
     }
     assert read["diagnostics"][1]["severity"] == "warning"
 

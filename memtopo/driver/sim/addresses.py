@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right, insort
 from memtopo.driver.sim.holes import Holes
 from memtopo.driver.sim.refusal import Refused, invalid
 
+HINTED = 32 << 20  # hints were rounded up to this (fact 11)
 LOWEST, HIGHEST = 1 << 40, 84 << 40  # a reservation of 64 TiB fits, one of 128 TiB does not (fact 9)
 
 
@@ -20,11 +21,12 @@ class Addresses:
         self._ends: dict[int, int] = {}
 
     def reserve(self, size: int, alignment: int, hint: int, flags: int) -> int:
-        """Reserve addresses at the hint if they are free there, else wherever they fit (facts 9 to 11)."""
+        """Reserve addresses at the rounded hint if they are free there, else wherever they fit (facts 9 to 11)."""
         self._check(size, alignment, hint, flags)
         alignment = max(alignment, self._granule)
-        wished = bool(hint) and hint % alignment == 0 and self._holes.take_at(hint, size)
-        address = hint if wished else self._holes.take(size, alignment)
+        wish = -(-hint // max(HINTED, alignment)) * max(HINTED, alignment)
+        wished = bool(hint) and self._holes.take_at(wish, size)
+        address = wish if wished else self._holes.take(size, alignment)
         if address is None:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses of that size and alignment are left")
         insort(self._starts, address)
@@ -70,3 +72,5 @@ class Addresses:
             raise invalid("the alignment is no power of two")
         if hint % self._granule:
             raise invalid("the address hint is not aligned to the granularity")
+        if alignment and hint % alignment:
+            raise invalid("the address hint is not aligned as the reservation is to be")

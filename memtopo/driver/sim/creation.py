@@ -49,7 +49,8 @@ class Creation:
             properties = self._check_host(properties)
         for what in _extras(properties):
             self._check_trial(properties.location, what)
-        return properties
+        # Compression is silently left out of memory that network cards can reach (fact 41).
+        return properties._replace(compressible=properties.compressible and not properties.rdma)
 
     def _check_host(self, properties: Properties) -> Properties:
         location = properties.location

@@ -1,0 +1,76 @@
+"""Where a check goes: in one form to stdout, and in any others to files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from memtopo.checking import Checked
+from memtopo.cli.writing import write
+from memtopo.complaints import choose
+from memtopo.errors import MemtopoError, UsageError
+from memtopo.render import formats, plain
+from memtopo.render.formats import FORMATS, Format
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """The form for stdout, the form for each file, and whether GitHub's runner reads stdout and was not spoken of."""
+
+    form: Format
+    files: dict[str, Format]
+    runner: bool = False
+
+    def tell(self, checked: Checked) -> None:
+        """Write a check in every form that was asked for. Raises `NotWritten` at the end where a file was not."""
+        self._write(lambda form: formats.written(form, checked))
+        stdout = sys.stdout
+        shown = formats.written(self.form, checked, width=plain.width(stdout), colour=plain.colour(stdout))
+        plain.print_lines(_for_runner(shown, formats.written("github", checked)) if self.runner else shown)
+
+    def tell_failure(self, error: MemtopoError, *, as_json: bool) -> None:
+        """Write in every form that the check could not be made; with `--json` stdout is left to who handles errors."""
+        self._write(lambda form: formats.failure(form, error))
+        if not as_json:
+            plain.print_lines(formats.failure("github" if self.runner else self.form, error))
+
+    def _write(self, lines: Callable[[Format], list[str]]) -> None:
+        failed: MemtopoError | None = None
+        for file, form in self.files.items():
+            try:
+                write(file, "".join(f"{line}\n" for line in lines(form)))
+            except MemtopoError as error:
+                failed = failed or error
+        if failed:
+            raise failed
+
+
+def reports(form: str | None, wanted: Iterable[str], *, as_json: bool) -> Reports:
+    """What `--format`, `--report` and `--json` ask for together. Raises `UsageError`."""
+    if as_json and form not in (None, "json"):
+        raise UsageError(f"--json and --format {form} are two forms for one output", hint="write --report FORM=FILE")
+    files: dict[str, Format] = {}
+    for word in wanted:
+        name, equals, file = word.partition("=")
+        if not equals or file in ("", "-"):
+            raise UsageError(f"report {word!r} names no file", hint="write --report FORM=FILE, such as sarif=out.sarif")
+        if files.setdefault(file, _known(name)) != name:
+            raise UsageError(f"two reports go to {file!r}", hint="give each a file of its own")
+    if form is None and not as_json:
+        return Reports("text", files, runner=os.environ.get("GITHUB_ACTIONS") == "true")
+    return Reports(_known(form or "json"), files)
+
+
+def _known(name: str) -> Format:
+    for form in FORMATS:
+        if form == name:
+            return form
+    raise UsageError(f"there is no format {name!r}", hint=choose(name, FORMATS))
+
+
+def _for_runner(text: list[str], commands: list[str]) -> list[str]:
+    from memtopo.render import github
+
+    return [*github.quoted(text, f"memtopo-{os.urandom(16).hex()}"), *commands]

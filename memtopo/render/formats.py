@@ -1,0 +1,50 @@
+"""The forms in which a check can be written, by name. Each is imported where it is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Literal, Protocol, cast, get_args
+
+from memtopo.checking import Checked
+from memtopo.errors import MemtopoError
+from memtopo.render import json, prose
+from memtopo.render.plain import DEFAULT_WIDTH
+
+Format = Literal["text", "concise", "json", "sarif", "junit", "github", "gitlab", "markdown"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+
+class _Form(Protocol):
+    """What the module of a form has, which is named after it."""
+
+    def lines(self, checked: Checked) -> list[str]: ...
+
+    def failure(self, error: MemtopoError) -> list[str]: ...
+
+
+def written(form: Format, checked: Checked, *, width: int = DEFAULT_WIDTH, colour: bool = False) -> list[str]:
+    """A check in one of the forms, as lines; width and colour are for those that people read."""
+    match form:
+        case "text":
+            return prose.text(checked, width=width, colour=colour)
+        case "concise":
+            return prose.concise(checked, colour=colour)
+        case "json":
+            return json.dumps(json.checked(checked)).splitlines()
+        case _:
+            return _form(form).lines(checked)
+
+
+def failure(form: Format, error: MemtopoError) -> list[str]:
+    """What is written where the check could not be made: in every form that is a document, a whole one."""
+    match form:
+        case "text" | "concise":
+            return []
+        case "json":
+            return json.dumps(json.error(error)).splitlines()
+        case _:
+            return _form(form).failure(error)
+
+
+def _form(form: Format) -> _Form:
+    return cast("_Form", import_module(f"memtopo.render.{form}"))

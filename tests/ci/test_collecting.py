@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from memtopo.checking import collect
+from memtopo.errors import Unavailable, UsageError
+from tests.cli.running import environment, memtopo, shell
+
+M = "--machine=h200x2"
+
+
+def names(*arguments: str) -> list[str]:
+    return [source.name for source in collect(arguments)]
+
+
+@pytest.fixture
+def tree(folder: Path) -> Path:
+    """A folder with specs, other files, hidden ones, and links that lead around in circles."""
+    for name in ("a/x.yaml", "a/b/y.yml", "a/b/c/z.yaml", "a/notes.md", "a/.hidden.yaml", "a/.git/x.yaml", "x[1].yaml"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    for name in ("a/loop", "a/b/loop"):
+        (folder / name).symlink_to(folder / "a")
+    (folder / "a" / "gone.yaml").symlink_to("nowhere")
+    (folder / "a" / "self.yaml").symlink_to("self.yaml")
+    return folder
+
+
+IN_A = ["a/b/c/z.yaml", "a/b/y.yml", "a/gone.yaml", "a/self.yaml", "a/x.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("argument", "found"),
+    [
+        ("a", IN_A),
+        ("a/", IN_A),
+        (".", [*IN_A, "x[1].yaml"]),
+        ("a/loop", [f"a/loop/{name[2:]}" for name in IN_A]),
+        ("a/*.yaml", ["a/gone.yaml", "a/self.yaml", "a/x.yaml"]),
+        ("a/?.yaml", ["a/x.yaml"]),
+        ("a/[!x]*.yaml", ["a/gone.yaml", "a/self.yaml"]),
+        ("a/.*.yaml", ["a/.hidden.yaml"]),
+        ("**/*.yml", ["a/b/y.yml"]),
+        ("**/b/**/*.y*ml", ["a/b/c/z.yaml", "a/b/y.yml"]),
+        ("a/**", [*IN_A[:3], "a/notes.md", *IN_A[3:]]),
+        ("a/*/y.yml", ["a/b/y.yml"]),
+        ("a/b/../*.md", ["a/b/../notes.md"]),
+        ("./a/*.md", ["a/notes.md"]),
+        ("x[1].yaml", ["x[1].yaml"]),
+        ("nowhere.yaml", ["nowhere.yaml"]),
+    ],
+)
+def test_what_is_meant(tree: Path, argument: str, found: list[str]) -> None:
+    """A folder, a pattern and a path mean these files, sorted; hidden ones and links to folders are not gone into"""
+    assert names(argument) == found
+
+
+def test_from_the_root(tree: Path) -> None:
+    """A pattern may begin at the root"""
+    assert names(f"{tree}/**/*.yml") == [f"{tree}/a/b/y.yml"]
+
+
+def test_each_once(tree: Path) -> None:
+    """A file that is meant twice is read once, under its first name, where it was first meant"""
+    assert names("a/x.yaml", "-", "a", "./a/x.yaml", f"{tree}/a/x.yaml", "a/*.yaml", "-") == ["a/x.yaml", "-", *IN_A[:4]]
+
+
+@pytest.mark.parametrize("argument", ["*.yam", "**/no.yaml", "x[2].yaml", "a/**/*.md/x", "empty", "empty/**"])
+def test_nothing_is_meant(tree: Path, argument: str) -> None:
+    """A pattern or a folder with nothing to give ends the run with 3, though others have something"""
+    (tree / "empty").mkdir()
+    with pytest.raises(Unavailable):
+        collect(["a", argument])
+    said = memtopo("validate", tree / "a" / "x.yaml", tree / argument, M)
+    assert (said.status, said.out) == (3, "")
+    assert argument in said.err
+
+
+def test_no_name(folder: Path) -> None:
+    """An empty name is wrong usage"""
+    with pytest.raises(UsageError):
+        collect([""])
+
+
+def test_circles_end_soon(folder: Path) -> None:
+    """Folders that link to one another, and patterns made to try everything, take no time"""
+    deep = folder / "/".join("d" * 60)
+    deep.mkdir(parents=True)
+    (deep / "x.yaml").touch()
+    for place in (folder, deep):
+        for name in "abc":
+            (place / name).symlink_to(folder)
+    start = time.monotonic()
+    assert len(names("/".join(["**", "d*"] * 12) + "/**/*.yaml")) == 1
+    assert time.monotonic() - start < 5
+
+
+def test_deep_folders(folder: Path) -> None:
+    """However deep folders are, they are gone through"""
+    here = os.getcwd()
+    for _ in range(600):
+        os.mkdir("d")
+        os.chdir("d")
+    Path("x.yaml").touch()
+    os.chdir(here)
+    assert len(names("**/x.yaml")) == len(names(".")) == 1
+
+
+def test_pipes(folder: Path) -> None:
+    """A pipe that is named is waited for, and one that lies in a folder is an error at once"""
+    os.mkfifo(folder / "p.yaml")
+    start = time.monotonic()
+    said = memtopo("validate", folder, M)
+    assert said.status == 1
+    assert "p.yaml: error[MT001]" in said.out
+    assert time.monotonic() - start < 8
+    said = shell(f"memtopo validate <(sleep 1; cat {memtopo_good(folder)}) {M}")
+    assert said.status == 0, said
+
+
+def memtopo_good(folder: Path) -> Path:
+    path = folder / "good.txt"
+    path.write_text(
+        "memtopo: 1\nname: g\nranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\n"
+        "map: {r: [c]}\naccess: {r: {gpu0: rw}}\n"
+    )
+    return path
+
+
+def test_folders_that_cannot_be_read(folder: Path) -> None:
+    """A folder that cannot be looked into is named, and the others are gone through"""
+    (folder / "closed").mkdir(mode=0)
+    (folder / "open").mkdir()
+    (folder / "open" / "x.yaml").touch()
+    folder.chmod(0o755)
+    script = (
+        "import os; from memtopo.checking import collect; os.geteuid() or os.setuid(65534);"
+        "print(*(source.name for each in ('.', '**/*.yaml') for source in collect([each])))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["closed", "open/x.yaml"] * 2

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from memtopo.checking import check, collect
+from memtopo.errors import Unavailable
+from memtopo.render import junit as rendering
+from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
+from tests.ci.forms import junit, text
+from tests.machines import invented
+from tests.specs import ROOT
+
+
+def test_cases(checked: Checking) -> None:
+    """Each machine is a suite and each file a case in it, which fails where the spec does not fit"""
+    found = junit(text("junit", checked({"a.yaml": GOOD, "b.yaml": TWO_GPUS, "c.yaml": BAD}, "h100x1", "h200x2")))
+    assert (found.tests, found.failures, found.errors) == (6, 3, 0)
+    fared = {suite.name: {case.name: case.is_passed for case in suite} for suite in found}
+    assert fared == {
+        "h100x1": {"a.yaml": True, "b.yaml": False, "c.yaml": False},
+        "h200x2": {"a.yaml": True, "b.yaml": True, "c.yaml": False},
+    }
+    assert [(suite.tests, suite.failures) for suite in found] == [(3, 2), (3, 1)]
+
+
+def test_a_failure(checked: Checking) -> None:
+    """A failure has a sum as its message, the worst code as its type, and all faults with their lines as its text"""
+    (suite,) = junit(text("junit", checked({"specs/bad.yaml": BAD})))
+    (case,) = suite
+    (failure,) = case.result
+    assert (case.name, case.classname) == ("specs/bad.yaml", "memtopo.h200x2")
+    assert (failure.message, failure.type) == ("1 error, 1 warning", "MT301")
+    assert "specs/bad.yaml:4:31: error[MT301]" in failure.text
+    assert " 4 |   hot: {location: gpu0, size: 3MiB}" in failure.text
+    assert "warning[MT501]" in failure.text
+
+
+def test_warnings(checked: Checking) -> None:
+    """Warnings are a passing case's output, and with --strict its failure"""
+    for strict in (False, True):
+        (suite,) = junit(text("junit", checked({"x.yaml": WARNED}, strict=strict)))
+        (case,) = suite
+        assert case.is_passed != strict
+        assert ("MT501" in (case.system_out or "")) != strict
+
+
+def test_every_fault(folder: Path) -> None:
+    """Every wrong example can be written"""
+    found = junit(text("junit", check(collect([str(ROOT / "tests" / "bad")]), {"two": invented(2)})))
+    assert found.failures > 30
+
+
+def test_a_check_that_could_not_be_made() -> None:
+    """Where nothing could be checked there is one case, with the error"""
+    (suite,) = junit("\n".join(rendering.failure(Unavailable("no <GPU>", hint="a & b"))))
+    (case,) = suite
+    (error,) = case.result
+    assert (error.message, error.type, error.text) == ("no <GPU>", "exit 3", "no <GPU>\nhint: a & b")

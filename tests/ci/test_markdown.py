@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from memtopo.errors import Unavailable
+from memtopo.render import markdown as rendering
+from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
+from tests.ci.forms import markdown, text
+
+
+def test_a_page(checked: Checking) -> None:
+    """A page has a table of specs and machines, those that do not fit first, and the faults with their lines"""
+    files = {"a.yaml": GOOD, "b|c.yaml": TWO_GPUS, "d.yaml": BAD}
+    rows, (fence,) = markdown(text("markdown", checked(files, "h100x1", "h200x2")))
+    assert rows == [
+        ["spec", "h100x1", "h200x2"],
+        ["b|c.yaml", "1 error", "ok"],
+        ["d.yaml", "1 error, 1 warning", "1 error, 1 warning"],
+        ["a.yaml", "ok", "ok"],
+    ]
+    assert "d.yaml:4:31: error[MT301]" in fence
+    assert " 4 |   hot: {location: gpu0, size: 3MiB}" in fence
+
+
+def test_nothing_wrong(checked: Checking) -> None:
+    """Where nothing is wrong there is the table alone"""
+    assert markdown(text("markdown", checked({"a.yaml": GOOD}))) == ([["spec", "h200x2"], ["a.yaml", "ok"]], [])
+
+
+def test_it_is_not_endless(checked: Checking) -> None:
+    """Of hundreds of files and faults the first are shown, and how many are not"""
+    page = text("markdown", checked({f"{number}.yaml": BAD for number in range(300)}))
+    rows, (fence,) = markdown(page)
+    assert len(rows) == rendering.MOST_ROWS + 1
+    assert len(fence.splitlines()) == rendering.MOST_LINES
+    assert "100 more files are not shown" in page
+    assert len(page) < 65_536
+
+
+def test_a_check_that_could_not_be_made() -> None:
+    """Where nothing could be checked, the page says why"""
+    page = "\n".join(rendering.failure(Unavailable("no <GPU>", hint="use --machine")))
+    assert markdown(page) == ([], [])
+    assert "**error:** no &#60;GPU&#62;" in page

@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memtopo.checking import check, collect
+from memtopo.codes import CODES
+from memtopo.errors import Unavailable
+from memtopo.render import sarif as rendering
+from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
+from tests.ci.forms import sarif, text
+from tests.machines import invented
+from tests.specs import ROOT
+
+
+def test_a_fault(checked: Checking) -> None:
+    """A result has its rule, its level, what to do, and its place in lines and columns from 1, counted in characters"""
+    run = sarif(text("sarif", checked({"specs/bad.yaml": BAD.replace("name: bad", "name: bad  # ä世😀")})))
+    assert run["columnKind"] == "unicodeCodePoints"
+    first, second = run["results"]
+    assert (first["ruleId"], first["level"], second["level"]) == ("MT301", "error", "warning")
+    assert run["tool"]["driver"]["rules"][first["ruleIndex"]]["id"] == "MT301"
+    assert "help: write 2MiB or 4MiB, or 'round: up'" in first["message"]["text"].splitlines()
+    (location,) = first["locations"]
+    assert location["physicalLocation"] == {
+        "artifactLocation": {"uri": "specs/bad.yaml", "uriBaseId": "%SRCROOT%"},
+        "region": {"startLine": 4, "startColumn": 31, "endLine": 4, "endColumn": 35},
+    }
+
+
+def test_characters_are_counted(checked: Checking) -> None:
+    """Columns count code points: neither bytes nor the halves of UTF-16"""
+    run = sarif(text("sarif", checked({"x.yaml": GOOD.replace("name: good", 'name: good\n"😀": {ä: 1}')})))
+    assert run["results"][0]["locations"][0]["physicalLocation"]["region"]["endColumn"] == 4
+
+
+def test_every_rule(folder: Path) -> None:
+    """For every wrong example the log fits the standard's schema, and every rule that it names is explained"""
+    run = sarif(text("sarif", check(collect([str(ROOT / "tests" / "bad")]), {"two": invented(2, peers=False)})))
+    rules = run["tool"]["driver"]["rules"]
+    assert {rule["id"] for rule in rules} == {result["ruleId"] for result in run["results"]}
+    assert {code for code in CODES if code >= "MT1"} <= {rule["id"] for rule in rules}
+    for rule in rules:
+        assert rule["shortDescription"]["text"] == CODES[rule["id"]].title
+        assert len(rule["help"]["text"]) > 40
+        assert "```yaml" in rule["help"]["markdown"]
+        assert "`" not in rule["help"]["text"]
+
+
+def test_related_places(checked: Checking) -> None:
+    """Where a fault speaks of a second place, that is a related location with its words"""
+    run = sarif(text("sarif", checked({"x.yaml": GOOD + "name: again\n"})))
+    (result,) = run["results"]
+    (related,) = result["relatedLocations"]
+    assert related["message"]["text"] == "first given here"
+    assert related["physicalLocation"]["region"]["startLine"] == 2
+
+
+def test_a_file_without_text(checked: Checking, folder: Path) -> None:
+    """What is wrong with a whole file is a result at its first line, since code scanning asks for a line"""
+    found = check(collect(["nowhere.yaml"]), {"one": invented(1)})
+    (result,) = sarif(text("sarif", found))["results"]
+    assert result["ruleId"] == "MT001"
+    assert result["locations"][0]["physicalLocation"]["region"] == {"startLine": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "uri"),
+    [
+        ("a b%.yaml", "a%20b%25.yaml"),
+        ("ä#.yaml", "%C3%A4%23.yaml"),
+        ("-", "-"),
+        ("a:b.yaml", "a%3Ab.yaml"),
+        ("a/../b.yaml", "b.yaml"),
+        ("\udcff.yaml", "%FF.yaml"),
+    ],
+)
+def test_names(folder: Path, name: str, uri: str) -> None:
+    """Names are relative URIs from the top, whatever is in them"""
+    (folder / "a").mkdir()
+    (result,) = sarif(text("sarif", check(collect([f"./{name}"]), {"one": invented(1)})))["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": uri, "uriBaseId": "%SRCROOT%"}
+
+
+def test_files_elsewhere(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A file outside of the repository has its whole path"""
+    other = tmp_path_factory.mktemp("other") / "x.yaml"
+    (result,) = sarif(text("sarif", check(collect([str(other)]), {"one": invented(1)})))["results"]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": f"file://{other}"}
+
+
+@pytest.mark.parametrize("variable", ["GITHUB_WORKSPACE", "CI_PROJECT_DIR"])
+def test_the_top_of_the_repository(
+    checked: Checking, folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """In a CI's folder names are counted from the top of the checkout, from wherever memtopo was started"""
+    found = checked({"specs/x.yaml": BAD})
+    (folder / "specs").mkdir(exist_ok=True)
+    monkeypatch.chdir(folder / "specs")
+    monkeypatch.setenv(variable, str(folder))
+    found = check(collect(["x.yaml"]), {"one": invented(1)})
+    for result in sarif(text("sarif", found))["results"]:
+        assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "specs/x.yaml"
+
+
+def test_fingerprints(checked: Checking) -> None:
+    """A fault is known again when lines come before it, and no two have the same mark"""
+    before = sarif(text("sarif", checked({"x.yaml": BAD})))["results"]
+    after = sarif(text("sarif", checked({"x.yaml": "# new\n\n" + BAD})))["results"]
+    marks = [result["partialFingerprints"]["memtopoFault/v1"] for result in before]
+    assert marks == [result["partialFingerprints"]["memtopoFault/v1"] for result in after]
+    assert len(set(marks)) == len(marks) == 2
+
+
+def test_equal_faults(checked: Checking) -> None:
+    """Faults that are alike in everything but their place have marks of their own"""
+    run = sarif(text("sarif", checked({"x.yaml": GOOD + "name: a\nname: b\n"})))
+    marks = [result["partialFingerprints"]["memtopoFault/v1"] for result in run["results"]]
+    assert len(set(marks)) == len(marks) == 2
+
+
+def test_machines(checked: Checking) -> None:
+    """A fault of several machines is one result, with those that it is on where it is not on all"""
+    run = sarif(text("sarif", checked({"x.yaml": TWO_GPUS, "y.yaml": BAD}, "h100x1", "h200x2")))
+    assert [result["ruleId"] for result in run["results"]] == ["MT401", "MT301", "MT501"]
+    assert "note: only on h100x1" in run["results"][0]["message"]["text"]
+    assert "only on" not in run["results"][1]["message"]["text"]
+
+
+def test_how_it_ended(checked: Checking) -> None:
+    """The log tells whether memtopo could do its work, and its exit status"""
+    (good,) = sarif(text("sarif", checked({"x.yaml": GOOD})))["invocations"]
+    (bad,) = sarif(text("sarif", checked({"x.yaml": BAD})))["invocations"]
+    assert good == {"executionSuccessful": True, "exitCode": 0}
+    assert bad == {"executionSuccessful": True, "exitCode": 1}
+    run = sarif("\n".join(rendering.failure(Unavailable("no GPU", hint="buy one"))))
+    (failed,) = run["invocations"]
+    assert (failed["executionSuccessful"], failed["exitCode"], run["results"]) == (False, 3, [])
+    assert failed["toolExecutionNotifications"][0]["message"]["text"] == "no GPU\nhint: buy one"

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.ci import forms
+from tests.ci.conftest import BAD, GOOD
+from tests.cli.running import Said, memtopo
+
+KINDS = ("good", "bad", "latin", "utf16", "gone", "loop", "null", "empty", "folder-link", "conflict")
+TEXTS = {
+    "good": GOOD.encode(),
+    "bad": BAD.encode(),
+    "latin": GOOD.encode() + "# größer\n".encode("latin-1"),
+    "utf16": GOOD.encode("utf-16"),
+    "null": GOOD.encode() + b"\0",
+    "empty": b"",
+    "conflict": b"<<<<<<< a\n" + GOOD.encode(),
+}
+READ = {"good": "ok", "bad": "MT301"}
+CODES = {
+    "bad": {"MT301", "MT501"},
+    "latin": {"MT003"},
+    "utf16": {"MT003"},
+    "gone": {"MT001"},
+    "loop": {"MT001"},
+    "null": {"MT004"},
+    "empty": {"MT010"},
+    "folder-link": {"MT001"},
+    "conflict": {"MT005"},
+}
+
+
+@pytest.fixture(scope="module")
+def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A thousand files in a tree, of which a tenth is right."""
+    top = tmp_path_factory.mktemp("thousand")
+    for number in range(1000):
+        kind = KINDS[number % len(KINDS)]
+        path = top / str(number % 7) / "deep" / f"{number:04}-{kind}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if kind in TEXTS:
+            path.write_bytes(TEXTS[kind])
+        else:
+            path.symlink_to({"gone": "nowhere", "loop": path.name, "folder-link": "/"}[kind])
+    return top
+
+
+@pytest.fixture(scope="module")
+def said(thousand: Path) -> Said:
+    """What is said of them, with reports in every form that a program reads."""
+    reports = [f"--report={form}={thousand}/out.{form}" for form in ("sarif", "junit", "gitlab", "github", "concise")]
+    return memtopo("validate", thousand / "*/**/*.yaml", "-m", "h200x2", "--json", *reports)
+
+
+def kind(file: str) -> str:
+    return Path(file).stem.split("-", 1)[1]
+
+
+def test_every_file_is_named(said: Said) -> None:
+    """Of a thousand files every one has its result, whatever is wrong with the others, and those that are right are ok"""
+    found = forms.diagnostics(said.out)
+    assert said.status == 1
+    assert len({result["file"] for result in found["results"]}) == len(found["results"]) == 1000
+    assert all(result["ok"] == (kind(result["file"]) == "good") for result in found["results"])
+
+
+def test_each_has_its_fault(said: Said) -> None:
+    """Every file that is wrong is told with its own fault"""
+    faults: dict[str, set[str]] = {}
+    for fault in forms.diagnostics(said.out)["diagnostics"]:
+        faults.setdefault(fault["file"], set()).add(fault["code"])
+    assert len(faults) == 900
+    assert all(codes == CODES[kind(file)] for file, codes in faults.items())
+
+
+def test_every_form(said: Said, thousand: Path) -> None:
+    """Every report names all that are wrong, and each fits its format"""
+    del said
+    files = {form: (thousand / f"out.{form}").read_text() for form in ("sarif", "junit", "gitlab", "github", "concise")}
+    uris = {
+        result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        for result in forms.sarif(files["sarif"])["results"]
+    }
+    suites = forms.junit(files["junit"])
+    assert (len(uris), suites.tests, suites.failures) == (900, 1000, 900)
+    assert len({entry["location"]["path"] for entry in forms.gitlab(files["gitlab"])}) == 900
+    assert len({command.properties["file"] for command in forms.github(files["github"])}) == 900
+    assert len(files["concise"].splitlines()) == 1000
+
+
+def test_a_folder_is_the_same(thousand: Path, said: Said) -> None:
+    """A folder and a pattern mean the same files; links to folders are no files of a folder"""
+    found = forms.diagnostics(memtopo("validate", thousand, "-m", "h200x2", "--json").out)
+    names = {result["file"] for result in found["results"]}
+    every = {result["file"] for result in forms.diagnostics(said.out)["results"]}
+    assert names == {file for file in every if kind(file) != "folder-link"}
