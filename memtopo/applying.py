@@ -9,7 +9,8 @@ from memtopo import proof
 from memtopo.diagnostics import Path
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
-from memtopo.executor import Execution, Interrupted, Observation, StepFailed, Teardown
+from memtopo.errors import InternalError, MemtopoError
+from memtopo.executor import Execution, Observation, StepFailed, Stopped, Teardown
 from memtopo.geometry import Geometry
 from memtopo.picture import Picture
 from memtopo.planner import Plan, contents
@@ -53,58 +54,50 @@ class Job:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class _Run:
-    checks: Checks | None = None
-    failure: StepFailed | None = None
-    interrupted: bool = False
-    held_ledger: dict[str, int] = field(default_factory=dict)
-    held: Observation | None = None
-
-
 def apply(job: Job, ledger: Ledger, *, progress: Progress | None = None, stop: Callable[[], int] = lambda: 0) -> Report:
     """Build a plan, check it and take it down. `stop` answers the number of the signal that asks to stop, or 0.
 
-    Never raises for what the driver answers: the report says it. The ledger wraps the driver and is empty before.
+    Never raises for what goes wrong on the way: the report says it. The ledger wraps the driver and is empty before.
     """
-    before = ledger.counts()
-    execution = Execution(job.plan, ledger, progress=progress, stop=lambda: bool(stop()))
-    run = _Run()
+    run = _Run(Execution(job.plan, ledger, progress=progress, stop=lambda: bool(stop())), ledger)
     try:
-        execution.build()
+        run.execution.build()
         run.held_ledger = ledger.counts()
-        run.held = execution.observe()
-        run.checks = _look(job, execution)
+        run.held = run.execution.observe()
+        _look(job, run)
     except StepFailed as failure:
         run.failure = failure
-    except Interrupted:
-        run.interrupted = True
+    except Stopped:
+        run.stopped = True
     finally:
-        teardown = execution.take_down()
-    if run.failure is None and teardown.failures:
-        run.failure = teardown.failures[0]
-    left = _left(execution, run, teardown, before, ledger.counts())
-    return _report(job, execution, run, teardown, left, stop())
+        run.teardown = run.execution.take_down()
+    if run.failure is None and run.teardown.failures:
+        run.failure = run.teardown.failures[0]
+    return _report(job, run, run.teardown, stop())
 
 
-def _look(job: Job, execution: Execution) -> Checks:
-    with execution.timed("check", len(job.plan.steps)):
-        counter = _Counter()
-        counter.take(execution.check())
-        proven = proof.prepare(contents(job.geometry), execution.layout)
+def _look(job: Job, run: _Run) -> None:
+    execution = run.execution
+    with execution.timed("check", len(job.plan.steps)) as meter:
         try:
-            proof.write(proven, execution.driver, execution.layout, execution.stop_here)
-            counter.take(proof.read(proven, execution.driver, execution.layout, execution.stop_here))
-        except DriverError as error:
-            if not counter.different:
-                raise StepFailed(None, "proof by bytes", error) from error
-            # What was found before says why; bytes cannot be looked at where the access is not as declared.
-            unseen = proven.windows - counter.looked_at("bytes")
-            counter.not_checked("bytes", unseen, f"the driver said {error.message}")
-            return counter.checks()
-        if proven.unseen:
-            counter.not_checked("bytes", proven.unseen, "no device may write them")
-        return counter.checks()
+            run.counter.take(execution.check())
+            _prove(job, run)
+        finally:
+            meter.steps = execution.checked
+
+
+def _prove(job: Job, run: _Run) -> None:
+    execution = run.execution
+    proven = proof.prepare(contents(job.geometry), execution.layout)
+    try:
+        proof.write(proven, execution.driver, execution.layout, execution.stop_here)
+        run.counter.take(proof.read(proven, execution.driver, execution.layout, execution.stop_here))
+    except DriverError as error:
+        unseen = proven.windows - run.counter.looked_at("bytes")
+        run.counter.not_checked("bytes", unseen, f"the driver said {error.message}")
+        raise StepFailed(None, "proof by bytes", error) from error
+    if proven.unseen:
+        run.counter.not_checked("bytes", proven.unseen, "no device may write them, or read them there")
 
 
 class _Counter:
@@ -116,6 +109,10 @@ class _Counter:
 
     def looked_at(self, aspect: str) -> int:
         return self._looked.get(aspect, [0])[0]
+
+    @property
+    def empty(self) -> bool:
+        return not self._looked
 
     def take(self, findings: Iterator[Finding]) -> None:
         looked = self._looked
@@ -150,17 +147,33 @@ def _words(value: object) -> str:
     return value[:16].hex(" ", 4) if isinstance(value, bytes) else str(value)
 
 
-def _left(
-    execution: Execution, run: _Run, teardown: Teardown, before: dict[str, int], after: dict[str, int]
-) -> Left | None:
-    if execution.before is None or teardown.after is None:
+@dataclass(slots=True)
+class _Run:
+    """What is known of a run while it goes on."""
+
+    execution: Execution
+    ledger: Ledger
+    before: dict[str, int] = field(init=False)
+    counter: _Counter = field(default_factory=_Counter)
+    failure: StepFailed | None = None
+    stopped: bool = False
+    held_ledger: dict[str, int] = field(default_factory=dict)
+    held: Observation | None = None
+    teardown: Teardown | None = None
+
+    def __post_init__(self) -> None:
+        self.before = self.ledger.counts()
+
+
+def _left(run: _Run, teardown: Teardown) -> Left | None:
+    before, held, after = run.execution.before, run.held, teardown.after
+    if before is None or after is None:
         return None
-    held = run.held or execution.before
     memory = tuple(
-        DeviceMemory(f"gpu{device}", free, held.free.get(device, free), teardown.after.free[device])
-        for device, free in execution.before.free.items()
+        DeviceMemory(f"gpu{device}", free, held.free[device] if held else None, after.free[device])
+        for device, free in before.free.items()
     )
-    return Left(before, run.held_ledger, after, execution.before.fds, teardown.after.fds, memory)
+    return Left(run.before, run.held_ledger, run.ledger.counts(), before.fds, after.fds, memory)
 
 
 def _leaks(job: Job, teardown: Teardown, left: Left | None, ledger: Ledger) -> tuple[Leak, ...]:
@@ -173,10 +186,9 @@ def _leaks(job: Job, teardown: Teardown, left: Left | None, ledger: Ledger) -> t
     return tuple(leaks)
 
 
-def _report(job: Job, execution: Execution, run: _Run, teardown: Teardown, left: Left | None, signal: int) -> Report:
-    ledger = execution.driver
-    assert isinstance(ledger, Ledger)
-    leaks = _leaks(job, teardown, left, ledger)
+def _report(job: Job, run: _Run, teardown: Teardown, signal: int) -> Report:
+    left = _left(run, teardown)
+    leaks = _leaks(job, teardown, left, run.ledger)
     outcome, exit_code = _outcome(run, leaks, signal)
     return Report(
         name=job.plan.name,
@@ -185,8 +197,8 @@ def _report(job: Job, execution: Execution, run: _Run, teardown: Teardown, left:
         outcome=outcome,
         exit_code=exit_code,
         plan=job.plan.summary(job.picture, job.warnings),
-        times=tuple(execution.times),
-        checks=run.checks,
+        times=tuple(run.execution.times),
+        checks=None if run.counter.empty else run.counter.checks(),
         failure=_failure(run.failure, job) if run.failure else None,
         leaks=leaks,
         left=left,
@@ -197,20 +209,24 @@ def _report(job: Job, execution: Execution, run: _Run, teardown: Teardown, left:
 def _outcome(run: _Run, leaks: tuple[Leak, ...], signal: int) -> tuple[str, int]:
     if leaks:
         return "leaked", 5
-    if run.failure:
-        return "failed", 4
-    if run.interrupted:
+    if run.stopped:
         return "interrupted", 128 + signal
-    if run.checks and run.checks.different:
+    if run.counter.different:
+        # A query that fails later may well fail because of it; the report says both.
         return "different", 6
+    if run.failure:
+        expected = isinstance(run.failure.error, (MemtopoError, OSError, MemoryError))
+        return "failed", 4 if expected and not isinstance(run.failure.error, InternalError) else 70
     return "ok", 0
 
 
 def _failure(failed: StepFailed, job: Job) -> Failure:
     path = failed.step.path if failed.step else ()
     error = failed.error
-    hint = _HINTS.get(error.name)
-    return Failure(failed.doing, f"{error.call}: {error.name}", error.reason, path, job.place(path), hint)
+    if isinstance(error, DriverError):
+        hint = _HINTS.get(error.name)
+        return Failure(failed.doing, f"{error.call}: {error.name}", error.reason, path, job.place(path), hint)
+    return Failure(failed.doing, f"{type(error).__name__}: {error}", None, path, job.place(path))
 
 
 def _notes(left: Left | None) -> Iterator[str]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class MemtopoError(Exception):
-    """An error that memtopo can name; shown as `memtopo: error: …` and, where there is one, `memtopo: hint: …`.
+    """An error that memtopo can name, shown as `memtopo: error: …` and, where there is one, `memtopo: hint: …`.
 
+    `details` are lines shown between the two.
     `message` is lower case, without a full stop, and names the thing at fault first.
     """
 
     exit_code = 70
 
-    def __init__(self, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, details: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.details = tuple(details)
 
 
 class UsageError(MemtopoError):

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError
-from memtopo.errors import MemtopoError
 from memtopo.layout import Layout, current
 from memtopo.pause import collector_paused
 from memtopo.planner import Plan
@@ -21,20 +19,16 @@ STRIDE = 256
 """Steps between two calls of the progress hooks."""
 
 
-class StepFailed(MemtopoError):
-    """A driver call of a plan failed; `step` is None where it was one that belongs to no step."""
+class StepFailed(Exception):
+    """Something failed, mostly a driver call; `step` is None where it belongs to no step."""
 
-    exit_code = 4
-
-    def __init__(self, step: Step | None, doing: str, error: DriverError) -> None:
-        super().__init__(f"{doing}: {error.message}")
+    def __init__(self, step: Step | None, doing: str, error: Exception) -> None:
+        super().__init__(f"{doing}: {error}")
         self.step, self.doing, self.error = step, doing, error
 
 
-class Interrupted(MemtopoError):
+class Stopped(Exception):
     """Somebody asked to stop."""
-
-    exit_code = 130
 
 
 @dataclass(slots=True)
@@ -47,7 +41,7 @@ class Meter:
 class Execution:
     """One plan on one driver: `build`, `check`, `take_down`. State is the layout and the list of steps done.
 
-    `stop` is asked between steps; where it answers true, `Interrupted` is raised. Only building and checking can be
+    `stop` is asked between steps; where it answers true, `Stopped` is raised. Only building and checking can be
     interrupted, never the teardown.
     """
 
@@ -60,35 +54,36 @@ class Execution:
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.plan, self.driver, self.stop = plan, driver, stop
-        self.progress = progress or Progress()
+        self.progress = _Careful(progress or Progress())
         self.layout = Layout()
         self.done: list[Step] = []
         self.times: list[PhaseTime] = []
         self.before: Observation | None = None
+        self.checked = 0
 
     def build(self) -> None:
-        """Do every step. Raises `StepFailed` or `Interrupted`; what was done until then waits for `take_down`."""
+        """Do every step. Raises `StepFailed` or `Stopped`; what was done until then waits for `take_down`."""
         for phase, steps in self.plan.phases:
+            if phase is not Phase.OPEN and self.before is None:
+                self.before = self.observe("before building")
             before = len(self.done)
             with self.timed(phase, len(steps)) as meter, collector_paused():
                 try:
                     self._build(steps)
                 finally:
                     meter.steps = len(self.done) - before
-            if phase is Phase.OPEN:
-                self.before = self._observe("before building")
-        if self.before is None:
-            self.before = self._observe("before building")
 
     def check(self) -> Iterator[Finding]:
-        """What the driver says of every step, wanted and seen. Raises `StepFailed` or `Interrupted`."""
-        for count, step in enumerate(self.plan.steps):
+        """What the driver says of every step, wanted and seen. Raises `StepFailed` or `Stopped`."""
+        self.checked = 0
+        for step in self.plan.steps:
             self.stop_here()
             try:
                 yield from step.check(self.driver, self.layout)
-            except DriverError as error:
+            except Exception as error:
                 raise StepFailed(step, f"check of {step.verb} {step.reading().subject}", error) from error
-            if count % STRIDE == 0:
+            self.checked += 1
+            if self.checked % STRIDE == 0:
                 self.progress.advance(STRIDE)
 
     def take_down(self) -> Teardown:
@@ -97,7 +92,7 @@ class Execution:
         steps = list(reversed(self.done))
         opened = [step for step in steps if step.phase is Phase.OPEN]
         with self.timed("take down", len(steps)), collector_paused():
-            for count, step in enumerate(steps[: len(steps) - len(opened)]):
+            for count, step in enumerate(steps[: len(steps) - len(opened)], 1):
                 teardown.undo(step)
                 if count % STRIDE == 0:
                     self.progress.advance(STRIDE)
@@ -109,14 +104,17 @@ class Execution:
         self.progress.end()
         return teardown
 
-    def observe(self) -> Observation:
+    def observe(self, when: str = "while held") -> Observation:
         """File descriptors and free memory as they are now. Raises `StepFailed`."""
-        return self._observe("while held")
+        try:
+            return Observation(self.driver, self.layout)
+        except Exception as error:
+            raise StepFailed(None, f"free memory {when}", error) from error
 
     def stop_here(self) -> None:
-        """Raise `Interrupted` where somebody asked to stop."""
+        """Raise `Stopped` where somebody asked to stop."""
         if self.stop():
-            raise Interrupted("interrupted")
+            raise Stopped
 
     @contextmanager
     def timed(self, phase: str, steps: int) -> Iterator[Meter]:
@@ -131,23 +129,39 @@ class Execution:
 
     def _build(self, steps: tuple[Step, ...]) -> None:
         driver, layout, done, stop = self.driver, self.layout, self.done, self.stop
-        for count, step in enumerate(steps):
+        for count, step in enumerate(steps, 1):
             if stop():
-                raise Interrupted("interrupted")
+                raise Stopped
             # Noted first: an undo without its do changes nothing, but a do that was not noted would stay for ever.
             done.append(step)
             try:
                 step.do(driver, layout)
-            except DriverError as error:
+            except Exception as error:
                 raise StepFailed(step, f"{step.verb} {step.reading().subject}", error) from error
-            if count % STRIDE == STRIDE - 1:
+            if count % STRIDE == 0:
                 self.progress.advance(STRIDE)
 
-    def _observe(self, when: str) -> Observation:
+
+class _Careful(Progress):
+    """Progress that cannot hurt the run: hooks that raise are not called again."""
+
+    def __init__(self, hooks: Progress) -> None:
+        self._hooks = hooks
+
+    def phase(self, name: str, steps: int) -> None:
+        self._call(lambda: self._hooks.phase(name, steps))
+
+    def advance(self, steps: int) -> None:
+        self._call(lambda: self._hooks.advance(steps))
+
+    def end(self) -> None:
+        self._call(self._hooks.end)
+
+    def _call(self, hook: Callable[[], None]) -> None:
         try:
-            return Observation(self.driver, self.layout)
-        except DriverError as error:
-            raise StepFailed(None, f"free memory {when}", error) from error
+            hook()
+        except Exception:  # noqa: BLE001 somebody else's code, in the middle of a teardown perhaps
+            self._hooks = Progress()
 
 
 class Observation:
@@ -167,14 +181,14 @@ class Teardown:
     def __init__(self, driver: Driver, layout: Layout) -> None:
         self._driver, self._layout = driver, layout
         self._held: dict[str | None, int] = {}
-        self._leaks: list[tuple[Step, str, DriverError, list[str]]] = []
+        self._leaks: list[tuple[Step, str, Exception, list[str]]] = []
         self.failures: list[StepFailed] = []
         self.after: Observation | None = None
 
     @property
     def leaks(self) -> tuple[Leak, ...]:
         """Each thing that stayed by its own fault, with those that had to stay because of it."""
-        return tuple(Leak(thing, error.message, tuple(stays), step.path) for step, thing, error, stays in self._leaks)
+        return tuple(Leak(thing, str(error), tuple(stays), step.path) for step, thing, error, stays in self._leaks)
 
     def undo(self, step: Step) -> None:
         """Undo one step, unless something that could not be undone stands in it."""
@@ -183,17 +197,17 @@ class Teardown:
             return
         try:
             step.undo(self._driver, self._layout)
-        except DriverError as error:
+        except Exception as error:  # noqa: BLE001 whatever it is, the other steps are still to be undone
             self._keep(step, step.thing(), error)
 
     def observe(self) -> None:
         """Look at file descriptors and free memory once more, while the contexts still exist."""
         try:
             self.after = Observation(self._driver, self._layout)
-        except DriverError as error:
+        except Exception as error:  # noqa: BLE001 likewise
             self.failures.append(StepFailed(None, "free memory after taking down", error))
 
-    def _keep(self, step: Step, thing: str | None, error: DriverError) -> None:
+    def _keep(self, step: Step, thing: str | None, error: Exception) -> None:
         if thing is None:
             self.failures.append(StepFailed(step, f"{step.verb} {step.reading().subject}", error))
             return

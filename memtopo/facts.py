@@ -51,8 +51,9 @@ def read(
 
 
 def anonymous(machine: Machine) -> Machine:
-    """The machine without what names this very one: UUIDs, bus ids and the host's name."""
-    devices = [device.model_copy(update={"uuid": None, "bus_id": None}) for device in machine.devices]
+    """The machine without what names this very one, or this very moment: UUIDs, bus ids, the host, free memory."""
+    unknown = {"uuid": None, "bus_id": None, "free_bytes": None}
+    devices = [device.model_copy(update=unknown) for device in machine.devices]
     return changed(machine, devices=devices, host_name=None)
 
 

@@ -26,8 +26,8 @@ class Layout:
     chunks: dict[str, int] = field(default_factory=dict)
     mappings: dict[int, str] = field(default_factory=dict)
     """Addresses of mappings, each with the label of its chunk."""
-    retained: dict[int, int] = field(default_factory=dict)
-    """References that a check took of the chunks at these addresses, and has not given back yet."""
+    retained: dict[str, int] = field(default_factory=dict)
+    """References that a check took, by the label of the chunk that it expected, until they are given back."""
 
 
 @contextmanager

@@ -169,16 +169,17 @@ def load(name: str) -> Machine:
 
 
 def _trusted(facts: dict[str, Any]) -> Machine:
-    """A shipped machine, which a test has validated: building the validator takes longer than all else that reads it."""
-    devices = [Device.model_construct(**_tupled(each) | {"memory": _memory(each["memory"])}) for each in facts["devices"]]
+    """A shipped machine, which a test has validated: building the validator takes longer than all else."""
+    devices = [_device(each) for each in facts["devices"]]
     peers = [[peer and Peer.model_construct(**peer) for peer in row] for row in facts["peers"]]
     host = {place: _memory(memory) for place, memory in facts["host"].items()}
     driver = DriverFacts.model_construct(**facts["driver"])
     return Machine.model_construct(**facts | {"driver": driver, "devices": devices, "peers": peers, "host": host})
 
 
-def _tupled(device: dict[str, Any]) -> dict[str, Any]:
-    return device | {"compute_capability": tuple(device["compute_capability"])}
+def _device(device: dict[str, Any]) -> Device:
+    read = {"compute_capability": tuple(device["compute_capability"]), "memory": _memory(device["memory"])}
+    return Device.model_construct(**device | read)
 
 
 def _memory(memory: dict[str, Any]) -> Memory:

@@ -33,7 +33,7 @@ class Window:
 
 @dataclass(slots=True)
 class Proof:
-    """What is to be written and read, by device; `unseen` mappings are not looked at: no copy may write them."""
+    """What is to be written and read, by device; `unseen` windows are not: no copy may make them."""
 
     writes: dict[int, list[Window]] = field(default_factory=dict)
     reads: dict[int, list[Window]] = field(default_factory=dict)
@@ -74,11 +74,14 @@ def write(proof: Proof, driver: Driver, layout: Layout, stop: Callable[[], None]
 def read(proof: Proof, driver: Driver, layout: Layout, stop: Callable[[], None]) -> Iterator[Finding]:
     """Read the patterns back through every mapping, by every device that may. Raises `DriverError`."""
     for device, windows in proof.reads.items():
+        seen = []
         with current(driver, layout.contexts[device]):
             for window in windows:
                 stop()
-                seen = driver.memcpy_dtoh(window.address, len(window.expected))
-                yield Finding("bytes", window.subject, window.expected, seen, window.path)
+                seen.append(driver.memcpy_dtoh(window.address, len(window.expected)))
+        # Not within: whoever takes the findings must not do so with a context that is not its own.
+        for window, data in zip(windows, seen, strict=True):
+            yield Finding("bytes", window.subject, window.expected, data, window.path)
 
 
 def _prepare(proof: Proof, chunk: Contents, seed: int, layout: Layout) -> None:
@@ -86,7 +89,7 @@ def _prepare(proof: Proof, chunk: Contents, seed: int, layout: Layout) -> None:
     patterns = [(offset, pattern(seed & 0xFFFFFFFF, offset, WINDOW)) for offset in offsets]
     writer = next(_who(chunk, Access.RW), None)
     readers = list(_who(chunk, Access.R)) if writer else []
-    proof.unseen += len(chunk.seen_at) - len({sight[1:] for sight in readers})
+    proof.unseen += len(patterns) * (len(chunk.seen_at) - len({sight[1:] for sight in readers}))
     if writer:
         proof.writes.setdefault(writer[0], []).extend(_windows(chunk, writer, patterns, layout))
     for reader in readers:

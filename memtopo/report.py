@@ -136,7 +136,7 @@ class DeviceMemory:
 
     device: str
     before: int
-    held: int
+    held: int | None
     after: int
 
 

@@ -7,19 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import ndiff
+from difflib import unified_diff
+from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from memtopo.errors import MemtopoError
+from memtopo.geometry import Geometry
 from memtopo.machine import Machine
+from memtopo.planner import Plan, contents
 from memtopo.report import MachineLine, PlanSummary, Row
-from memtopo.units import rounded
+from memtopo.source import read_text
+from memtopo.units import exact
+from memtopo.validation import validate
 
-MARKER = "memtopo_plan"
+MARKER = b'"memtopo_plan"'
+LARGEST_FILE = 256 << 20
 SHOWN = 20
 """Changes that a message names."""
+
+_AGAIN = "make it again with 'memtopo plan SPEC -o FILE'"
 
 
 class Stale(MemtopoError):
@@ -53,13 +61,24 @@ class SavedPlan:
     facts: Machine
 
 
-def is_saved(text: str) -> bool:
-    """Whether a text is a saved plan rather than a spec."""
-    start = text[:64].lstrip()
-    return start.startswith("{") and f'"{MARKER}"' in start
+def open_saved(name: str) -> SavedPlan | None:
+    """The saved plan in a file; None where the file is something else, or cannot be read.
+
+    Raises `Unreadable` where it is damaged or of another version.
+    """
+    try:
+        if not Path(name).is_file():
+            return None
+        with open(name, "rb") as file:  # noqa: PTH123 as everywhere: a name that is no path is no error here
+            start = file.read(256)
+            if not (start.lstrip().startswith(b"{") and MARKER in start):
+                return None
+            return read(start + file.read(LARGEST_FILE), name)
+    except (OSError, ValueError):
+        return None
 
 
-def read(text: str, name: str) -> SavedPlan:
+def read(text: bytes, name: str) -> SavedPlan:
     """A saved plan from JSON. Raises `Unreadable` where it is damaged or of another version."""
     try:
         return TypeAdapter(SavedPlan).validate_json(text)
@@ -67,28 +86,37 @@ def read(text: str, name: str) -> SavedPlan:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         told = f"saved plan {name!r} is damaged: {where or 'it'}: {first['msg'].lower()}"
-        raise Unreadable(told, hint="make it again with 'memtopo plan SPEC -o FILE'") from error
+        raise Unreadable(told, hint=_AGAIN) from error
 
 
-def compare(saved: SavedPlan, name: str, now: PlanSummary) -> None:
-    """Raise `Stale`, with what changed, where planning the same text again gives another plan."""
-    changed = [line for line in ndiff(list(_lines(saved.plan)), list(_lines(now))) if line[0] in "+-"]
-    if changed:
-        more = [f"… and {len(changed) - SHOWN} more"] if len(changed) > SHOWN else []
-        told = "\n  ".join([f"the saved plan {name!r} does not hold on this machine:", *changed[:SHOWN], *more])
-        raise Stale(told, hint="look at the new plan, and save it again with 'memtopo plan SPEC -o FILE'")
+def compare(saved: SavedPlan, name: str, geometry: Geometry, now: Plan) -> None:
+    """Raise `Stale`, with what changed, unless `now` is the plan that was saved.
+
+    The rows are compared as they were saved, since another version of memtopo may have made them; and where every chunk
+    is, by laying the saved text out on the saved facts once more. That is not possible where the spec names a GPU by
+    its identity, which is not saved.
+    """
+    validated = validate(read_text(saved.spec.text.encode(), saved.spec.name), saved.facts)
+    then = validated.geometry or geometry
+    old, new = list(_lines(saved.plan)), list(_lines(now.summary()))
+    if old == new and contents(then) == contents(geometry):
+        return
+    changed = list(unified_diff(old, new, n=0, lineterm=""))[2:]
+    told = [line for line in changed if line[:1] in "+-"] or ["the same calls, at other offsets"]
+    more = [f"… and {len(told) - SHOWN} more"] if len(told) > SHOWN else []
+    raise Stale(f"the saved plan {name!r} does not hold on this machine", hint=_AGAIN, details=[*told[:SHOWN], *more])
 
 
 def _lines(plan: PlanSummary) -> Iterator[str]:
     """A plan as lines that can be compared: what the calls are, not what is drawn of them."""
     yield from map(_line, plan.rows)
     for place, amount in plan.memory.items():
-        yield f"memory on {place}: {rounded(amount)}"
+        yield f"memory on {place}: {exact(amount)}"
     yield f"{plan.calls} calls to build, {plan.teardown_calls} to take down"
 
 
 def _line(row: Row) -> str:
     subjects = row.first if row.calls == 1 else f"{row.first} … {row.last} ({row.calls} calls)"
-    size = f", {rounded(row.bytes_each)} each" if row.bytes_each else ""
+    size = f", {exact(row.bytes_each)} each" if row.bytes_each else ""
     where = f", {', '.join(row.where)}" if row.where else ""
     return f"{row.verb} {subjects}{size}{where}{f' ({row.note})' if row.note else ''}"

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from memtopo import facts
 from memtopo.driver.protocol import Driver
+from memtopo.driver.types import DriverError
+from memtopo.errors import Unavailable
 from memtopo.machine import Machine, load
 
 
@@ -45,9 +47,12 @@ def _local() -> Target:
     from memtopo.driver.cuda import free_memory, kernel_release, numa_nodes, open_cuda  # noqa: PLC0415
 
     driver = open_cuda()
-    machine = facts.read(
-        driver, identify=True, release=kernel_release(), numa_nodes=numa_nodes(), host_name=platform.node() or None
-    )
+    try:
+        machine = facts.read(
+            driver, identify=True, release=kernel_release(), numa_nodes=numa_nodes(), host_name=platform.node() or None
+        )
+    except DriverError as error:
+        raise Unavailable(f"the GPUs cannot be asked: {error.message}", hint="look at nvidia-smi") from error
     free = free_memory(device.uuid for device in machine.devices)
     pairs = zip(machine.devices, free, strict=True)
     machine = facts.changed(machine, devices=[device.model_copy(update={"free_bytes": left}) for device, left in pairs])

@@ -59,7 +59,7 @@ def test_console(block: Block) -> None:
     command, *expected = block.text.splitlines()
     words = shlex.split(command.removeprefix("$ "))
     assert words[0] == "memtopo"
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "GITHUB_ACTIONS": ""}
     done = subprocess.run(
         [sys.executable, "-m", *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )

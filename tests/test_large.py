@@ -88,6 +88,7 @@ def test_two_million_is_the_limit() -> None:
         ("ranges: {a: {size: 2MiB, align: 3MiB}}", ["MT306"]),
         ("ranges: {a: {size: 2MiB, address: 0xffffffffffe00000}}", ["MT307"]),
         ("ranges: {a: {size: 2MiB, address: 0x7fffffe00000, count: 2}}", ["MT307"]),
+        ("ranges: {a: {size: 2MiB, align: 1GiB, address: 0x7fff80000000, count: 3}}", ["MT307"]),
         ("ranges: {a: {size: 64TiB}, b: {size: 64TiB}}", ["MT310", "MT502", "MT502"]),
     ],
 )

@@ -6,9 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from memtopo import applying
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.protocol import Driver
+from memtopo.driver.sim import SimDriver
 from memtopo.machine import Machine
+from memtopo.report import Progress
 from tests.machines import invented
-from tests.specs import SPECS, job, run
+from tests.specs import ROOT, SPECS, job, run
 
 UNDO = {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuDevicePrimaryCtxRelease"}
 SAMPLED = 40
@@ -108,3 +113,49 @@ def test_a_thousand_runs_leave_nothing() -> None:
     assert {report.exit_code for report in reports} == {0}
     assert len({left.fds_after for left in lefts if left}) == 1
     assert all(left and left.memory[0].before == left.memory[0].after for left in lefts)
+
+
+class Breaking(Ledger):
+    """A ledger whose n-th unmap is no driver error at all but an exception of another kind."""
+
+    def __init__(self, driver: Driver, error: Exception) -> None:
+        super().__init__(driver)
+        self.error, self.calls = error, 0
+
+    def mem_unmap(self, address: int, size: int) -> None:
+        self.calls += 1
+        if self.calls == 2:
+            raise self.error
+        super().mem_unmap(address, size)
+
+
+@pytest.mark.parametrize("error", [MemoryError("none left"), RuntimeError("a bug"), OSError(24, "too many files")])
+def test_other_exceptions_do_not_stop_the_teardown(error: Exception) -> None:
+    """Whatever an undo raises, the other undos are made, and the report names it with what had to stay"""
+    machine = invented(2)
+    driver = SimDriver(machine)
+    driver.init()
+    ledger = Breaking(driver, error)
+    report = applying.apply(job(RING, machine), ledger)
+    driver.close()
+    assert report.exit_code == 5
+    (leak,) = report.leaks
+    assert leak.stays == ("range b",)
+    assert ledger.counts() == {"reservations": 1, "handles": 0, "mappings": 1, "contexts": 0}
+
+
+class BadHooks(Progress):
+    """Somebody's progress hooks that raise."""
+
+    def advance(self, steps: int) -> None:
+        raise ValueError(steps)
+
+
+def test_progress_hooks_cannot_hurt_a_run() -> None:
+    """Hooks that raise are not called again, and the run is what it would have been"""
+    machine = invented(2)
+    with SimDriver(machine) as driver:
+        driver.init()
+        ledger = Ledger(driver)
+        report = applying.apply(job(ROOT / "specs" / "paged-kv.yaml", machine), ledger, progress=BadHooks())
+    assert (report.outcome, ledger.empty) == ("ok", True)

@@ -26,7 +26,7 @@ def command(spec: SpecFile, machine: MachineName = "local", as_json: AsJson = Fa
         return loaded.refuse(as_json=as_json)
     plan = planner.plan(geometry, facts)
     if loaded.saved:
-        saved.compare(loaded.saved, spec, plan.summary(None, loaded.warnings))
+        saved.compare(loaded.saved, spec, geometry, plan)
     loaded.show_faults(sys.stderr)
     job = applying.Job(
         plan=plan,

@@ -83,9 +83,8 @@ def load(spec: str, machine: str) -> Loaded:
     if not spec:
         raise UsageError("SPEC is empty", hint="name a file, or - for standard input")
     found = target.resolve(machine)
+    if plan := saved.open_saved(spec):
+        within = source.read_text(plan.spec.text.encode(), plan.spec.name)
+        return Loaded(validate(within, found.machine), found, spec, plan)
     document = source.read_stdin() if spec == "-" else source.read_file(spec)
-    if not saved.is_saved(document.text):
-        return Loaded(validate(document, found.machine), found, spec)
-    plan = saved.read(document.text, spec)
-    within = source.read_text(plan.spec.text.encode(), plan.spec.name)
-    return Loaded(validate(within, found.machine), found, spec, plan)
+    return Loaded(validate(document, found.machine), found, spec)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ from memtopo import planner
 from memtopo.cli.loading import load
 from memtopo.cli.options import AsJson, MachineName, SpecFile
 from memtopo.cli.writing import write
+from memtopo.facts import anonymous
 from memtopo.picturing import picture
 from memtopo.render import json, plain
 from memtopo.saved import SavedPlan, SpecText
@@ -35,11 +37,11 @@ def command(spec: SpecFile, machine: MachineName = "local", output: Output = Non
     summary = planner.plan(geometry, facts).summary(picture(geometry, facts), loaded.warnings)
     loaded.show_faults(sys.stderr)
     text = SpecText(loaded.document.name, loaded.document.text)
-    document = json.dumps(SavedPlan(1, loaded.machine_line, summary, text, facts))
+    document = SavedPlan(1, loaded.machine_line, summary, text, anonymous(facts))
     if output is not None:
-        write(output, document)
+        write(output, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
     if as_json:
-        plain.print_lines(document.splitlines())
+        plain.print_lines(json.dumps(document).splitlines())
     else:
         from memtopo.render import plan, terminal  # rich is slow to import
 

@@ -12,6 +12,8 @@ from memtopo import probe, target
 from memtopo.cli.options import AsJson, MachineName
 from memtopo.cli.signals import Interrupted, Stopper
 from memtopo.cli.writing import write
+from memtopo.driver.types import DriverError
+from memtopo.errors import MemtopoError
 from memtopo.facts import anonymous
 from memtopo.machine import Machine
 from memtopo.render import plain
@@ -25,6 +27,12 @@ Identify = Annotated[
     bool,
     typer.Option("--identify", envvar="MEMTOPO_IDENTIFY", help="Keep UUIDs, bus ids and the host's name."),
 ]
+
+
+class Stays(MemtopoError):
+    """A trial left something behind."""
+
+    exit_code = 5
 
 
 def command(
@@ -54,7 +62,10 @@ def command(
 def _tried(found: Target) -> Machine:
     now = datetime.now(UTC).strftime("%Y-%m-%d") if not found.simulated else found.machine.recorded
     with Stopper(ending=True) as stopper:
-        facts = probe.probe(found.open(), found.machine, recorded=now)
+        try:
+            facts = probe.probe(found.open(), found.machine, recorded=now)
+        except DriverError as error:
+            raise Stays(f"memory of a trial could not be released: {error.message}") from error
     if stopper.signal():
         raise Interrupted(stopper.signal())
     return facts

@@ -9,7 +9,6 @@ import typer
 
 from memtopo import checking, target
 from memtopo.checking import Checked
-from memtopo.cli.loading import INVALID
 from memtopo.cli.options import AsJson
 from memtopo.cli.reporting import reports
 from memtopo.errors import MemtopoError
@@ -59,6 +58,8 @@ Ignore = Annotated[
 ]
 Strict = Annotated[bool, typer.Option("--strict", envvar="MEMTOPO_STRICT", help="Exit with 1 for warnings as well.")]
 
+_INVALID = 1
+
 
 def command(
     specs: Specs,
@@ -84,7 +85,7 @@ def command(
         told.tell_failure(error, as_json=as_json)
         raise
     told.tell(checked)
-    return 0 if checked.ok else INVALID
+    return 0 if checked.ok else _INVALID
 
 
 def _named(given: list[str] | None) -> list[str]:

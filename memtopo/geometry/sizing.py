@@ -66,7 +66,9 @@ def range_run(name: str, range_: Range, unit: int, faults: list[Diagnostic]) -> 
         faults.append(Diagnostic("MT306", told, (*path, "align"), help=f"write {near}"))
         return None
     address = range_.address or 0
-    if (wrong := _address(name, address, size * (range_.count or 1), max(unit, align))) is not None:
+    stride = -(-size // align) * align if align else size
+    extent = stride * ((range_.count or 1) - 1) + size
+    if (wrong := _address(name, address, extent, max(unit, align))) is not None:
         faults.append(wrong)
         return None
     return RangeRun(

@@ -88,6 +88,7 @@ class Error:
     """What went wrong outside of a spec, what may help, and the exit status."""
 
     message: str
+    details: tuple[str, ...]
     hint: str | None
     exit_code: int
 
@@ -99,12 +100,12 @@ class Failed:
     error: Error
 
 
-def dumps(thing: object) -> str:
+def dumps(thing: object, *, compact: bool = False) -> str:
     """A report, a plan, a machine, or mappings and lists of them and of what `faults` and `error` give, as JSON.
 
     Only ASCII is written, so that no text in it can reach a terminal's controls. Raises `ValueError` for a NaN.
     """
-    return json.dumps(thing, default=_plain, indent=2, allow_nan=False) + "\n"
+    return json.dumps(thing, default=_plain, indent=None if compact else 2, allow_nan=False) + "\n"
 
 
 def report(report: Report) -> dict[str, Any]:
@@ -134,7 +135,7 @@ def checked(found: Checked) -> Faults:
 
 def error(error: MemtopoError) -> Failed:
     """An error with its hint and its exit status."""
-    return Failed(Error(error.message, error.hint, error.exit_code))
+    return Failed(Error(error.message, error.details, error.hint, error.exit_code))
 
 
 def _outcome(result: Result, *, ok: bool) -> Outcome:

@@ -46,6 +46,7 @@ def print_error(error: MemtopoError, stream: TextIO | None = None) -> None:
     """Write `memtopo: error: …` and, where there is one, `memtopo: hint: …` to stderr."""
     stream = stream or sys.stderr
     _say("error", error.message, stream)
+    print_lines([f"  {printable(line)}" for line in error.details], stream)
     if error.hint:
         _say("hint", error.hint, stream)
 

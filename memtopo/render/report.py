@@ -96,8 +96,9 @@ def _left(left: Left) -> list[RenderableType]:
 def _ledger(left: Left) -> Iterator[tuple[str, ...]]:
     states = left.ledger_before, left.ledger_held, left.ledger_after
     for kind in dict.fromkeys(kind for state in states for kind in state):
-        before, held, after = (state.get(kind, 0) for state in states)
-        yield kind, f"{before:,}", f"{held:,}", f"{after:,}", words.change(before, after)
+        before, after = left.ledger_before.get(kind, 0), left.ledger_after.get(kind, 0)
+        held = f"{left.ledger_held.get(kind, 0):,}" if left.ledger_held else ""
+        yield kind, f"{before:,}", held, f"{after:,}", words.change(before, after)
     before, after = left.fds_before, left.fds_after
     yield "file descriptors", f"{before:,}", "", f"{after:,}", words.change(before, after)
 
@@ -105,7 +106,8 @@ def _ledger(left: Left) -> Iterator[tuple[str, ...]]:
 def _memory(left: Left) -> Iterator[tuple[str, ...]]:
     for free in left.memory:
         change = words.change(free.before, free.after, memory=True)
-        yield f"free on {free.device}", rounded(free.before), rounded(free.held), rounded(free.after), change
+        held = "" if free.held is None else rounded(free.held)
+        yield f"free on {free.device}", rounded(free.before), held, rounded(free.after), change
 
 
 def _times(times: tuple[PhaseTime, ...]) -> list[RenderableType]:

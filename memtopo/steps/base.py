@@ -74,3 +74,8 @@ class Step:
     def holds(self) -> tuple[str, ...]:
         """The things that cannot be undone as long as this one stands."""
         return ()
+
+
+def range_thing(label: str) -> str:
+    """How a reserved range is called among what stays, by itself and by the mappings that stand in it."""
+    return f"range {label}"

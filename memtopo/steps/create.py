@@ -29,6 +29,10 @@ class CreateChunk(Step):
         layout.chunks[self.label] = driver.mem_create(self.size, self.properties)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.label in layout.retained:
+            # A check took this reference and could not give it back.
+            driver.mem_release(layout.retained[self.label])
+            del layout.retained[self.label]
         if self.label in layout.chunks:
             driver.mem_release(layout.chunks[self.label])
             del layout.chunks[self.label]

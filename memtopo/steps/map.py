@@ -10,7 +10,7 @@ from memtopo.driver.types import Access, Grant
 from memtopo.errors import InternalError
 from memtopo.layout import Layout
 from memtopo.report import Finding
-from memtopo.steps.base import Phase, Reading, Step
+from memtopo.steps.base import Phase, Reading, Step, range_thing
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,6 @@ class MapChunk(Step):
         if self.range not in layout.ranges:
             return
         address = layout.ranges[self.range].address + self.offset
-        if address in layout.retained:
-            _release(driver, layout, address)
         if address in layout.mappings:
             driver.mem_unmap(address, self.size)
             del layout.mappings[address]
@@ -49,8 +47,9 @@ class MapChunk(Step):
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         address = layout.ranges[self.range].address + self.offset
         subject = f"{self.chunk} in {self.range} at {self.offset:#x}"
-        handle = layout.retained[address] = driver.mem_retain_allocation_handle(address)
-        _release(driver, layout, address)
+        handle = layout.retained[self.chunk] = driver.mem_retain_allocation_handle(address)
+        driver.mem_release(handle)
+        del layout.retained[self.chunk]
         yield Finding("mapped chunk", subject, layout.chunks[self.chunk], handle, self.path)
         for location, access in self.access:
             seen = Access(driver.mem_get_access(address, location)).word
@@ -64,10 +63,4 @@ class MapChunk(Step):
         return f"mapping of {self.chunk} in {self.range} at {self.offset:#x}"
 
     def holds(self) -> tuple[str, ...]:
-        return (f"range {self.range}",)
-
-
-def _release(driver: Driver, layout: Layout, address: int) -> None:
-    """Give the reference back that looking at a mapping took (fact 18)."""
-    driver.mem_release(layout.retained[address])
-    del layout.retained[address]
+        return (range_thing(self.range),)

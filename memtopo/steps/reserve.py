@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.layout import Layout, Reservation
 from memtopo.report import Finding
-from memtopo.steps.base import Phase, Reading, Step
+from memtopo.steps.base import Phase, Reading, Step, range_thing
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +47,4 @@ class ReserveRange(Step):
         return Reading(self.label, "", self.size, (self.align, self.fixed))
 
     def thing(self) -> str:
-        return f"range {self.label}"
+        return range_thing(self.label)

@@ -47,9 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def checked(folder: Path) -> Checking:
     """A way to check texts, which are written into files by name, on machines that come with memtopo."""
 
-    def run(
-        files: dict[str, str], *machines: str, chosen: Selection | None = None, strict: bool = False
-    ) -> Checked:
+    def run(files: dict[str, str], *machines: str, chosen: Selection | None = None, strict: bool = False) -> Checked:
         for name, text in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)

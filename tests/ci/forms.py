@@ -7,8 +7,8 @@ from importlib import resources
 from typing import Any
 
 import xmlschema
-from junitparser import JUnitXml
 from jsonschema import Draft4Validator, Draft202012Validator
+from junitparser import JUnitXml
 from markdown_it import MarkdownIt
 
 from memtopo import schemas
@@ -83,7 +83,9 @@ def markdown(page: str) -> tuple[list[list[str]], list[str]]:
             html = [child.content for child in token.children or () if child.type == "html_inline"]
             assert html in ([], ["<code>", "</code>"]), token
             if within == "tr_open":
-                rows[-1].append("".join(child.content for child in token.children or () if child.type.startswith("text")))
+                rows[-1].append(
+                    "".join(child.content for child in token.children or () if child.type.startswith("text"))
+                )
         elif token.type == "fence":
             fences.append(token.content)
         else:

@@ -74,7 +74,11 @@ def _unescaped(text: str, escapes: tuple[tuple[str, str], ...]) -> str:
 
 def marked(command: Command) -> bool:
     """Whether the runner takes the lines and columns of a mark as they are."""
-    numbers = {key: int(command.properties[key]) for key in ("line", "endLine", "col", "endColumn") if key in command.properties}
+    numbers = {
+        key: int(command.properties[key])
+        for key in ("line", "endLine", "col", "endColumn")
+        if key in command.properties
+    }
     if not numbers:
         return True
     if "line" not in numbers or numbers.get("endLine", numbers["line"]) < numbers["line"]:

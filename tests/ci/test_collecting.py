@@ -10,6 +10,7 @@ import pytest
 
 from memtopo.checking import collect
 from memtopo.errors import Unavailable, UsageError
+from tests.ci.conftest import GOOD
 from tests.cli.running import environment, memtopo, shell
 
 M = "--machine=h200x2"
@@ -68,7 +69,11 @@ def test_from_the_root(tree: Path) -> None:
 
 def test_each_once(tree: Path) -> None:
     """A file that is meant twice is read once, under its first name, where it was first meant"""
-    assert names("a/x.yaml", "-", "a", "./a/x.yaml", f"{tree}/a/x.yaml", "a/*.yaml", "-") == ["a/x.yaml", "-", *IN_A[:4]]
+    assert names("a/x.yaml", "-", "a", "./a/x.yaml", f"{tree}/a/x.yaml", "a/*.yaml", "-") == [
+        "a/x.yaml",
+        "-",
+        *IN_A[:4],
+    ]
 
 
 @pytest.mark.parametrize("argument", ["*.yam", "**/no.yaml", "x[2].yaml", "a/**/*.md/x", "empty", "empty/**"])
@@ -103,12 +108,11 @@ def test_circles_end_soon(folder: Path) -> None:
 
 def test_deep_folders(folder: Path) -> None:
     """However deep folders are, they are gone through"""
-    here = os.getcwd()
     for _ in range(600):
-        os.mkdir("d")
+        Path("d").mkdir()
         os.chdir("d")
     Path("x.yaml").touch()
-    os.chdir(here)
+    os.chdir(folder)
     assert len(names("**/x.yaml")) == len(names(".")) == 1
 
 
@@ -120,17 +124,9 @@ def test_pipes(folder: Path) -> None:
     assert said.status == 1
     assert "p.yaml: error[MT001]" in said.out
     assert time.monotonic() - start < 8
-    said = shell(f"memtopo validate <(sleep 1; cat {memtopo_good(folder)}) {M}")
+    (folder / "good").write_text(GOOD)
+    said = shell(f"memtopo validate <(sleep 1; cat good) {M}")
     assert said.status == 0, said
-
-
-def memtopo_good(folder: Path) -> Path:
-    path = folder / "good.txt"
-    path.write_text(
-        "memtopo: 1\nname: g\nranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\n"
-        "map: {r: [c]}\naccess: {r: {gpu0: rw}}\n"
-    )
-    return path
 
 
 def test_folders_that_cannot_be_read(folder: Path) -> None:

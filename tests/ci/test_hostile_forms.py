@@ -66,9 +66,7 @@ def harmed(folder: Path, evil: str) -> Checked:
 def test_sarif(harmed: Checked, evil: str) -> None:
     """In SARIF a name is a URI that means the file, and no message holds a link or a control character"""
     run = forms.sarif(text("sarif", harmed))
-    uris = {
-        result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in run["results"]
-    }
+    uris = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in run["results"]}
     assert {unquote_to_bytes(uri) for uri in uris} <= set(os.listdir(b"."))
     assert len(uris) == 3
     for result in run["results"]:
@@ -90,7 +88,9 @@ def test_github(harmed: Checked) -> None:
     assert len(found) == len(output.splitlines()) == len(forms.diagnostics(text("json", harmed))["diagnostics"])
     assert {command.name for command in found} <= {"error", "warning"}
     assert len({command.properties["file"] for command in found}) == 3
-    assert all(command.properties.keys() <= {"file", "line", "endLine", "col", "endColumn", "title"} for command in found)
+    assert all(
+        command.properties.keys() <= {"file", "line", "endLine", "col", "endColumn", "title"} for command in found
+    )
     assert output.replace("\n", "").isprintable()
 
 

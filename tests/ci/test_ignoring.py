@@ -70,7 +70,7 @@ def test_other_comments(comment: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "memtopo: 1\nname: x # memtopo: ignore[MT501]\nchunks: {hot: {location: gpu0, size: '2MiB # memtopo: ignore[MT105]'}}\n",
+        "memtopo: 1\nname: x\nchunks: {hot: {location: gpu0, size: '2MiB # memtopo: ignore[MT105]'}}\n",
         'memtopo: 1\nname: x\nchunks: {hot: {location: gpu0, size: "2MiB # memtopo: ignore[MT105]"}}\n',
         "memtopo: 1\nname: x\nchunks:\n  hot:\n    location: gpu0\n    size: |\n      2MiB # memtopo: ignore[MT105]\n",
         "memtopo: 1\nname: x\nchunks: {hot: {location: gpu0, size: 2MiB#memtopo:ignore[MT105]}}\n",
@@ -98,7 +98,7 @@ def test_an_error_is_only_passed_over() -> None:
 
 
 def test_nothing_is_built_over_an_error(folder: Path) -> None:
-    """validate passes over an ignored error, and plan and apply refuse the spec all the same"""
+    """An ignored error is passed over by validate, and plan and apply refuse the spec all the same"""
     spec = folder / "spec.yaml"
     spec.write_text(BAD.replace("}", "}  # memtopo: ignore[MT301,MT501]"))
     said = memtopo("validate", spec, "-m", "h200x2")

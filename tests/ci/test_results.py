@@ -67,7 +67,7 @@ def test_many_files_on_one_machine(checked: Checking) -> None:
 
 
 def test_the_document(checked: Checking) -> None:
-    """The JSON document has the same shape for one file as for many: an entry for each file and machine, and the faults"""
+    """The JSON document has one shape: an entry for each file and machine, be there one or many, and the faults"""
     one = diagnostics(text("json", checked({"a.yaml": GOOD})))
     assert one == {
         "memtopo_diagnostics": 1,
@@ -79,7 +79,9 @@ def test_the_document(checked: Checking) -> None:
     }
     many = diagnostics(text("json", checked({"a.yaml": BAD, "b.yaml": TWO_GPUS}, "h100x1", "h200x2")))
     assert many.keys() == one.keys()
-    assert [(each["file"], each["machine"], each["ok"], each["errors"], each["warnings"]) for each in many["results"]] == [
+    assert [
+        (each["file"], each["machine"], each["ok"], each["errors"], each["warnings"]) for each in many["results"]
+    ] == [
         ("a.yaml", "h100x1", False, 1, 1),
         ("a.yaml", "h200x2", False, 1, 1),
         ("b.yaml", "h100x1", False, 1, 0),

@@ -14,7 +14,10 @@ ROOT = Path(__file__).parent.parent.parent
 QUICKSTART = str(ROOT / "specs" / "quickstart.yaml")
 MEMTOPO = (sys.executable, "-m", "memtopo")
 NEVER = ("Traceback", "Exception ignored", "internal error")
-_OURS = ("MEMTOPO_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "LANG", "LC_", "PYTHONIOENCODING", "PYTHONUTF8")
+_OURS = (
+    *("MEMTOPO_", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "LANG", "LC_", "PYTHONIOENCODING", "PYTHONUTF8"),
+    *("GITHUB_", "CI_PROJECT_DIR"),
+)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pytest
 
 from memtopo import facts, machine, probe
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, Properties, gpu
+from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.executor import Execution, StepFailed
 from memtopo.planner import Plan
 from memtopo.steps import CreateChunk, MapChunk, ReserveRange, SetAccess, Step
@@ -128,5 +128,6 @@ def test_what_is_refused_is_refused_by_the_driver(
     with pytest.raises(StepFailed) as failed:
         execution.build()
     assert failed.value.step is case.steps[-1]
+    assert isinstance(failed.value.error, DriverError)
     assert failed.value.error.name == case.error
     assert not execution.take_down().leaks

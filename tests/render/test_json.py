@@ -128,7 +128,7 @@ def test_a_machine() -> None:
 def test_an_error() -> None:
     """An error has its message, its hint and its exit status"""
     read = json.loads(rendering.dumps(rendering.error(Unavailable("no GPU"))))
-    assert read == {"error": {"message": "no GPU", "hint": None, "exit_code": 3}}
+    assert read == {"error": {"message": "no GPU", "details": [], "hint": None, "exit_code": 3}}
 
 
 def test_only_ascii() -> None:

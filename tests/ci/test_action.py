@@ -1,0 +1,164 @@
+"""action.yml: its form, and its steps run by bash as the runner runs them, without a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import site
+import subprocess
+import sys
+import zipfile
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+
+from memtopo.version import __version__
+from tests.ci import forms
+from tests.cli.running import environment
+from tests.specs import ROOT
+
+ACTION: Any = yaml.safe_load((ROOT / "action.yml").read_text())
+INSTALL, VALIDATE = ACTION["runs"]["steps"]
+DEFAULTS = {name: given.get("default", "") for name, given in ACTION["inputs"].items()}
+
+
+def test_it_is_an_action() -> None:
+    """The file is an action by GitHub's schema, and every input and output says what it is"""
+    schema = resources.files("check_jsonschema").joinpath("builtin_schemas/vendor/github-actions.json").read_text()
+    Draft7Validator(json.loads(schema)).validate(ACTION)
+    assert ACTION["runs"]["using"] == "composite"
+    assert all(each["description"] for each in (*ACTION["inputs"].values(), *ACTION["outputs"].values()))
+
+
+def test_inputs_are_no_code() -> None:
+    """What somebody passes in reaches the scripts by variables alone, and every input is used"""
+    for step in (INSTALL, VALIDATE):
+        assert "${{" not in step["run"]
+    used = re.findall(r"\$\{\{ inputs\.(\w+) \}\}", (ROOT / "action.yml").read_text())
+    assert set(used) == set(ACTION["inputs"])
+
+
+def step(which: Any, folder: Path, **inputs: str) -> subprocess.CompletedProcess[str]:
+    """Run a step as the runner does."""
+    given = DEFAULTS | inputs
+    for name, value in which["env"].items():
+        inputs[name] = re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: given[match[1]], value)
+    runner = {
+        "GITHUB_ACTIONS": "true",
+        "GITHUB_ACTION_PATH": str(ROOT),
+        "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
+        "GITHUB_WORKSPACE": str(folder),
+        "RUNNER_TEMP": str(folder / "temp"),
+    }
+    variables = {name: inputs[name] for name in which["env"]} | {
+        name: value for name, value in inputs.items() if name.startswith(("PIP_", "PYTHON", "PATH"))
+    }
+    script = folder / "step.sh"
+    script.write_text(which["run"])
+    command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)]
+    return subprocess.run(
+        command, cwd=folder, env=environment() | runner | variables, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture
+def repository(folder: Path) -> Path:
+    """The sample's specs, and memtopo where the first step would have installed it."""
+    (folder / "specs").symlink_to(ROOT / "examples" / "ci" / "specs")
+    program = folder / "temp" / "memtopo" / "bin" / "memtopo"
+    program.parent.mkdir(parents=True)
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m memtopo "$@"\n')
+    program.chmod(0o755)
+    return folder
+
+
+def test_validating(repository: Path) -> None:
+    """The second step marks the lines, fails, and leaves a summary and the log that its output names"""
+    done = step(VALIDATE, repository, machines="h100x1 h200x2")
+    assert (done.returncode, done.stderr) == (1, "")
+    assert [command.properties["line"] for command in forms.github(done.stdout)] == ["5", "11"]
+    assert len(forms.sarif((repository / DEFAULTS["sarif"]).read_text())["results"]) == 2
+    rows, _ = forms.markdown((repository / "summary.md").read_text())
+    assert rows[0] == ["spec", "h100x1", "h200x2"]
+    assert ACTION["outputs"]["sarif"]["value"] == "${{ inputs.sarif }}"
+
+
+def test_what_fits(repository: Path) -> None:
+    """Specs that fit pass, and the log is there all the same"""
+    done = step(VALIDATE, repository, machines="h200x2", paths="specs/cache.yaml\n", sarif="other.sarif")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert forms.sarif((repository / "other.sarif").read_text())["results"] == []
+
+
+def test_several_paths(repository: Path) -> None:
+    """Paths stand one a line, may hold spaces, and patterns reach memtopo as they are"""
+    (repository / "a b").mkdir()
+    (repository / "a b" / "c d.yaml").write_text("a: [")
+    done = step(VALIDATE, repository, machines="h200x2", paths="a b\n\nspecs/c*.yaml\n**/hand*.yaml\n-x*")
+    assert done.returncode == 3
+    done = step(VALIDATE, repository, machines="h200x2", paths="a b\n\nspecs/c*.yaml\nspecs/*over.yaml")
+    assert {command.properties["file"] for command in forms.github(done.stdout)} == {
+        "a b/c d.yaml",
+        "specs/handover.yaml",
+    }
+
+
+@pytest.mark.parametrize("evil", ["$(touch owned)", "`touch owned`", "; touch owned", "--report=text=owned", "' \" \\"])
+def test_inputs_of_someone_who_means_harm(repository: Path, evil: str) -> None:
+    """Whatever is passed in is a name, and no command or flag"""
+    for given in ({"paths": evil}, {"machines": evil}, {"strict": evil}, {"sarif": evil}):
+        step(VALIDATE, repository, **({"machines": "h200x2"} | given))
+        assert not (repository / "owned").exists()
+
+
+@pytest.mark.parametrize(("strict", "status"), [("true", 1), ("false", 0)])
+def test_strict(repository: Path, strict: str, status: int) -> None:
+    """With strict, warnings fail the step"""
+    (repository / "w.yaml").write_text("memtopo: 1\nname: w\nchunks: {c: {location: gpu0, size: 2MiB}}\n")
+    done = step(VALIDATE, repository, machines="h200x2", paths="w.yaml", strict=strict)
+    assert done.returncode == status
+    assert [command.name for command in forms.github(done.stdout)] == ["warning"]
+
+
+def test_installing(folder: Path) -> None:
+    """The first step installs the wanted version beside everything else on the runner, where the second finds it"""
+    wheel(folder / f"memtopo-{__version__}-py3-none-any.whl")
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_NO_DEPS": "1"}
+    done = step(INSTALL, folder, version=__version__, PATH=path(), **offline)
+    assert done.returncode == 0, done.stderr
+    script = (ROOT / "examples" / "ci" / "specs").resolve()
+    (folder / "specs").symlink_to(script)
+    packages = os.pathsep.join(site.getsitepackages())
+    done = step(VALIDATE, folder, machines="h200x2", paths="specs/cache.yaml", PYTHONPATH=packages)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_version_of_the_action(folder: Path) -> None:
+    """Without a version the action's own is installed"""
+    done = step(INSTALL, folder, PATH=path(), PIP_NO_INDEX="1", PIP_NO_DEPS="1")
+    assert done.returncode != 0  # what builds it is not to be had without a network
+    assert "hatchling" in done.stderr
+
+
+def path() -> str:
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
+
+def wheel(target: Path) -> None:
+    """A wheel of memtopo, packed by hand since nothing that builds one may be fetched."""
+    info = f"memtopo-{__version__}.dist-info"
+    files = {str(file.relative_to(ROOT)): file.read_bytes() for file in (ROOT / "memtopo").rglob("*") if file.is_file()}
+    files |= {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: memtopo\nVersion: {__version__}\n".encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": b"[console_scripts]\nmemtopo = memtopo.cli:main\n",
+    }
+    record = "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(target, "w") as packed:
+        for name, data in (files | {f"{info}/RECORD": record.encode()}).items():
+            packed.writestr(name, data)

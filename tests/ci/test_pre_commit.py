@@ -1,0 +1,82 @@
+"""The hook for pre-commit: its form, and what it does in a repository."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pre_commit.clientlib import load_config, load_manifest
+
+from tests.ci.conftest import BAD, GOOD
+from tests.cli.running import environment
+from tests.specs import ROOT
+
+MANIFEST = ROOT / ".pre-commit-hooks.yaml"
+
+
+def test_the_manifest() -> None:
+    """pre-commit accepts the hook"""
+    (hook,) = load_manifest(MANIFEST)
+    assert (hook["id"], hook["language"], hook["entry"]) == ("memtopo", "python", "memtopo validate")
+
+
+def test_the_configuration() -> None:
+    """pre-commit accepts the sample's configuration, which names the hook"""
+    config = load_config(ROOT / "examples" / "ci" / ".pre-commit-config.yaml")
+    assert config["repos"][0]["hooks"][0]["id"] == "memtopo"
+
+
+@pytest.fixture
+def repository(folder: Path) -> Path:
+    """A repository with the hook, as the sample configures it but with what is installed here."""
+    (hook,) = yaml.safe_load(MANIFEST.read_text())
+    (sample,) = yaml.safe_load((ROOT / "examples" / "ci" / ".pre-commit-config.yaml").read_text())["repos"]
+    program = folder / "bin" / "memtopo"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m memtopo "$@"\n')
+    program.chmod(0o755)
+    local: dict[str, Any] = hook | sample["hooks"][0] | {"language": "system"}
+    (folder / ".pre-commit-config.yaml").write_text(yaml.safe_dump({"repos": [{"repo": "local", "hooks": [local]}]}))
+    _run(folder, "git", "init", "--quiet")
+    return folder
+
+
+def _run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    path = f"{folder / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    variables = environment(PATH=path, PRE_COMMIT_HOME=str(folder / "cache"), HOME=str(folder))
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False)
+
+
+def _hooked(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    _run(folder, "git", "add", ".")
+    return _run(folder, sys.executable, "-m", "pre_commit", "run", "--color=never")
+
+
+def test_what_fits(repository: Path) -> None:
+    """Specs that fit may be committed; YAML elsewhere is not looked at"""
+    done = _hooked(repository, {"specs/a.yaml": GOOD, "deploy/values.yaml": "a: 1\n", "layouts/b/c.yml": GOOD})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Passed" in done.stdout
+
+
+def test_what_does_not_fit(repository: Path) -> None:
+    """A spec that does not fit is told with its line, and may not be committed"""
+    done = _hooked(repository, {"specs/a.yaml": GOOD, "sub/specs/b.yaml": BAD})
+    assert done.returncode == 1
+    assert "sub/specs/b.yaml:4:31: error[MT301]" in done.stdout
+    assert "2 files on h200x2: 1 ok, 1 with errors" in done.stdout
+
+
+def test_nothing_to_look_at(repository: Path) -> None:
+    """Where no spec changed nothing is run"""
+    done = _hooked(repository, {"deploy/values.yaml": "a: 1\n"})
+    assert done.returncode == 0
+    assert "Skipped" in done.stdout

@@ -1,0 +1,99 @@
+"""examples/ci: a repository with a good and a broken spec, and what each service shows of them."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+
+from tests.ci import forms
+from tests.cli.conftest import Here
+from tests.specs import ROOT
+
+SAMPLE = ROOT / "examples" / "ci"
+MACHINES = ("-m", "h100x1", "-m", "h200x2")
+PAGE = (ROOT / "docs" / "ci.md").read_text()
+
+
+@pytest.fixture
+def said(here: Here, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A way to check the sample from its top."""
+    monkeypatch.chdir(SAMPLE)
+    return lambda form: here("validate", "specs", *MACHINES, "--format", form)
+
+
+def test_the_annotation(said: Any) -> None:
+    """GitHub marks the two wrong places of the broken spec"""
+    assert said("github").out.splitlines()[1] == (
+        "::error file=specs/handover.yaml,line=11,endLine=11,col=34,endColumn=39,"
+        "title=MT301%3A a chunk's size is no multiple of its granularity::"
+        "chunk 'hot': 33MiB is no multiple of 2MiB (1 MiB over)"
+        "%0Anote: the granularity of chunks with these properties on gpu0 is 2MiB on this machine"
+        "%0Ahelp: write 32MiB or 34MiB, or 'round: up'"
+    )
+    first, _ = forms.github(said("github").out)
+    assert (first.properties["line"], first.data.splitlines()[0]) == ("5", "the machine has no gpu1")
+
+
+def test_the_result(said: Any) -> None:
+    """Code scanning gets the two faults with their places and rules"""
+    results = forms.sarif(said("sarif").out)["results"]
+    assert [(result["ruleId"], result["locations"][0]["physicalLocation"]) for result in results] == [
+        (code, {"artifactLocation": {"uri": "specs/handover.yaml", "uriBaseId": "%SRCROOT%"}, "region": region})
+        for code, region in [
+            ("MT401", {"startLine": 5, "startColumn": 31, "endLine": 5, "endColumn": 32}),
+            ("MT301", {"startLine": 11, "startColumn": 34, "endLine": 11, "endColumn": 39}),
+        ]
+    ]
+
+
+def test_the_cases(said: Any) -> None:
+    """As tests, the good spec passes on both machines and the broken one on none"""
+    cases = {(suite.name, case.name): case for suite in forms.junit(said("junit").out) for case in suite}
+    assert {key: case.is_passed for key, case in cases.items()} == {
+        ("h100x1", "specs/cache.yaml"): True,
+        ("h100x1", "specs/handover.yaml"): False,
+        ("h200x2", "specs/cache.yaml"): True,
+        ("h200x2", "specs/handover.yaml"): False,
+    }
+    (failure,) = cases["h200x2", "specs/handover.yaml"].result
+    assert (failure.message, failure.type) == ("1 error", "MT301")
+
+
+@pytest.mark.parametrize(
+    ("file", "schema"),
+    [(".github/workflows/memtopo.yml", "github-workflows"), (".gitlab-ci.yml", "gitlab-ci")],
+)
+def test_configurations(file: str, schema: str) -> None:
+    """The sample's workflow and job fit the services' schemas"""
+    vendored = resources.files("check_jsonschema").joinpath(f"builtin_schemas/vendor/{schema}.json").read_text()
+    validator = Draft7Validator(json.loads(vendored))
+    # YAML 1.1 of this reader takes the key `on` for a boolean.
+    read = {"on" if key is True else key: value for key, value in yaml.safe_load((SAMPLE / file).read_text()).items()}
+    validator.validate(read)
+    assert not validator.is_valid(read | {"jobs": 3, "memtopo": 3})
+
+
+@pytest.mark.parametrize("file", [".github/workflows/memtopo.yml", ".gitlab-ci.yml", ".pre-commit-config.yaml"])
+def test_the_page_has_the_same(file: str) -> None:
+    """What docs/ci.md has to copy is what the sample has"""
+    assert f"\n{(SAMPLE / file).read_text()}```\n" in PAGE
+
+
+def test_the_job(here: Here, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of GitLab's job, but for the installation, run, and leave the reports that it collects"""
+    (job,) = yaml.safe_load((SAMPLE / ".gitlab-ci.yml").read_text()).values()
+    *_, command = (line.split() for line in job["script"])
+    monkeypatch.chdir(folder)
+    (folder / "specs").symlink_to(SAMPLE / "specs")
+    assert command[0] == "memtopo"
+    assert here(*command[1:], CI_PROJECT_DIR=str(folder)).status == 1
+    reports = job["artifacts"]["reports"]
+    assert len(forms.gitlab((folder / reports["codequality"]).read_text())) == 2
+    assert forms.junit((folder / reports["junit"]).read_text()).failures == 2
+    assert job["artifacts"]["when"] == "always"

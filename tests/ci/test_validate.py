@@ -1,0 +1,231 @@
+"""The command: forms, reports, selections and variables, and what its exit status tells."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from memtopo.render.formats import FORMATS
+from tests.ci import forms
+from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED
+from tests.cli.conftest import Here
+from tests.cli.running import piped, shell
+
+M = "--machine=h200x2"
+
+
+@pytest.fixture
+def specs(folder: Path) -> Path:
+    """Four specs: one is right, one wrong, one has a warning, and one fits no machine with one GPU."""
+    (folder / "specs").mkdir()
+    for name, text in {"good": GOOD, "bad": BAD, "warned": WARNED, "two": TWO_GPUS}.items():
+        (folder / "specs" / f"{name}.yaml").write_text(text)
+    return folder
+
+
+def test_many(here: Here, specs: Path) -> None:
+    """Files, folders and patterns are checked together, each file once, and a sum ends the text"""
+    said = here("validate", "specs/good.yaml", "specs/*.yaml", "specs", M)
+    assert (said.status, said.err) == (1, "")
+    assert said.out.splitlines()[-1] == "4 files on h200x2: 2 ok, 1 with warnings, 1 with errors"
+    assert "1 error, 1 warning in specs/bad.yaml" in said.out.splitlines()
+
+
+def test_standard_input(specs: Path) -> None:
+    """Standard input is one file among others"""
+    said = piped(BAD.encode(), "validate", "specs/good.yaml", "-", M)
+    assert (said.status, said.err) == (1, "")
+    assert "<stdin>:4:31: error[MT301]" in said.out
+    assert "1 ok" in said.out.splitlines()[-1]
+
+
+def test_machines(here: Here, specs: Path) -> None:
+    """Several machines are a table; one that is given twice is there once"""
+    said = here("validate", "specs/good.yaml", "specs/two.yaml", "-m", "h100x1", "-m", "h200x2", "-m", "h100x1")
+    assert said.status == 1
+    assert said.out.splitlines()[-5:-2] == [
+        "spec             h100x1   h200x2",
+        "specs/good.yaml  ok       ok",
+        "specs/two.yaml   1 error  ok",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "status"),
+    [
+        ("good", [], 0),
+        ("warned", [], 0),
+        ("warned", ["--strict"], 1),
+        ("warned", ["--strict", "--ignore", "MT501"], 0),
+        ("bad", ["--ignore=MT3"], 0),
+        ("bad", ["--ignore=MT3", "--strict"], 1),
+        ("bad", ["--select=MT4"], 0),
+        ("bad", ["--select=MT4", "--select=MT301"], 1),
+        ("two", ["-m", "h100x1"], 1),
+        ("two", ["-m", "h100x1", "--ignore", "MT401"], 0),
+    ],
+)
+@pytest.mark.parametrize("form", ["text", "json", "junit"])
+def test_status(here: Here, specs: Path, name: str, arguments: list[str], status: int, form: str) -> None:
+    """The status tells of what is told alone, in every form alike; with --strict warnings count"""
+    where = [] if "-m" in arguments else [M]
+    assert here("validate", f"specs/{name}.yaml", *where, *arguments, "--format", form).status == status
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_form_is_all_there_is(here: Here, specs: Path, form: str) -> None:
+    """A form that is asked for is all that stands on stdout, and is the same in a file"""
+    said = here(
+        "validate", "specs", M, "--format", form, "--report", f"{form}=out", COLUMNS="80", GITHUB_ACTIONS="true"
+    )
+    assert (said.status, said.err) == (1, "")
+    assert said.out == Path("out").read_text()
+    assert said.out
+
+
+def test_reports(here: Here, specs: Path) -> None:
+    """Any number of reports are written beside the form on stdout, and each is whole"""
+    reports = [word for form in FORMATS for word in ("--report", f"{form}={form}.out")]
+    said = here("validate", "specs", M, *reports, "--format=concise")
+    assert said.out == Path("concise.out").read_text()
+    assert len(forms.sarif(Path("sarif.out").read_text())["results"]) == 3
+    assert forms.junit(Path("junit.out").read_text()).failures == 1
+    assert len(forms.gitlab(Path("gitlab.out").read_text())) == len(forms.github(Path("github.out").read_text())) == 3
+    assert forms.diagnostics(Path("json.out").read_text())["errors"] == 1
+    assert len(forms.markdown(Path("markdown.out").read_text())[0]) == 5
+
+
+def test_reports_that_cannot_be_written(here: Here, specs: Path) -> None:
+    """Where a report cannot be written the status is 4, and the other reports are there"""
+    said = here("validate", "specs/good.yaml", M, "--report", "sarif=/nowhere/x", "--report", "junit=y")
+    assert said.status == 4
+    assert "'/nowhere/x' cannot be written" in said.err
+    assert forms.junit(Path("y").read_text()).tests == 1
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("arguments", [["nothing/*.yaml", M], ["specs", "-m", "h9000"], ["specs", M, "--select=X"]])
+def test_failures(here: Here, specs: Path, form: str, arguments: list[str]) -> None:
+    """Where nothing can be checked, every form but those for people is a whole document all the same"""
+    said = here("validate", *arguments, "--format", form, "--report", f"{form}=out")
+    assert said.status in (2, 3)
+    assert said.err.startswith("memtopo: error: ")
+    assert said.out == Path("out").read_text()
+    message = said.err.splitlines()[0].removeprefix("memtopo: error: ")
+    match form:
+        case "text" | "concise":
+            assert said.out == ""
+        case "json":
+            assert said.document["error"]["message"] == message
+        case "sarif":
+            (invocation,) = forms.sarif(said.out)["invocations"]
+            assert (invocation["executionSuccessful"], invocation["exitCode"]) == (False, said.status)
+        case "junit":
+            assert forms.junit(said.out).errors == 1
+        case "gitlab":
+            assert forms.gitlab(said.out) == []
+        case "github":
+            assert forms.github(said.out)[0].data.splitlines()[0] == message
+        case "markdown":
+            assert forms.markdown(said.out) == ([], [])
+
+
+def test_json_is_one_document(here: Here, specs: Path) -> None:
+    """--json is --format json, when something is found and when nothing can be checked"""
+    for arguments in (["specs", M], ["specs/good.yaml", M], ["nothing/*", M], ["specs", "-m", "h9000"]):
+        short, long = here("validate", *arguments, "--json"), here("validate", *arguments, "--format", "json")
+        assert short == long
+        assert short.document
+
+
+def test_in_github_actions(here: Here, specs: Path) -> None:
+    """In GitHub Actions the lines are marked without being asked, beside the text; a form that is asked for is alone"""
+    said = here("validate", "specs", M, GITHUB_ACTIONS="true", COLUMNS="80")
+    assert said.status == 1
+    first, *text, last = [line for line in said.out.splitlines() if not line.startswith(("::error ", "::warning "))]
+    assert text == here("validate", "specs", M, COLUMNS="80").out.splitlines()
+    assert first == f"::stop-commands::{last.strip(':')}"
+    assert [command.name for command in forms.github(said.out)] == ["error", "warning", "warning"]
+    again = here("validate", "specs", M, GITHUB_ACTIONS="true").out
+    assert again.splitlines()[0] != first
+    assert forms.github(here("validate", "specs", M, "--format=text", GITHUB_ACTIONS="true").out) == []
+    assert here("validate", "specs", M, "--json", GITHUB_ACTIONS="true").document["errors"] == 1
+    failed = here("validate", "specs", "-m", "h9000", GITHUB_ACTIONS="true")
+    assert [command.name for command in forms.github(failed.out)] == ["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--format", "sariff"], "there is no format 'sariff'"),
+        (["--report", "sarif"], "report 'sarif' names no file"),
+        (["--report", "sarif="], "report 'sarif=' names no file"),
+        (["--report", "sarif=-"], "report 'sarif=-' names no file"),
+        (["--report", "xml=x"], "there is no format 'xml'"),
+        (["--report", "sarif=x", "--report", "junit=x"], "two reports go to 'x'"),
+        (["--json", "--format", "sarif"], "--json and --format sarif are two forms for one output"),
+        (["--select", "MT999"], "there is no code 'MT999'"),
+        (["--ignore", "MT001"], "MT001 cannot be ignored: what is not read is not checked"),
+    ],
+)
+def test_wrong_usage(here: Here, specs: Path, arguments: list[str], message: str) -> None:
+    """A wrong flag is 2, and one line says what was found"""
+    said = here("validate", "specs", M, *arguments)
+    assert said.status == 2
+    assert said.err.splitlines()[0] == f"memtopo: error: {message}"
+
+
+def test_variables(here: Here, specs: Path) -> None:
+    """Every flag has its variable; several values stand with spaces in between"""
+    flags = here("validate", "specs", "-m", "h100x1", "-m", "h200x2", "--select", "MT3", "--select", "MT5", "--strict",
+                 "--ignore", "MT501", "--format", "concise", "--report", "sarif=a", "--report", "junit=b")  # fmt: skip
+    written = Path("a").read_text(), Path("b").read_text()
+    variables = here(
+        "validate",
+        "specs",
+        MEMTOPO_MACHINE="h100x1 h200x2",
+        MEMTOPO_SELECT="MT3 MT5",
+        MEMTOPO_STRICT="1",
+        MEMTOPO_IGNORE="MT501",
+        MEMTOPO_FORMAT="concise",
+        MEMTOPO_REPORT="sarif=a junit=b",
+    )
+    assert flags == variables
+    assert written == (Path("a").read_text(), Path("b").read_text())
+    assert flags.out.startswith("specs/bad.yaml:4:31: error[MT301]")
+
+
+def test_a_machine_file_with_a_space(here: Here, specs: Path) -> None:
+    """A variable that as a whole is a file's path is one machine"""
+    here("probe", M, "-o", "our machine.json")
+    assert here("validate", "specs/good.yaml", MEMTOPO_MACHINE="./our machine.json").status == 0
+
+
+def test_names_like_flags(folder: Path) -> None:
+    """What stands after -- is a name, also of many"""
+    for name in ("--json", "-m"):
+        (folder / name).write_text(GOOD)
+    said = shell(f"memtopo validate {M} --format=concise -- --json -m")
+    assert (said.status, said.out) == (0, "")
+
+
+def test_every_file_is_read_once(folder: Path) -> None:
+    """A pipe can be checked against several machines, since it is read once"""
+    (folder / "good").write_text(GOOD)
+    said = shell("memtopo validate <(cat good) -m h100x1 -m h200x2")
+    assert said.status == 0
+
+
+def test_nothing_slow_is_imported(specs: Path) -> None:
+    """On the way of no form rich, CUDA or a driver is imported"""
+    for form in FORMATS:
+        script = (
+            "import sys; from memtopo.cli.app import run\n"
+            f"run(['validate', 'specs', '-m', 'h200x2', '--format', '{form}'])\n"
+            "slow = {'rich', 'cuda', 'memtopo.driver.sim', 'memtopo.driver.cuda'} & set(sys.modules)\n"
+            "assert not slow, slow"
+        )
+        said = shell(f'"{sys.executable}" -c "$1"', script)
+        assert said.status == 0, said.err
