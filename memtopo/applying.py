@@ -173,7 +173,9 @@ def _left(run: _Run, teardown: Teardown) -> Left | None:
         DeviceMemory(f"gpu{device}", free, held.free[device] if held else None, after.free[device])
         for device, free in before.free.items()
     )
-    return Left(run.before, run.held_ledger, run.ledger.counts(), before.fds, after.fds, memory)
+    return Left(
+        run.before, run.held_ledger, run.ledger.counts(), before.fds, held.fds if held else None, after.fds, memory
+    )
 
 
 def _leaks(job: Job, teardown: Teardown, left: Left | None, ledger: Ledger) -> tuple[Leak, ...]:

@@ -98,12 +98,19 @@ def _path(section: str, loc: tuple[str | int, ...]) -> Path:
 
 def _without_misspelled(found: Sequence[Any], known: Sequence[str]) -> Iterator[Any]:
     """A key that is missing since it is misspelled is told once, where it stands."""
-    misspelled = {
-        (*fault["loc"][:-1], nearest(str(fault["loc"][-1]), known))
-        for fault in found
-        if fault["type"] == "extra_forbidden"
-    }
+    misspelled = set(_meant(found, known))
     return (fault for fault in found if fault["type"] != "missing" or fault["loc"] not in misspelled)
+
+
+def _meant(found: Sequence[Any], known: Sequence[str]) -> Iterator[tuple[object, ...]]:
+    """Where the keys would stand that unknown ones were probably meant to be; of many words, the first ones."""
+    near: dict[str, str | None] = {}
+    for fault in found:
+        if fault["type"] == "extra_forbidden":
+            *entry, key = fault["loc"]
+            if key not in near and len(near) < COMPARED:
+                near[key] = nearest(str(key), known)
+            yield (*entry, near.get(key))
 
 
 def _explain(fault: Any, path: Path, known: Sequence[str]) -> Diagnostic:
@@ -111,14 +118,19 @@ def _explain(fault: Any, path: Path, known: Sequence[str]) -> Diagnostic:
     if kind == "extra_forbidden":
         return unknown(path, known)
     if kind == "missing":
-        thing = ".".join(str(part) for part in path[1:-1])
-        return Diagnostic("MT102", f"{thing!r} needs {path[-1]!r}", path, help=f"add '{path[-1]}: …'")
+        return Diagnostic("MT102", f"{_entry(path[1:-1])} needs {path[-1]!r}", path, help=f"add '{path[-1]}: …'")
     cause = fault.get("ctx", {}).get("error")
     if isinstance(cause, Fault):
         return Diagnostic(cause.code, cause.message, path, cause.at, help=cause.help)
     if kind in _SHAPES:
         return Diagnostic("MT103", f"expected {_SHAPES[kind]}, found {_found(fault['input'])}", path)
     return Diagnostic("MT103", str(fault["msg"]).lower(), path)
+
+
+def _entry(path: Path) -> str:
+    """An entry in words: a name, or which of a list it is, counted from 1 since `kv.0` is a range."""
+    *above, last = path
+    return f"entry {last + 1} of {'.'.join(map(str, above))!r}" if isinstance(last, int) else repr(str(last))
 
 
 def _found(value: object) -> str:

@@ -89,7 +89,9 @@ def _count(value: object) -> int:
     try:
         count = parse_count(text)
     except ValueError as error:
-        raise Fault("MT106", str(error)) from error
+        meant = text.replace("_", "").replace(",", "")
+        help = f"write {int(meant)}" if meant.isascii() and meant.isdecimal() and len(meant) < 20 else None  # noqa: PLR2004
+        raise Fault("MT106", str(error), help=help) from error
     if count == 0:
         raise Fault("MT106", "a count of 0 is nothing to build", help="leave the entry out, or count from 1")
     if count > LARGEST_COUNT:

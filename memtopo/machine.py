@@ -22,8 +22,24 @@ from memtopo.units import shorten
 VERSION = 1
 LARGEST_FILE = 8 << 20
 
+CONTEXT_BYTES = 512 << 20
+"""What a context takes of its GPU's memory, about (fact 30)."""
+
 _SHIPPED = Path(__file__).parent / "machines"
 _PAGE = 4096
+_HOST_VMM = {
+    LocationKind.HOST: "HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+    LocationKind.HOST_NUMA: "HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+}
+_GPU_ATTRIBUTES = {
+    "vmm": "VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
+    "fd": "HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED",
+    "win32": "HANDLE_TYPE_WIN32_HANDLE_SUPPORTED",
+    "win32_kmt": "HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED",
+    "fabric": "HANDLE_TYPE_FABRIC_SUPPORTED",
+    "rdma": "GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED",
+    "compressible": "GENERIC_COMPRESSION_SUPPORTED",
+}
 
 
 def _handle_word(word: str) -> str:
@@ -69,6 +85,14 @@ class Trial(_Record):
     advertised: bool | None = None
     works: bool | None = None
     error: str | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether it did not work or, where that is not known, is not even advertised."""
+        return self.works is False or (self.works is None and self.advertised is False)
+
+
+_NEVER = Trial.model_construct(advertised=None, works=None, error=None)
 
 
 class Memory(_Record):
@@ -142,6 +166,22 @@ class Machine(_Record):
         """Every place where chunks can be: the GPUs by ordinal, then the host and its NUMA nodes."""
         gpus = {Location(LocationKind.GPU, i): device.memory for i, device in enumerate(self.devices)}
         return gpus | {_host(name): memory for name, memory in self.host.items()}
+
+    def trial(self, place: Location, what: str) -> Trial:
+        """The trial of a handle type or property at a location; without one, what the attributes say of it."""
+        found = self.locations[place].trials.get(what, _NEVER)
+        if found.works is not None or (said := self._advertised(place, what)) is None:
+            return found
+        return Trial.model_construct(advertised=said, works=None, error=found.error)
+
+    def _advertised(self, place: Location, what: str) -> bool | None:
+        """What a GPU says of itself, and of the host whatever any GPU says."""
+        gpus = self.devices[place.id : place.id + 1] if place.kind is LocationKind.GPU else self.devices
+        name = _GPU_ATTRIBUTES.get(what) if place.kind is LocationKind.GPU else _HOST_VMM.get(place.kind)
+        if name is None or (place.kind is not LocationKind.GPU and what != "vmm"):
+            return None
+        said = [device.attributes[name] != 0 for device in gpus if name in device.attributes]
+        return any(said) if said else None
 
     def can_access(self, device: int, owner: int) -> bool:
         """Whether GPU `device` can reach the memory of GPU `owner`."""

@@ -113,7 +113,8 @@ def _granted(geometry: Geometry) -> _Granted:
 def _devices(geometry: Geometry) -> list[int]:
     """The GPUs that hold memory or are granted some: the ones whose contexts are needed."""
     places = {place for run in geometry.chunks.values() for place in run.places}
-    places |= {grant.location for parts in geometry.parts.values() for part in parts for grant in part.grants}
+    every = (grant for parts in geometry.parts.values() for part in parts for grant in part.grants)
+    places |= {grant.location for grant in every if grant.access}
     return sorted(place.id for place in places if place.kind is LocationKind.GPU)
 
 
@@ -192,8 +193,8 @@ def _bites(placements: Sequence[Placement], stretch: Stretch) -> Iterator[tuple[
 def _memory(geometry: Geometry) -> dict[str, int]:
     total: dict[Location, int] = {}
     for run in geometry.chunks.values():
-        for turn, place in enumerate(run.locations):
-            total[place] = total.get(place, 0) + run.share(turn) * run.size
+        for place, count in run.shares().items():
+            total[place] = total.get(place, 0) + count * run.size
     return {str(place): total[place] for place in sorted(total)}
 
 

@@ -148,6 +148,7 @@ class Left:
     ledger_held: dict[str, int]
     ledger_after: dict[str, int]
     fds_before: int
+    fds_held: int | None
     fds_after: int
     memory: tuple[DeviceMemory, ...] = ()
 

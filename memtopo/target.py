@@ -1,16 +1,14 @@
 """The target: what a `--machine` text means, as a machine and a way to open its driver.
 
-The real driver and the simulator are imported where they are opened, so that checking against a recorded machine loads
-neither.
+The real driver and the simulator are imported where they are opened, and so is what only they need: checking against a
+recorded machine loads neither, and is quick to start.
 """
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from memtopo import facts
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.errors import Unavailable
@@ -44,6 +42,9 @@ def resolve(text: str) -> Target:
 
 
 def _local() -> Target:
+    import platform  # noqa: PLC0415
+
+    from memtopo import facts  # noqa: PLC0415
     from memtopo.driver.cuda import free_memory, kernel_release, numa_nodes, open_cuda  # noqa: PLC0415
 
     driver = open_cuda()

@@ -139,7 +139,7 @@ def test_a_leak_has_its_place() -> None:
 
 def test_a_hint_where_there_is_one() -> None:
     """A failure whose reason is often the same has a hint"""
-    big = "chunks: {a: {location: gpu0, size: 80GiB}}"
+    big = "chunks: {a: {location: gpu0, size: 81408MiB}}"
     report = run_on(_Full(MACHINE), job(big, MACHINE)).report
     assert report.failure
     assert report.failure.error == "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from memtopo.driver.types import Location, LocationKind, gpu
@@ -123,9 +125,8 @@ def test_dealing(places: str, count: int, expected: list[str]) -> None:
     """Counted chunks are dealt to their locations in turn; a location named twice gets two shares"""
     run = laid(f"chunks: {{page: {{location: {places}, size: 2MiB, count: {count}}}}}").chunks["page"]
     assert [str(run.properties_of(index).location) for index in range(run.count)] == expected
-    assert [run.share(turn) for turn in range(len(run.properties))] == [
-        len(range(turn, count, len(run.properties))) for turn in range(len(run.properties))
-    ]
+    assert {str(place): share for place, share in run.shares().items()} == Counter(expected)
+    assert set(map(str, run.places)) == set(expected)
     assert [run.label(index) for index in range(run.count)] == [f"page.{index}" for index in range(count)]
 
 
@@ -162,7 +163,8 @@ def _granules(plain: int, rdma: int) -> list[Granularity]:
         ("location: gpu0, size: 3 granules", 6 * MIB, 2 * MIB),
         ("location: gpu0, size: 3 granules, rdma: true", 12 * MIB, 4 * MIB),
         ("location: host:0, size: 3 granules", 192 << 10, 64 << 10),
-        ("location: [host:0, gpu1], size: 1 granule", 2 * MIB, 2 * MIB),
+        ("location: [host:0, gpu1], size: 1 granule, count: 2", 2 * MIB, 2 * MIB),
+        ("location: [host:0, gpu1], size: 1 granule", 64 << 10, 64 << 10),  # gpu1's turn never comes
         ("location: gpu0, size: 3MiB, round: up", 4 * MIB, 2 * MIB),
         ("location: gpu0, size: 1B, round: up, rdma: true", 4 * MIB, 4 * MIB),
         ("location: gpu0, size: 4MiB, round: up", 4 * MIB, 2 * MIB),
@@ -176,7 +178,12 @@ def test_granules_of_chunks(chunk: str, size: int, granule: int) -> None:
 
 @pytest.mark.parametrize(
     ("inside", "granule"),
-    [("plain", 2 * MIB), ("plain, rdma", 4 * MIB), ("small", 64 << 10), ("small, plain", 2 * MIB)],
+    [
+        ("plain", 2 * MIB),
+        ("plain, rdma", 4 * MIB),
+        ("small", 64 << 10),
+        ("small, {chunk: plain, offset: 2MiB}", 2 * MIB),
+    ],
 )
 def test_granules_of_ranges_and_offsets(inside: str, granule: int) -> None:
     """A range, an offset in it and a part of it are measured by the largest granule among the range's chunks"""
@@ -248,3 +255,17 @@ def test_built_in_names_are_taken() -> None:
     assert codes("devices: {gpu0: 1}") == ["MT203"]
     assert codes("devices: {host: 1}") == ["MT203"]
     assert codes("devices: {gpu7: 1}") == ["MT203"]
+
+
+@pytest.mark.parametrize("value", ["GPU-does-not-exist", "99:00.0"])
+def test_a_bus_id_that_cannot_be_read_is_nobodys(value: str) -> None:
+    """A recorded bus id in an unknown form is not taken for an identity that it does not have"""
+    odd = invented(1)
+    odd = odd.model_copy(update={"devices": [odd.devices[0].model_copy(update={"bus_id": "virtual"})]})
+    assert codes(f"devices: {{d: {value}}}", odd)[:1] == ["MT401"]
+
+
+def test_a_machine_without_gpus() -> None:
+    """Of a machine without GPUs it is told that it has none"""
+    (fault,) = (fault for fault in faults("chunks: {a: {location: gpu0, size: 2MiB}}", invented(0)) if fault.notes)
+    assert fault.notes == ("it has 0 GPUs",)

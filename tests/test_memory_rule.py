@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memtopo import facts
 from tests.machines import invented
-from tests.specs import codes, faults
+from tests.specs import codes, faults, job, run
 
 SPEC = "chunks: {hot: {location: [gpu0, gpu1], size: 20GiB, count: 4}}"
 
@@ -16,4 +16,15 @@ def test_free_memory_of_a_live_machine() -> None:
     live = facts.changed(machine, devices=[machine.devices[0], busy])
     assert "MT402" not in codes(SPEC, machine)
     (fault,) = [fault for fault in faults(SPEC, live) if fault.code == "MT402"]
-    assert fault.message == "the layout needs 40.0 GiB on gpu1, which has 30.0 GiB free: 10.0 GiB too much"
+    assert fault.message == "the layout needs 40.0 GiB on gpu1, which has 30.0 GiB free: 10.5 GiB too much"
+
+
+def test_a_context_takes_memory_too() -> None:
+    """A layout that fits a GPU, but not beside its context, is refused (fact 30); one that fits beside it is built"""
+    text = "ranges: {{r: {{size: {0}}}}}\nchunks: {{c: {{location: gpu0, size: {0}}}}}\nmap: {{r: c}}\n"
+    text += "access: {{r: {{gpu0: rw}}}}"
+    machine = invented(1)
+    (fault,) = faults(text.format("81410MiB"), machine)
+    assert fault.code == "MT402"
+    assert fault.notes[-1] == "a context takes about 512 MiB of the GPU's memory besides"
+    assert run(job(text.format("81408MiB"), machine), machine).report.exit_code == 0

@@ -202,12 +202,12 @@ def test_names_of_a_device() -> None:
 
 def test_memory_that_others_have() -> None:
     """Of a live device, what was in use already is told and is not free; of a recorded one it is not known"""
-    facts = invented(1, memory=100 * MiB)
-    live = facts.model_copy(update={"devices": [facts.devices[0].model_copy(update={"free_bytes": 60 * MiB})]})
+    facts = invented(1, memory=1100 * MiB)
+    live = facts.model_copy(update={"devices": [facts.devices[0].model_copy(update={"free_bytes": 1060 * MiB})]})
     text = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: [c]}"
     (before,), (now,) = (picture(geometry(text, each), each).memory for each in (facts, live))
-    assert (before.taken, before.free) == (None, 98 * MiB)
-    assert (now.taken, now.free, now.total) == (40 * MiB, 58 * MiB, 100 * MiB)
+    assert (before.taken, before.free) == (None, 1098 * MiB)
+    assert (now.taken, now.free, now.total) == (40 * MiB, 1058 * MiB, 1100 * MiB)
 
 
 @pytest.mark.parametrize("count", [1, 1000, 100_000])

@@ -170,7 +170,7 @@ def test_the_head(head: str) -> None:
 PRINTED = {
     "planned": ("plan", "plan", "2MiB", "", M),
     "ok": ("report", "apply", "2MiB", "", M),
-    "failed": ("report", "apply", "143154MiB", "", M),  # fits a GPU of the machine, but not beside its context
+    "failed": ("report", "apply", "3TiB", "", M),  # more than the simulator has of host memory
     "different": ("report", "apply", "2MiB", ", address: 0x600000000000, fixed: true", M),  # no simulated address
     "right": ("diagnostics", "validate", "2MiB", "", M),
     "wrong": ("diagnostics", "validate", "3MiB", ", align: 6MiB", M),
@@ -184,7 +184,8 @@ def printed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """What a command prints with --json, and what kind of document it is."""
     kind, command, size, wish, on = PRINTED[request.param]
     spec = tmp_path_factory.mktemp("schemas") / "spec.yaml"
-    spec.write_text(ONE_CHUNK.format(size=size, wish=wish))
+    text = ONE_CHUNK.format(size=size, wish=wish)
+    spec.write_text(text.replace("gpu0, size: 3TiB", "host, size: 3TiB"))
     document = memtopo(command, spec, on, "--json").document
     assert document.get("outcome", request.param) == request.param
     return kind, document

@@ -8,8 +8,8 @@ import pytest
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import STRICTER, SimDriver
-from memtopo.driver.sim.budget import CONTEXT_BYTES
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Properties, gpu
+from memtopo.machine import CONTEXT_BYTES
 from memtopo.units import GiB, MiB
 from tests.contract.built import NODE, PLAIN, adjacent, created, current, laid_out, mapped, refused, reserved
 from tests.machines import invented

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -301,3 +302,16 @@ def test_of_very_many_faults_the_first_are_told(section: str) -> None:
     assert len(faults) == 1000
     assert "there are more" in faults[-1].notes[-1]
     assert not faults[0].notes
+
+
+def test_very_many_misspelled_keys_are_fast() -> None:
+    """What was meant is looked for once a word, for the first of many words: they take about as long as other faults"""
+    misspelled = {f"c{index}": {"location": "gpu0", f"sise{index}": "2MiB"} for index in range(40_000)}
+    missing = {f"c{index}": {"location": "gpu0"} for index in range(40_000)}
+    assert _seconds(misspelled) < 4 * _seconds(missing)
+
+
+def _seconds(chunks: dict[str, Any]) -> float:
+    started = time.process_time()
+    assert len(told(chunks=chunks)) == 1000
+    return time.process_time() - started

@@ -11,7 +11,7 @@ import typer
 from memtopo import planner
 from memtopo.cli.loading import load
 from memtopo.cli.options import AsJson, MachineName, SpecFile
-from memtopo.cli.writing import write
+from memtopo.cli.writing import save
 from memtopo.facts import anonymous
 from memtopo.picturing import picture
 from memtopo.render import json, plain
@@ -39,7 +39,7 @@ def command(spec: SpecFile, machine: MachineName = "local", output: Output = Non
     text = SpecText(loaded.document.name, loaded.document.text)
     document = SavedPlan(1, loaded.machine_line, summary, text, anonymous(facts))
     if output is not None:
-        write(output, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
+        save(output, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
     if as_json:
         plain.print_lines(json.dumps(document).splitlines())
     else:

@@ -11,7 +11,7 @@ from memtopo import machine as machines
 from memtopo import probe, target
 from memtopo.cli.options import AsJson, MachineName
 from memtopo.cli.signals import Interrupted, Stopper
-from memtopo.cli.writing import write
+from memtopo.cli.writing import save
 from memtopo.driver.types import DriverError
 from memtopo.errors import MemtopoError
 from memtopo.facts import anonymous
@@ -48,7 +48,7 @@ def command(
     facts = _tried(found := target.resolve(machine))
     kept = facts if identify else anonymous(facts)
     if output is not None:
-        write(output, machines.dump(kept))
+        save(output, machines.dump(kept))
     if as_json:
         plain.print_lines(machines.dump(kept).splitlines())
     else:

@@ -12,7 +12,7 @@ from memtopo.geometry.granting import parts
 from memtopo.geometry.model import ChunkRun, Geometry, Instance, Part, Placement, RangeRun
 from memtopo.geometry.naming import Devices
 from memtopo.geometry.placing import Slice, place, slices
-from memtopo.geometry.sizing import chunk_run, plain_granule, range_run
+from memtopo.geometry.sizing import Units, address_granule, chunk_run, in_granules, plain_granule, range_run
 from memtopo.machine import Machine
 from memtopo.spec import LARGEST_COUNT, Spec, parse_reference
 
@@ -64,20 +64,35 @@ class _Builder:
         return runs
 
     def _ranges(self, named: dict[str, list[Slice]]) -> dict[str, RangeRun]:
-        units: dict[str, int] = {}
-        for key, entries in named.items():
-            largest = max((entry.run.granule for entry in entries if entry.run), default=0)
-            name = parse_reference(key).name
-            units[name] = max(units.get(name, 0), largest)
-        plain = plain_granule(self.machine)
+        units = self._units(named)
+        address = address_granule(self.machine)
+        plain = Units(plain_granule(self.machine), address, filled=False)
+        unmeasured = self._unmeasured(named)
         runs = {}
         for name, range_ in self.spec.ranges.items():
-            run = range_run(name, range_, units.get(name) or plain, self.faults)
+            unit = Units(units[name], address, filled=True) if units.get(name) else plain
+            run = None if name in unmeasured else range_run(name, range_, unit, self.faults)
             if run:
                 runs[name] = run
             else:
                 self.unsure.add(("ranges", name))
         return runs
+
+    def _units(self, named: dict[str, list[Slice]]) -> dict[str, int]:
+        """The largest granularity among the chunks of each range."""
+        units: dict[str, int] = {}
+        for key, entries in named.items():
+            largest = max((entry.run.granule for entry in entries if entry.run), default=0)
+            name = parse_reference(key).name
+            units[name] = max(units.get(name, 0), largest)
+        return units
+
+    def _unmeasured(self, named: dict[str, list[Slice]]) -> set[str]:
+        """The ranges that are written in granules of chunks some of which are not known."""
+        partly = {key for key, entries in named.items() if any(entry.run is None for entry in entries)}
+        partly |= {key for section, key in self.spec.left_out if section == "map"}
+        names = {key.partition(".")[0] for key in partly}
+        return names & set(in_granules(self.spec)) if names else set()
 
     def _placements(
         self, named: dict[str, list[Slice]], ranges: dict[str, RangeRun]

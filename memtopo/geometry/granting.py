@@ -6,6 +6,7 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
+from typing import NamedTuple
 
 from memtopo.diagnostics import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind
@@ -52,16 +53,37 @@ class Asked:
         return [found[0].instances[0] for found in keys], keys
 
 
+class Segment(NamedTuple):
+    """Part of a reservation over which access is the same; `given` has the part that each location's access is from."""
+
+    start: int
+    end: int
+    grants: tuple[Grant, ...]
+    given: Mapping[Location, Part]
+    path: Path
+
+
 def stretches(placements: Sequence[Placement], asked: Sequence[Part]) -> Iterator[Stretch]:
     """Adjacent mappings of one reservation with the same access, in order of offset, without the holes.
 
     `placements` are sorted and do not overlap; a part that splits a mapping was refused before. Later parts win,
     each for the locations that it names.
     """
-    for start, end, grants, path in _segments(asked):
-        for low, high in _covered(placements, start, end):
-            first = placements[0]
-            yield Stretch(first.range, first.instance, low, high - low, grants, path)
+    low = high = 0
+    last: Segment | None = None
+    for segment in segments(asked):
+        for start, end in _covered(placements, segment.start, segment.end):
+            if last is None or start > high or segment.grants != last.grants:
+                if last:
+                    yield _stretch(placements[0], low, high, last)
+                low, last = start, segment
+            high = end
+    if last:
+        yield _stretch(placements[0], low, high, last)
+
+
+def _stretch(first: Placement, low: int, high: int, segment: Segment) -> Stretch:
+    return Stretch(first.range, first.instance, low, high - low, segment.grants, segment.path)
 
 
 def from_offset(placements: Sequence[Placement], start: int) -> Iterator[Placement]:
@@ -105,13 +127,16 @@ def _grants(entry: Grants, path: Path, devices: Devices, faults: list[Diagnostic
     return tuple(Grant(place, entry[name]) for place, name in sorted(found.items()))
 
 
-def _segments(asked: Sequence[Part]) -> Iterator[tuple[int, int, tuple[Grant, ...], Path]]:
-    """Sweep over the parts: between two boundaries, each location has the access of the latest part over it."""
+def segments(asked: Sequence[Part]) -> Iterator[Segment]:
+    """Sweep over the parts: between two boundaries, each location has the access of the latest part over it.
+
+    Segments that nobody is granted are left out.
+    """
     if len(asked) == 1:
         part = asked[0]
-        granted = _without_none(dict(part.grants))
-        if granted:
-            yield part.offset, part.end, granted, part.path
+        if granted := tuple(grant for grant in part.grants if grant.access):
+            given = {grant.location: part for grant in granted}
+            yield Segment(part.offset, part.end, granted, given, part.path)
         return
     starts = sorted(range(len(asked)), key=lambda index: asked[index].offset)
     bounds = sorted({bound for part in asked for bound in (part.offset, part.end)})
@@ -123,25 +148,22 @@ def _segments(asked: Sequence[Part]) -> Iterator[tuple[int, int, tuple[Grant, ..
             for place, access in asked[upcoming].grants:
                 heapq.heappush(latest.setdefault(place, []), (-upcoming, asked[upcoming].end, access))
             upcoming = next(waiting)
-        effective, newest = _latest(latest, low)
-        if effective:
-            yield low, high, effective, asked[newest].path
+        effective = _latest(latest, low)
+        if granted := tuple(Grant(place, access) for place, (access, _) in sorted(effective.items()) if access):
+            given = {place: asked[index] for place, (_, index) in effective.items()}
+            newest = max(index for _, index in effective.values())
+            yield Segment(low, high, granted, given, asked[newest].path)
 
 
-def _latest(latest: dict[Location, list[tuple[int, int, Access]]], low: int) -> tuple[tuple[Grant, ...], int]:
-    effective: dict[Location, Access] = {}
-    newest = 0
+def _latest(latest: dict[Location, list[tuple[int, int, Access]]], low: int) -> dict[Location, tuple[Access, int]]:
+    """The access of each location at an offset, and which of the parts it is from."""
+    effective: dict[Location, tuple[Access, int]] = {}
     for place, heap in latest.items():
         while heap and heap[0][1] <= low:
             heapq.heappop(heap)
         if heap:
-            effective[place] = heap[0][2]
-            newest = max(newest, -heap[0][0])
-    return _without_none(effective), newest
-
-
-def _without_none(effective: dict[Location, Access]) -> tuple[Grant, ...]:
-    return tuple(Grant(place, access) for place, access in sorted(effective.items()) if access)
+            effective[place] = heap[0][2], -heap[0][0]
+    return effective
 
 
 def _covered(placements: Sequence[Placement], start: int, end: int) -> Iterator[tuple[int, int]]:

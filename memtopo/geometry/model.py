@@ -13,6 +13,7 @@ from memtopo.driver.types import Grant, HandleType, Location, Properties
 class ChunkRun:
     """Equal chunks that one entry declares: `count` of `size` bytes, dealt to `locations` in turn.
 
+    Locations whose turn never comes are left out.
     `declared` is the size before `round: up`; `granule` the granularity of exactly these properties, in bytes.
     """
 
@@ -35,10 +36,13 @@ class ChunkRun:
         """What one chunk is created with."""
         return self.properties[index % len(self.properties)]
 
-    def share(self, turn: int) -> int:
-        """How many of the chunks fall to the location at `turn`."""
+    def shares(self) -> Mapping[Location, int]:
+        """How many of the chunks there are at each place."""
         whole, rest = divmod(self.count, len(self.properties))
-        return whole + (turn < rest)
+        found: dict[Location, int] = {}
+        for turn, place in enumerate(self.locations):
+            found[place] = found.get(place, 0) + whole + (turn < rest)
+        return found
 
     @property
     def locations(self) -> tuple[Location, ...]:
@@ -70,10 +74,19 @@ class RangeRun:
         """The name of one range: `kv`, or `kv.3` of a counted entry."""
         return f"{self.name}.{instance}" if self.counted else self.name
 
+    @property
+    def stride(self) -> int:
+        """How far apart the addresses of counted ranges are wished for, each aligned as it is to be."""
+        return -(-self.size // self.align) * self.align if self.align else self.size
+
+    @property
+    def extent(self) -> int:
+        """Bytes from the first address wished for to the end of the last range."""
+        return self.stride * (self.count - 1) + self.size
+
     def wish(self, instance: int) -> int:
-        """The address asked for; counted ranges ask for one after another, each aligned as it is to be (fact 11)."""
-        stride = -(-self.size // self.align) * self.align if self.align else self.size
-        return self.address + instance * stride if self.address else 0
+        """The address asked for; counted ranges ask for one after another (fact 11)."""
+        return self.address + instance * self.stride if self.address else 0
 
 
 Instance = tuple[str, int]
@@ -127,7 +140,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Adjacent mappings in one reservation that have the same access."""
+    """Adjacent mappings in one reservation that have the same access; `path` is the first part's that gives it."""
 
     range: RangeRun
     instance: int

@@ -69,10 +69,10 @@ class Devices:
         count = len(self._machine.devices)
         if ordinal < count:
             return gpu(ordinal)
-        has = "only gpu0" if count == 1 else f"gpu0 to gpu{count - 1}"
+        has = f": {'only gpu0' if count == 1 else f'gpu0 to gpu{count - 1}'}" if count else ""
         told = f"the machine has no gpu{ordinal}"
         self._faults.append(
-            Diagnostic("MT401", told, path, at, notes=(f"it has {count} GPU{'s' * (count != 1)}: {has}",))
+            Diagnostic("MT401", told, path, at, notes=(f"it has {count} GPU{'s' * (count != 1)}{has}",))
         )
         return None
 
@@ -87,7 +87,7 @@ class Devices:
     def _identified(self, value: str, path: Path) -> Location | None:
         wanted = _bus(value)
         for ordinal, device in enumerate(self._machine.devices):
-            if value == device.uuid or (device.bus_id and wanted == _bus(device.bus_id)):
+            if value == device.uuid or (wanted and device.bus_id and wanted == _bus(device.bus_id)):
                 return gpu(ordinal)
         known = any(device.uuid for device in self._machine.devices)
         note = "the machine was recorded without identities" if not known else "no GPU of the machine has that identity"

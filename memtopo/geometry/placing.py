@@ -58,6 +58,9 @@ def place(key: str, run: RangeRun, parts: list[Slice], faults: list[Diagnostic])
     for part in parts:
         if part.entry.offset is not None:
             cursor = _offset(part, run, span[0] * run.size, faults)
+        elif part.run is not None and cursor is not None and cursor % part.run.granule:
+            faults.append(_adrift(part, part.run, run, cursor - span[0] * run.size))
+            cursor = None
         if part.run is None or cursor is None:
             cursor, sure = None, False
             continue
@@ -86,6 +89,15 @@ def _offset(part: Slice, run: RangeRun, base: int, faults: list[Diagnostic]) -> 
     note = f"a chunk starts at a multiple of its granularity, {exact(unit)}"
     faults.append(misfit("MT303", f"range {run.name!r}", offset, unit, (*part.path, "offset"), note))
     return None
+
+
+def _adrift(part: Slice, chunk: ChunkRun, run: RangeRun, offset: int) -> Diagnostic:
+    """An entry that would begin where the one before it ended, which is no multiple of its own granule."""
+    unit = chunk.granule
+    told = f"range {run.name!r}: {chunk.name!r} would begin at {exact(offset)}, which is no multiple of {exact(unit)}"
+    note = "an entry begins where the one before it ended, and a chunk at a multiple of its granularity"
+    help = f"write '{{chunk: {part.entry.chunk}, offset: {exact(offset + unit - offset % unit)}}}'"
+    return Diagnostic("MT303", told, part.path, notes=(note,), help=help)
 
 
 def _lay(run: RangeRun, stop: int, chunk: ChunkRun, part: Slice, cursor: int) -> Iterator[Placement]:

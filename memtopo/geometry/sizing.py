@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from memtopo.diagnostics import Diagnostic, Path
 from memtopo.driver.types import Location, LocationKind, Properties
 from memtopo.geometry.model import ChunkRun, RangeRun
 from memtopo.geometry.naming import Devices
 from memtopo.machine import Machine
-from memtopo.spec import Chunk, Range
+from memtopo.spec import Chunk, Range, Spec, parse_reference
 from memtopo.units import exact, rounded
 
 _PLAIN = 2 << 20
+
+
+class Units(NamedTuple):
+    """What a range is measured by: the granularity of its chunks, or of plain memory, and of all addresses."""
+
+    granule: int
+    address: int
+    filled: bool
 
 
 def granule(machine: Machine, properties: Properties) -> int:
@@ -27,12 +36,19 @@ def plain_granule(machine: Machine) -> int:
     return max((granule(machine, Properties(place)) for place in places), default=_PLAIN)
 
 
+def address_granule(machine: Machine) -> int:
+    """What every reservation begins at a multiple of, without asking: the smallest granularity there is."""
+    every = (entry.minimum for memory in machine.locations.values() for entry in memory.granularity)
+    return min(every, default=_PLAIN)
+
+
 def chunk_run(name: str, chunk: Chunk, devices: Devices, machine: Machine, faults: list[Diagnostic]) -> ChunkRun | None:
     """The chunks of one entry, or None where it has a fault of its own."""
     path = ("chunks", name)
     places = _places(chunk, path, devices)
     if places is None:
         return None
+    places = places[: chunk.count or 1]
     properties = tuple(Properties(place, chunk.handle_types, chunk.rdma, chunk.compressible) for place in places)
     unit = max(granule(machine, each) for each in properties)
     declared = chunk.size.bytes(unit)
@@ -46,34 +62,50 @@ def chunk_run(name: str, chunk: Chunk, devices: Devices, machine: Machine, fault
     return ChunkRun(name, path, chunk.count or 1, chunk.count is not None, size, declared, unit, properties, distinct)
 
 
-def range_run(name: str, range_: Range, unit: int, faults: list[Diagnostic]) -> RangeRun | None:
-    """The ranges of one entry, measured by `unit` bytes, or None where it has a fault of its own."""
+def range_run(name: str, range_: Range, units: Units, faults: list[Diagnostic]) -> RangeRun | None:
+    """The ranges of one entry, or None where it has a fault of its own."""
     path = ("ranges", name)
+    unit = units.granule
     declared = range_.size.bytes(unit)
     size = _fit(declared, unit, rounding=range_.round is not None)
     if size is None:
-        note = f"the chunks in it have a granularity of {exact(unit)}"
-        faults.append(misfit("MT302", f"range {name!r}", declared, unit, (*path, "size"), note))
+        faults.append(misfit("MT302", f"range {name!r}", declared, unit, (*path, "size"), _measure(units)))
         return None
     align = range_.align.bytes(unit) if range_.align else 0
-    if align >> 47:
-        told = f"range {name!r}: an alignment of {exact(align)} is more than there are addresses"
-        faults.append(Diagnostic("MT306", told, (*path, "align"), help="the least is 2MiB, which needs no align"))
-        return None
-    if align & (align - 1):
-        near = f"{exact(1 << align.bit_length() - 1)} or {exact(1 << align.bit_length())}"
-        told = f"range {name!r}: an alignment is a power of two, which {exact(align)} is not"
-        faults.append(Diagnostic("MT306", told, (*path, "align"), help=f"write {near}"))
-        return None
-    address = range_.address or 0
-    stride = -(-size // align) * align if align else size
-    extent = stride * ((range_.count or 1) - 1) + size
-    if (wrong := _address(name, address, extent, max(unit, align))) is not None:
+    if (wrong := _alignment(name, align, unit)) is not None:
         faults.append(wrong)
         return None
-    return RangeRun(
-        name, path, range_.count or 1, range_.count is not None, size, declared, unit, align, address, range_.fixed
+    if align or unit > units.address:
+        align = max(align, unit)
+    run = RangeRun(
+        name,
+        path,
+        range_.count or 1,
+        range_.count is not None,
+        size,
+        declared,
+        unit,
+        align,
+        range_.address or 0,
+        range_.fixed,
     )
+    if (wrong := _address(run)) is not None:
+        faults.append(wrong)
+        return None
+    return run
+
+
+def in_granules(spec: Spec) -> Iterator[str]:
+    """The ranges with an amount that is written in granules: their own, of a map entry or of a part of access."""
+    for name, range_ in spec.ranges.items():
+        if range_.size.in_granules or (range_.align and range_.align.in_granules):
+            yield name
+    for key, entries in spec.map.items():
+        if any(entry.offset and entry.offset.in_granules for entry in entries):
+            yield parse_reference(key).name
+    for key, asked in spec.access.items():
+        if not isinstance(asked, dict) and any(part.offset.in_granules or part.size.in_granules for part in asked):
+            yield parse_reference(key).name
 
 
 def misfit(code: str, what: str, amount: int, unit: int, path: Path, note: str) -> Diagnostic:
@@ -108,13 +140,36 @@ def _fit(amount: int, unit: int, *, rounding: bool) -> int | None:
     return amount + unit - amount % unit if rounding else None
 
 
-def _address(name: str, address: int, size: int, unit: int) -> Diagnostic | None:
-    path = ("ranges", name, "address")
-    if address % unit:
-        down = address - address % unit
-        told = f"range {name!r}: {address:#x} is not aligned to {exact(unit)}"
+def _measure(units: Units) -> str:
+    if units.filled:
+        return f"the chunks in it have a granularity of {exact(units.granule)}"
+    return f"it holds no chunk, and plain memory of this machine has a granularity of {exact(units.granule)}"
+
+
+def _alignment(name: str, align: int, unit: int) -> Diagnostic | None:
+    path = ("ranges", name, "align")
+    if align >> 47:
+        told = f"range {name!r}: an alignment of {exact(align)} is more than there are addresses"
+        return Diagnostic("MT306", told, path, help=f"the least is {exact(unit)}, which needs no align")
+    if align & (align - 1):
+        near = f"{exact(1 << align.bit_length() - 1)} or {exact(1 << align.bit_length())}"
+        told = f"range {name!r}: an alignment is a power of two, which {exact(align)} is not"
+        return Diagnostic("MT306", told, path, help=f"write {near}")
+    return None
+
+
+def _address(run: RangeRun) -> Diagnostic | None:
+    path = (*run.path, "address")
+    if run.fixed and not run.address:
+        told = f"range {run.name!r} is fixed, and no address is given that it could be fixed at"
+        return Diagnostic("MT307", told, (*run.path, "fixed"), help="add 'address: 0x…', or leave 'fixed' out")
+    unit = max(run.granule, run.align)
+    if run.address % unit:
+        down = run.address - run.address % unit
+        told = f"range {run.name!r}: {run.address:#x} is not aligned to {exact(unit)}"
         return Diagnostic("MT307", told, path, help=f"write {down:#x} or {down + unit:#x}")
-    if address + size > 1 << 47:
-        told = f"range {name!r}: {address:#x} and {rounded(size)} from there lie beyond 47 bits of address space"
+    if run.address + run.extent > 1 << 47:
+        from_there = f"{run.address:#x} and {rounded(run.extent)} from there"
+        told = f"range {run.name!r}: {from_there} lie beyond 47 bits of address space"
         return Diagnostic("MT307", told, path)
     return None

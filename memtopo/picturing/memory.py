@@ -24,11 +24,10 @@ def _shares(geometry: Geometry, marks: Mapping[str, str]) -> dict[Location, _Sha
     found: dict[Location, _Shares] = {}
     for run in geometry.chunks.values():
         kind = marks.get(run.name, run.name), run.size
-        for turn, place in enumerate(run.locations):
-            if count := run.share(turn):
-                shares = found.setdefault(place, {})
-                before, first = shares.get(kind, (0, run))
-                shares[kind] = before + count, first
+        for place, count in run.shares().items():
+            shares = found.setdefault(place, {})
+            before, first = shares.get(kind, (0, run))
+            shares[kind] = before + count, first
     return found
 
 

@@ -7,7 +7,6 @@ from typing import Literal, Protocol, cast, get_args
 
 from memtopo.checking import Checked
 from memtopo.errors import MemtopoError
-from memtopo.render import json, prose
 from memtopo.render.plain import DEFAULT_WIDTH
 
 Format = Literal["text", "concise", "json", "sarif", "junit", "github", "gitlab", "markdown"]
@@ -17,33 +16,23 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 class _Form(Protocol):
     """What the module of a form has, which is named after it."""
 
-    def lines(self, checked: Checked) -> list[str]: ...
+    def lines(self, checked: Checked, /) -> list[str]: ...
 
-    def failure(self, error: MemtopoError) -> list[str]: ...
+    def failure(self, error: MemtopoError, /) -> list[str]: ...
 
 
 def written(form: Format, checked: Checked, *, width: int = DEFAULT_WIDTH, colour: bool = False) -> list[str]:
     """A check in one of the forms, as lines; width and colour are for those that people read."""
-    match form:
-        case "text":
-            return prose.text(checked, width=width, colour=colour)
-        case "concise":
-            return prose.concise(checked, colour=colour)
-        case "json":
-            return json.dumps(json.checked(checked)).splitlines()
-        case _:
-            return _form(form).lines(checked)
+    if form not in ("text", "concise"):
+        return _form(form).lines(checked)
+    from memtopo.render import prose  # noqa: PLC0415 another form does not wait for it
+
+    return prose.text(checked, width=width, colour=colour) if form == "text" else prose.concise(checked, colour=colour)
 
 
 def failure(form: Format, error: MemtopoError) -> list[str]:
     """What is written where the check could not be made: in every form that is a document, a whole one."""
-    match form:
-        case "text" | "concise":
-            return []
-        case "json":
-            return json.dumps(json.error(error)).splitlines()
-        case _:
-            return _form(form).failure(error)
+    return [] if form in ("text", "concise") else _form(form).failure(error)
 
 
 def _form(form: Format) -> _Form:

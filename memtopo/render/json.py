@@ -133,6 +133,16 @@ def checked(found: Checked) -> Faults:
     )
 
 
+def lines(found: Checked) -> list[str]:
+    """A check as the lines of its document."""
+    return dumps(checked(found)).splitlines()
+
+
+def failure(error_: MemtopoError) -> list[str]:
+    """The lines of a document of nothing but an error."""
+    return dumps(error(error_)).splitlines()
+
+
 def error(error: MemtopoError) -> Failed:
     """An error with its hint and its exit status."""
     return Failed(Error(error.message, error.details, error.hint, error.exit_code))

@@ -100,7 +100,8 @@ def _ledger(left: Left) -> Iterator[tuple[str, ...]]:
         held = f"{left.ledger_held.get(kind, 0):,}" if left.ledger_held else ""
         yield kind, f"{before:,}", held, f"{after:,}", words.change(before, after)
     before, after = left.fds_before, left.fds_after
-    yield "file descriptors", f"{before:,}", "", f"{after:,}", words.change(before, after)
+    held = "" if left.fds_held is None else f"{left.fds_held:,}"
+    yield "file descriptors", f"{before:,}", held, f"{after:,}", words.change(before, after)
 
 
 def _memory(left: Left) -> Iterator[tuple[str, ...]]:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from memtopo.report import MachineLine, Report
 from memtopo.units import rounded
+
+if TYPE_CHECKING:
+    from memtopo.report import MachineLine, Report
 
 SHORT_NAME = 8
 

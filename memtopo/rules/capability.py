@@ -7,16 +7,13 @@ from collections.abc import Iterator
 from memtopo.diagnostics import Diagnostic, Path
 from memtopo.driver.types import HandleType, Location, LocationKind
 from memtopo.geometry import ChunkRun, Geometry
-from memtopo.machine import Device, Machine, Trial
+from memtopo.machine import Machine, Trial
 
-_PROPERTIES = {
-    "rdma": "GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED",
-    "compressible": "GENERIC_COMPRESSION_SUPPORTED",
-}
+_WINDOWS = ("win32", "win32_kmt")
 
 
 def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT404. A handle type that a trial refused will be refused again; attributes alone prove nothing (fact 4)."""
+    """MT404. A handle type that a trial refused will be refused again; a yes of an attribute is no proof (fact 4)."""
     for run in geometry.chunks.values():
         for place in run.places:
             if fault := _handles(run, place, machine):
@@ -39,19 +36,18 @@ def _handles(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | N
     if words and place.kind is LocationKind.HOST:
         told = f"chunk {run.name!r}: memory of 'host' takes no handle types"
         return Diagnostic("MT404", told, path, help="name a NUMA node: location: host:0")
-    trials = machine.locations[place].trials
     for word in (*words, *(["fd+fabric"] if HandleType.FD | HandleType.FABRIC in run.handles else [])):
-        if (trial := trials.get(word)) and _refused(trial):
+        trial = machine.trial(place, word)
+        if trial.refused or (word in _WINDOWS and not trial.works):
             return _told("MT404", run, f"handle type {word!r}", place, trial, path)
     return None
 
 
 def _vmm(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | None:
-    device = _device(place, machine)
-    if device is None or device.attributes.get("VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED", 1):
+    trial = machine.trial(place, "vmm")
+    if not trial.refused:
         return None
-    told = f"chunk {run.name!r}: {place} ({device.name}) does not support virtual memory management"
-    return Diagnostic("MT405", told, (*run.path, "location"))
+    return _told("MT405", run, "virtual memory management", place, trial, (*run.path, "location"))
 
 
 def _asked(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | None:
@@ -64,33 +60,28 @@ def _asked(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | Non
         if not asked:
             continue
         path = (*run.path, word)
-        device = _device(place, machine)
-        if device is None:
+        if place.kind is not LocationKind.GPU:
             return Diagnostic("MT405", f"chunk {run.name!r}: host memory cannot be {word}", path)
-        trial = machine.locations[place].trials.get(word) or Trial()
-        advertised = device.attributes.get(_PROPERTIES[word], 1) != 0
-        if _refused(trial) or not advertised:
+        if (trial := machine.trial(place, word)).refused:
             return _told("MT405", run, f"{word!r}", place, trial, path)
     return None
 
 
-def _refused(trial: Trial) -> bool:
-    return trial.works is False or (trial.works is None and trial.advertised is False)
-
-
 def _told(code: str, run: ChunkRun, what: str, place: Location, trial: Trial, path: Path) -> Diagnostic:
     told = f"chunk {run.name!r}: {what} does not work on {place} of this machine"
-    notes = []
-    if trial.error:
-        advertised = "it is advertised, but " if trial.advertised else ""
-        notes.append(f"{advertised}a trial of one granule was answered with {trial.error}")
-    else:
-        notes.append("the device does not advertise it")
     help = None
     if "fabric" in what:
         help = "fabric handles need an IMEX channel (/dev/nvidia-caps-imex-channels) in this machine or container"
-    return Diagnostic(code, told, path, notes=tuple(notes), help=help)
+    if "win32" in what:
+        help = "they are for Windows; on Linux, use fd"
+    return Diagnostic(code, told, path, notes=(_reason(what, trial),), help=help)
 
 
-def _device(place: Location, machine: Machine) -> Device | None:
-    return machine.devices[place.id] if place.kind is LocationKind.GPU else None
+def _reason(what: str, trial: Trial) -> str:
+    if trial.works is False:
+        advertised = "it is advertised, but " if trial.advertised else ""
+        seen = f"was answered with {trial.error}" if trial.error else "came back without it"
+        return f"{advertised}a trial of one granule {seen}"
+    if "win32" in what:
+        return "the driver answers INVALID_VALUE on Linux"
+    return "no GPU advertises it" if what == "virtual memory management" else "the device does not advertise it"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 from memtopo.diagnostics import Diagnostic, Label
-from memtopo.geometry import Geometry, Placement
+from memtopo.geometry import Geometry, Placement, RangeRun
 from memtopo.machine import Machine
 from memtopo.units import exact, rounded
 
@@ -57,12 +56,19 @@ def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
     """MT307. Two ranges cannot both be at an address that is fixed: the driver reserves the second one elsewhere."""
     del machine
     fixed = sorted((run for run in geometry.ranges.values() if run.fixed and run.address), key=lambda run: run.address)
-    for first, second in pairwise(fixed):
-        end = first.address + first.size * first.count
-        if second.address < end:
-            told = f"range {second.name!r} is fixed at {second.address:#x}, where {first.name!r} ends only at {end:#x}"
-            label = Label(f"{first.name!r} is fixed here", (*first.path, "address"))
-            yield Diagnostic("MT307", told, (*second.path, "address"), labels=(label,), help=f"write {end:#x} or more")
+    furthest: RangeRun | None = None
+    for run in fixed:
+        if furthest and run.address < furthest.address + furthest.extent:
+            yield _both_fixed(furthest, run)
+        if furthest is None or run.address + run.extent > furthest.address + furthest.extent:
+            furthest = run
+
+
+def _both_fixed(first: RangeRun, second: RangeRun) -> Diagnostic:
+    end = first.address + first.extent
+    told = f"range {second.name!r} is fixed at {second.address:#x}, where {first.name!r} ends only at {end:#x}"
+    label = Label(f"{first.name!r} is fixed here", (*first.path, "address"))
+    return Diagnostic("MT307", told, (*second.path, "address"), labels=(label,), help=f"write {end:#x} or more")
 
 
 def _past(placement: Placement) -> Diagnostic:

@@ -6,9 +6,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from memtopo.diagnostics import Diagnostic, Label
-from memtopo.driver.types import Location, LocationKind
+from memtopo.driver.types import Grant, Location, LocationKind
 from memtopo.geometry import Geometry, Placement
-from memtopo.geometry.granting import Asked
+from memtopo.geometry.granting import Asked, Segment, from_offset, segments
 from memtopo.geometry.model import Part
 from memtopo.machine import Machine
 from memtopo.units import exact
@@ -44,16 +44,58 @@ def reaches(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT403, MT406. A GPU needs peer access to another's memory; the host cannot be granted GPU memory (fact 20)."""
     told: set[tuple[object, ...]] = set()
     asked = Asked(geometry.parts)
+    apart = _Apart(machine)
     for where, placements in geometry.placements.items():
-        parts = asked.of(*where)
-        for place, owner in _apart(parts, placements, machine):
-            owned = [placement for placement in placements if owner in placement.chunk.places]
-            for part in parts:
-                access = dict(part.grants).get(place)
-                placement = next(_between(owned, part.offset, part.end), None)
-                if access and placement and (part.path, place, owner) not in told:
+        if ("access", where[0]) in geometry.unsure:
+            continue
+        for segment in segments(asked.of(*where)):
+            for owner, place, placement in _out_of_reach(segment, placements, apart):
+                part = segment.given[place]
+                if (part.path, place, owner) not in told:
                     told.add((part.path, place, owner))
                     yield _reach(part, place, owner, placement)
+
+
+class _Apart:
+    """Who is granted access and cannot reach, by the owner of the memory."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._known: dict[tuple[Grant, ...], dict[Location, list[Location]]] = {}
+
+    def of(self, grants: tuple[Grant, ...]) -> dict[Location, list[Location]]:
+        """Of each owner that somebody cannot reach, who that is."""
+        if grants not in self._known:
+            self._known[grants] = {owner: few for owner in self._machine.locations if (few := self._few(grants, owner))}
+        return self._known[grants]
+
+    def _few(self, grants: tuple[Grant, ...], owner: Location) -> list[Location]:
+        return [grant.location for grant in grants if not _reaches(grant.location, owner, self._machine)]
+
+
+def _out_of_reach(
+    segment: Segment, placements: Sequence[Placement], apart: _Apart
+) -> Iterator[tuple[Location, Location, Placement]]:
+    """Each owner of memory in a segment, with who is granted it and cannot reach it."""
+    if not (unreached := apart.of(segment.grants)):
+        return
+    for placement in from_offset(placements, segment.start):
+        if placement.offset >= segment.end:
+            return
+        if unreached.keys() & placement.chunk.places:
+            for owner in sorted(unreached.keys() & _owners(placement, segment)):
+                for place in unreached[owner]:
+                    yield owner, place, placement
+
+
+def _owners(placement: Placement, segment: Segment) -> set[Location]:
+    """Where those chunks of a placement are that lie in a segment."""
+    chunk = placement.chunk
+    first = (max(segment.start, placement.offset) - placement.offset) // chunk.size
+    stop = -(-(min(segment.end, placement.end) - placement.offset) // chunk.size)
+    if stop - first >= len(chunk.properties):
+        return set(chunk.places)
+    return {chunk.properties_of(placement.first + index).location for index in range(first, stop)}
 
 
 def _reached(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement]]]:
@@ -61,13 +103,6 @@ def _reached(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement
     for (name, instance), placements in geometry.placements.items():
         for part in asked.of(name, instance):
             yield part, instance, placements
-
-
-def _apart(parts: Sequence[Part], placements: Sequence[Placement], machine: Machine) -> list[tuple[Location, Location]]:
-    """Each pair of who is granted access in one reservation, and who owns memory there that it cannot reach."""
-    granted = {grant.location for part in parts for grant in part.grants if grant.access}
-    owners = {owner for placement in placements for owner in placement.chunk.places}
-    return sorted((place, owner) for place in granted for owner in owners if not _reaches(place, owner, machine))
 
 
 def _reaches(place: Location, owner: Location, machine: Machine) -> bool:
@@ -81,15 +116,6 @@ def _at(placements: Sequence[Placement], bound: int) -> Placement | None:
     index = bisect_right(placements, bound, key=lambda placement: placement.offset) - 1
     found = placements[index] if index >= 0 else None
     return found if found and found.offset < bound < found.end else None
-
-
-def _between(placements: Sequence[Placement], start: int, end: int) -> Iterator[Placement]:
-    index = max(0, bisect_right(placements, start, key=lambda placement: placement.offset) - 1)
-    for placement in placements[index:]:
-        if placement.offset >= end:
-            return
-        if placement.end > start:
-            yield placement
 
 
 def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnostic:

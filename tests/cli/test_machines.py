@@ -49,7 +49,7 @@ def test_probe_gives_a_machine_back(here: Here, tmp_path: Path, name: str) -> No
     """The simulator of a recorded machine, probed, is that machine to the letter, in the file and on stdout"""
     file = tmp_path / "again.json"
     said = here("probe", "--machine", name, "-o", file)
-    assert (said.status, said.err) == (0, "")
+    assert (said.status, said.err) == (0, f"memtopo: saved to {file}\n")
     assert said.out.startswith(f"{name} (simulated): ")
     assert file.read_text() == shipped_text(name)
     assert here("probe", "--machine", name, "--json").out == shipped_text(name)

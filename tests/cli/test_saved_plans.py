@@ -124,3 +124,17 @@ def test_a_large_plan(tmp_path: Path) -> None:
     done = run("apply", str(file), "-m", "h100x1")
     assert done.status == 7
     assert "more" in done.err
+
+
+@pytest.mark.parametrize("command", ["plan", "probe"])
+def test_no_file_of_another_kind_is_lost(tmp_path: Path, command: str) -> None:
+    """What -o names is not written over a file that memtopo did not write, a spec above all; over its own it is"""
+    spec = tmp_path / "kv.yaml"
+    spec.write_text(Path(QUICKSTART).read_text())
+    words = [command, *([str(spec)] if command == "plan" else []), "-m", "h200x2", "-o"]
+    done = run(*words, str(spec))
+    assert done.status == 2
+    assert "memtopo did not write it" in done.err
+    assert spec.read_text() == Path(QUICKSTART).read_text()
+    for _ in range(2):
+        assert run(*words, str(tmp_path / "out.json")).status == 0

@@ -30,6 +30,7 @@ CLEAN = Left(
     {"chunks": 8000, "mappings": 8000},
     {"chunks": 0, "mappings": 0},
     12,
+    14,
     12,
     (
         DeviceMemory("gpu0", 139 * GIB, 131 * GIB, 139 * GIB),
@@ -107,7 +108,7 @@ taken down
                      before     held      after  change
   chunks                  0    8,000          0       0
   mappings                0    8,000          0       0
-  file descriptors       12                  12       0
+  file descriptors       12       14         12       0
   free on gpu0      139 GiB  131 GiB    139 GiB       0
   free on gpu1      139 GiB  131 GiB  139.0 GiB  -1 MiB
 

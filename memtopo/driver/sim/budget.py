@@ -7,8 +7,9 @@ from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Machine
 from memtopo.units import rounded
 
-CONTEXT_BYTES = 512 << 20  # what an active primary context costs (fact 30)
 HOST_BYTES = 1 << 40  # machines do not record host memory; unlimited would be more than any has
+HOST_NODE = Location(LocationKind.HOST_NUMA, 0)
+"""Where memory of the host is, also on a machine that lists no such node (fact 6)."""
 
 
 class Budget:
@@ -17,7 +18,7 @@ class Budget:
     def __init__(self, machine: Machine) -> None:
         nodes = [location for location in machine.locations if location.kind == LocationKind.HOST_NUMA]
         self._total = {gpu(i): device.memory_bytes for i, device in enumerate(machine.devices)}
-        self._total |= dict.fromkeys(nodes, HOST_BYTES)
+        self._total |= dict.fromkeys([*nodes, HOST_NODE], HOST_BYTES)
         self._used = dict.fromkeys(self._total, 0)
 
     def take(self, location: Location, size: int) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 
-from memtopo.driver.sim.budget import CONTEXT_BYTES, Budget
+from memtopo.driver.sim.budget import Budget
 from memtopo.driver.sim.refusal import Refused
 from memtopo.driver.types import gpu
+from memtopo.machine import CONTEXT_BYTES
 
 FIRST_CONTEXT = 0x5600_0000
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memtopo.driver.sim.budget import HOST_NODE
 from memtopo.driver.sim.refusal import Refused, invalid, unsupported
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties
 from memtopo.machine import Machine
@@ -46,38 +47,38 @@ class Creation:
             if properties.location not in self._machine.locations:
                 raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{properties.location} does not exist")
         else:
-            properties = self._check_host(properties)
-        for what in _extras(properties):
+            self._check_host(properties)
+        for what in ("vmm", *_extras(properties)):
             self._check_trial(properties.location, what)
+        if properties.location.kind == LocationKind.HOST:
+            properties = properties._replace(location=HOST_NODE)
         # Compression is silently left out of memory that network cards can reach (fact 41).
         return properties._replace(compressible=properties.compressible and not properties.rdma)
 
-    def _check_host(self, properties: Properties) -> Properties:
+    def _check_host(self, properties: Properties) -> None:
         location = properties.location
         if location.kind == LocationKind.HOST_NUMA_CURRENT:
             raise invalid("memory cannot be created on the current NUMA node")
         if properties.rdma or properties.compressible:
             raise invalid("host memory is neither rdma nor compressible")
-        if location.kind == LocationKind.HOST:
-            if properties.handles != HandleType.NONE:
-                raise invalid("host memory takes no handle types; a NUMA node's does")
-            location = Location(LocationKind.HOST_NUMA, 0)  # fact 6
+        if location.kind == LocationKind.HOST and properties.handles != HandleType.NONE:
+            raise invalid("host memory takes no handle types; a NUMA node's does")
         if location not in self._machine.locations:
             raise invalid(f"{location} does not exist")
-        return properties._replace(location=location)
 
     def _check_trial(self, location: Location, what: str) -> None:
         """Only a trial tells what works (fact 4); without one, what is rare is taken not to work."""
-        trial = self._machine.locations[location].trials.get(what)
-        if trial is None or trial.works is None:
+        trial = self._machine.trial(location, what)
+        if trial.works is None:
             if what in {"win32", "win32_kmt"}:
                 raise invalid(f"{what} handles are another system's")  # fact 3
             if what == "fabric":
                 raise unsupported(f"{what} on {location} was never tried")
-        elif not trial.works:
+        if trial.refused:
             raise Refused(trial.error or "CUDA_ERROR_NOT_SUPPORTED", f"{what} on {location} does not work")
 
 
 def _extras(properties: Properties) -> list[str]:
     """What is asked for beyond plain memory, by the names of a machine's trials."""
-    return [*properties.handles.words, *["rdma"] * properties.rdma, *["compressible"] * properties.compressible]
+    both = ["fd+fabric"] * (HandleType.FD | HandleType.FABRIC in properties.handles)
+    return [*properties.handles.words, *both, *["rdma"] * properties.rdma, *["compressible"] * properties.compressible]
