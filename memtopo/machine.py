@@ -176,11 +176,10 @@ class Machine(_Record):
 
     def _advertised(self, place: Location, what: str) -> bool | None:
         """What a GPU says of itself, and of the host whatever any GPU says."""
-        gpus = self.devices[place.id : place.id + 1] if place.kind is LocationKind.GPU else self.devices
-        name = _GPU_ATTRIBUTES.get(what) if place.kind is LocationKind.GPU else _HOST_VMM.get(place.kind)
-        if name is None or (place.kind is not LocationKind.GPU and what != "vmm"):
-            return None
-        said = [device.attributes[name] != 0 for device in gpus if name in device.attributes]
+        own = place.kind is LocationKind.GPU
+        name = _GPU_ATTRIBUTES.get(what) if own else _HOST_VMM[place.kind] if what == "vmm" else None
+        gpus = self.devices[place.id : place.id + 1] if own else self.devices
+        said = [device.attributes[name] != 0 for device in gpus if name and name in device.attributes]
         return any(said) if said else None
 
     def can_access(self, device: int, owner: int) -> bool:

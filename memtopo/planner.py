@@ -118,11 +118,15 @@ def _devices(geometry: Geometry) -> list[int]:
     return sorted(place.id for place in places if place.kind is LocationKind.GPU)
 
 
-def _everyone(machine: Machine, geometry: Geometry) -> tuple[Location, ...]:
-    """Who is asked about each mapping: every GPU of the machine, and host locations that are granted something."""
+def _everyone(machine: Machine, geometry: Geometry) -> tuple[tuple[Location, Location], ...]:
+    """Who is asked about each mapping, and whose grant answers it: every GPU, and the host where it is named.
+
+    The host is asked as one of its NUMA nodes: asked as HOST, it answers a GPU's access where it has none (fact 42).
+    """
     asked = {grant.location for parts in geometry.parts.values() for part in parts for grant in part.grants}
     host = sorted(place for place in asked if place.kind is not LocationKind.GPU)
-    return (*(gpu(ordinal) for ordinal in range(len(machine.devices))), *host)
+    gpus = [(gpu(ordinal), gpu(ordinal)) for ordinal in range(len(machine.devices))]
+    return (*gpus, *((Location(LocationKind.HOST_NUMA, 0), place) for place in host))
 
 
 def _reserve(geometry: Geometry) -> Iterator[Step]:
@@ -137,14 +141,14 @@ def _create(geometry: Geometry) -> Iterator[Step]:
             yield CreateChunk(run.path, run.label(index), run.size, run.properties_of(index))
 
 
-def _map(geometry: Geometry, granted: _Granted, everyone: tuple[Location, ...]) -> Iterator[Step]:
+def _map(geometry: Geometry, granted: _Granted, everyone: tuple[tuple[Location, Location], ...]) -> Iterator[Step]:
     expected: dict[tuple[Grant, ...], tuple[Grant, ...]] = {}
     for placements in geometry.placements.values():
         label = placements[0].range.label(placements[0].instance)
         for placement, index, offset, access in _mappings(placements, granted):
             if access not in expected:
                 by_place = dict(access)
-                expected[access] = tuple(Grant(place, by_place.get(place, Access.NONE)) for place in everyone)
+                expected[access] = tuple(Grant(who, by_place.get(place, Access.NONE)) for who, place in everyone)
             chunk = placement.chunk
             yield MapChunk(placement.path, label, offset, chunk.label(index), chunk.size, expected[access])
 

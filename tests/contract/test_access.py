@@ -288,3 +288,19 @@ def test_who_copies_host_memory(
                 driver.memcpy_dtoh(address, 4)
             else:
                 driver.memcpy_htod(address, b"host")
+
+
+@pytest.mark.parametrize("device", [Access.R, Access.RW])
+def test_the_host_is_asked_by_its_node(driver: Driver, granule: int, device: Access) -> None:
+    """Fact 42: of host memory, HOST without access answers a GPU's access; its NUMA node answers the truth"""
+    with (
+        reserved(driver, granule) as address,
+        created(driver, granule, Properties(NODE)) as handle,
+        mapped(driver, address, granule, handle),
+    ):
+        driver.mem_set_access(address, granule, (Grant(gpu(0), device), Grant(HOST, Access.NONE)))
+        assert driver.mem_get_access(address, HOST) == device
+        assert driver.mem_get_access(address, NODE) == Access.NONE
+        driver.mem_set_access(address, granule, (Grant(HOST, Access.R),))
+        assert driver.mem_get_access(address, HOST) == driver.mem_get_access(address, NODE) == Access.R
+        assert driver.mem_get_access(address, gpu(0)) == device

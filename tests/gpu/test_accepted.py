@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 
 from memtopo import applying, planner
 from memtopo.driver.ledger import Ledger
@@ -15,7 +15,9 @@ from tests.strategies import specs
 
 pytestmark = pytest.mark.gpu
 
-SAME = settings(max_examples=50, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+SAME = settings(
+    max_examples=50, derandomize=True, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
 
 
 @pytest.fixture(scope="module")

@@ -29,10 +29,14 @@ class AccessRules:
             mapping.access.update(granted)
 
     def granted(self, address: int, location: Location) -> int:
-        """The access of one location at an address (fact 22)."""
+        """The access of one location at an address (facts 22, 42)."""
         if not self._is_known(location):
             raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
-        return self._mappings.around(address).access.get(_user(location), 0)
+        mapping = self._mappings.around(address)
+        own = mapping.access.get(_user(location), 0)
+        if own or location.kind != LocationKind.HOST or mapping.chunk.properties.location.kind == LocationKind.GPU:
+            return own
+        return max(mapping.access.values(), default=0)
 
     def range_seen(self, address: int, device: int) -> tuple[int, int]:
         """Base and size of the mapping around an address, for a device with access to it; others are told of none."""
