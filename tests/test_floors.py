@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
@@ -145,3 +146,16 @@ def test_a_stray_import_is_found(module: str, text: str, package: tuple[str, ...
 def test_what_may_be_imported_is_no_fault(module: str, text: str, package: tuple[str, ...]) -> None:
     """A module may import from below, from itself, and the package that is its own"""
     assert faults(module, text, package) == []
+
+
+def test_the_design_has_the_same_plan() -> None:
+    """DESIGN.md shows each module on the floor where this table has it, and no others"""
+    shown: dict[str, set[str]] = {}
+    row = ""
+    for line in (ROOT.parent / "DESIGN.md").read_text().splitlines():
+        found = re.match(r"    floor (\S+) +(.*)", line)
+        row = found[1] if found else row if line.startswith(" " * 14) else ""
+        if row:
+            words = re.sub(r"\([^)]*\)", "", found[2] if found else line)
+            shown.setdefault(row, set()).update(words.replace(",", " ").split())
+    assert shown == dict(FLOORS)
