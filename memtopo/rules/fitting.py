@@ -81,10 +81,11 @@ def _past(placement: Placement) -> Diagnostic:
         told = f"{chunk!r} would start at {exact(start)} of {label!r}, which ends at {exact(run.size)}"
     else:
         told = f"{chunk!r} would end at {exact(start + size)} of {label!r}, which ends at {exact(run.size)}"
-    over = placement.end - run.size
     notes = (f"the driver would let it run into whatever lies behind {label!r}",)
     labels = (Label(f"{exact(run.size)} declared here", (*run.path, "size")),)
-    help = f"give {run.name!r} at least {exact(placement.end)}, or map {rounded(over)} less"
+    help = f"give {run.name!r} at least {exact(placement.end)}, or map less"
+    if run.count > 1:
+        help = f"make each {run.name!r} a multiple of {exact(size)}, or fill them one by one: '{run.label(0)}: […]'"
     return Diagnostic("MT305", told, placement.path, labels=labels, notes=notes, help=help)
 
 
@@ -92,7 +93,8 @@ def _overlap(first: Placement, second: Placement) -> Diagnostic:
     start = max(first.offset, second.offset)
     told = f"{_names(second)} overlaps {_names(first)} at {exact(start)} of {second.range.label(second.instance)!r}"
     label = Label(f"{_names(first)} is mapped from {exact(first.offset)} to {exact(first.end)} here", first.path)
-    help = f"the first free offset after it is {exact(first.end)}"
+    fits = first.end + second.count * second.chunk.size <= second.range.size
+    help = f"the first free offset after it is {exact(first.end)}" if fits else "they do not fit one after another"
     return Diagnostic("MT304", told, second.path, labels=(label,), help=help)
 
 
