@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +23,7 @@ SPECS = sorted((ROOT / "specs").glob("*.yaml"))
 
 def document(text: str) -> Document:
     """A spec's text as a document; `memtopo` and `name` are added where it has none."""
-    head = "" if "memtopo:" in text else "memtopo: 1\nname: test\n"
+    head = "" if re.search(r"^[^#\n]*memtopo:", text, re.MULTILINE) else "memtopo: 1\nname: test\n"
     return read_text((head + text).encode(), "test.yaml")
 
 
