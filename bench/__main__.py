@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from bench import building, scaling
+from bench import building, coldstart, scaling, validating
 
-BENCHMARKS = {"building": building.main, "scaling": scaling.main}
+BENCHMARKS = {
+    "building": building.main,
+    "coldstart": coldstart.main,
+    "scaling": scaling.main,
+    "validating": validating.main,
+}
 
 
 def main() -> None:

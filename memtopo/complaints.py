@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,7 @@ MOST = 1000
 COMPARED = 1000
 """Known names that an unknown one is compared with; each comparison takes some microseconds."""
 
-SUGGESTED = 100
+SUGGESTED = 10
 """Faults, the first ones, that are worth looking for what was meant."""
 
 _SHAPES = {
@@ -49,7 +48,7 @@ def first(faults: Iterable[Diagnostic]) -> list[Diagnostic]:
     told = list(islice(faults, MOST + 1))
     if len(told) > MOST:
         del told[MOST:]
-        told[-1] = replace(told[-1], notes=(*told[-1].notes, f"there are more; only the first {MOST:,} are told"))
+        told[-1] = told[-1]._replace(notes=(*told[-1].notes, f"there are more; only the first {MOST:,} are told"))
     return told
 
 

@@ -6,8 +6,7 @@ Diagnostics carry paths; `source` alone turns a path into a place in the text.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from memtopo.codes import CODES
 
@@ -18,8 +17,7 @@ At = Literal["key", "value"]
 Severity = Literal["error", "warning"]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
+class Span(NamedTuple):
     """A stretch of text, in lines and columns from 1, counted in characters; the end column is the first after it."""
 
     line: int
@@ -28,8 +26,7 @@ class Span:
     end_column: int
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(NamedTuple):
     """A second place that a diagnostic speaks of, and what stands there."""
 
     text: str
@@ -38,8 +35,7 @@ class Label:
     span: Span | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnostic:
+class Diagnostic(NamedTuple):
     """One fault. `path` and `at` say where; `span` is set only where there is no path (syntax errors)."""
 
     code: str

@@ -9,7 +9,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field, PlainValidator, WithJsonSchema
+from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic_core import core_schema
 
 from memtopo import complaints
 from memtopo.diagnostics import Fault
@@ -23,6 +24,7 @@ _NAME = "[A-Za-z][A-Za-z0-9_-]{0,127}"
 NAME = re.compile(_NAME)
 REFERENCE = re.compile(rf"({_NAME})(?:\.([0-9]{{1,7}})(?::([0-9]{{1,7}}))?)?")
 _ADDRESS = re.compile(r"0x[0-9A-Fa-f]{1,16}")
+_DEVICE = f"{_NAME}|host:[0-9]+"
 _UNITS = "(B|KiB|MiB|GiB|TiB|granules?)"
 
 
@@ -131,47 +133,54 @@ def _reference(value: object) -> Reference:
     return parse_reference(_text(value, "a name"))
 
 
-def _schema(**schema: Any) -> WithJsonSchema:
-    return WithJsonSchema(schema)
+def _text_like(pattern: str) -> dict[str, Any]:
+    return {"type": "string", "pattern": f"^(?:{pattern})$"}
 
 
-def _whole(pattern: str) -> str:
-    return f"^(?:{pattern})$"
+class _Read:
+    """How a field is read from its text, and what an editor's schema says of it.
+
+    pydantic's own PlainValidator also looks at the type that comes out, for a schema that nobody asks for.
+    """
+
+    def __init__(self, read: Callable[[object], Any], schema: dict[str, Any]) -> None:
+        self._read, self._schema = read, schema
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        del source, handler
+        return core_schema.no_info_plain_validator_function(self._read)
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        del schema, handler
+        return {**self._schema}  # pydantic adds each field's description to it
 
 
-_AMOUNT = {"type": "string", "pattern": _whole(f"(0|[1-9][0-9]{{0,19}}) ?{_UNITS}")}
-_SOME = {"type": "string", "pattern": _whole(f"[1-9][0-9]{{0,19}} ?{_UNITS}")}
-_BOOLEAN = {"type": "boolean"}
+_AMOUNT = _text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_UNITS}")
+_SOME = _text_like(f"[1-9][0-9]{{0,19}} ?{_UNITS}")
 
-Amount = Annotated[Size, PlainValidator(_size), _schema(anyOf=[_AMOUNT, {"type": "integer", "const": 0}])]
-PositiveAmount = Annotated[Size, PlainValidator(_positive), WithJsonSchema(_SOME)]
-Count = Annotated[int, PlainValidator(_count), _schema(type="integer", minimum=1, maximum=LARGEST_COUNT)]
+Amount = Annotated[Size, _Read(_size, {"anyOf": [_AMOUNT, {"type": "integer", "const": 0}]})]
+PositiveAmount = Annotated[Size, _Read(_positive, _SOME)]
+Count = Annotated[int, _Read(_count, {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT})]
 # A YAML reader turns 0x… into an integer before a schema sees it.
-Address = Annotated[
-    int,
-    PlainValidator(_address),
-    _schema(anyOf=[{"type": "string", "pattern": _whole(_ADDRESS.pattern)}, {"type": "integer", "minimum": 0}]),
-]
-Boolean = Annotated[bool, PlainValidator(_boolean), WithJsonSchema(_BOOLEAN)]
-Rounding = Annotated[Literal["up"], PlainValidator(_word({"up": "up"}, "a way to round")), _schema(enum=["up"])]
+_ADDRESSES = {"anyOf": [_text_like(_ADDRESS.pattern), {"type": "integer", "minimum": 0}]}
+Address = Annotated[int, _Read(_address, _ADDRESSES)]
+Boolean = Annotated[bool, _Read(_boolean, {"type": "boolean"})]
+Rounding = Annotated[Literal["up"], _Read(_word({"up": "up"}, "a way to round"), {"enum": ["up"]})]
 
 HANDLE_WORDS = {str(kind.name).lower(): kind for kind in HandleType if kind}
 ACCESS_WORDS = {access.word: access for access in (Access.R, Access.RW, Access.NONE)}
-HandleWord = Annotated[HandleType, PlainValidator(_word(HANDLE_WORDS, "a handle type")), _schema(enum=[*HANDLE_WORDS])]
-AccessWord = Annotated[Access, PlainValidator(_word(ACCESS_WORDS, "an access")), _schema(enum=[*ACCESS_WORDS])]
+HandleWord = Annotated[HandleType, _Read(_word(HANDLE_WORDS, "a handle type"), {"enum": [*HANDLE_WORDS]})]
+AccessWord = Annotated[Access, _Read(_word(ACCESS_WORDS, "an access"), {"enum": [*ACCESS_WORDS]})]
 
-Name = Annotated[str, _schema(type="string", pattern=_whole(_NAME))]
-ReferringName = Annotated[str, _schema(type="string", pattern=_whole(REFERENCE.pattern))]
-DeviceName = Annotated[str, PlainValidator(_device), _schema(type="string", pattern=_whole(f"{_NAME}|host:[0-9]+"))]
-DeviceIdentity = Annotated[
-    str,
-    PlainValidator(_device),
-    _schema(anyOf=[{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]),
-]
-ChunkReference = Annotated[
-    Reference, PlainValidator(_reference), _schema(type="string", pattern=_whole(REFERENCE.pattern))
-]
-Grants = dict[Annotated[str, _schema(type="string", pattern=_whole(f"{_NAME}|host:[0-9]+"))], AccessWord]
+Name = Annotated[str, WithJsonSchema(_text_like(_NAME))]
+ReferringName = Annotated[str, WithJsonSchema(_text_like(REFERENCE.pattern))]
+DeviceName = Annotated[str, _Read(_device, _text_like(_DEVICE))]
+_IDENTITIES = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]}
+DeviceIdentity = Annotated[str, _Read(_device, _IDENTITIES)]
+ChunkReference = Annotated[Reference, _Read(_reference, _text_like(REFERENCE.pattern))]
+Grants = dict[Annotated[str, WithJsonSchema(_text_like(_DEVICE))], AccessWord]
 
 _OneOrMoreDevices = DeviceName | Annotated[list[DeviceName], Field(min_length=1)]
 _OneOrMoreHandles = HandleWord | Annotated[list[HandleWord], Field(min_length=1)]

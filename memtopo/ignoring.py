@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from memtopo import complaints
 from memtopo.codes import CODES
@@ -31,8 +31,7 @@ _HELP = "write '# memtopo: ignore[MT501] reason', with the codes that are meant"
 _NOTE = "the comment on this line is for 'memtopo validate' alone; nothing is built over an error"
 
 
-@dataclass(frozen=True, slots=True)
-class Sorted:
+class Sorted(NamedTuple):
     """Diagnostics after a document's comments.
 
     `ignored` are those that a comment names; the errors among them are in `told` as well. `used` has the place of each
@@ -44,8 +43,7 @@ class Sorted:
     used: frozenset[Span] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(NamedTuple):
     """One code in a comment, with its place; of a comment without codes, the comment."""
 
     code: str
@@ -85,7 +83,7 @@ class _Sieve:
             return
         self.used.add(comment)
         if fault.severity == "error":
-            fault = replace(fault, notes=(*fault.notes, _NOTE))
+            fault = fault._replace(notes=(*fault.notes, _NOTE))
             self.told.append(fault)
         self.ignored.append(fault)
 
@@ -105,20 +103,27 @@ def _entries(document: Document) -> Iterator[_Entry]:
 
 def _stale(entries: Sequence[_Entry], used: frozenset[Span], *, sure: bool) -> Iterator[Diagnostic]:
     """MT505 for every entry that names no code that can be ignored, or one that nothing on its line has."""
+    wrong = 0
     for entry in entries:
         if told := _wrong(entry.code):
-            yield Diagnostic(_STALE, told[0], help=told[1], span=entry.span)
+            yield Diagnostic(_STALE, told, help=_right(entry.code, guess=wrong < complaints.SUGGESTED), span=entry.span)
+            wrong += 1
         elif sure and entry.code != _STALE and entry.span not in used:
             yield Diagnostic(_STALE, f"no {entry.code} is found on this line", help=_REMOVE, span=entry.span)
 
 
-def _wrong(code: str) -> tuple[str, str] | None:
-    """Why a code in a comment means nothing, and what would."""
+def _wrong(code: str) -> str | None:
+    """Why a code in a comment means nothing."""
     if not code:
-        return "the comment names no code", _HELP
+        return "the comment names no code"
     if code not in CODES:
-        meant = nearest(code.upper(), CODES)
-        return f"{shorten(code)!r} is no code", f"did you mean {meant}?" if meant else _HELP
-    if code.startswith(NEVER):
-        return f"{code} cannot be ignored: what is not read is not checked", _REMOVE
-    return None
+        return f"{shorten(code)!r} is no code"
+    return f"{code} cannot be ignored: what is not read is not checked" if code.startswith(NEVER) else None
+
+
+def _right(code: str, *, guess: bool) -> str:
+    """What to write for a code that means nothing."""
+    if code in CODES:
+        return _REMOVE
+    meant = nearest(code.upper(), CODES) if code and guess else None
+    return f"did you mean {meant}?" if meant else _HELP

@@ -13,12 +13,13 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from memtopo.diagnostics import Diagnostic
 from memtopo.errors import MemtopoError
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
 from memtopo.planner import Plan, contents
 from memtopo.report import MachineLine, PlanSummary, Row
-from memtopo.source import read_text
+from memtopo.source import Document, read_text
 from memtopo.units import exact
 from memtopo.validation import validate
 
@@ -71,11 +72,23 @@ def open_saved(name: str) -> SavedPlan | None:
             return None
         with open(name, "rb") as file:  # noqa: PTH123 as everywhere: a name that is no path is no error here
             start = file.read(256)
-            if not (start.lstrip().startswith(b"{") and MARKER in start):
+            if not _begins(start):
                 return None
             return read(start + file.read(LARGEST_FILE), name)
     except (OSError, ValueError):
         return None
+
+
+def spec_in(document: Document) -> Document:
+    """The spec in a saved plan, under its own name; a document that is no saved plan, as it is."""
+    start = document.text[:256].encode()
+    if not _begins(start):
+        return document
+    try:
+        spec = read(document.text.encode(), document.name).spec
+    except Unreadable as error:
+        return Document(document.name, faults=(Diagnostic("MT001", error.message, help=error.hint),))
+    return read_text(spec.text.encode(), spec.name)
 
 
 def read(text: bytes, name: str) -> SavedPlan:
@@ -105,6 +118,10 @@ def compare(saved: SavedPlan, name: str, geometry: Geometry, now: Plan) -> None:
     told = [line for line in changed if line[:1] in "+-"] or ["the same calls, at other offsets"]
     more = [f"… and {len(told) - SHOWN} more"] if len(told) > SHOWN else []
     raise Stale(f"the saved plan {name!r} does not hold on this machine", hint=_AGAIN, details=[*told[:SHOWN], *more])
+
+
+def _begins(start: bytes) -> bool:
+    return start.lstrip().startswith(b"{") and MARKER in start
 
 
 def _lines(plan: PlanSummary) -> Iterator[str]:

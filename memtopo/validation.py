@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from memtopo import ignoring, rules, spec
 from memtopo.diagnostics import Diagnostic, Span, has_errors
@@ -12,8 +12,7 @@ from memtopo.pause import collector_paused
 from memtopo.source import Document
 
 
-@dataclass(frozen=True, slots=True)
-class Validated:
+class Validated(NamedTuple):
     """A document with all its diagnostics; `geometry` is None where an error among them forbids to build it.
 
     `ignored` are those that a comment in the text names, and `used` are the places of the codes in those comments.

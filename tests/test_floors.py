@@ -37,6 +37,7 @@ IMPORTERS: dict[str, set[str]] = {
     "cuda": {"driver.cuda"},
     "yaml": {"source"},
     "pydantic": {"spec", "fields", "machine", "complaints", "saved", "schemas"},
+    "pydantic_core": {"fields"},
     "rich": {"render"},
     "typer": {"cli"},
     "click": {"cli"},

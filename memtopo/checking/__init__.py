@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memtopo.checking.collecting import Source, collect
 from memtopo.checking.results import Checked, File, Result, Shared
-from memtopo.checking.running import check
+from memtopo.checking.running import check, read
 from memtopo.checking.selecting import Selection, selection
 
-__all__ = ["Checked", "File", "Result", "Selection", "Shared", "Source", "check", "collect", "selection"]
+__all__ = ["Checked", "File", "Result", "Selection", "Shared", "Source", "check", "collect", "read", "selection"]

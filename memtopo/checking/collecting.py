@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from memtopo.checking import patterns
 from memtopo.errors import Unavailable, UsageError
@@ -14,8 +14,7 @@ SUFFIXES = (".yaml", ".yml")
 _PATIENCE = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """A file by the name it is told under, and how many seconds it may take where it is a pipe; `-` is stdin.
 
     A pipe that somebody named is waited for, one that lay in a folder is not.

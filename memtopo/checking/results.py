@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from memtopo.diagnostics import Diagnostic, Severity
 from memtopo.source import Document
@@ -22,8 +23,7 @@ class Result:
         return sum(fault.severity == severity for fault in self.diagnostics)
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(NamedTuple):
     """One fault, and the machines that it is a fault on; `only` are these where they are not all."""
 
     diagnostic: Diagnostic
@@ -51,8 +51,7 @@ class File:
         return sum(fault.diagnostic.severity == severity for fault in self.faults())
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
+class Checked(NamedTuple):
     """A whole check: files in their order, each on every machine; where it is `strict`, warnings fail too."""
 
     machines: tuple[str, ...]
@@ -74,7 +73,7 @@ class Checked:
 
 def _alike(fault: Diagnostic, machines: int) -> object:
     """What two machines' faults are the same by; notes and help may speak of the machine."""
-    return fault if machines == 1 else replace(fault, notes=(), help=None)
+    return fault if machines == 1 else fault._replace(notes=(), help=None)
 
 
 def _shared(found: dict[str, Diagnostic], *, all: bool) -> Shared:
@@ -95,7 +94,7 @@ def _merged(found: dict[str, Diagnostic]) -> Diagnostic:
         for text, machines in (*notes.items(), *helps.items())
         if text not in shared
     ]
-    return replace(next(iter(found.values())), notes=tuple(told), help=shared[0] if shared else None)
+    return next(iter(found.values()))._replace(notes=tuple(told), help=shared[0] if shared else None)
 
 
 def _by_text(remarks: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from memtopo import source
 from memtopo.checking.collecting import STDIN, Source
@@ -16,20 +16,26 @@ from memtopo.validation import Validated, validate
 _STALE = "MT505"
 
 
+def read(each: Source) -> Document:
+    """The text of a file, whatever is wrong with it."""
+    return source.read_stdin() if each.name == STDIN else source.read_file(each.name, patience=each.patience)
+
+
 def check(
-    sources: Iterable[Source], machines: Mapping[str, Machine], chosen: Selection | None = None, *, strict: bool = False
+    sources: Iterable[Source],
+    machines: Mapping[str, Machine],
+    chosen: Selection | None = None,
+    *,
+    strict: bool = False,
+    reader: Callable[[Source], Document] = read,
 ) -> Checked:
     """Hold every file against every machine. A file that cannot be read is a result like any other.
 
     Errors that comments in a file ignore are not told; a comment ignores in vain only where it does on all machines.
     """
     chosen = chosen or Selection()
-    files = tuple(_file(_read(each), machines, chosen) for each in sources)
+    files = tuple(_file(reader(each), machines, chosen) for each in sources)
     return Checked(tuple(machines), files, strict)
-
-
-def _read(each: Source) -> Document:
-    return source.read_stdin() if each.name == STDIN else source.read_file(each.name, patience=each.patience)
 
 
 def _file(document: Document, machines: Mapping[str, Machine], chosen: Selection) -> File:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from memtopo.codes import CODES
 from memtopo.errors import UsageError
@@ -11,8 +11,7 @@ from memtopo.ignoring import NEVER
 from memtopo.text import nearest
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(NamedTuple):
     """Codes by what they begin with: those selected, all where none are, without those ignored."""
 
     selected: tuple[str, ...] = ()

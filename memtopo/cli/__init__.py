@@ -9,8 +9,10 @@ from typing import NoReturn
 def main() -> NoReturn:
     """Run the command line and exit with its status (see DESIGN.md)."""
     try:
-        from memtopo.cli.app import run  # here, so that Ctrl-C during the imports is no traceback either
+        from memtopo.pause import made_to_stay  # here, so that Ctrl-C during the imports is no traceback either
 
+        with made_to_stay():
+            from memtopo.cli.app import run
         status = run(sys.argv[1:])
     except KeyboardInterrupt:
         status = 130

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from itertools import takewhile
 from typing import Any
 
 import typer
@@ -15,14 +14,13 @@ from memtopo.cli import usage
 from memtopo.cli.signals import Interrupted
 from memtopo.cli.streams import Streams
 from memtopo.errors import MemtopoError, UsageError
+from memtopo.pause import made_to_stay
 from memtopo.render import plain
 from memtopo.version import __version__
 
 # typer keeps click's exceptions inside of itself; the common ancestor of what a wrong command line raises is this one.
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 _UNWRITTEN = 4
-_TRUE = ("1", "true", "t", "yes", "y", "on")
-
 
 COMMANDS = ("validate", "plan", "apply", "probe", "machines", "explain", "schema")
 
@@ -62,7 +60,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _carried_out(arguments: Sequence[str]) -> int:
     # Not through typer's own main, which has its ways with a broken pipe and with Ctrl-C.
-    command: Any = typer.main.get_command(program(arguments[0] if arguments else None))
+    with made_to_stay():
+        command: Any = typer.main.get_command(program(arguments[0] if arguments else None))
     try:
         with command.make_context("memtopo", [*arguments]) as context:
             status = command.invoke(context) if arguments else _no_command(context.get_help(), arguments)
@@ -99,10 +98,9 @@ def _tell(error: MemtopoError, arguments: Sequence[str]) -> int:
 
 
 def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
-    if _json_wanted(arguments):
-        from memtopo.render import json
+    from memtopo.cli import reporting  # what only errors need
 
-        plain.print_lines(json.dumps(json.error(error)).splitlines())
+    reporting.print_failure(error, arguments)
     return error.exit_code
 
 
@@ -114,9 +112,3 @@ def _bug(error: Exception) -> MemtopoError:
     return MemtopoError(
         f"internal error: {type(error).__name__}: {error}", hint="this is a bug; MEMTOPO_TRACEBACK=1 shows where it is"
     )
-
-
-def _json_wanted(arguments: Sequence[str]) -> bool:
-    """Whether it was asked for, also where the command line is wrong and nobody has read it."""
-    flags = takewhile(lambda word: word != "--", arguments)
-    return "--json" in flags or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise, takewhile
+from typing import NamedTuple
 
 from memtopo.checking import Checked
 from memtopo.cli.writing import write
@@ -14,9 +15,10 @@ from memtopo.errors import MemtopoError, UsageError
 from memtopo.render import formats, plain
 from memtopo.render.formats import FORMATS, Format
 
+_TRUE = ("1", "true", "t", "yes", "y", "on")
 
-@dataclass(frozen=True, slots=True)
-class Reports:
+
+class Reports(NamedTuple):
     """The form for stdout, the form for each file, and whether GitHub's runner reads stdout and was not spoken of."""
 
     form: Format
@@ -30,11 +32,11 @@ class Reports:
         shown = formats.written(self.form, checked, width=plain.width(stdout), colour=plain.colour(stdout))
         plain.print_lines(_for_runner(shown, formats.written("github", checked)) if self.runner else shown)
 
-    def tell_failure(self, error: MemtopoError, *, as_json: bool) -> None:
-        """Write in every form that the check could not be made; with `--json` stdout is left to who handles errors."""
+    def tell_failure(self, error: MemtopoError) -> None:
+        """Write into every file that the check could not be made; stdout is left to `print_failure`."""
         self._write(lambda form: formats.failure(form, error))
-        if not as_json:
-            plain.print_lines(formats.failure("github" if self.runner else self.form, error))
+        if self.runner:
+            plain.print_lines(formats.failure("github", error))
 
     def _write(self, lines: Callable[[Format], list[str]]) -> None:
         failed: MemtopoError | None = None
@@ -61,6 +63,22 @@ def reports(form: str | None, wanted: Iterable[str], *, as_json: bool) -> Report
     if form is None and not as_json:
         return Reports("text", files, runner=os.environ.get("GITHUB_ACTIONS") == "true")
     return Reports(_known(form or "json"), files)
+
+
+def print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
+    """Print an error in the form that a command line asks for, also where it is wrong and nobody has read it."""
+    words = list(takewhile(lambda word: word != "--", arguments))
+    asked = [os.environ.get("MEMTOPO_FORMAT", "")] if words[:1] == ["validate"] else []
+    asked += [word.partition("=")[2] for word in _joined(words) if word.startswith("--format=")]
+    if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
+        asked = ["json"]
+    if asked and asked[-1] in FORMATS:
+        plain.print_lines(formats.failure(_known(asked[-1]), error))
+
+
+def _joined(words: Sequence[str]) -> Iterator[str]:
+    """The words of a command line, `--format json` as `--format=json`."""
+    return (f"{word}={after}" if word == "--format" else word for word, after in pairwise([*words, ""]))
 
 
 def _known(name: str) -> Format:

@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from memtopo import checking, target
-from memtopo.checking import Checked
+from memtopo.checking import Checked, Source
 from memtopo.cli.options import AsJson
 from memtopo.cli.reporting import reports
 from memtopo.errors import MemtopoError
+from memtopo.source import Document
 
 Specs = Annotated[
     list[str],
@@ -80,12 +81,22 @@ def command(
         chosen = checking.selection(select or (), ignore or ())
         sources = checking.collect(specs)
         machines = {name: target.resolve(name).machine for name in _named(machine)}
-        checked: Checked = checking.check(sources, machines, chosen, strict=strict)
+        checked: Checked = checking.check(sources, machines, chosen, strict=strict, reader=_read)
     except MemtopoError as error:
-        told.tell_failure(error, as_json=as_json)
+        told.tell_failure(error)
         raise
     told.tell(checked)
     return 0 if checked.ok else _INVALID
+
+
+def _read(each: Source) -> Document:
+    """A spec; of a saved plan, the one that it was made from."""
+    document = checking.read(each)
+    if '"memtopo_' not in document.text[:64]:
+        return document
+    from memtopo import saved  # which imports the planner, and specs do without
+
+    return saved.spec_in(document)
 
 
 def _named(given: list[str] | None) -> list[str]:

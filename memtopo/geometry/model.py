@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from memtopo.diagnostics import Path
 from memtopo.driver.types import Grant, HandleType, Location, Properties
@@ -116,8 +117,7 @@ class Placement:
         return self.range.name, self.instance
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """Access as one entry of the spec asks for it, in bytes of each instance; later parts win."""
 
     range: RangeRun
@@ -138,8 +138,7 @@ class Part:
         return self.instances[1] - self.instances[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(NamedTuple):
     """Adjacent mappings in one reservation that have the same access; `path` is the first part's that gives it."""
 
     range: RangeRun
@@ -150,8 +149,7 @@ class Stretch:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
+class Geometry(NamedTuple):
     """A layout in numbers. `placements` are sorted by offset in each reservation; `parts` are in the spec's order."""
 
     name: str

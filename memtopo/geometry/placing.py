@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from memtopo import complaints
 from memtopo.diagnostics import At, Diagnostic, Path
@@ -13,8 +13,7 @@ from memtopo.spec import MapEntry, Reference, Spec, parse_reference
 from memtopo.units import exact
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """Chunks of one run, `first` up to `stop`, as one map entry names them; None where they cannot be known."""
 
     run: ChunkRun | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memtopo.checking import Checked
-from memtopo.render import diagnostics, verdicts
+from memtopo.render import verdicts
 from memtopo.render.plain import DEFAULT_WIDTH
 from memtopo.render.table import matrix
 from memtopo.text import printable
@@ -18,6 +18,8 @@ def text(checked: Checked, *, width: int = DEFAULT_WIDTH, colour: bool = False) 
 
 def concise(checked: Checked, *, colour: bool = False) -> list[str]:
     """One line for each fault, and nothing else."""
+    from memtopo.render import diagnostics  # noqa: PLC0415 likewise
+
     return [
         line
         for file in checked.files
@@ -28,10 +30,12 @@ def concise(checked: Checked, *, colour: bool = False) -> list[str]:
 def _faults(checked: Checked, width: int, *, colour: bool) -> Iterator[str]:
     several = len(checked.files) * len(checked.machines) > 1
     for file in checked.files:
-        lines = diagnostics.text(verdicts.told(file), file.document, width=width, colour=colour)
-        yield from lines
-        if lines and several:
-            yield ""
+        if told := verdicts.told(file):
+            from memtopo.render import diagnostics  # noqa: PLC0415 a check that finds nothing does not wait for it
+
+            yield from diagnostics.text(told, file.document, width=width, colour=colour)
+            if several:
+                yield ""
 
 
 def _end(checked: Checked, *, colour: bool) -> Iterator[str]:

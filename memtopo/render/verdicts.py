@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import replace
 
 from memtopo.checking import Checked, File, Result, Shared
 from memtopo.diagnostics import Diagnostic
@@ -41,7 +40,7 @@ def ignored(results: Iterable[Result]) -> str:
 def told(file: File) -> list[Diagnostic]:
     """Every fault of a file once; one that not all machines share has a note of those that do."""
     return [
-        replace(each.diagnostic, notes=(*each.diagnostic.notes, only(each))) if each.only else each.diagnostic
+        each.diagnostic._replace(notes=(*each.diagnostic.notes, only(each))) if each.only else each.diagnostic
         for each in file.faults()
     ]
 
@@ -49,7 +48,7 @@ def told(file: File) -> list[Diagnostic]:
 def told_briefly(file: File) -> list[Diagnostic]:
     """The same for a single line each: the machines stand in the message."""
     return [
-        replace(each.diagnostic, message=f"{each.diagnostic.message} ({only(each)})") if each.only else each.diagnostic
+        each.diagnostic._replace(message=f"{each.diagnostic.message} ({only(each)})") if each.only else each.diagnostic
         for each in file.faults()
     ]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from memtopo.diagnostics import Diagnostic
 from memtopo.source.limits import MOST_FAULTS
 
@@ -42,4 +40,4 @@ class Faults:
         if not self._more or not self._list:
             return tuple(self._list)
         last = self._list[-1]
-        return (*self._list[:-1], replace(last, notes=(*last.notes, f"and {self._more} more faults like these")))
+        return (*self._list[:-1], last._replace(notes=(*last.notes, f"and {self._more} more faults like these")))

@@ -9,6 +9,7 @@ import pytest
 
 from memtopo import machine
 from tests.cli.running import memtopo as run
+from tests.cli.running import piped
 from tests.specs import ROOT
 
 QUICKSTART = str(ROOT / "specs" / "quickstart.yaml")
@@ -60,6 +61,25 @@ def test_no_second_way_past_validation(saved: Path) -> None:
     done = run("apply", str(saved), "-m", "h200x2")
     assert done.status == 7
     assert "MT305" in done.err
+
+
+def test_a_saved_plan_is_validated(saved: Path) -> None:
+    """Of a saved plan the spec in it is validated, and places are those in that spec; so it is from standard input"""
+    good = run("validate", str(saved), "-m", "h200x2")
+    assert (good.status, good.out) == (0, f"{QUICKSTART}: ok on h200x2\n")
+    assert piped(saved.read_bytes(), "validate", "-", "-m", "h200x2") == good
+    bad = run("validate", str(saved), "-m", "h100x1", "--format", "concise")
+    assert (bad.status, bad.out) == (1, f"{QUICKSTART}:10:31: error[MT401]: the machine has no gpu1\n")
+
+
+def test_a_damaged_plan_is_told_beside_others(tmp_path: Path) -> None:
+    """A saved plan that is damaged is one fault of its file, and the other files are checked"""
+    file = tmp_path / "plan.json"
+    file.write_text('{"memtopo_plan": 1, "spec": 3}')
+    done = run("validate", str(file), QUICKSTART, "-m", "h200x2")
+    assert done.status == 1
+    assert f"{file}: error[MT001]: saved plan {str(file)!r} is damaged" in done.out
+    assert done.out.endswith("2 files on h200x2: 1 ok, 1 with errors\n")
 
 
 @pytest.mark.parametrize("damage", ['{"memtopo_plan": 1', '{"memtopo_plan": 2}', '{"memtopo_plan": 1, "spec": 3}'])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import tomllib
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import typer
 
 from memtopo.cli.app import program
+from memtopo.render.formats import FORMATS
 from memtopo.version import __version__
 from tests.cli.conftest import Here
 from tests.cli.running import QUICKSTART, ROOT, memtopo, shell
@@ -78,6 +80,40 @@ def test_wrong_usage(here: Here, arguments: list[str], message: str, hint: str) 
     said = here(*arguments)
     assert (said.status, said.out) == (2, "")
     assert said.err == f"memtopo: error: {message}\nmemtopo: hint: {hint}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "form"),
+    [
+        (["--format", "json"], ""),
+        (["--format=json"], ""),
+        (["--format", "text", "--format", "json"], "sarif"),
+        ([], "json"),
+    ],
+)
+def test_wrong_usage_as_a_document(here: Here, arguments: list[str], form: str) -> None:
+    """A command line that nobody could read is told on stdout in the form that it asks for"""
+    said = here("validate", *arguments, "--nonsense", MEMTOPO_FORMAT=form)
+    assert said.status == 2
+    assert said.document["error"]["message"] == "no such option: --nonsense"
+
+
+def test_a_form_that_was_not_asked_for(here: Here) -> None:
+    """No document is printed for what is a file's name, for another command's flags, or where text is asked for"""
+    for words in (["validate", "--", "--format=json"], ["plan", "--nonsense"]):
+        assert here(*words, "-m", MEMTOPO_FORMAT="" if "--" in words else "json").out == ""
+    assert here("validate", "--nonsense", "--format=text", MEMTOPO_FORMAT="json").out == ""
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("words", [["--nonsense"], ["nowhere*"], ["x", "-m", "nowhere"], ["x", "--select", "MT9"]])
+def test_one_document_where_nothing_is_checked(here: Here, form: str, words: list[str]) -> None:
+    """In every form that is a document, one is printed, whoever found what is wrong; in the others none"""
+    said = here("validate", *words, "--format", form)
+    assert said.status in (2, 3)
+    assert bool(said.out) == (form not in ("text", "concise"))
+    if form in ("json", "sarif", "gitlab"):
+        json.loads(said.out)
 
 
 def test_controls_in_a_command_line_are_escaped(here: Here) -> None:

@@ -1,0 +1,64 @@
+"""Validating 2,000 specs of about 1 KB, against check-jsonschema, which compares the same files with the schema alone.
+
+Both are whole processes with all files; memtopo also lays each spec out on a machine and judges it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from bench import processes
+
+ROOT = Path(__file__).parent.parent
+FILES = 2000
+ROUNDS = 3
+LEAST_RATIO = 4
+
+
+def main() -> None:
+    """Print the specs that each validates in a second of user and system time, and the ratio."""
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    if not (other := shutil.which("check-jsonschema", path=beside)):
+        print("not run: check-jsonschema is not installed")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        files = write(Path(folder))
+        size = sum(file.stat().st_size for file in files) / FILES
+        ours = [sys.executable, "-m", "memtopo", "validate", folder, "--machine", "h200x2"]
+        theirs = [other, "--schemafile", "docs/spec.schema.json", *map(str, files)]
+        pairs = [(processes.cpu_seconds(ours, ROOT), processes.cpu_seconds(theirs, ROOT)) for _ in range(ROUNDS)]
+    mine, other_rate = (FILES / statistics.median(times) for times in zip(*pairs, strict=True))
+    ratio = statistics.median(slow / fast for fast, slow in pairs)
+    print(f"{FILES:,} specs of {size:,.0f} bytes, median of {ROUNDS} processes each, in turn")
+    print(f"check-jsonschema --schemafile  {other_rate:8,.0f} specs a second and core")
+    print(f"memtopo validate               {mine:8,.0f} specs a second and core")
+    print(f"ratio, median of the pairs     {ratio:8.1f}   (at least {LEAST_RATIO})")
+
+
+def write(folder: Path, count: int = FILES) -> list[Path]:
+    """The specs as files in a folder."""
+    files = [folder / f"spec-{number:04}.yaml" for number in range(count)]
+    for number, file in enumerate(files):
+        file.write_text(_spec(number))
+    return files
+
+
+def _spec(number: int) -> str:
+    """A cache of some layers; each spec has other names and sizes."""
+    pages = 8 + number % 24
+    layers = [f"layer-{number}-{index}" for index in range(4)]
+    ranges = "".join(f"  {layer}: {{size: {2 * pages + 32}MiB, align: 2MiB}}\n" for layer in layers)
+    chunks = "".join(
+        f"  {layer}-head: {{location: prefill, size: 32MiB, handles: [fd]}}\n"
+        f"  {layer}-page: {{location: [prefill, decode], size: 2MiB, count: {pages}}}\n"
+        for layer in layers
+    )
+    filled = "".join(f"  {layer}:\n    - {layer}-head\n    - {layer}-page\n" for layer in layers)
+    access = "".join(f"  {layer}: {{prefill: rw, decode: r}}\n" for layer in layers)
+    head = f"memtopo: 1\nname: cache-{number}\ndevices: {{prefill: 0, decode: 1}}\n"
+    return f"{head}ranges:\n{ranges}chunks:\n{chunks}map:\n{filled}access:\n{access}"

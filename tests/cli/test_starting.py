@@ -1,0 +1,82 @@
+"""What a start waits for, and what it does not: the one list of what is imported late, and why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from memtopo.spec import SECTIONS
+from tests.cli.running import QUICKSTART, ROOT, environment
+
+# What the check of a spec that is right does not import, and who does.
+LATE = {
+    "rich": "tables and drawings of plan, apply and probe; 60 ms",
+    "cuda": "--machine local",
+    "memtopo.driver.cuda": "--machine local",
+    "memtopo.driver.sim": "apply on a recorded machine",
+    "memtopo.facts": "--machine local and probe",
+    "memtopo.planner": "plan and apply, and validate of a saved plan",
+    "memtopo.steps": "the planner",
+    "memtopo.saved": "plan and apply, and validate of a saved plan",
+    "memtopo.report": "plan and apply",
+    "memtopo.schemas": "memtopo schema; pydantic's generator of schemas is slow to import",
+    "memtopo.explain": "memtopo explain",
+    "memtopo.render.diagnostics": "a spec with faults",
+    "memtopo.render.json": "--json, of each form its own",
+    "memtopo.cli.apply": "another command; only the one that was asked for is imported",
+}
+SCRIPT = """
+import sys
+from memtopo.cli import main
+try:
+    main()
+except SystemExit as stopped:
+    assert not stopped.code
+print(*sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def imported() -> set[str]:
+    command = [sys.executable, "-c", SCRIPT, "validate", QUICKSTART, "--machine", "h200x2"]
+    done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_what_is_imported_late(imported: set[str], name: str) -> None:
+    """The check of one right spec on a recorded machine imports nothing of what it does not use"""
+    assert "memtopo.validation" in imported
+    assert name not in imported
+
+
+def test_sections_that_are_not_used() -> None:
+    """No validator is made for a section that a spec does not have, or leaves empty"""
+    script = """
+from memtopo import spec
+spec.read({"memtopo": "1", "name": "x", "devices": {"a": "0"}, "ranges": "", "chunks": {}})
+print(spec._adapter.cache_info().currsize)
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+    assert len(SECTIONS) > 1
+
+
+def test_the_collector_is_on_again() -> None:
+    """While the program is imported the collector pauses; afterwards it works, and leaves alone what was imported"""
+    script = """
+import gc, sys
+from memtopo.cli import app
+sys.argv = ["memtopo"]
+seen = []
+app.run = lambda arguments: seen.append((gc.isenabled(), gc.get_freeze_count() > 0))
+from memtopo.cli import main
+try:
+    main()
+except SystemExit:
+    print(*seen)
+"""
+    done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "(True, True)\n"

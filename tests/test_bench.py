@@ -1,0 +1,48 @@
+"""Benchmarks: what they give to two programs is right for both, and what they printed is in the documentation."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench import validating
+from bench.__main__ import BENCHMARKS
+from tests.cli.running import ROOT, environment, memtopo
+
+PAGE = (ROOT / "docs" / "performance.md").read_text()
+
+
+def test_the_specs_are_right_for_both(tmp_path: Path) -> None:
+    """The specs that are validated have about 1 KB each, and neither program finds anything wrong with them"""
+    files = validating.write(tmp_path, 24)
+    assert len({file.read_text() for file in files}) == 24
+    assert all(900 < file.stat().st_size < 1300 for file in files)
+    assert memtopo("validate", tmp_path, "-m", "h200x2").out == "24 files on h200x2: 24 ok\n"
+    other = [str(Path(sys.executable).parent / "check-jsonschema"), "--schemafile", "docs/spec.schema.json"]
+    subprocess.run([*other, *map(str, files)], cwd=ROOT, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_every_benchmark_is_documented(name: str) -> None:
+    """docs/performance.md has a section for each benchmark"""
+    assert f"\n## {name}\n" in PAGE
+
+
+def test_ratios_are_those_asked_for() -> None:
+    """The ratios that the page shows are within the bounds that are printed beside them"""
+    shown = re.findall(r"^.*ratio.* ([0-9.]+) +\(at (most|least) ([0-9.]+)\)$", PAGE, re.MULTILINE)
+    assert len(shown) == 4
+    for ratio, which, bound in shown:
+        assert float(ratio) <= float(bound) if which == "most" else float(ratio) >= float(bound)
+
+
+def test_a_benchmark_that_cannot_run(tmp_path: Path) -> None:
+    """Where check-jsonschema is not installed, that is said, and it is no error"""
+    script = "import sys; sys.executable = sys.argv[1]; from bench import validating; validating.main()"
+    command = [sys.executable, "-c", script, str(tmp_path / "python")]
+    done = subprocess.run(command, env=environment(PATH=str(tmp_path)), capture_output=True, text=True, check=True)
+    assert done.stdout == "not run: check-jsonschema is not installed\n"
