@@ -30,7 +30,7 @@ test-full: $(READY)  ## run the tests, those that take minutes too
 	$(BIN)/python -m pytest -n auto -q -m "exhaustive or not exhaustive"
 
 test-gpu:  ## run the contract and GPU tests on a real GPU, with PY=python3; installs nothing, fails without a GPU
-	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m pytest --gpu -q tests/contract tests/gpu
+	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m pytest --gpu -q tests/contract tests/gpu tests/api/test_on_gpu.py tests/api/test_gpu_sharing.py
 
 fuzz: $(READY)  ## look for inputs that break the reader, for MEMTOPO_FUZZ_SECONDS=60 each; better with atheris
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from bench import building, coldstart, scaling, validating
+from bench import building, coldstart, scaling, sharing, validating
 
 BENCHMARKS = {
     "building": building.main,
     "coldstart": coldstart.main,
     "scaling": scaling.main,
+    "sharing": sharing.main,
     "validating": validating.main,
 }
 

@@ -1,5 +1,46 @@
 """memtopo lays out GPU memory from a file: validate, plan, apply, prove, and take down without a trace."""
 
+from __future__ import annotations
+
 from memtopo.version import __version__
 
-__all__ = ["__version__"]
+TYPE_CHECKING = False  # known to checkers by its name; to import typing's takes longer than all else here
+if TYPE_CHECKING:
+    from memtopo.api import (
+        ApiError,
+        InvalidSpec,
+        NotApplied,
+        Unsuitable,
+        ViewOutlived,
+        applied,
+        attach,
+        load,
+        plan,
+    )
+
+__all__ = [
+    "ApiError",
+    "InvalidSpec",
+    "NotApplied",
+    "Unsuitable",
+    "ViewOutlived",
+    "__version__",
+    "applied",
+    "attach",
+    "load",
+    "plan",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Import the API when something of it is first used: the command line and its modules do without."""
+    if name not in __all__:
+        raise AttributeError(f"module 'memtopo' has no attribute {name!r}")
+    from memtopo import api  # noqa: PLC0415
+
+    found: object = getattr(api, name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

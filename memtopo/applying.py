@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from memtopo import proof
+from memtopo.contents import Contents, Recorded, contents, events
+from memtopo.counting import Counter
 from memtopo.diagnostics import Path
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.errors import InternalError, MemtopoError
-from memtopo.executor import Execution, Observation, StepFailed, Stopped, Teardown
+from memtopo.executor import Execution, Observation, Peers, StepFailed, Stopped, Teardown
 from memtopo.geometry import Geometry
+from memtopo.layout import Deliveries, NoDeliveries
 from memtopo.picture import Picture
-from memtopo.planner import Plan, contents
-from memtopo.report import (
-    Checks,
-    DeviceMemory,
-    Difference,
-    Failure,
-    Finding,
-    Leak,
-    Left,
-    MachineLine,
-    Progress,
-    Report,
-    Tally,
-)
-
-SHOWN = 100
-"""Differences that a report names; it counts all of them."""
+from memtopo.planner import Plan
+from memtopo.proof import Proof, Writers
+from memtopo.report import Checks, DeviceMemory, Failure, Leak, Left, MachineLine, Progress, Report
+from memtopo.steps import Phase
 
 _HINTS = {
     "CUDA_ERROR_OUT_OF_MEMORY": "something else uses the device's memory: nvidia-smi names the processes",
@@ -42,7 +35,8 @@ _HINTS = {
 class Job:
     """What is to be applied: a plan with the geometry it came from, the machine, and how a path reads as a place.
 
-    `picture` and the spec's `warnings` are for the report.
+    `picture` and the spec's `warnings` are for the report. Of a layout of several processes it is one of them, by its
+    label, and `siblings` has the geometries of all.
     """
 
     plan: Plan
@@ -52,174 +46,229 @@ class Job:
     place: Callable[[Path], str | None] = lambda _path: None
     picture: Picture | None = None
     warnings: tuple[str, ...] = ()
+    process: str = ""
+    siblings: Mapping[str, Geometry] | None = None
 
 
-def apply(job: Job, ledger: Ledger, *, progress: Progress | None = None, stop: Callable[[], int] = lambda: 0) -> Report:
+class Kept(NamedTuple):
+    """What became of a layout that somebody held: notes for the report, and descriptors that stay open until then."""
+
+    notes: Sequence[str] = ()
+    descriptors: int = 0
+
+
+def apply(
+    job: Job,
+    ledger: Ledger,
+    *,
+    progress: Progress | None = None,
+    stop: Callable[[], int] = lambda: 0,
+    deliveries: Deliveries | None = None,
+    held: Callable[[Run], Kept] | None = None,
+) -> Report:
     """Build a plan, check it and take it down. `stop` answers the number of the signal that asks to stop, or 0.
 
     Never raises for what goes wrong on the way: the report says it. The ledger wraps the driver and is empty before.
+    `held` is called with what was built and found as declared, and it is taken down when that returns.
     """
-    run = _Run(Execution(job.plan, ledger, progress=progress, stop=lambda: bool(stop())), ledger)
+    if job.geometry.processes:
+        raise InternalError("a layout of several processes is applied as if it were one")
+    run = Run(job, ledger, progress=progress, stop=stop, deliveries=deliveries)
     try:
-        run.execution.build()
-        run.held_ledger = ledger.counts()
-        run.held = run.execution.observe()
-        _look(job, run)
-    except StepFailed as failure:
-        run.failure = failure
-    except Stopped:
-        run.stopped = True
+        with run.guarded():
+            run.build()
+            run.check()
+            for turn in range(len(run.turns)):
+                run.write(turn)
+                run.read()
+            if held and run.as_declared:
+                run.keep(held)
     finally:
-        run.teardown = run.execution.take_down()
-    if run.failure is None and run.teardown.failures:
-        run.failure = run.teardown.failures[0]
-    return _report(job, run, run.teardown, stop())
+        run.take_down()
+    return run.report()
 
 
-def _look(job: Job, run: _Run) -> None:
-    execution = run.execution
-    with execution.timed("check", len(job.plan.steps)) as meter:
+class Run:
+    """One process's part of a run, in pieces, so that several processes can go through them together."""
+
+    def __init__(
+        self,
+        job: Job,
+        ledger: Ledger,
+        *,
+        progress: Progress | None = None,
+        stop: Callable[[], int] = lambda: 0,
+        deliveries: Deliveries | None = None,
+    ) -> None:
+        self.job, self.ledger = job, ledger
+        self.execution = Execution(job.plan, ledger, progress=progress, stop=lambda: bool(stop()))
+        self.execution.layout.deliveries = deliveries or NoDeliveries()
+        self.failure: StepFailed | None = None
+        self.stopped = False
+        self._signal = stop
+        self._before = ledger.counts()
+        self._held_ledger: dict[str, int] = {}
+        self._held: Observation | None = None
+        self._counter = Counter()
+        self._teardown: Teardown | None = None
+        self._proof: Proof | None = None
+        self._kept = Kept()
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """What fails inside, or is interrupted, is noted for the report; teardown is still to come."""
         try:
-            run.counter.take(execution.check())
-            _prove(job, run)
-        finally:
-            meter.steps = execution.checked
+            yield
+        except StepFailed as failure:
+            self.failure = failure
+        except Stopped:
+            self.stopped = True
 
+    def build(self, *only: Phase) -> None:
+        """Do every step, or those of some phases. Raises `StepFailed` or `Stopped`."""
+        self.execution.build(*only)
+        self.execution.layout.deliveries.settle()
 
-def _prove(job: Job, run: _Run) -> None:
-    execution = run.execution
-    proven = proof.prepare(contents(job.geometry), execution.layout)
-    try:
-        proof.write(proven, execution.driver, execution.layout, execution.stop_here)
-        run.counter.take(proof.read(proven, execution.driver, execution.layout, execution.stop_here))
-    except DriverError as error:
-        unseen = proven.windows - run.counter.looked_at("bytes")
-        run.counter.not_checked("bytes", unseen, f"the driver said {error.message}")
-        raise StepFailed(None, "proof by bytes", error) from error
-    if proven.unseen:
-        run.counter.not_checked("bytes", proven.unseen, "no device may write them, or read them there")
+    def check(self) -> None:
+        """Ask the driver about every step. Raises `StepFailed` or `Stopped`."""
+        self._held_ledger = self.ledger.counts()
+        self._held = self.execution.observe()
+        with self.execution.timed("check", len(self.job.plan.steps)) as meter:
+            try:
+                self._counter.take(self.execution.check())
+            finally:
+                meter.steps = self.execution.checked
 
-
-class _Counter:
-    def __init__(self) -> None:
-        self._looked: dict[str, list[int]] = {}
-        self._unlooked: dict[str, tuple[int, str]] = {}
-        self._differences: list[Difference] = []
-        self.different = 0
-
-    def looked_at(self, aspect: str) -> int:
-        return self._looked.get(aspect, [0])[0]
+    def look(self) -> Checks:
+        """Ask the driver about every step once more; queries only, beside what the run itself has counted."""
+        counter = Counter()
+        counter.take(self.execution.check())
+        return counter.checks()
 
     @property
-    def empty(self) -> bool:
-        return not self._looked
+    def as_declared(self) -> bool:
+        """Whether nothing was found that differs from the spec."""
+        return not self._counter.different
 
-    def take(self, findings: Iterator[Finding]) -> None:
-        looked = self._looked
-        for finding in findings:
-            aspect, _, wanted, seen, _ = finding
-            counts = looked.get(aspect) or looked.setdefault(aspect, [0, 0])
-            counts[0] += 1
-            if wanted == seen:
-                counts[1] += 1
-            else:
-                self._differ(finding)
+    @cached_property
+    def turns(self) -> list[Writers]:
+        """Who writes and records what in the proof, turn by turn; the same in every process of the run."""
+        chunks, recorded = self._seen
+        return proof.turns(chunks, recorded)
 
-    def not_checked(self, aspect: str, count: int, why: str) -> None:
-        self._unlooked[aspect] = (count, why)
-        self._looked.setdefault(aspect, [0, 0])
+    def write(self, turn: int) -> None:
+        """Write what is this process's to write in a turn of the proof. Raises `StepFailed` or `Stopped`."""
+        execution = self.execution
+        chunks, recorded = self._seen
+        me = self.job.process
+        proven = proof.prepare(chunks[me], recorded[me], execution.layout, me, turn, self.turns[turn])
+        self._proof = proven
+        with self._proving(proven), execution.timed("write", sum(map(len, proven.writes.values()))):
+            proof.write(proven, execution.driver, execution.layout, execution.stop_here)
 
-    def checks(self) -> Checks:
-        tallies = [
-            Tally(aspect, counts[0], counts[1], *self._unlooked.get(aspect, (0, None)))
-            for aspect, counts in self._looked.items()
-        ]
-        return Checks(tuple(tallies), tuple(self._differences), self.different)
+    def read(self) -> None:
+        """Read what everybody wrote in that turn. Raises `StepFailed` or `Stopped`."""
+        execution, proven = self.execution, self._proof
+        if proven is None:
+            raise InternalError("a turn of the proof is read before it is written")
+        with self._proving(proven), execution.timed("read", proven.windows):
+            self._counter.take(proof.wait(proven, execution.driver, execution.layout, execution.stop_here))
+            self._counter.take(proof.read(proven, execution.driver, execution.layout, execution.stop_here))
+        if proven.unseen:
+            self._counter.not_checked("bytes", proven.unseen, "no device may write them, or read them there")
+        if proven.foreign:
+            self._counter.not_checked("bytes", proven.foreign, "they are somebody else's memory, which is not written")
 
-    def _differ(self, finding: Finding) -> None:
-        self.different += 1
-        if len(self._differences) < SHOWN:
-            aspect, subject, wanted, seen, path = finding
-            self._differences.append(Difference(aspect, subject, _words(wanted), _words(seen), path))
+    def keep(self, held: Callable[[Run], Kept]) -> None:
+        """Have somebody do something with what was built. Raises `StepFailed`."""
+        try:
+            self._kept = held(self)
+        except MemtopoError as error:
+            raise StepFailed(None, "hold the layout", error) from error
 
+    def take_down(self, peers: Peers | None = None) -> None:
+        """Undo everything; `peers` as for `Execution.take_down`."""
+        self.execution.layout.deliveries.settle()
+        self._teardown = self.execution.take_down(peers)
+        if self.failure is None and self._teardown.failures:
+            self.failure = self._teardown.failures[0]
 
-def _words(value: object) -> str:
-    return value[:16].hex(" ", 4) if isinstance(value, bytes) else str(value)
+    def report(self) -> Report:
+        """What happened, once all is taken down."""
+        job, teardown = self.job, self._teardown
+        if teardown is None:
+            raise InternalError("a run is reported before it is taken down")
+        left = self._left(teardown)
+        leaks = self._leaks(teardown, left)
+        outcome, exit_code = self._outcome(leaks)
+        return Report(
+            name=job.plan.name,
+            spec=job.spec,
+            machine=job.machine,
+            outcome=outcome,
+            exit_code=exit_code,
+            plan=job.plan.summary(job.picture, job.warnings),
+            times=tuple(self.execution.times),
+            checks=None if self._counter.empty else self._counter.checks(),
+            failure=_failure(self.failure, job) if self.failure else None,
+            leaks=leaks,
+            left=left,
+            notes=(*self._kept.notes, *_notes(left, teardown)),
+        )
 
+    @cached_property
+    def _seen(self) -> tuple[dict[str, list[Contents]], dict[str, list[Recorded]]]:
+        """What each process of the run sees, by its label."""
+        job = self.job
+        members = job.siblings or {job.process: job.geometry}
+        return (
+            {label: contents(each, label, job.siblings) for label, each in members.items()},
+            {label: events(each, label, job.siblings) for label, each in members.items()},
+        )
 
-@dataclass(slots=True)
-class _Run:
-    """What is known of a run while it goes on."""
+    @contextmanager
+    def _proving(self, proven: Proof) -> Iterator[None]:
+        try:
+            yield
+        except DriverError as error:
+            unseen = proven.windows - self._counter.looked_at("bytes")
+            self._counter.not_checked("bytes", max(0, unseen), f"the driver said {error.message}")
+            raise StepFailed(None, "proof by bytes", error) from error
 
-    execution: Execution
-    ledger: Ledger
-    before: dict[str, int] = field(init=False)
-    counter: _Counter = field(default_factory=_Counter)
-    failure: StepFailed | None = None
-    stopped: bool = False
-    held_ledger: dict[str, int] = field(default_factory=dict)
-    held: Observation | None = None
-    teardown: Teardown | None = None
+    def _left(self, teardown: Teardown) -> Left | None:
+        before, held, after = self.execution.before, self._held, teardown.after
+        if before is None or after is None:
+            return None
+        memory = tuple(
+            DeviceMemory(f"gpu{device}", free, held.free[device] if held else None, after.free[device])
+            for device, free in before.free.items()
+        )
+        ledger = self._before, self._held_ledger, self.ledger.counts()
+        fds = after.fds - self._kept.descriptors
+        return Left(*ledger, before.fds, held.fds if held else None, fds, memory)
 
-    def __post_init__(self) -> None:
-        self.before = self.ledger.counts()
+    def _leaks(self, teardown: Teardown, left: Left | None) -> tuple[Leak, ...]:
+        place = self.job.place
+        leaks = [Leak(leak.what, leak.error, leak.stays, leak.path, place(leak.path)) for leak in teardown.leaks]
+        if not self.ledger.empty and not leaks:
+            leaks.append(Leak("something that no step owns", "the ledger is not empty"))
+        if left and left.fds_after > left.fds_before and not leaks:
+            more = left.fds_after - left.fds_before
+            leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", "open after taking down"))
+        return tuple(leaks)
 
-
-def _left(run: _Run, teardown: Teardown) -> Left | None:
-    before, held, after = run.execution.before, run.held, teardown.after
-    if before is None or after is None:
-        return None
-    memory = tuple(
-        DeviceMemory(f"gpu{device}", free, held.free[device] if held else None, after.free[device])
-        for device, free in before.free.items()
-    )
-    return Left(
-        run.before, run.held_ledger, run.ledger.counts(), before.fds, held.fds if held else None, after.fds, memory
-    )
-
-
-def _leaks(job: Job, teardown: Teardown, left: Left | None, ledger: Ledger) -> tuple[Leak, ...]:
-    leaks = [Leak(leak.what, leak.error, leak.stays, leak.path, job.place(leak.path)) for leak in teardown.leaks]
-    if not ledger.empty and not leaks:
-        leaks.append(Leak("something that no step owns", "the ledger is not empty"))
-    if left and left.fds_after > left.fds_before and not leaks:
-        more = left.fds_after - left.fds_before
-        leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", "open after taking down"))
-    return tuple(leaks)
-
-
-def _report(job: Job, run: _Run, teardown: Teardown, signal: int) -> Report:
-    left = _left(run, teardown)
-    leaks = _leaks(job, teardown, left, run.ledger)
-    outcome, exit_code = _outcome(run, leaks, signal)
-    return Report(
-        name=job.plan.name,
-        spec=job.spec,
-        machine=job.machine,
-        outcome=outcome,
-        exit_code=exit_code,
-        plan=job.plan.summary(job.picture, job.warnings),
-        times=tuple(run.execution.times),
-        checks=None if run.counter.empty else run.counter.checks(),
-        failure=_failure(run.failure, job) if run.failure else None,
-        leaks=leaks,
-        left=left,
-        notes=tuple(_notes(left)),
-    )
-
-
-def _outcome(run: _Run, leaks: tuple[Leak, ...], signal: int) -> tuple[str, int]:
-    if leaks:
-        return "leaked", 5
-    if run.stopped:
-        return "interrupted", 128 + signal
-    if run.counter.different:
-        # A query that fails later may well fail because of it; the report says both.
-        return "different", 6
-    if run.failure:
-        expected = isinstance(run.failure.error, (MemtopoError, OSError, MemoryError))
-        return "failed", 4 if expected and not isinstance(run.failure.error, InternalError) else 70
-    return "ok", 0
+    def _outcome(self, leaks: tuple[Leak, ...]) -> tuple[str, int]:
+        if leaks:
+            return "leaked", 5
+        if self.stopped:
+            return "interrupted", 128 + self._signal()
+        if not self.as_declared:
+            # A query that fails later may well fail because of it; the report says both.
+            return "different", 6
+        if self.failure:
+            expected = isinstance(self.failure.error, (MemtopoError, OSError, MemoryError))
+            return "failed", 4 if expected and not isinstance(self.failure.error, InternalError) else 70
+        return "ok", 0
 
 
 def _failure(failed: StepFailed, job: Job) -> Failure:
@@ -228,10 +277,14 @@ def _failure(failed: StepFailed, job: Job) -> Failure:
     if isinstance(error, DriverError):
         hint = _HINTS.get(error.name)
         return Failure(failed.doing, f"{error.call}: {error.name}", error.reason, path, job.place(path), hint)
+    if isinstance(error, MemtopoError) and not isinstance(error, InternalError):
+        return Failure(failed.doing, error.message, None, path, job.place(path), error.hint)
     return Failure(failed.doing, f"{type(error).__name__}: {error}", None, path, job.place(path))
 
 
-def _notes(left: Left | None) -> Iterator[str]:
+def _notes(left: Left | None, teardown: Teardown) -> Iterator[str]:
+    if teardown.missed:
+        yield "another process was not through in time; what it imported from here may have been in use"
     for device in left.memory if left else ():
         if device.after != device.before:
             less = device.before - device.after

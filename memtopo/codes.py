@@ -34,6 +34,7 @@ CODES = {
     "MT107": Code("not one of the words that may stand here"),
     "MT108": Code("a version of the language that is not known"),
     "MT109": Code("more than one spec may ask for"),
+    "MT110": Code("a section beside the processes"),
     # names and their use
     "MT201": Code("a name that is not declared"),
     "MT202": Code("an index outside of what was counted"),
@@ -57,6 +58,13 @@ CODES = {
     "MT404": Code("a handle type that the machine cannot give"),
     "MT405": Code("a property that the device does not support"),
     "MT406": Code("an access that the driver cannot grant"),
+    # what is shared between processes
+    "MT601": Code("an export that its transport cannot carry"),
+    "MT602": Code("an import that is exported again"),
+    "MT603": Code("an import that does not say what it takes"),
+    "MT604": Code("an import that is not what is exported"),
+    "MT605": Code("an import that its own process exports"),
+    "MT606": Code("a GPU that the process does not see"),
     # what is valid and probably not meant
     "MT501": Code("a chunk is mapped nowhere", "warning"),
     "MT502": Code("a range holds nothing", "warning"),

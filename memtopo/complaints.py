@@ -85,14 +85,14 @@ def bad_name(name: object, path: Path, at: At = "key") -> Diagnostic:
     )
 
 
-def explain(error: ValidationError, section: str, known: Sequence[str]) -> list[Diagnostic]:
+def explain(error: ValidationError, within: Path, known: Sequence[str]) -> list[Diagnostic]:
     """What pydantic found wrong in a section whose entries may have the keys `known`; the first faults of many."""
     found = _without_misspelled(error.errors(include_url=False), known)
-    return first(_explain(fault, _path(section, fault["loc"]), known) for fault in found)
+    return first(_explain(fault, _path(within, fault["loc"]), known) for fault in found)
 
 
-def _path(section: str, loc: tuple[str | int, ...]) -> Path:
-    return (section, *(part for part in loc if not str(part).startswith("<")))
+def _path(within: Path, loc: tuple[str | int, ...]) -> Path:
+    return (*within, *(part for part in loc if not str(part).startswith("<")))
 
 
 def _without_misspelled(found: Sequence[Any], known: Sequence[str]) -> Iterator[Any]:

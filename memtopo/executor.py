@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from memtopo.driver.protocol import Driver
 from memtopo.layout import Layout, current
@@ -14,6 +15,9 @@ from memtopo.pause import collector_paused
 from memtopo.planner import Plan
 from memtopo.report import Finding, Leak, PhaseTime, Progress
 from memtopo.steps import Phase, Step
+
+_BORROWING = (Phase.IMPORT, Phase.MAP, Phase.GRANT, Phase.SETTLE)
+"""The phases after which a process may use what others created."""
 
 STRIDE = 256
 """Steps between two calls of the progress hooks."""
@@ -61,11 +65,18 @@ class Execution:
         self.before: Observation | None = None
         self.checked = 0
 
-    def build(self) -> None:
-        """Do every step. Raises `StepFailed` or `Stopped`; what was done until then waits for `take_down`."""
+    def build(self, *only: Phase) -> None:
+        """Do every step, or those of some phases. Raises `StepFailed` or `Stopped`.
+
+        What was done until then waits for `take_down`.
+        """
+        if only and Phase.OPEN not in only:
+            self._observe_before()
         for phase, steps in self.plan.phases:
-            if phase is not Phase.OPEN and self.before is None:
-                self.before = self.observe("before building")
+            if only and phase not in only:
+                continue
+            if phase is not Phase.OPEN:
+                self._observe_before()
             before = len(self.done)
             with self.timed(phase, len(steps)) as meter, collector_paused():
                 try:
@@ -86,16 +97,26 @@ class Execution:
             if self.checked % STRIDE == 0:
                 self.progress.advance(STRIDE)
 
-    def take_down(self) -> Teardown:
-        """Undo every step that was done, in reverse order; a failed undo does not stop the others."""
+    def take_down(self, peers: Peers | None = None) -> Teardown:
+        """Undo every step that was done, in reverse order; a failed undo does not stop the others.
+
+        What was imported is given back before any of the `peers` gives back what others may have imported.
+        """
+        peers = peers or Peers()
         teardown = Teardown(self.driver, self.layout)
         steps = list(reversed(self.done))
         opened = [step for step in steps if step.phase is Phase.OPEN]
+        borrowed = sum(1 for step in steps if step.phase in _BORROWING)
         with self.timed("take down", len(steps)), collector_paused():
-            for count, step in enumerate(steps[: len(steps) - len(opened)], 1):
+            for count, step in enumerate(steps[: len(steps) - len(opened)]):
+                if count == borrowed:
+                    teardown.missed |= not peers.unused()
                 teardown.undo(step)
-                if count % STRIDE == 0:
+                if count % STRIDE == STRIDE - 1:
                     self.progress.advance(STRIDE)
+            if borrowed == len(steps) - len(opened):
+                teardown.missed |= not peers.unused()
+            teardown.missed |= not peers.emptied()
             if self.before is not None:
                 teardown.observe()
             for step in opened:
@@ -127,6 +148,10 @@ class Execution:
         finally:
             self.times.append(PhaseTime(phase, meter.steps, time.perf_counter() - start))
 
+    def _observe_before(self) -> None:
+        if self.before is None:
+            self.before = self.observe("before building")
+
     def _build(self, steps: tuple[Step, ...]) -> None:
         driver, layout, done, stop = self.driver, self.layout, self.done, self.stop
         for count, step in enumerate(steps, 1):
@@ -136,10 +161,24 @@ class Execution:
             done.append(step)
             try:
                 step.do(driver, layout)
+            except Stopped:
+                raise
             except Exception as error:
                 raise StepFailed(step, f"{step.verb} {step.reading().subject}", error) from error
             if count % STRIDE == 0:
                 self.progress.advance(STRIDE)
+
+
+class Peers:
+    """Other processes that take down with this one; here there are none."""
+
+    def unused(self) -> bool:
+        """Wait until no other uses what this one created; false where one was still there when the time was over."""
+        return True
+
+    def emptied(self) -> bool:
+        """Wait until all others have given back what they created; likewise."""
+        return True
 
 
 class _Careful(Progress):
@@ -172,7 +211,15 @@ class Observation:
         for device, context in layout.contexts.items():
             with current(driver, context):
                 self.free[device] = driver.mem_get_info()[0]
-        self.fds = len(os.listdir("/proc/self/fd"))
+        self.fds = sum(1 for fd in os.listdir("/proc/self/fd") if not _of_a_context(fd))
+
+
+def _of_a_context(fd: str) -> bool:
+    """Whether the driver opened this file for a context's interprocess events; it stays as long as the context."""
+    try:
+        return str(Path("/proc/self/fd", fd).readlink()).startswith("/dev/shm/cuda.shm.")  # noqa: S108 fact 49
+    except OSError:
+        return False
 
 
 class Teardown:
@@ -183,6 +230,8 @@ class Teardown:
         self._held: dict[str | None, int] = {}
         self._leaks: list[tuple[Step, str, Exception, list[str]]] = []
         self.failures: list[StepFailed] = []
+        self.missed = False
+        """Whether a peer was not through in time, so that it may still have used what was given back."""
         self.after: Observation | None = None
 
     @property

@@ -63,6 +63,15 @@ def changed(machine: Machine, **fields: object) -> Machine:
     return Machine.model_validate({name: getattr(machine, name) for name in Machine.model_fields} | fields)
 
 
+def only(machine: Machine, ordinals: Sequence[int], uuids: Sequence[str]) -> Machine:
+    """The machine with some of its GPUs alone, in this order, under these UUIDs."""
+    devices = [
+        machine.devices[ordinal].model_copy(update={"uuid": uuid})
+        for ordinal, uuid in zip(ordinals, uuids, strict=True)
+    ]
+    return changed(machine, devices=devices, peers=[[machine.peers[a][b] for b in ordinals] for a in ordinals])
+
+
 def uuid_text(raw: bytes) -> str:
     """A GPU's UUID as nvidia-smi prints it: `GPU-bb4e8c0a-098d-8d01-5e1a-e755d684523b`."""
     return f"GPU-{uuid.UUID(bytes=raw)}"

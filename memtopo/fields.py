@@ -17,14 +17,21 @@ from memtopo.diagnostics import Fault
 from memtopo.driver.types import Access, HandleType
 from memtopo.units import NotASize, Size, parse_count, parse_size, shorten
 
+LARGEST_PROCESSES = 128
+"""The most processes that one spec may ask for."""
+
 LARGEST_COUNT = 2_000_000
 """The most chunks, ranges or steps that one spec may ask for."""
 
 _NAME = "[A-Za-z][A-Za-z0-9_-]{0,127}"
 NAME = re.compile(_NAME)
 REFERENCE = re.compile(rf"({_NAME})(?:\.([0-9]{{1,7}})(?::([0-9]{{1,7}}))?)?")
+_SIBLING = re.compile(rf"({_NAME})\.({_NAME})")
+_INDEXED = re.compile(rf"{_NAME}[./]({_NAME}\.[0-9:]+|[0-9]+\.{_NAME})")
+_EXPORT = re.compile(rf"(?:{_NAME}(?:\.[0-9]{{1,3}})?\.)?{_NAME}")
 _ADDRESS = re.compile(r"0x[0-9A-Fa-f]{1,16}")
 _DEVICE = f"{_NAME}|host:[0-9]+"
+_BYTES = "(B|KiB|MiB|GiB|TiB)"
 _UNITS = "(B|KiB|MiB|GiB|TiB|granules?)"
 
 
@@ -39,6 +46,17 @@ class Reference(NamedTuple):
         if self.first is None:
             return self.name
         return f"{self.name}.{self.first}" if self.stop == self.first + 1 else f"{self.name}.{self.first}:{self.stop}"
+
+
+class Source(NamedTuple):
+    """Where an import comes from: `server.weights` of a sibling, `weights-server/w` of a held layout or a socket."""
+
+    holder: str
+    export: str
+    sibling: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.holder}{'.' if self.sibling else '/'}{self.export}"
 
 
 def parse_reference(text: str) -> Reference:
@@ -86,6 +104,20 @@ def _positive(value: object) -> Size:
     return size
 
 
+def _bytes(value: object) -> Size:
+    size = _positive(value)
+    if size.in_granules:
+        raise Fault("MT105", "a buffer has no granules", help="write its bytes: 2MiB")
+    return size
+
+
+def _processes(value: object) -> int:
+    count = _count(value)
+    if count > LARGEST_PROCESSES:
+        raise Fault("MT109", f"{count:,} processes are more than the {LARGEST_PROCESSES} that one spec may ask for")
+    return count
+
+
 def _count(value: object) -> int:
     text = _text(value, "a count")
     try:
@@ -129,6 +161,20 @@ def _device(value: object) -> str:
     return _text(value, "a device name")
 
 
+def _source(value: object) -> Source:
+    """Read where an import comes from: a sibling's export, or that of a held layout or a socket."""
+    text = _text(value, "a source such as server.weights or weights-server/w")
+    holder, slash, export = text.rpartition("/")
+    if slash and _EXPORT.fullmatch(export) and ("/" in holder or NAME.fullmatch(holder)):
+        return Source(holder, export)
+    if not slash and (match := _SIBLING.fullmatch(text)):
+        return Source(match[1], match[2], sibling=True)
+    help = "write PROCESS.EXPORT of a sibling, LAYOUT/EXPORT of a held layout, or /path/to/socket/EXPORT"
+    if _INDEXED.fullmatch(text):
+        help = "an import takes all of an export, of every process of a counted one; 'map' takes parts of it: w.0:4"
+    raise Fault("MT104", f"{shorten(text)!r} names no export", help=help)
+
+
 def _reference(value: object) -> Reference:
     return parse_reference(_text(value, "a name"))
 
@@ -162,7 +208,9 @@ _SOME = _text_like(f"[1-9][0-9]{{0,19}} ?{_UNITS}")
 
 Amount = Annotated[Size, _Read(_size, {"anyOf": [_AMOUNT, {"type": "integer", "const": 0}]})]
 PositiveAmount = Annotated[Size, _Read(_positive, _SOME)]
+PositiveBytes = Annotated[Size, _Read(_bytes, _text_like(f"[1-9][0-9]{{0,19}} ?{_BYTES}"))]
 Count = Annotated[int, _Read(_count, {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT})]
+ProcessCount = Annotated[int, _Read(_processes, {"type": "integer", "minimum": 1, "maximum": LARGEST_PROCESSES})]
 # A YAML reader turns 0x… into an integer before a schema sees it.
 _ADDRESSES = {"anyOf": [_text_like(_ADDRESS.pattern), {"type": "integer", "minimum": 0}]}
 Address = Annotated[int, _Read(_address, _ADDRESSES)]
@@ -177,12 +225,22 @@ AccessWord = Annotated[Access, _Read(_word(ACCESS_WORDS, "an access"), {"enum": 
 Name = Annotated[str, WithJsonSchema(_text_like(_NAME))]
 ReferringName = Annotated[str, WithJsonSchema(_text_like(REFERENCE.pattern))]
 DeviceName = Annotated[str, _Read(_device, _text_like(_DEVICE))]
+_Gpu = Annotated[str, WithJsonSchema(_text_like(f"(?!host$){_NAME}"))]
 _IDENTITIES = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]}
 DeviceIdentity = Annotated[str, _Read(_device, _IDENTITIES)]
 ChunkReference = Annotated[Reference, _Read(_reference, _text_like(REFERENCE.pattern))]
 Grants = dict[Annotated[str, WithJsonSchema(_text_like(_DEVICE))], AccessWord]
 
+_SOURCE = rf"{_NAME}\.{_NAME}|({_NAME}|[^\n]*/[^\n]*)/{_EXPORT.pattern}"
+SourceText = Annotated[Source, _Read(_source, _text_like(_SOURCE))]
+TRANSPORTS = {word: word for word in ("fd", "fabric", "ipc")}
+Transport = Annotated[Literal["fd", "fabric", "ipc"], _Read(_word(TRANSPORTS, "a transport"), {"enum": [*TRANSPORTS]})]
+
 _OneOrMoreDevices = DeviceName | Annotated[list[DeviceName], Field(min_length=1)]
+_OneOrMoreGpus = _Gpu | Annotated[list[_Gpu], Field(min_length=1)]
+Gpus = Annotated[list[DeviceName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreGpus)]
 _OneOrMoreHandles = HandleWord | Annotated[list[HandleWord], Field(min_length=1)]
 Devices = Annotated[list[DeviceName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreDevices)]
+_OneOrMoreIdentities = DeviceIdentity | Annotated[list[DeviceIdentity], Field(min_length=1)]
+Identities = Annotated[list[DeviceIdentity], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreIdentities)]
 Handles = Annotated[list[HandleWord], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreHandles)]

@@ -2,31 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
-from memtopo.diagnostics import Path
-from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
-from memtopo.geometry import Geometry, Placement, Stretch
-from memtopo.geometry.granting import Asked, from_offset, stretches
+from memtopo import folding
+from memtopo.contents import Granted, granted, mappings
+from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, gpu
+from memtopo.geometry import BufferRun, ChunkRun, EventRun, Geometry, Placement, Stretch
+from memtopo.geometry.granting import from_offset
 from memtopo.machine import Machine
 from memtopo.pause import collector_paused
 from memtopo.picture import Picture
 from memtopo.remarks import remarks
-from memtopo.report import PlanSummary, Row
+from memtopo.report import PlanSummary, ProcessPlan, Row
 from memtopo.steps import (
+    AllocateBuffer,
+    Ask,
+    Attach,
     CreateChunk,
+    CreateEvent,
     Drain,
+    ExportBuffer,
+    ExportChunk,
+    ExportEvent,
+    ImportChunk,
     MapChunk,
+    OpenBuffer,
+    OpenEvent,
     Phase,
-    Reading,
     ReserveRange,
     RetainContext,
     SetAccess,
     Step,
 )
+
+UNSEEN = -2
+"""The ordinal under which the driver reports an imported chunk's GPU that the process does not see (fact 43)."""
 
 LONGEST_GRANT = 1000
 """Mappings that one call grants access to: it takes 24 µs for each, and nothing can interrupt it."""
@@ -34,12 +47,16 @@ LONGEST_GRANT = 1000
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps of a layout in the order of building; teardown is the reverse. Deterministic to the byte."""
+    """The steps of a layout in the order of building; teardown is the reverse. Deterministic to the byte.
+
+    A layout of several processes has a plan for each of them, by label, and no steps of its own.
+    """
 
     name: str
     steps: tuple[Step, ...]
     memory: dict[str, int]
     notes: tuple[str, ...]
+    processes: Mapping[str, Plan] = field(default_factory=dict)
 
     @cached_property
     def phases(self) -> tuple[tuple[Phase, tuple[Step, ...]], ...]:
@@ -49,73 +66,67 @@ class Plan:
     def summary(self, picture: Picture | None = None, warnings: tuple[str, ...] = ()) -> PlanSummary:
         """The plan folded by like steps, with the picture of its layout and the spec's warnings where there are any."""
         with collector_paused():
-            rows = tuple(_fold(self.steps))
+            rows = tuple(folding.rows(self.steps))
+        members = tuple(_processes(self.processes))
         return PlanSummary(
             name=self.name,
             rows=rows,
             memory=self.memory,
-            reserved=sum(row.bytes_each * row.calls for row in rows if row.phase == Phase.RESERVE),
-            calls=len(self.steps),
-            teardown_calls=sum(1 for step in self.steps if step.undo_call),
+            reserved=_reserved(rows) + sum(_reserved(each.rows) * each.count for each in members),
+            calls=len(self.steps) + sum(len(plan.steps) for plan in self.processes.values()),
+            teardown_calls=sum(1 for plan in (self, *self.processes.values()) for step in plan.steps if step.undo_call),
             notes=self.notes,
             warnings=warnings,
             picture=picture,
+            processes=members,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """One chunk and everywhere that it can be seen: (range, offset, access of each location)."""
-
-    chunk: str
-    size: int
-    location: Location
-    path: Path
-    seen_at: tuple[tuple[str, int, tuple[Grant, ...]], ...]
 
 
 def plan(geometry: Geometry, machine: Machine) -> Plan:
     """The steps that build a geometry which has passed the rules of this machine."""
     with collector_paused():
-        granted = _granted(geometry)
-        steps: list[Step] = [RetainContext((), device) for device in _devices(geometry)]
-        steps += _reserve(geometry)
-        steps += _create(geometry)
-        steps += _map(geometry, granted, _everyone(machine, geometry))
-        steps += _grant(geometry, granted)
-        steps += [Drain((), device) for device in _devices(geometry)]
-        return Plan(geometry.name, tuple(steps), _memory(geometry), tuple(remarks(geometry, granted)))
+        if not geometry.processes:
+            return _plan(geometry, machine)
+        alike = {id(member): _plan(member, machine) for member in geometry.processes.values()}
+        plans = {label: alike[id(member)] for label, member in geometry.processes.items()}
+        return Plan(geometry.name, (), _memory(*geometry.processes.values()), (), plans)
 
 
-def contents(geometry: Geometry) -> list[Contents]:
-    """Every chunk with its mappings, for whoever looks at bytes; in the order of creation."""
-    found: dict[str, list[tuple[str, int, tuple[Grant, ...]]]] = {}
-    granted = _granted(geometry)
-    for placements in geometry.placements.values():
-        for placement, index, offset, access in _mappings(placements, granted):
-            label = placement.chunk.label(index)
-            found.setdefault(label, []).append((placement.range.label(placement.instance), offset, access))
-    return [
-        Contents(label, run.size, run.properties_of(index).location, run.path, tuple(found.get(label, ())))
-        for run in geometry.chunks.values()
-        for index, label in enumerate(map(run.label, range(run.count)))
-    ]
+def _plan(geometry: Geometry, machine: Machine) -> Plan:
+    access = granted(geometry)
+    steps: list[Step] = [RetainContext((), device) for device in geometry.gpus]
+    steps += _reserve(geometry)
+    steps += _create(geometry)
+    steps += _export(geometry)
+    steps += _import(geometry)
+    steps += _map(geometry, access, _everyone(machine, geometry))
+    steps += _grant(geometry, access)
+    steps += [Drain((), device) for device in geometry.gpus]
+    return Plan(geometry.name, tuple(steps), _memory(geometry), tuple(remarks(geometry, access)))
 
 
-_Granted = dict[tuple[str, int], list[Stretch]]
+def _processes(plans: Mapping[str, Plan]) -> Iterator[ProcessPlan]:
+    """The plans of processes, neighbours of one counted process that are alike told once."""
+    last: ProcessPlan | None = None
+    for label, plan in plans.items():
+        summary = plan.summary()
+        new = ProcessPlan(label, label, 1, summary.rows, summary.memory, summary.notes)
+        if last and label.partition(".")[0] == last.first.partition(".")[0] and _alike(last, new):
+            last = replace(last, last=label, count=last.count + 1)
+        else:
+            if last:
+                yield last
+            last = new
+    if last:
+        yield last
 
 
-def _granted(geometry: Geometry) -> _Granted:
-    asked = Asked(geometry.parts)
-    return {where: list(stretches(placed, asked.of(*where))) for where, placed in geometry.placements.items()}
+def _alike(one: ProcessPlan, other: ProcessPlan) -> bool:
+    return (one.rows, one.memory, one.notes) == (other.rows, other.memory, other.notes)
 
 
-def _devices(geometry: Geometry) -> list[int]:
-    """The GPUs that hold memory or are granted some: the ones whose contexts are needed."""
-    places = {place for run in geometry.chunks.values() for place in run.places}
-    every = (grant for parts in geometry.parts.values() for part in parts for grant in part.grants)
-    places |= {grant.location for grant in every if grant.access}
-    return sorted(place.id for place in places if place.kind is LocationKind.GPU)
+def _reserved(rows: Sequence[Row]) -> int:
+    return sum(row.bytes_each * row.calls for row in rows if row.phase == Phase.RESERVE)
 
 
 def _everyone(machine: Machine, geometry: Geometry) -> tuple[tuple[Location, Location], ...]:
@@ -125,7 +136,8 @@ def _everyone(machine: Machine, geometry: Geometry) -> tuple[tuple[Location, Loc
     """
     asked = {grant.location for parts in geometry.parts.values() for part in parts for grant in part.grants}
     host = sorted(place for place in asked if place.kind is not LocationKind.GPU)
-    gpus = [(gpu(ordinal), gpu(ordinal)) for ordinal in range(len(machine.devices))]
+    seen = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
+    gpus = [(place, place) for place in seen]
     return (*gpus, *((Location(LocationKind.HOST_NUMA, 0), place) for place in host))
 
 
@@ -137,15 +149,65 @@ def _reserve(geometry: Geometry) -> Iterator[Step]:
 
 def _create(geometry: Geometry) -> Iterator[Step]:
     for run in geometry.chunks.values():
-        for index in range(run.count):
-            yield CreateChunk(run.path, run.label(index), run.size, run.properties_of(index))
+        if not run.origin:
+            for index in range(run.count):
+                yield CreateChunk(run.path, run.label(index), run.size, run.properties_of(index))
+    for buffer in geometry.buffers.values():
+        if not buffer.origin:
+            for index in range(buffer.count):
+                yield AllocateBuffer(buffer.path, buffer.label(index), buffer.size, buffer.place_of(index).id)
+    shared = {export.run.name for export in geometry.exports.values() if export.kind == "event"}
+    for event in geometry.events.values():
+        if not event.origin:
+            yield CreateEvent(event.path, event.name, event.place_of(0).id, event.name in shared)
 
 
-def _map(geometry: Geometry, granted: _Granted, everyone: tuple[tuple[Location, Location], ...]) -> Iterator[Step]:
+def _export(geometry: Geometry) -> Iterator[Step]:
+    """One trial for each export: its things are alike, and what the driver answers for one it answers for all."""
+    for export in geometry.exports.values():
+        thing, device = export.label(0), export.place(0).id
+        match export.kind:
+            case "chunk":
+                yield ExportChunk(export.path, export.name, thing, HandleType[export.via.upper()], export.count)
+            case "buffer":
+                yield ExportBuffer(export.path, export.name, thing, device, export.count)
+            case "event":
+                yield ExportEvent(export.path, export.name, thing, device)
+
+
+def _import(geometry: Geometry) -> Iterator[Step]:
+    told: set[str] = set()
+    for run in geometry.runs:
+        if run.origin and not run.origin.siblings and run.origin.holders[0] not in told:
+            told.add(run.origin.holders[0])
+            yield Attach(run.path, run.origin.holders[0])
+    for run in geometry.runs:
+        if run.origin:
+            for index in range(run.count):
+                holder, number = run.origin.of(index)
+                ask = Ask(holder, run.origin.export, number, run.origin.text(holder))
+                yield _imported(run, index, ask, geometry.visible)
+
+
+def _imported(run: ChunkRun | BufferRun | EventRun, index: int, ask: Ask, visible: Sequence[Location]) -> Step:
+    match run:
+        case ChunkRun():
+            place = run.properties_of(index).location
+            if visible and place.kind is LocationKind.GPU and place not in visible:
+                place = gpu(UNSEEN)
+            assert run.origin
+            return ImportChunk(run.path, run.label(index), run.size, place, HandleType[run.origin.via.upper()], ask)
+        case BufferRun():
+            return OpenBuffer(run.path, run.label(index), run.size, run.place_of(index).id, ask)
+        case EventRun():
+            return OpenEvent(run.path, run.label(index), run.place_of(index).id, ask)
+
+
+def _map(geometry: Geometry, access_of: Granted, everyone: tuple[tuple[Location, Location], ...]) -> Iterator[Step]:
     expected: dict[tuple[Grant, ...], tuple[Grant, ...]] = {}
     for placements in geometry.placements.values():
         label = placements[0].range.label(placements[0].instance)
-        for placement, index, offset, access in _mappings(placements, granted):
+        for placement, index, offset, access in mappings(placements, access_of):
             if access not in expected:
                 by_place = dict(access)
                 expected[access] = tuple(Grant(who, by_place.get(place, Access.NONE)) for who, place in everyone)
@@ -153,25 +215,9 @@ def _map(geometry: Geometry, granted: _Granted, everyone: tuple[tuple[Location, 
             yield MapChunk(placement.path, label, offset, chunk.label(index), chunk.size, expected[access])
 
 
-def _mappings(
-    placements: Sequence[Placement], granted: _Granted
-) -> Iterator[tuple[Placement, int, int, tuple[Grant, ...]]]:
-    """Each mapping of one reservation: its placement, the chunk's index, the offset, and the access it shall have."""
-    waiting = iter(granted[placements[0].where])
-    stretch = next(waiting, None)
-    for placement in placements:
-        size = placement.chunk.size
-        for turn in range(placement.count):
-            offset = placement.offset + turn * size
-            while stretch and stretch.offset + stretch.size <= offset:
-                stretch = next(waiting, None)
-            covered = stretch is not None and stretch.offset <= offset
-            yield placement, placement.first + turn, offset, stretch.grants if stretch and covered else ()
-
-
-def _grant(geometry: Geometry, granted: _Granted) -> Iterator[Step]:
+def _grant(geometry: Geometry, access_of: Granted) -> Iterator[Step]:
     for where, placements in geometry.placements.items():
-        for stretch in granted[where]:
+        for stretch in access_of[where]:
             label = stretch.range.label(stretch.instance)
             for low, high in _bites(placements, stretch):
                 yield SetAccess(stretch.path, label, low, high - low, stretch.grants)
@@ -194,35 +240,10 @@ def _bites(placements: Sequence[Placement], stretch: Stretch) -> Iterator[tuple[
         yield start, end
 
 
-def _memory(geometry: Geometry) -> dict[str, int]:
+def _memory(*members: Geometry) -> dict[str, int]:
+    """What is created, by location: what is imported is another's."""
     total: dict[Location, int] = {}
-    for run in geometry.chunks.values():
+    for run in (run for member in members for run in member.created):
         for place, count in run.shares().items():
             total[place] = total.get(place, 0) + count * run.size
     return {str(place): total[place] for place in sorted(total)}
-
-
-def _fold(steps: Sequence[Step]) -> Iterator[Row]:
-    for _, group in groupby(((step, step.reading()) for step in steps), key=_likeness):
-        yield _row(list(group))
-
-
-def _likeness(item: tuple[Step, Reading]) -> tuple[object, ...]:
-    step, reading = item
-    return step.call, reading.like, reading.bytes_each, reading.note
-
-
-def _row(like: list[tuple[Step, Reading]]) -> Row:
-    step, first = like[0]
-    return Row(
-        phase=step.phase,
-        verb=step.verb,
-        call=step.call,
-        first=first.subject,
-        last=like[-1][1].subject,
-        calls=len(like),
-        bytes_each=first.bytes_each,
-        where=tuple(dict.fromkeys(reading.where for _, reading in like if reading.where)),
-        path=step.path,
-        note=first.note,
-    )

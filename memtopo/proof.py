@@ -1,20 +1,22 @@
 """Proof by bytes: what is written through one mapping of a chunk is read back through each of them.
 
 Here by samples: the first and the last bytes of each chunk, by the driver's copies. Only memory that this run created
-is written, and what nobody may write is counted as not checked.
+is written, and what nobody may write is counted as not checked. Where several processes have it, each takes its turn:
+first whoever created it writes and all read, then, where an importer may write, an importer does.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from zlib import crc32
 
+from memtopo.contents import Contents, Identity, Recorded
 from memtopo.diagnostics import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, LocationKind
 from memtopo.layout import Layout, current
-from memtopo.planner import Contents
 from memtopo.report import Finding
 
 WINDOW = 64
@@ -33,16 +35,40 @@ class Window:
 
 @dataclass(slots=True)
 class Proof:
-    """What is to be written and read, by device; `unseen` windows are not: no copy may make them."""
+    """What one process has to write and to read in one turn, by device.
+
+    `unseen` windows are not read: no copy may make them. `foreign` ones are of memory that this run did not create.
+    """
 
     writes: dict[int, list[Window]] = field(default_factory=dict)
     reads: dict[int, list[Window]] = field(default_factory=dict)
+    records: list[Recorded] = field(default_factory=list)
+    waits: list[Recorded] = field(default_factory=list)
     unseen: int = 0
+    foreign: int = 0
 
     @property
     def windows(self) -> int:
         """How many windows are to be read."""
         return sum(len(windows) for windows in self.reads.values())
+
+
+Writers = Mapping[Identity, str]
+"""Which process writes each thing, or records each event, in one turn."""
+
+
+def turns(seen: Mapping[str, Sequence[Contents]], events: Mapping[str, Sequence[Recorded]]) -> list[Writers]:
+    """Who writes what when, by the processes that see it: a turn for who created it, and one for an importer."""
+    created: dict[Identity, str] = {}
+    imported: dict[Identity, str] = {}
+    for process, contents in seen.items():
+        for each in contents:
+            if each.ours and next(_who(each, Access.RW), None):
+                (created if each.identity.owner == process else imported).setdefault(each.identity, process)
+    for process, recorded in events.items():
+        for event in recorded:
+            (created if event.identity.owner == process else imported).setdefault(event.identity, process)
+    return [created, imported] if imported else [created]
 
 
 def pattern(seed: int, offset: int, size: int) -> bytes:
@@ -52,12 +78,18 @@ def pattern(seed: int, offset: int, size: int) -> bytes:
     return struct.pack(f"<{len(words)}I", *words)
 
 
-def prepare(contents: Iterable[Contents], layout: Layout) -> Proof:
-    """Decide who writes and who reads what."""
+def prepare(
+    contents: Iterable[Contents], events: Iterable[Recorded], layout: Layout, process: str, turn: int, writers: Writers
+) -> Proof:
+    """What one process, by its label, writes and reads in a turn."""
     proof = Proof()
-    for number, chunk in enumerate(contents):
-        if chunk.seen_at:
-            _prepare(proof, chunk, (number + 1) * 0x85EBCA6B, layout)
+    for each in contents:
+        if each.seen_at:
+            _prepare(proof, each, layout, process, turn, writers)
+    for event in events:
+        writer = writers.get(event.identity)
+        if writer is not None:
+            (proof.records if writer == process else proof.waits).append(event)
     return proof
 
 
@@ -69,6 +101,9 @@ def write(proof: Proof, driver: Driver, layout: Layout, stop: Callable[[], None]
                 stop()
                 driver.memcpy_htod(window.address, window.expected)
             driver.ctx_synchronize()
+    for event in proof.records:
+        with current(driver, layout.contexts[event.device]):
+            driver.event_record(layout.events[event.event])
 
 
 def read(proof: Proof, driver: Driver, layout: Layout, stop: Callable[[], None]) -> Iterator[Finding]:
@@ -84,14 +119,32 @@ def read(proof: Proof, driver: Driver, layout: Layout, stop: Callable[[], None])
             yield Finding("bytes", window.subject, window.expected, data, window.path)
 
 
-def _prepare(proof: Proof, chunk: Contents, seed: int, layout: Layout) -> None:
-    offsets = (0, chunk.size - WINDOW)
-    patterns = [(offset, pattern(seed & 0xFFFFFFFF, offset, WINDOW)) for offset in offsets]
-    writer = next(_who(chunk, Access.RW), None)
-    readers = list(_who(chunk, Access.R)) if writer else []
-    proof.unseen += len(patterns) * (len(chunk.seen_at) - len({sight[1:] for sight in readers}))
-    if writer:
-        proof.writes.setdefault(writer[0], []).extend(_windows(chunk, writer, patterns, layout))
+def wait(proof: Proof, driver: Driver, layout: Layout, stop: Callable[[], None]) -> Iterator[Finding]:
+    """Wait on each GPU for the events that another process recorded, and see them complete. Raises `DriverError`."""
+    for event in proof.waits:
+        stop()
+        with current(driver, layout.contexts[event.device]):
+            driver.stream_wait_event(0, layout.events[event.event])
+            driver.ctx_synchronize()
+        seen = "complete" if driver.event_query(layout.events[event.event]) else "not ready"
+        subject = f"{event.event}, recorded by {event.identity.owner or 'this process'}"
+        yield Finding("event", subject, "complete", seen, event.path)
+
+
+def _prepare(proof: Proof, chunk: Contents, layout: Layout, process: str, turn: int, writers: Writers) -> None:
+    size = chunk.size - chunk.size % 4
+    width = min(WINDOW, size)
+    seed = (crc32(f"{chunk.identity.owner}/{chunk.identity.label}".encode()) + turn * 0x85EBCA6B) & 0xFFFFFFFF
+    offsets = dict.fromkeys((0, size - width)) if width else ()
+    patterns = [(offset, pattern(seed, offset, width)) for offset in offsets]
+    writer = writers.get(chunk.identity)
+    readers = list(_who(chunk, Access.R)) if writer is not None else []
+    if turn == 0:
+        missed = max(1, len(patterns)) * (len(chunk.seen_at) - len({sight[1:] for sight in readers}))
+        proof.unseen += missed if chunk.ours else 0
+        proof.foreign += 0 if chunk.ours else missed
+    if writer == process and (able := next(_who(chunk, Access.RW), None)):
+        proof.writes.setdefault(able[0], []).extend(_windows(chunk, able, patterns, layout))
     for reader in readers:
         proof.reads.setdefault(reader[0], []).extend(_windows(chunk, reader, patterns, layout))
 
@@ -117,7 +170,7 @@ def _windows(
     chunk: Contents, seer: tuple[int, str, int], patterns: list[tuple[int, bytes]], layout: Layout
 ) -> Iterator[Window]:
     device, label, base = seer
-    start = layout.ranges[label].address + base
+    start = layout.address(label) + base
     for offset, expected in patterns:
         subject = f"{chunk.chunk} in {label} at {base + offset:#x} by gpu{device}"
         yield Window(start + offset, subject, expected, chunk.path)

@@ -41,6 +41,10 @@ def _rounded(geometry: Geometry) -> Iterator[str]:
     for kind, run in runs:
         if run.size != run.declared:
             yield f"{kind} {run.name}: {exact(run.declared)} rounded up to {exact(run.size)}"
+    for buffer in geometry.buffers.values():
+        if buffer.size != buffer.declared and not buffer.origin:
+            told = f"{exact(buffer.declared)} rounded up to {exact(buffer.size)}"
+            yield f"buffer {buffer.name}: {told}, since legacy IPC shares whole blocks of 2MiB"
 
 
 def _sights(geometry: Geometry, granted: Mapping[Instance, Sequence[Stretch]]) -> dict[str, list[_Sight]]:

@@ -40,10 +40,23 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """The rows of one process's plan; of `count` neighbours that are alike, `first` to `last`, those of each."""
+
+    first: str
+    last: str
+    count: int
+    rows: tuple[Row, ...]
+    memory: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PlanSummary:
     """A plan without its steps: rows in order, bytes of physical memory by location, and how many calls it makes.
 
-    `warnings` are the spec's, a line each; `picture` is the layout as it is drawn, where somebody asked for it.
+    `warnings` are the spec's, a line each; `picture` is the layout as it is drawn, where somebody asked for it. Of
+    several processes `processes` has the rows, and the plan itself has none.
     """
 
     name: str
@@ -55,6 +68,7 @@ class PlanSummary:
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     picture: Picture | None = None
+    processes: tuple[ProcessPlan, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +168,21 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """What became of one process of several; `lost` says how it ended where it could not report."""
+
+    name: str
+    pid: int
+    outcome: str
+    lost: str | None = None
+    checks: Checks | None = None
+    failure: Failure | None = None
+    leaks: tuple[Leak, ...] = ()
+    left: Left | None = None
+    times: tuple[PhaseTime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """One run of `apply`: `outcome` is ok, failed, leaked, different or interrupted; the exit status goes with it."""
 
@@ -169,6 +198,7 @@ class Report:
     leaks: tuple[Leak, ...] = ()
     left: Left | None = None
     notes: tuple[str, ...] = ()
+    processes: tuple[ProcessReport, ...] = ()
 
 
 class Progress:

@@ -13,11 +13,12 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
+from memtopo.contents import everything
 from memtopo.diagnostics import Diagnostic
 from memtopo.errors import MemtopoError
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
-from memtopo.planner import Plan, contents
+from memtopo.planner import Plan
 from memtopo.report import MachineLine, PlanSummary, Row
 from memtopo.source import Document, read_text
 from memtopo.units import exact
@@ -112,7 +113,7 @@ def compare(saved: SavedPlan, name: str, geometry: Geometry, now: Plan) -> None:
     validated = validate(read_text(saved.spec.text.encode(), saved.spec.name), saved.facts)
     then = validated.geometry or geometry
     old, new = list(_lines(saved.plan)), list(_lines(now.summary()))
-    if old == new and contents(then) == contents(geometry):
+    if old == new and everything(then) == everything(geometry):
         return
     changed = list(unified_diff(old, new, n=0, lineterm=""))[2:]
     told = [line for line in changed if line[:1] in "+-"] or ["the same calls, at other offsets"]
@@ -127,6 +128,9 @@ def _begins(start: bytes) -> bool:
 def _lines(plan: PlanSummary) -> Iterator[str]:
     """A plan as lines that can be compared: what the calls are, not what is drawn of them."""
     yield from map(_line, plan.rows)
+    for process in plan.processes:
+        name = process.first if process.count == 1 else f"{process.first} … {process.last}"
+        yield from (f"{name}: {_line(row)}" for row in process.rows)
     for place, amount in plan.memory.items():
         yield f"memory on {place}: {exact(amount)}"
     yield f"{plan.calls} calls to build, {plan.teardown_calls} to take down"

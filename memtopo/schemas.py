@@ -13,7 +13,8 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from memtopo import machine, spec
-from memtopo.fields import NAME, Name, ReferringName
+from memtopo.exchange import Looked, Released, Status, Survey
+from memtopo.fields import LARGEST_PROCESSES, NAME, Name, ReferringName
 from memtopo.render.json import Failed, Faults
 from memtopo.report import Report
 from memtopo.saved import SavedPlan
@@ -29,6 +30,10 @@ _SECTIONS = {
     "chunks": "Physical memory on GPUs or the host, by name.",
     "map": "Which chunks fill a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}].",
     "access": "Who may use a range: kv: {gpu0: rw, gpu1: r}. Nothing is granted unless it is written here.",
+    "buffers": "Memory of cuMemAlloc, by name, which legacy IPC can share.",
+    "events": "Events of GPUs, by name.",
+    "exports": "What is handed to other processes: w: {chunk: hot, via: fd}.",
+    "imports": "What other processes hand out, used like chunks, buffers and events: w: {from: server.w}.",
 }
 
 
@@ -88,11 +93,25 @@ def _spec() -> _Schema:
         "memtopo": {"type": "integer", "const": spec.VERSION, "description": "The version of the language."},
         "name": {"type": "string", "pattern": f"^{NAME.pattern}$", "description": "The layout's name."},
     }
+    own = TypeAdapter(spec.Process).json_schema(schema_generator=_Written)
+    processes = {
+        "type": ["object", "null"],
+        "description": "Several processes: the same sections, under a name each.",
+        "maxProperties": LARGEST_PROCESSES,
+        "propertyNames": {"pattern": f"^{NAME.pattern}$"},
+        "additionalProperties": {
+            "type": "object",
+            "properties": own["properties"] | sections,
+            "additionalProperties": False,
+        },
+    }
     return {
         "type": "object",
-        "properties": head | sections,
+        "properties": head | sections | {"processes": processes},
         "required": list(head),
         "additionalProperties": False,
+        "if": {"required": ["processes"], "properties": {"processes": {"type": "object"}}},
+        "then": {"properties": dict.fromkeys(spec.SECTIONS, False)},
         "$defs": _used(definitions["$defs"], str(sections)),
     }
 
@@ -122,6 +141,10 @@ def _report() -> _Schema:
     return _marked("memtopo_report", _printed(Report))
 
 
+def _held(kind: str, type_: Any) -> Callable[[], _Schema]:
+    return lambda: _marked(f"memtopo_{kind}", _printed(type_))
+
+
 def _plan() -> _Schema:
     """A plan carries a machine as it is recorded: without what is not known of it."""
     recorded = machine.Machine.model_json_schema(schema_generator=_Plain)
@@ -149,6 +172,10 @@ _MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
         "memtopo: what validate --json prints, and of a spec with errors also plan and apply",
         _diagnostics,
     ),
+    "layouts": ("memtopo: what ls --json prints", _held("layouts", Survey)),
+    "layout": ("memtopo: what show --json prints", _held("layout", Status)),
+    "check": ("memtopo: what check --json prints", _held("check", Looked)),
+    "release": ("memtopo: what release --json prints", _held("release", Released)),
     "error": ("memtopo: what --json prints where there is no result", lambda: _printed(Failed)),
 }
 KINDS = tuple(_MAKERS)

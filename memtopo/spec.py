@@ -8,45 +8,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, NamedTuple, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic import ValidationError as PydanticError
 
 from memtopo import complaints
 from memtopo.diagnostics import Diagnostic, Fault, Path
-from memtopo.driver.types import HandleType
-from memtopo.fields import (
-    LARGEST_COUNT,
-    NAME,
-    Address,
-    Amount,
-    Boolean,
-    ChunkReference,
-    Count,
-    DeviceIdentity,
-    Devices,
-    Grants,
-    Handles,
-    PositiveAmount,
-    Reference,
-    Rounding,
-    one_or_more,
-    parse_reference,
-)
-from memtopo.units import Size
+from memtopo.entries import SECTIONS, Buffer, Chunk, Event, Export, Import, MapEntry, Part, Process, Range
+from memtopo.fields import LARGEST_COUNT, LARGEST_PROCESSES, NAME, Grants, Reference, Source, parse_reference
 
-# What reads a spec needs the types of its fields as well.
+# What reads a spec needs the types of its entries and fields as well.
 __all__ = [
     "LARGEST_COUNT",
     "SECTIONS",
     "VERSION",
+    "Buffer",
     "Chunk",
+    "Event",
+    "Export",
     "Grants",
+    "Import",
     "MapEntry",
     "Part",
+    "Process",
     "Range",
     "Reference",
+    "Source",
     "Spec",
     "parse_reference",
     "read",
@@ -54,122 +43,53 @@ __all__ = [
 
 VERSION = 1
 
-
-def _map_entry(value: object) -> object:
-    return {"chunk": value} if isinstance(value, str) else value
-
-
-def _shape(value: object) -> str | None:
-    if isinstance(value, dict):
-        return "<grant>"
-    return "<parts>" if isinstance(value, list) else None
-
-
-class _Entry(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class Range(_Entry):
-    """A reserved address range. `address` is a wish; with `fixed`, a miss is a failed check."""
-
-    size: PositiveAmount = Field(description="Bytes of addresses to reserve: 96MiB, or 4 granules of its chunks.")
-    align: PositiveAmount | None = Field(default=None, description="A power of two that the address is a multiple of.")
-    address: Address | None = Field(
-        default=None, description="Where it would best begin, 0x…; a wish, unless it is fixed."
-    )
-    fixed: Boolean = Field(
-        default=False, description="Whether another address than the one wished for is a failed check."
-    )
-    count: Count | None = Field(default=None, description="How many equal ranges: kv becomes kv.0, kv.1 and so on.")
-    round: Rounding | None = Field(
-        default=None, description="up: a size that is no multiple of the granularity grows to one."
-    )
-
-
-class Chunk(_Entry):
-    """Physical memory on a GPU or the host; with `count`, that many, dealt to the locations in turn."""
-
-    location: Devices = Field(description="Where the memory is: a device's name, or several, which take turns.")
-    size: PositiveAmount = Field(description="Bytes of each chunk: 2MiB, or 1 granule.")
-    count: Count | None = Field(default=None, description="How many in all: page becomes page.0, page.1 and so on.")
-    handles: Handles = Field(default=[], description="How it may be handed to other processes: fd, fabric or both.")
-    rdma: Boolean = Field(default=False, description="Whether network cards may reach it by GPUDirect RDMA.")
-    compressible: Boolean = Field(default=False, description="Whether the GPU may compress it.")
-    round: Rounding | None = Field(
-        default=None, description="up: a size that is no multiple of the granularity grows to one."
-    )
-
-    @property
-    def handle_types(self) -> HandleType:
-        """All handle types asked for, as one mask."""
-        mask = HandleType.NONE
-        for kind in self.handles:
-            mask |= kind
-        return mask
-
-
-class MapEntry(_Entry):
-    """A chunk, one of a counted chunk or a slice of it, where the entry before ended or at `offset`."""
-
-    chunk: ChunkReference = Field(
-        description="hot, page for all of a counted chunk, page.3, or page.0:4 for the first 4."
-    )
-    offset: Amount | None = Field(
-        default=None, description="Where in the range it begins; else where the entry before ended."
-    )
-
-
-class Part(_Entry):
-    """Access to a part of a range; a part covers whole mappings (fact 20)."""
-
-    offset: Amount = Field(default=Size(0), description="Where in the range the part begins.")
-    size: PositiveAmount = Field(description="Bytes of the part, which covers whole mappings.")
-    grant: Grants = Field(description="The devices that may use it, each with r, rw or none.")
-
-
-_Shaped = Annotated[
-    Annotated[Grants, Tag("<grant>")] | Annotated[list[Part], Tag("<parts>")],
-    Discriminator(_shape, custom_error_type="access", custom_error_message="access"),
-]
-_Mapped = Annotated[MapEntry, BeforeValidator(_map_entry, json_schema_input_type=ChunkReference | MapEntry)]
-_OneOrMoreMapped = _Mapped | Annotated[list[_Mapped], Field(min_length=1)]
-_MapList = Annotated[list[_Mapped], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreMapped)]
-
-
-class _Section(NamedTuple):
-    entry: Any
-    model: type[_Entry] | None
-    referring: bool
-
-
-SECTIONS = {
-    "devices": _Section(DeviceIdentity, None, referring=False),
-    "ranges": _Section(Range, Range, referring=False),
-    "chunks": _Section(Chunk, Chunk, referring=False),
-    "map": _Section(_MapList, MapEntry, referring=True),
-    "access": _Section(_Shaped, Part, referring=True),
-}
 _WHOLE = ("", "<<")
 """What stands for a whole section among the entries left out: the section itself, or what was to be merged into it."""
 
-_TOP = ("memtopo", "name", *SECTIONS)
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 class Spec(NamedTuple):
-    """A spec whose entries are well formed, each by itself; names are not resolved yet."""
+    """A spec, or one process of it, whose entries are well formed, each by itself; names are not resolved yet.
+
+    A spec with `processes` has nothing in its own sections. `path` is where the sections stand in the document.
+    """
 
     name: str
-    devices: dict[str, str]
-    ranges: dict[str, Range]
-    chunks: dict[str, Chunk]
-    map: dict[str, list[MapEntry]]
-    access: dict[str, Grants | list[Part]]
+    devices: Mapping[str, list[str]] = _NONE
+    ranges: Mapping[str, Range] = _NONE
+    chunks: Mapping[str, Chunk] = _NONE
+    map: Mapping[str, list[MapEntry]] = _NONE
+    access: Mapping[str, Grants | list[Part]] = _NONE
+    buffers: Mapping[str, Buffer] = _NONE
+    events: Mapping[str, Event] = _NONE
+    exports: Mapping[str, Export] = _NONE
+    imports: Mapping[str, Import] = _NONE
     left_out: frozenset[tuple[str, str]] = frozenset()
     """(section, name) of each entry that had faults: what depends on it is not judged."""
+    path: Path = ()
+    instances: int | None = None
+    """How many of this process there are; None where it is not counted."""
+    visible: tuple[str, ...] = ()
+    """The only GPUs that this process is to see, in its order; without any it sees what the launching process sees."""
+    processes: Mapping[str, Spec] = _NONE
 
     def may_have(self, section: str, name: str) -> bool:
         """Whether an entry was written, or may have been: it, or its whole section, had to be left out."""
         return name in getattr(self, section) or any((section, each) in self.left_out for each in (name, *_WHOLE))
+
+    @property
+    def countless(self) -> bool:
+        """Whether it is not known how many of this process there are."""
+        return ("count", "") in self.left_out or ("<<", "") in self.left_out
+
+    def at(self, *steps: str | int) -> Path:
+        """The document's path of something in this spec's sections."""
+        return (*self.path, *steps)
+
+
+_TOP = ("memtopo", "name", *SECTIONS, "processes")
+_PROCESS = ("count", "visible", *SECTIONS)
 
 
 def read(root: Mapping[str, Any], refused: frozenset[Path] = frozenset()) -> tuple[Spec, list[Diagnostic]]:
@@ -178,15 +98,92 @@ def read(root: Mapping[str, Any], refused: frozenset[Path] = frozenset()) -> tup
     `refused` has the paths of what was already left out, and told, when the document was read.
     """
     faults = [*_head(root, {str(path[0]) for path in refused if len(path) == 1})]
-    sections: dict[str, dict[str, Any]] = {}
-    left_out = {(str(path[0]), str((*path, "")[1])) for path in refused if path}
-    for name in SECTIONS:
-        told = {entry for section, entry in left_out if section == name}
-        sections[name], dropped = _section(name, root.get(name, {}), told, faults)
-        left_out |= {(name, entry) for entry in dropped}
     spec_name = root.get("name")
     named = spec_name if isinstance(spec_name, str) else ""
-    return Spec(name=named, **cast("Any", sections), left_out=frozenset(left_out)), faults
+    processes = root.get("processes", "")
+    if processes == "" and not any(path[0] == "processes" for path in refused if path):
+        return _sections(named, root, (), refused, faults), faults
+    beside = [name for name in SECTIONS if name in root]
+    for name in beside:
+        help = "move it under the name of the process that it belongs to"
+        faults.append(Diagnostic("MT110", f"section {name!r} stands beside 'processes'", (name,), "key", help=help))
+    found, left_out = _processes(processes, refused, faults)
+    return Spec(named, processes=found, left_out=left_out), faults
+
+
+def _processes(
+    value: object, refused: frozenset[Path], faults: list[Diagnostic]
+) -> tuple[dict[str, Spec], frozenset[tuple[str, str]]]:
+    """The processes that are mappings, and the names of the others."""
+    left_out = {("processes", str((*path, "")[1])) for path in refused if path[:1] == ("processes",) and len(path) < 3}  # noqa: PLR2004
+    everything = frozenset({*left_out, ("processes", "")})
+    found: dict[str, Spec] = {}
+    if not isinstance(value, dict):
+        if value != "":
+            faults.append(Diagnostic("MT103", "'processes' is a mapping from names to processes", ("processes",)))
+        return {}, everything
+    if _too_many(len(value), faults):
+        return {}, everything
+    told: list[Diagnostic] = []
+    for name, entries in value.items():
+        path: Path = ("processes", name)
+        if not NAME.fullmatch(name):
+            told.append(complaints.bad_name(name, path))
+        elif not isinstance(entries, dict):
+            help = "write its sections under its name: 'ranges', 'chunks' and so on"
+            told.append(Diagnostic("MT103", f"process {name!r} is a mapping from sections to entries", path, help=help))
+        else:
+            found[name] = _process(name, entries, path, refused, told)
+            continue
+        left_out.add(("processes", name))
+    faults += complaints.first(told)
+    if _too_many(sum(each.instances or 1 for each in found.values()), faults):
+        return {}, everything
+    return found, frozenset(left_out)
+
+
+def _too_many(count: int, faults: list[Diagnostic]) -> bool:
+    if count <= LARGEST_PROCESSES:
+        return False
+    told = f"{count:,} processes are more than the {LARGEST_PROCESSES} that one spec may ask for"
+    faults.append(Diagnostic("MT109", told, ("processes",), "key"))
+    return True
+
+
+def _process(
+    name: str, entries: dict[str, Any], path: Path, refused: frozenset[Path], faults: list[Diagnostic]
+) -> Spec:
+    faults += complaints.first(_strange(key, path) for key in entries if key not in _PROCESS)
+    spec = _sections(name, entries, path, refused, faults)
+    try:
+        own = Process.model_validate({key: entries[key] for key in ("count", "visible") if key in entries})
+    except PydanticError as error:
+        faults += complaints.explain(error, path, ("count", "visible"))
+        return spec._replace(left_out=spec.left_out | {("count", ""), ("visible", "")})
+    return spec._replace(instances=own.count, visible=tuple(own.visible))
+
+
+def _strange(key: str, path: Path) -> Diagnostic:
+    if key == "processes":
+        told = f"process {path[-1]!r} holds 'processes', and a process has none of its own"
+        return Diagnostic("MT101", told, (*path, key), "key", help="write them beside it")
+    return complaints.unknown((*path, key), _PROCESS)
+
+
+def _sections(
+    name: str, root: Mapping[str, Any], path: Path, refused: frozenset[Path], faults: list[Diagnostic]
+) -> Spec:
+    depth = len(path)
+    within = [each[depth:] for each in refused if len(each) > depth and each[:depth] == path]
+    left_out = {(str(each[0]), str((*each, "")[1])) for each in within}
+    if ("<<", "") in left_out:
+        left_out |= {(section, "<<") for section in SECTIONS}
+    sections: dict[str, dict[str, Any]] = {}
+    for section in SECTIONS:
+        told = {entry for each, entry in left_out if each == section}
+        sections[section], dropped = _section((*path, section), root.get(section, ""), told, faults)
+        left_out |= {(section, entry) for entry in dropped}
+    return Spec(name=name, **cast("Any", sections), left_out=frozenset(left_out), path=path)
 
 
 def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
@@ -203,13 +200,14 @@ def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
         yield complaints.bad_name(root["name"], ("name",), at="value")
 
 
-def _section(name: str, value: object, told: set[str], faults: list[Diagnostic]) -> tuple[dict[str, Any], set[str]]:
+def _section(path: Path, value: object, told: set[str], faults: list[Diagnostic]) -> tuple[dict[str, Any], set[str]]:
+    name = str(path[-1])
     if value in ("", {}):
         return {}, set()  # and no validator is made, which takes a millisecond for each section
     if not isinstance(value, dict):
-        faults.append(Diagnostic("MT103", f"{name!r} is a mapping from names to entries", (name,)))
+        faults.append(Diagnostic("MT103", f"{name!r} is a mapping from names to entries", path))
         return {}, {""}
-    misnamed = {key: fault for key in value if (fault := _misnamed(name, key))}
+    misnamed = {key: fault for key in value if (fault := _misnamed(path, key))}
     faults += complaints.first(misnamed.values())
     bad = misnamed.keys() | told
     entries = {key: entry for key, entry in value.items() if key not in bad}
@@ -217,18 +215,19 @@ def _section(name: str, value: object, told: set[str], faults: list[Diagnostic])
         return _adapter(name).validate_python(entries), bad
     except PydanticError as error:
         model = SECTIONS[name].model
-        faults += complaints.explain(error, name, tuple(model.model_fields) if model else ())
+        known = [each.alias or key for key, each in model.model_fields.items()] if model else []
+        faults += complaints.explain(error, path, known)
         bad |= {str(fault["loc"][0]) for fault in error.errors(include_url=False, include_context=False)}
     return _adapter(name).validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
 
 
-def _misnamed(section: str, key: str) -> Diagnostic | None:
-    if not SECTIONS[section].referring:
-        return None if NAME.fullmatch(key) else complaints.bad_name(key, (section, key))
+def _misnamed(path: Path, key: str) -> Diagnostic | None:
+    if not SECTIONS[str(path[-1])].referring:
+        return None if NAME.fullmatch(key) else complaints.bad_name(key, (*path, key))
     try:
         parse_reference(key)
     except Fault as fault:
-        return Diagnostic(fault.code, fault.message, (section, key), "key", help=fault.help)
+        return Diagnostic(fault.code, fault.message, (*path, key), "key", help=fault.help)
     return None
 
 

@@ -6,13 +6,18 @@ recorded machine loads neither, and is quick to start.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from memtopo.driver.protocol import Driver
+from memtopo.driver.renumbered import Renumbered
 from memtopo.driver.types import DriverError
 from memtopo.errors import Unavailable
 from memtopo.machine import Machine, load
+
+if TYPE_CHECKING:
+    from memtopo.report import MachineLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,14 @@ class Target:
     machine: Machine
     simulated: bool
     _opener: Callable[[], Driver] = field(repr=False, compare=False)
+
+    @property
+    def line(self) -> MachineLine:
+        """The machine in one line of a report."""
+        from memtopo.report import MachineLine  # noqa: PLC0415
+
+        driver = self.machine.driver.release or f"CUDA {self.machine.driver.cuda}"
+        return MachineLine(self.name, self.simulated, tuple(device.name for device in self.machine.devices), driver)
 
     def open(self) -> Driver:
         """An initialised driver: of a recorded machine, a simulator of its own for each call."""
@@ -39,6 +52,21 @@ def resolve(text: str) -> Target:
         return _local()
     machine = load(text)
     return Target(text, machine, simulated=True, _opener=lambda: _simulator(machine))
+
+
+def open_in_worker(machine: Machine, *, simulated: bool, visible: Sequence[int]) -> Driver:
+    """An initialised driver for one process of several, spoken to by the ordinals of the process that launched it.
+
+    With `visible` it has these GPUs alone, in this order; of real ones the environment has seen to that. Raises
+    `Unavailable`.
+    """
+    if simulated:
+        driver = _simulator(_shown(machine, visible) if visible else machine)
+    else:
+        from memtopo.driver.cuda import open_cuda  # noqa: PLC0415
+
+        driver = open_cuda()
+    return Renumbered(driver, visible) if visible else driver
 
 
 def _local() -> Target:
@@ -58,6 +86,17 @@ def _local() -> Target:
     pairs = zip(machine.devices, free, strict=True)
     machine = facts.changed(machine, devices=[device.model_copy(update={"free_bytes": left}) for device, left in pairs])
     return Target("local", machine, simulated=False, _opener=lambda: driver)
+
+
+def _shown(machine: Machine, visible: Sequence[int]) -> Machine:
+    """A recorded machine with some of its GPUs alone, each under the UUID that all its simulators give it."""
+    from memtopo import facts  # noqa: PLC0415
+    from memtopo.driver.sim import SimDriver  # noqa: PLC0415
+
+    with SimDriver(machine) as whole:
+        whole.init()
+        uuids = [facts.uuid_text(whole.device_get_uuid(ordinal)) for ordinal in visible]
+    return facts.only(machine, visible, uuids)
 
 
 def _simulator(machine: Machine) -> Driver:

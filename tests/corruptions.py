@@ -14,15 +14,17 @@ _HOSTILE = [
     "|", ">", "%", "@", "`", "'", '"', '"\\e[31m"', "\t", "\r", "\0", "\x1b", "\x85", "\u202e", "\ufeff", "😀", "#",
     "2MB", "64", "1.5GiB", "3B", "64KiB", "999999999999", "18446744073709551615 granules", "0x10", "gpu9", "gpu0",
     "host", "host:7", "c0", "r0", "r0.9", "c0.1:1", "c0.0:2", "page", "none", "count", "size", "offset", "grant", "---",
-    "...", "<<<<<<< HEAD", "a:1", "[]", "{}", "{a: {b: [c]}}", "fabric", "true",
+    "...", "<<<<<<< HEAD", "a:1", "[]", "{}", "{a: {b: [c]}}", "fabric", "true", "server.x0", "reader.0.x0", "pe/x0",
+    "ipc", "processes", "exports", "imports", "from", "via", "chunk", "buffer", "event", "visible", "mine", "x0", "i0",
+    "129",
 ]  # fmt: skip
 _WORD = re.compile(r"[A-Za-z0-9_.:-]+")
 
 
 @st.composite
-def corruptions(draw: Draw) -> str:
+def corruptions(draw: Draw, specs: st.SearchStrategy[str] | None = None) -> str:
     """A valid spec's text to which something happened: often invalid, sometimes still a spec."""
-    text = draw(strategies.specs(identified=True))
+    text = draw(strategies.specs(identified=True) if specs is None else specs)
     for _ in range(draw(st.integers(1, 3))):
         text = draw(st.sampled_from([_characters, _lines, _words, _swap]))(draw, text)
     return text

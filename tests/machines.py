@@ -56,6 +56,13 @@ def invented(
     )
 
 
+def identified(uuids: list[str]) -> Machine:
+    """A machine of so many GPUs, told by their UUIDs: what a process sees of one that has more, or orders them else."""
+    machine = invented(len(uuids))
+    devices = [device.model_copy(update={"uuid": uuid}) for device, uuid in zip(machine.devices, uuids, strict=True)]
+    return machine.model_copy(update={"devices": devices})
+
+
 def _device(name: str, memory: int, granule: int, trials: dict[str, Trial], attributes: dict[str, int]) -> Device:
     return Device(
         name=name,

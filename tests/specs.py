@@ -6,19 +6,24 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from memtopo import applying, planner
+from memtopo import applying, planner, processes
 from memtopo.diagnostics import Diagnostic
 from memtopo.driver.failing import Failing
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.machine import Machine
+from memtopo.processes import Ensemble
 from memtopo.report import MachineLine, Report
 from memtopo.source import Document, read_file, read_text
 from memtopo.validation import Validated, validate
 from tests.machines import invented
 
 ROOT = Path(__file__).parent.parent
-SPECS = sorted((ROOT / "specs").glob("*.yaml"))
+EVERY_SPEC = sorted((ROOT / "specs").glob("*.yaml"))
+ENSEMBLES = [path for path in EVERY_SPEC if "\nprocesses:" in path.read_text()]
+"""Those of several processes."""
+SPECS = [path for path in EVERY_SPEC if path not in ENSEMBLES]
+"""Those of one process."""
 
 
 def document(text: str) -> Document:
@@ -49,6 +54,14 @@ def job(spec: str | Path, machine: Machine) -> applying.Job:
     assert validated.geometry is not None, validated.diagnostics
     line = MachineLine("test", simulated=True, devices=tuple(each.name for each in machine.devices), driver="13.0")
     return applying.Job(planner.plan(validated.geometry, machine), validated.geometry, line, found.name)
+
+
+def ensemble(
+    spec: str | Path, machine: Machine, *, timeout: float = processes.TIMEOUT, worker: tuple[str, ...] = ()
+) -> Ensemble:
+    """A spec's text or file of several processes, ready to be applied."""
+    found = read_file(spec) if isinstance(spec, Path) else document(spec)
+    return Ensemble(job(spec, machine), found.text, machine, timeout, worker=worker)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Random valid specs over every form of the language, and the same in another order."""
+"""Random valid specs of one process, over every form of the language, and the same in another order."""
 
 from __future__ import annotations
 

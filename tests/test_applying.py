@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from memtopo.applying import SHOWN
-from memtopo.cli.loading import places
+from memtopo.counting import SHOWN
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Properties, gpu
 from memtopo.report import Report, Tally
@@ -30,7 +29,7 @@ access: {kv: {gpu0: rw, gpu1: r}, view: {gpu0: r}}
 
 def reported(text: str = SPEC, *, at: int = 0, only: set[str] | None = None) -> Report:
     """The report of a run whose places are those of the spec's text."""
-    made = replace(job(text, MACHINE), place=places(document(text)))
+    made = replace(job(text, MACHINE), place=document(text).place)
     return run(made, MACHINE, at=at, only=only).report
 
 
@@ -95,9 +94,9 @@ def test_every_phase_is_timed() -> None:
     """A report has each phase in order, with its steps and its time"""
     times = reported().times
     assert [time.phase for time in times] == [
-        "open", "reserve", "create", "map", "grant", "settle", "check", "take down"
+        "open", "reserve", "create", "map", "grant", "settle", "check", "write", "read", "take down"
     ]  # fmt: skip
-    assert [time.steps for time in times] == [2, 2, 2, 3, 2, 2, 13, 13]
+    assert [time.steps for time in times] == [2, 2, 2, 3, 2, 2, 13, 4, 10, 13]
     assert all(0 < time.seconds < 60 for time in times)
 
 

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,15 @@ from cuda.bindings import driver as bindings
 
 from memtopo.driver.cuda import CudaDriver, kernel_release, numa_nodes
 from memtopo.driver.cuda.calls import call
-from memtopo.driver.cuda.structs import access_descriptors, allocation_prop, mem_location, properties_of
+from memtopo.driver.cuda.structs import (
+    access_descriptors,
+    allocation_prop,
+    ipc_event_handle,
+    ipc_mem_handle,
+    mem_location,
+    properties_of,
+    shared_bytes,
+)
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
     Access,
@@ -173,6 +182,35 @@ def test_an_attribute_that_the_bindings_do_not_know_is_an_invalid_value() -> Non
     with pytest.raises(DriverError) as caught:
         CudaDriver().device_get_attribute(0, 999_999)  # type: ignore[arg-type]
     assert (caught.value.call, caught.value.name) == ("cuDeviceGetAttribute", "CUDA_ERROR_INVALID_VALUE")
+
+
+def test_shared_handles_are_64_bytes() -> None:
+    """What is handed to other processes as bytes comes out of the structs as it went in"""
+    data = bytes(range(64))
+    assert shared_bytes(ipc_mem_handle(data)) == shared_bytes(ipc_event_handle(data)) == data
+    assert shared_bytes(bindings.CUmemFabricHandle()) == bytes(64)
+
+
+def test_what_is_no_shared_handle_does_not_reach_the_driver() -> None:
+    """Facts 44 and 48: what the bindings would refuse in Python's words, or read as a pointer, is an invalid value"""
+    driver, fd, fabric = CudaDriver(), HandleType.FD, HandleType.FABRIC
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("cuMemImportFromShareableHandle", lambda: driver.mem_import_from_shareable_handle(-1, fd)),
+        ("cuMemImportFromShareableHandle", lambda: driver.mem_import_from_shareable_handle((1 << 32) + 3, fd)),
+        ("cuMemImportFromShareableHandle", lambda: driver.mem_import_from_shareable_handle(bytes(64), fd)),
+        ("cuMemImportFromShareableHandle", lambda: driver.mem_import_from_shareable_handle(3, fd | fabric)),
+        ("cuMemImportFromShareableHandle", lambda: driver.mem_import_from_shareable_handle(3, fabric)),
+        ("cuMemImportFromShareableHandle", lambda: driver.mem_import_from_shareable_handle(bytes(63), fabric)),
+        ("cuMemExportToShareableHandle", lambda: driver.mem_export_to_shareable_handle(1, fd | fabric)),
+        ("cuMemExportToShareableHandle", lambda: driver.mem_export_to_shareable_handle(1, fd, -1)),
+        ("cuMemAlloc", lambda: driver.mem_alloc(-1)),
+        ("cuIpcOpenMemHandle", lambda: driver.ipc_open_mem_handle(bytes(65))),
+        ("cuIpcOpenEventHandle", lambda: driver.ipc_open_event_handle(b"")),
+    ]
+    for name, made in calls:
+        with pytest.raises(DriverError) as caught:
+            made()
+        assert (caught.value.call, caught.value.name) == (name, "CUDA_ERROR_INVALID_VALUE")
 
 
 @pytest.mark.skipif(has_libcuda(), reason="a driver is installed here")

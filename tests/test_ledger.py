@@ -4,11 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from memtopo import machine
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError
-from tests.contract.built import PLAIN
+from tests.contract.built import PLAIN, current
+from tests.contract.other import Other
+from tests.contract.shared import FD, SHARED, SHARED_EVENT, closing
 from tests.machines import invented
 
 M = 2 << 20
@@ -101,3 +104,52 @@ def test_a_refused_call_changes_nothing(ledger: Ledger) -> None:
         with pytest.raises(DriverError):
             refused()
     assert ledger.counts() == before
+
+
+def test_an_import_is_a_reference(ledger: Ledger) -> None:
+    """An imported handle is counted like a created one; a descriptor is the caller's, and not counted"""
+    handle = ledger.mem_create(M, SHARED)
+    fd = ledger.mem_export_to_shareable_handle(handle, FD)
+    assert isinstance(fd, int)
+    with closing(fd):
+        another = ledger.mem_import_from_shareable_handle(fd, FD)
+    assert ledger.handles == {handle: 1, another: 1}
+    ledger.mem_release(handle)
+    ledger.mem_release(another)
+    assert ledger.empty
+
+
+def test_what_is_rare_is_told_once_it_occurred(ledger: Ledger) -> None:
+    """Allocations and events are counted, and told of from the first of them on, also when none is left"""
+    assert ledger.counts() == NOTHING
+    with current(ledger):
+        address, event = ledger.mem_alloc(100), ledger.event_create(SHARED_EVENT)
+        assert (ledger.allocations, ledger.events) == ({address: 100}, {event})
+        assert ledger.counts() == NOTHING | {"contexts": 1, "allocations": 1, "events": 1}
+        ledger.mem_free(0)
+        ledger.mem_free(address)
+        assert not ledger.empty
+        ledger.event_destroy(event)
+    assert ledger.empty
+    assert ledger.counts() == NOTHING | {"allocations": 0, "events": 0}
+
+
+def test_openings_are_counted(ledger: Ledger) -> None:
+    """Memory of another process is open as often as it was opened, and its events as often as they were"""
+    other = Other(machine.dump(invented()))
+    with current(other), current(ledger):
+        memory = other.ipc_get_mem_handle(there := other.mem_alloc(100))
+        event = other.ipc_get_event_handle(theirs := other.event_create(SHARED_EVENT))
+        address = ledger.ipc_open_mem_handle(memory)
+        ledger.ipc_open_mem_handle(memory)
+        events = {ledger.ipc_open_event_handle(event) for _ in range(2)}
+        assert (ledger.opened, ledger.events) == ({address: 2}, events)
+        assert ledger.counts() == NOTHING | {"contexts": 1, "opened": 2, "events": 2}
+        for _ in range(2):
+            assert not ledger.empty
+            ledger.ipc_close_mem_handle(address)
+            ledger.event_destroy(events.pop())
+        other.mem_free(there)
+        other.event_destroy(theirs)
+    assert ledger.empty
+    other.end()

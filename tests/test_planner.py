@@ -46,7 +46,8 @@ def of(plan: Plan, kind: type) -> list[Step]:
 def test_the_order_of_the_steps() -> None:
     """Contexts first, then reservations, chunks, mappings and access, each in the order of the spec; a drain at last"""
     plan = planned(SPEC)
-    assert [phase for phase, _ in plan.phases] == list(Phase)
+    here = [phase for phase, _ in plan.phases]
+    assert here == [phase for phase in Phase if phase not in (Phase.EXPORT, Phase.IMPORT)]
     assert [(step.verb, step.reading().subject) for step in plan.steps] == [
         ("retain context", "gpu0"), ("retain context", "gpu1"),
         ("reserve", "z"), ("reserve", "a.0"), ("reserve", "a.1"),

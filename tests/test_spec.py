@@ -51,7 +51,7 @@ access:
     found, faults = language.read(document(text).root)
     assert faults == []
     assert found.name == "kv-cache"
-    assert found.devices == {"prefill": "0", "decode": "GPU-8f"}
+    assert found.devices == {"prefill": ["0"], "decode": ["GPU-8f"]}
     assert found.ranges["kv"] == Range.model_construct(
         size=Size(96 * MiB), align=Size(2 * MiB), address=0x7F0000000000, fixed=True, count=32, round="up"
     )

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from memtopo import machine
-from tests.specs import SPECS, job, run
+from memtopo import machine, processes
+from tests.specs import ENSEMBLES, EVERY_SPEC, SPECS, ensemble, job, run
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
@@ -21,7 +21,20 @@ def test_spec_is_built_checked_and_gone(path: Path) -> None:
     assert done.report.checks.tallies
 
 
-@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
+def test_spec_of_several_processes(path: Path) -> None:
+    """Each of its processes builds, is found as declared, and leaves nothing"""
+    report = processes.apply(ensemble(path, machine.load("h200x2")))
+    assert report.outcome == "ok", report
+    assert {each.outcome for each in report.processes} == {"ok"}
+    assert report.checks
+    assert all(tally.looked_at and not tally.not_checked for tally in report.checks.tallies), report.checks
+    assert report.left
+    assert not any(report.left.ledger_after.values())
+    assert report.left.fds_after == report.left.fds_before
+
+
+@pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
 def test_spec_explains_itself(path: Path) -> None:
     """A spec in specs/ begins with a comment that says what it is for"""
     first = path.read_text().splitlines()[0]

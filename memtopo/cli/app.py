@@ -22,7 +22,9 @@ from memtopo.version import __version__
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 _UNWRITTEN = 4
 
-COMMANDS = ("validate", "plan", "apply", "probe", "machines", "explain", "schema")
+COMMANDS = (
+    "validate", "plan", "apply", "ls", "show", "check", "release", "probe", "machines", "explain", "schema",
+)  # fmt: skip
 
 
 def program(wanted: str | None = None) -> typer.Typer:

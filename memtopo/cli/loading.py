@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TextIO
 
 from memtopo import saved, source, target
-from memtopo.diagnostics import Path
 from memtopo.errors import UsageError
 from memtopo.render import diagnostics, json, plain
-from memtopo.report import MachineLine
 from memtopo.saved import SavedPlan, Stale
 from memtopo.source import Document
 from memtopo.target import Target
@@ -35,14 +32,6 @@ class Loaded:
         return self.validated.document
 
     @property
-    def machine_line(self) -> MachineLine:
-        """The machine in one line of a report."""
-        facts = self.target.machine
-        driver = facts.driver.release or f"CUDA {facts.driver.cuda}"
-        names = tuple(device.name for device in facts.devices)
-        return MachineLine(self.target.name, self.target.simulated, names, driver)
-
-    @property
     def warnings(self) -> tuple[str, ...]:
         """What is wrong with the spec, a line each."""
         return tuple(diagnostics.concise(self.validated.diagnostics, self.document))
@@ -62,16 +51,6 @@ class Loaded:
             found = json.faults(self.validated.diagnostics, self.document, self.target.name)
             plain.print_lines(json.dumps(found).splitlines())
         return INVALID
-
-
-def places(document: Document) -> Callable[[Path], str | None]:
-    """How a path of a document reads as `file:line:column`."""
-
-    def place(path: Path) -> str | None:
-        span = document.span(path, "key") if path else None
-        return f"{document.name}:{span.line}:{span.column}" if span else None
-
-    return place
 
 
 def load(spec: str, machine: str) -> Loaded:

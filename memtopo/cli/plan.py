@@ -37,7 +37,7 @@ def command(spec: SpecFile, machine: MachineName = "local", output: Output = Non
     summary = planner.plan(geometry, facts).summary(picture(geometry, facts), loaded.warnings)
     loaded.show_faults(sys.stderr)
     text = SpecText(loaded.document.name, loaded.document.text)
-    document = SavedPlan(1, loaded.machine_line, summary, text, anonymous(facts))
+    document = SavedPlan(1, loaded.target.line, summary, text, anonymous(facts))
     if output is not None:
         save(output, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
     if as_json:
@@ -45,5 +45,5 @@ def command(spec: SpecFile, machine: MachineName = "local", output: Output = Non
     else:
         from memtopo.render import plan, terminal  # rich is slow to import
 
-        terminal.show(plan.renderable(summary, loaded.machine_line))
+        terminal.show(plan.renderable(summary, loaded.target.line))
     return 0

@@ -12,7 +12,7 @@ from memtopo.render import json, plain
 
 Kind = Annotated[
     str,
-    typer.Argument(metavar="KIND", help="spec, machine, plan, report, diagnostics or error.", show_default=False),
+    typer.Argument(metavar="KIND", help="spec, machine, plan, report, diagnostics, …", show_default=False),
 ]
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Properties
+from memtopo.driver.types import EventFlags, HandleType, Properties
 
 
 class Ledger:
     """A driver that hands every call to another one and notes what each successful call opened or closed.
 
-    `reservations` and `mappings` are sizes by address, `handles` references by handle, `contexts` retains by device.
+    `reservations`, `mappings` and `allocations` are sizes by address, `handles` references by handle, `contexts`
+    retains by device, `opened` openings by address, `events` those created or opened. A file descriptor of an exported
+    chunk is the caller's and no driver's, so it is not counted here.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -17,23 +19,38 @@ class Ledger:
         self.handles: dict[int, int] = {}
         self.mappings: dict[int, int] = {}
         self.contexts: dict[int, int] = {}
+        self.allocations: dict[int, int] = {}
+        self.opened: dict[int, int] = {}
+        self.events: set[int] = set()
+        self._occurred: set[str] = set()
         self._bind_accounted(driver)
+        self._bind_shared(driver)
         self._bind_queries(driver)
         self._bind_rest(driver)
 
     def counts(self) -> dict[str, int]:
-        """How much of each kind is open: references to handles, retains of contexts."""
-        return {
+        """How much of each kind is open: references to handles, retains of contexts, openings of memory.
+
+        Allocations, opened memory and events are told of from the first of them on.
+        """
+        common = {
             "reservations": len(self.reservations),
             "handles": sum(self.handles.values()),
             "mappings": len(self.mappings),
             "contexts": sum(self.contexts.values()),
         }
+        rare = {
+            "allocations": len(self.allocations),
+            "opened": sum(self.opened.values()),
+            "events": len(self.events),
+        }
+        return common | {kind: count for kind, count in rare.items() if kind in self._occurred}
 
     @property
     def empty(self) -> bool:
         """Whether nothing is open."""
-        return not (self.reservations or self.handles or self.mappings or self.contexts)
+        vmm = self.reservations or self.handles or self.mappings
+        return not (vmm or self.contexts or self.allocations or self.opened or self.events)
 
     def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
         reserved = self._reserve(size, alignment, address, flags)
@@ -45,18 +62,17 @@ class Ledger:
         self.reservations.pop(address, None)
 
     def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
-        handle = self._create(size, properties, flags)
-        self.handles[handle] = self.handles.get(handle, 0) + 1
-        return handle
+        return _taken(self.handles, self._create(size, properties, flags))
 
     def mem_release(self, handle: int) -> None:
         self._release(handle)
         _give_back(self.handles, handle)
 
     def mem_retain_allocation_handle(self, address: int) -> int:
-        handle = self._retain(address)
-        self.handles[handle] = self.handles.get(handle, 0) + 1
-        return handle
+        return _taken(self.handles, self._retain(address))
+
+    def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
+        return _taken(self.handles, self._import(shared, kind))
 
     def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
         self._map(address, size, handle, offset, flags)
@@ -71,12 +87,46 @@ class Ledger:
 
     def device_primary_ctx_retain(self, device: int) -> int:
         context = self._ctx_retain(device)
-        self.contexts[device] = self.contexts.get(device, 0) + 1
+        _taken(self.contexts, device)
         return context
 
     def device_primary_ctx_release(self, device: int) -> None:
         self._ctx_release(device)
         _give_back(self.contexts, device)
+
+    def mem_alloc(self, size: int) -> int:
+        address = self._alloc(size)
+        self.allocations[address] = size
+        self._occurred.add("allocations")
+        return address
+
+    def mem_free(self, address: int) -> None:
+        self._mem_free(address)
+        self.allocations.pop(address, None)
+
+    def ipc_open_mem_handle(self, handle: bytes, flags: int = 1) -> int:
+        address = _taken(self.opened, self._open_mem(handle, flags))
+        self._occurred.add("opened")
+        return address
+
+    def ipc_close_mem_handle(self, address: int) -> None:
+        self._close_mem(address)
+        _give_back(self.opened, address)
+
+    def event_create(self, flags: EventFlags) -> int:
+        return self._event(self._create_event(flags))
+
+    def ipc_open_event_handle(self, handle: bytes) -> int:
+        return self._event(self._open_event(handle))
+
+    def event_destroy(self, event: int) -> None:
+        self._destroy_event(event)
+        self.events.discard(event)
+
+    def _event(self, event: int) -> int:
+        self.events.add(event)
+        self._occurred.add("events")
+        return event
 
     def _forget(self, address: int, end: int) -> None:
         """Strike out all mappings from `address` to `end`: those that follow on one another, then any behind a hole."""
@@ -97,6 +147,16 @@ class Ledger:
         self._ctx_retain = driver.device_primary_ctx_retain
         self._ctx_release = driver.device_primary_ctx_release
 
+    def _bind_shared(self, driver: Driver) -> None:
+        self._import = driver.mem_import_from_shareable_handle
+        self._alloc = driver.mem_alloc
+        self._mem_free = driver.mem_free
+        self._open_mem = driver.ipc_open_mem_handle
+        self._close_mem = driver.ipc_close_mem_handle
+        self._create_event = driver.event_create
+        self._destroy_event = driver.event_destroy
+        self._open_event = driver.ipc_open_event_handle
+
     def _bind_queries(self, driver: Driver) -> None:
         self.driver_get_version = driver.driver_get_version
         self.device_get_count = driver.device_get_count
@@ -113,6 +173,9 @@ class Ledger:
         self.mem_get_access = driver.mem_get_access
         self.mem_get_allocation_properties_from_handle = driver.mem_get_allocation_properties_from_handle
         self.mem_get_address_range = driver.mem_get_address_range
+        self.ipc_get_mem_handle = driver.ipc_get_mem_handle
+        self.ipc_get_event_handle = driver.ipc_get_event_handle
+        self.event_query = driver.event_query
 
     def _bind_rest(self, driver: Driver) -> None:
         self.init = driver.init
@@ -120,9 +183,18 @@ class Ledger:
         self.ctx_pop_current = driver.ctx_pop_current
         self.ctx_synchronize = driver.ctx_synchronize
         self.mem_set_access = driver.mem_set_access
+        self.mem_export_to_shareable_handle = driver.mem_export_to_shareable_handle
+        self.event_record = driver.event_record
+        self.event_synchronize = driver.event_synchronize
+        self.stream_wait_event = driver.stream_wait_event
         self.memset_d8 = driver.memset_d8
         self.memcpy_htod = driver.memcpy_htod
         self.memcpy_dtoh = driver.memcpy_dtoh
+
+
+def _taken(account: dict[int, int], key: int) -> int:
+    account[key] = account.get(key, 0) + 1
+    return key
 
 
 def _give_back(account: dict[int, int], key: int) -> None:

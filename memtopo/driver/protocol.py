@@ -1,15 +1,17 @@
 """What memtopo asks of a driver: one method per driver call, named after it, no retries, nothing composed.
 
-Addresses, handles and contexts are ints; sizes are bytes. Every method raises `DriverError` where the driver does not
-return `CUDA_SUCCESS`. VMM methods need no current context (fact 8); those that copy, set or count memory do, and
-`mem_get_address_range`.
+Addresses, handles, contexts, events and streams are ints; sizes are bytes. Every method raises `DriverError` where the
+driver does not return `CUDA_SUCCESS`, and where a number does not fit what the driver takes. VMM methods need no
+current context (fact 8), sharing chunks neither (fact 44); those that copy, set or count memory do,
+`mem_get_address_range`, and those of allocations and events but for `mem_free`, `event_query` and `event_destroy`
+(facts 45 to 47).
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from memtopo.driver.types import Attribute, Grant, Location, PeerAttribute, Properties
+from memtopo.driver.types import Attribute, EventFlags, Grant, HandleType, Location, PeerAttribute, Properties
 
 
 class Driver(Protocol):
@@ -101,6 +103,57 @@ class Driver(Protocol):
 
     def mem_get_address_range(self, address: int) -> tuple[int, int]:
         """Base and size of the mapping or allocation around an address that the current context's device may access."""
+
+    def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:
+        """Share a chunk, as a new file descriptor or as the 64 bytes of a fabric handle (facts 26, 44).
+
+        The descriptor is close-on-exec, and the caller's to close.
+        """
+
+    def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
+        """A new handle to a shared chunk, with a reference of its own (facts 27 to 29, 43).
+
+        A descriptor stays the caller's, and may be closed at once.
+        """
+
+    def mem_alloc(self, size: int) -> int:
+        """Allocate memory of the current context's device; returns its address (fact 45)."""
+
+    def mem_free(self, address: int) -> None:
+        """Free an allocation, by the address that it was given; 0 is none (fact 45)."""
+
+    def ipc_get_mem_handle(self, address: int) -> bytes:
+        """64 bytes that name the allocation around an address to other processes (facts 31, 46)."""
+
+    def ipc_open_mem_handle(self, handle: bytes, flags: int = 1) -> int:
+        """The address, here, of another process's allocation; each opening wants its own close (fact 46)."""
+
+    def ipc_close_mem_handle(self, address: int) -> None:
+        """Give one opening back, by the address that it was given (fact 46)."""
+
+    def event_create(self, flags: EventFlags) -> int:
+        """Create an event in the current context (fact 47)."""
+
+    def event_destroy(self, event: int) -> None:
+        """Give up an event, created or opened here; others keep theirs."""
+
+    def event_record(self, event: int, stream: int = 0) -> None:
+        """Have an event happen once the work that is now in a stream is done."""
+
+    def event_query(self, event: int) -> bool:
+        """Whether what was recorded last is done; an event that was never recorded is (fact 47)."""
+
+    def event_synchronize(self, event: int) -> None:
+        """Wait until what was recorded last is done."""
+
+    def ipc_get_event_handle(self, event: int) -> bytes:
+        """64 bytes that name an interprocess event to other processes (facts 32, 47)."""
+
+    def ipc_open_event_handle(self, handle: bytes) -> int:
+        """Another process's event as one here, which wants its own destruction (fact 47)."""
+
+    def stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
+        """Have later work of a stream wait for what an event recorded last."""
 
     def memset_d8(self, address: int, value: int, count: int) -> None:
         """Fill `count` bytes; needs a current context whose device may write (fact 23)."""

@@ -27,7 +27,7 @@ class Location(NamedTuple):
     def __str__(self) -> str:
         match self.kind:
             case LocationKind.GPU:
-                return f"gpu{self.id}"
+                return f"gpu{self.id}" if self.id >= 0 else "a gpu that is not visible"
             case LocationKind.HOST:
                 return "host"
             case LocationKind.HOST_NUMA:
@@ -72,6 +72,15 @@ class Access(IntFlag):
     def word(self) -> str:
         """The name a spec uses: `none`, `r` or `rw`."""
         return {0: "none", 1: "r", 3: "rw"}.get(int(self), f"flags {int(self)}")
+
+
+class EventFlags(IntFlag):
+    """How an event is created (`CUevent_flags`); one that is shared wants the last two (facts 32, 47)."""
+
+    NONE = 0
+    BLOCKING_SYNC = 1
+    DISABLE_TIMING = 2
+    INTERPROCESS = 4
 
 
 class AllocationType(IntEnum):

@@ -18,6 +18,7 @@ GROUPS = {
     "MT2": "Names and their use",
     "MT3": "Arithmetic of the layout",
     "MT4": "What the machine can do",
+    "MT6": "What is shared between processes",
     "MT5": "Valid, and probably not meant",
 }
 """The codes by what they begin with."""

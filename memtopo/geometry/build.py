@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from memtopo import complaints
 from memtopo.diagnostics import Diagnostic, Label
+from memtopo.geometry.exporting import declare
 from memtopo.geometry.granting import parts
-from memtopo.geometry.model import ChunkRun, Geometry, Instance, Part, Placement, RangeRun
+from memtopo.geometry.importing import Sibling, receive
+from memtopo.geometry.model import Geometry, Instance, Part, Placement
 from memtopo.geometry.naming import Devices
 from memtopo.geometry.placing import Slice, place, slices
+from memtopo.geometry.runs import ChunkRun, Imported, RangeRun
 from memtopo.geometry.sizing import Units, address_granule, chunk_run, in_granules, plain_granule, range_run
 from memtopo.machine import Machine
 from memtopo.spec import LARGEST_COUNT, Spec, parse_reference
@@ -28,19 +32,64 @@ class Verdict(NamedTuple):
 
 def lay_out(spec: Spec, machine: Machine) -> Verdict:
     """Resolve names, granules, offsets and access of a spec for one machine. Nothing is expanded."""
-    return _Builder(spec, machine).build()
+    if not spec.processes:
+        return _Builder(spec, machine).build({})
+    builders = dict(_builders(spec, machine))
+    siblings = {
+        name: Sibling(
+            process, tuple((label, builder.shared) for label, builder in builders.items() if builder.spec is process)
+        )
+        for name, process in spec.processes.items()
+    }
+    unread = {entry for section, entry in spec.left_out if section == "processes"}
+    verdicts = {builder: builder.build(siblings, unread) for builder in dict.fromkeys(builders.values())}
+    geometries = {label: verdicts[builder].geometry for label, builder in builders.items()}
+    # The processes of a counted one have their faults in common.
+    faults = list(dict.fromkeys(fault for verdict in verdicts.values() for fault in verdict.faults))
+    faults += _together(list(builders.values()))
+    whole = Geometry(spec.name, {}, {}, {}, {}, {}, spec.left_out, processes=geometries)
+    return Verdict(whole, complaints.first(faults))
+
+
+def _builders(spec: Spec, machine: Machine) -> Iterator[tuple[str, _Builder]]:
+    """One for each process, by label; the processes of a counted one that are dealt the same devices have one."""
+    for name, process in spec.processes.items():
+        alike: dict[tuple[str, ...], _Builder] = {}
+        for turn in range(process.instances or 1):
+            dealt = tuple(values[turn % len(values)] for values in process.devices.values())
+            if dealt not in alike:
+                alike[dealt] = _Builder(process, machine, turn)
+            yield (f"{name}.{turn}" if process.instances else name), alike[dealt]
+
+
+def _together(builders: Sequence[_Builder]) -> Iterator[Diagnostic]:
+    """What no process asks too much of, and all of them do."""
+    totals: Counter[str] = Counter()
+    for builder in builders:
+        totals.update(builder.totals)
+    for section, total in totals.items():
+        if total > LARGEST_COUNT and all(builder.totals[section] <= LARGEST_COUNT for builder in builders):
+            told = f"{total:,} {_things(section)} in all processes are more than the {LARGEST_COUNT:,}"
+            yield Diagnostic("MT109", f"{told} that one spec may ask for", ("processes",), "key")
 
 
 class _Builder:
-    def __init__(self, spec: Spec, machine: Machine) -> None:
+    """One process's geometry. What it exports is known before any process's imports are looked at."""
+
+    def __init__(self, spec: Spec, machine: Machine, turn: int = 0) -> None:
         self.spec, self.machine = spec, machine
         self.faults: list[Diagnostic] = complaints.Bounded()
         self.unsure = set(spec.left_out)
-        self.devices = Devices(spec, machine, self.faults)
+        self.totals: Counter[str] = Counter()
+        self.devices = Devices(spec, machine, self.faults, turn)
+        self.devices.see(spec.visible)
+        self.shared = declare(spec, self._chunks(), self.devices, self.faults)
 
-    def build(self) -> Verdict:
-        chunks = self._chunks()
-        named = slices(self.spec, chunks, self.faults)
+    def build(self, siblings: Mapping[str, Sibling], unread: Collection[str] = ()) -> Verdict:
+        receive(self.spec, self.shared, siblings, unread, self.devices, self.machine, self.faults)
+        self.unsure |= self.shared.unsure
+        chunks = self.shared.chunks
+        named = slices(self.spec, chunks, self.shared.others, self.faults)
         ranges = self._ranges(named)
         if self._too_many(chunks, ranges, named):
             ranges, named = {}, {}
@@ -49,14 +98,25 @@ class _Builder:
         access = self._parts(ranges)
         self._unused_devices()
         geometry = Geometry(
-            self.spec.name, self.devices.declared, chunks, ranges, placements, access, frozenset(self.unsure)
+            self.spec.name,
+            self.devices.declared,
+            chunks,
+            ranges,
+            placements,
+            access,
+            frozenset(self.unsure),
+            self.shared.buffers,
+            self.shared.events,
+            self.shared.exports,
+            self.spec.path,
+            self.devices.visible,
         )
         return Verdict(geometry, complaints.first(self.faults))
 
     def _chunks(self) -> dict[str, ChunkRun]:
         runs = {}
         for name, chunk in self.spec.chunks.items():
-            run = chunk_run(name, chunk, self.devices, self.machine, self.faults)
+            run = chunk_run(self.spec.at("chunks", name), chunk, self.devices, self.machine, self.faults)
             if run:
                 runs[name] = run
             else:
@@ -71,7 +131,7 @@ class _Builder:
         runs = {}
         for name, range_ in self.spec.ranges.items():
             unit = Units(units[name], address, filled=True) if units.get(name) else plain
-            run = None if name in unmeasured else range_run(name, range_, unit, self.faults)
+            run = None if name in unmeasured else range_run(self.spec.at("ranges", name), range_, unit, self.faults)
             if run:
                 runs[name] = run
             else:
@@ -102,7 +162,7 @@ class _Builder:
             run = self._range_of(key, "map", ranges)
             if run is None:
                 continue
-            placed, sure = place(key, run, entries, self.faults)
+            placed, sure = place(self.spec.at("map", key), run, entries, self.faults)
             if not sure:
                 self.unsure.add(("map", run.name))
             for placement in placed:
@@ -118,7 +178,7 @@ class _Builder:
                 for name in _names(entry):
                     self.devices.used.add(name)
                 continue
-            asked, sure = parts(key, run, entry, self.devices, self.faults)
+            asked, sure = parts(self.spec.at("access", key), run, entry, self.devices, self.faults)
             if not sure:
                 self.unsure.add(("access", run.name))
             if self._twice(key, asked, spans.setdefault(run.name, [])):
@@ -133,7 +193,7 @@ class _Builder:
     def _range_of(self, key: str, section: str, ranges: dict[str, RangeRun]) -> RangeRun | None:
         name = parse_reference(key).name
         if not self.spec.may_have("ranges", name):
-            complaints.undeclared(self.faults, "range", name, (section, key), self.spec.ranges, "key")
+            complaints.undeclared(self.faults, "range", name, self.spec.at(section, key), self.spec.ranges, "key")
         return ranges.get(name)
 
     def _twice(self, key: str, asked: list[Part], spans: list[_Span]) -> bool:
@@ -145,9 +205,11 @@ class _Builder:
         for first, end, other in spans[max(0, index - 1) : index + 1]:
             if start < end and first < stop:
                 told = f"access to {asked[0].range.label(max(start, first))!r} is given twice"
-                label = Label("first given here", ("access", other), "key")
+                label = Label("first given here", self.spec.at("access", other), "key")
                 help = "name each range once, or write parts: later parts win"
-                self.faults.append(Diagnostic("MT204", told, ("access", key), "key", labels=(label,), help=help))
+                self.faults.append(
+                    Diagnostic("MT204", told, self.spec.at("access", key), "key", labels=(label,), help=help)
+                )
                 return True
         spans.insert(index, (start, stop, key))
         return False
@@ -155,26 +217,38 @@ class _Builder:
     def _too_many(
         self, chunks: dict[str, ChunkRun], ranges: dict[str, RangeRun], named: dict[str, list[Slice]]
     ) -> bool:
+        shared = self.shared
+        imported: list[Imported] = [*chunks.values(), *shared.buffers.values(), *shared.events.values()]
         return self._too_much(
             {
-                "chunks": sum(run.count for run in chunks.values()),
+                "chunks": sum(run.count for run in chunks.values() if not run.origin),
                 "ranges": sum(run.count for run in ranges.values()),
                 "map": sum(entry.stop - entry.first for entries in named.values() for entry in entries),
+                "buffers": sum(run.count for run in shared.buffers.values() if not run.origin),
+                "exports": sum(run.count for run in shared.exports.values()),
+                "imports": sum(run.count for run in imported if run.origin),
             }
         )
 
     def _too_much(self, totals: dict[str, int]) -> bool:
+        self.totals.update(totals)
         over = {section: total for section, total in totals.items() if total > LARGEST_COUNT}
         for section, total in over.items():
-            things = {"map": "mappings", "access": "parts of access"}.get(section, section)
-            told = f"{total:,} {things} are more than the {LARGEST_COUNT:,} that one spec may ask for"
-            self.faults.append(Diagnostic("MT109", told, (section,), "key"))
+            told = f"{total:,} {_things(section)} are more than the {LARGEST_COUNT:,} that one spec may ask for"
+            self.faults.append(Diagnostic("MT109", told, self.spec.at(section), "key"))
         return bool(over)
 
     def _unused_devices(self) -> None:
         for name in self.spec.devices:
             if name in self.devices.declared and name not in self.devices.used and not self.unsure:
-                self.faults.append(Diagnostic("MT504", f"device name {name!r} is not used", ("devices", name), "key"))
+                told = f"device name {name!r} is not used"
+                self.faults.append(Diagnostic("MT504", told, self.spec.at("devices", name), "key"))
+
+
+def _things(section: str) -> str:
+    """What a section has many of, in words."""
+    handles = {"exports": "handles of exports", "imports": "handles of imports"}
+    return {"map": "mappings", "access": "parts of access", **handles}.get(section, section)
 
 
 def _names(entry: object) -> Iterable[str]:

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 from memtopo.diagnostics import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind
-from memtopo.geometry.model import Part, Placement, RangeRun, Stretch
+from memtopo.geometry.model import Part, Placement, Stretch
 from memtopo.geometry.naming import Devices
 from memtopo.geometry.placing import indices
+from memtopo.geometry.runs import RangeRun
 from memtopo.geometry.sizing import misfit
 from memtopo.spec import Grants, parse_reference
 from memtopo.spec import Part as PartEntry
@@ -20,11 +21,10 @@ from memtopo.units import exact
 
 
 def parts(
-    key: str, run: RangeRun, entry: Grants | list[PartEntry], devices: Devices, faults: list[Diagnostic]
+    path: Path, run: RangeRun, entry: Grants | list[PartEntry], devices: Devices, faults: list[Diagnostic]
 ) -> tuple[list[Part], bool]:
-    """The parts of one key of `access`, and whether they are all."""
-    path = ("access", key)
-    span = indices(parse_reference(key), run, path, faults, at="key")
+    """The parts of the key of `access` that a path ends with, and whether they are all."""
+    span = indices(parse_reference(str(path[-1])), run, path, faults, at="key")
     if span is None:
         return [], False
     if isinstance(entry, dict):
@@ -48,7 +48,7 @@ class Asked:
 
     @staticmethod
     def _by_key(asked: Sequence[Part]) -> tuple[list[int], list[tuple[Part, ...]]]:
-        keys = [tuple(found) for _, found in groupby(asked, key=lambda part: part.path[1])]
+        keys = [tuple(found) for _, found in groupby(asked, key=lambda part: part.instances)]
         keys.sort(key=lambda found: found[0].instances)
         return [found[0].instances[0] for found in keys], keys
 

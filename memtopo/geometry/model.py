@@ -1,94 +1,15 @@
-"""Runs: what a spec declares, with every number known. A thousand equal pages are one run."""
+"""A layout in numbers: where the runs of a spec are placed, and who has access to them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from memtopo.diagnostics import Path
-from memtopo.driver.types import Grant, HandleType, Location, Properties
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkRun:
-    """Equal chunks that one entry declares: `count` of `size` bytes, dealt to `locations` in turn.
-
-    Locations whose turn never comes are left out.
-    `declared` is the size before `round: up`; `granule` the granularity of exactly these properties, in bytes.
-    """
-
-    name: str
-    path: Path
-    count: int
-    counted: bool
-    size: int
-    declared: int
-    granule: int
-    properties: tuple[Properties, ...]
-    places: tuple[Location, ...]
-    """Where there are any of the chunks, each place once."""
-
-    def label(self, index: int) -> str:
-        """The name of one chunk: `hot`, or `page.3` of a counted entry."""
-        return f"{self.name}.{index}" if self.counted else self.name
-
-    def properties_of(self, index: int) -> Properties:
-        """What one chunk is created with."""
-        return self.properties[index % len(self.properties)]
-
-    def shares(self) -> Mapping[Location, int]:
-        """How many of the chunks there are at each place."""
-        whole, rest = divmod(self.count, len(self.properties))
-        found: dict[Location, int] = {}
-        for turn, place in enumerate(self.locations):
-            found[place] = found.get(place, 0) + whole + (turn < rest)
-        return found
-
-    @property
-    def locations(self) -> tuple[Location, ...]:
-        """Where the chunks are, in the order of dealing."""
-        return tuple(properties.location for properties in self.properties)
-
-    @property
-    def handles(self) -> HandleType:
-        """The handle types that the chunks can be exported as."""
-        return self.properties[0].handles
-
-
-@dataclass(frozen=True, slots=True)
-class RangeRun:
-    """Equal ranges that one entry declares: `count` reservations of `size` bytes."""
-
-    name: str
-    path: Path
-    count: int
-    counted: bool
-    size: int
-    declared: int
-    granule: int
-    align: int = 0
-    address: int = 0
-    fixed: bool = False
-
-    def label(self, instance: int) -> str:
-        """The name of one range: `kv`, or `kv.3` of a counted entry."""
-        return f"{self.name}.{instance}" if self.counted else self.name
-
-    @property
-    def stride(self) -> int:
-        """How far apart the addresses of counted ranges are wished for, each aligned as it is to be."""
-        return -(-self.size // self.align) * self.align if self.align else self.size
-
-    @property
-    def extent(self) -> int:
-        """Bytes from the first address wished for to the end of the last range."""
-        return self.stride * (self.count - 1) + self.size
-
-    def wish(self, instance: int) -> int:
-        """The address asked for; counted ranges ask for one after another (fact 11)."""
-        return self.address + instance * self.stride if self.address else 0
-
+from memtopo.driver.types import Grant, Location, LocationKind
+from memtopo.geometry.runs import BufferRun, ChunkRun, EventRun, ExportRun, Imported, RangeRun
 
 Instance = tuple[str, int]
 """One reservation: a range's name and which of its count."""
@@ -149,8 +70,15 @@ class Stretch(NamedTuple):
     path: Path
 
 
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
 class Geometry(NamedTuple):
-    """A layout in numbers. `placements` are sorted by offset in each reservation; `parts` are in the spec's order."""
+    """A layout in numbers. `placements` are sorted by offset in each reservation; `parts` are in the spec's order.
+
+    Imports are among the chunks, buffers and events. A layout of several processes has a geometry for each of them, by
+    the labels of the processes (`server`, `reader.0`), and nothing of its own.
+    """
 
     name: str
     devices: Mapping[str, Location]
@@ -160,3 +88,47 @@ class Geometry(NamedTuple):
     parts: Mapping[str, tuple[Part, ...]]
     unsure: frozenset[tuple[str, str]]
     """(section, name) of what was left out, or depends on what was left out: rules are silent about it."""
+    buffers: Mapping[str, BufferRun] = _NONE
+    events: Mapping[str, EventRun] = _NONE
+    exports: Mapping[str, ExportRun] = _NONE
+    path: Path = ()
+    visible: tuple[Location, ...] = ()
+    """The only GPUs that this process is to see; without any it sees all."""
+    processes: Mapping[str, Geometry] = _NONE
+
+    @property
+    def runs(self) -> list[Imported]:
+        """Everything that can be imported, whether it is or not."""
+        return [*self.chunks.values(), *self.buffers.values(), *self.events.values()]
+
+    @property
+    def created(self) -> list[ChunkRun | BufferRun]:
+        """The memory that is this process's own, and not imported."""
+        return [run for run in self._memory if not run.origin]
+
+    @property
+    def received(self) -> list[ChunkRun | BufferRun]:
+        """The memory that comes from outside of the spec."""
+        return [run for run in self._memory if run.origin and not run.origin.siblings]
+
+    @property
+    def _memory(self) -> list[ChunkRun | BufferRun]:
+        return [*self.chunks.values(), *self.buffers.values()]
+
+    @property
+    def gpus(self) -> list[int]:
+        """The ordinals of the GPUs whose contexts are needed.
+
+        They hold memory that is created here, buffers or events of whomever, or are granted access.
+        """
+        places = {place for run in self.chunks.values() if not run.origin for place in run.places}
+        every = (grant for parts in self.parts.values() for part in parts for grant in part.grants)
+        places |= {grant.location for grant in every if grant.access}
+        places |= {place for run in self.buffers.values() for place in run.places}
+        places |= {place for run in self.events.values() for place in run.places}
+        return sorted(place.id for place in places if place.kind is LocationKind.GPU)
+
+    @property
+    def members(self) -> Mapping[str, Geometry]:
+        """Every process's geometry by its label; of a layout of one process that one, without a label."""
+        return self.processes or {"": self}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from itertools import islice
 
 from memtopo import complaints
-from memtopo.diagnostics import At, Diagnostic, Path
+from memtopo.diagnostics import At, Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Machine
 from memtopo.spec import Spec
@@ -21,27 +22,78 @@ _BUILT_IN = re.compile(r"gpu[0-9]+|host")
 class Devices:
     """Turns device names into locations; every fault is told once, where the name is first used."""
 
-    def __init__(self, spec: Spec, machine: Machine, faults: list[Diagnostic]) -> None:
+    def __init__(self, spec: Spec, machine: Machine, faults: list[Diagnostic], turn: int = 0) -> None:
+        """Of a counted process's names for several devices it is the one of that `turn`."""
         self._spec, self._machine = spec, machine
         self._faults = faults
         self._known: dict[str, Location | None] = {}
         self.used: set[str] = set()
-        for name, value in spec.devices.items():
-            self._known[name] = self._declare(name, value)
+        for name, values in spec.devices.items():
+            if len(values) > 1 and spec.instances is None:
+                if not spec.countless:
+                    faults.append(_several(spec, name))
+                self._known[name] = None
+            else:
+                self._known[name] = self._dealt(name, values, turn)
+        self.visible: tuple[Location, ...] = ()
         self.declared = {name: place for name, place in self._known.items() if place is not None}
 
-    def resolve(self, name: str, path: Path, at: At = "value") -> Location | None:
-        """The location that a name stands for; None, and one diagnostic, where there is none."""
+    def see(self, names: Sequence[str]) -> None:
+        """From now on, only the GPUs of these names are seen; none means all, and so does one with a fault."""
+        path = self._spec.at("visible")
+        paths = [path] if len(names) == 1 else [(*path, index) for index in range(len(names))]
+        found = [self._visible(name, path) for name, path in zip(names, paths, strict=True)]
+        places = [place for place in found if place is not None]
+        if len(places) == len(found):
+            self.visible = tuple(dict.fromkeys(places))
+
+    def _visible(self, name: str, path: Path) -> Location | None:
+        place = self.resolve(name, path)
+        if place is None or place.kind is LocationKind.GPU:
+            return place
+        told = f"{name!r} is {'the host' if name in ('host', str(place)) else place}, and 'visible' is of GPUs"
+        self._faults.append(Diagnostic("MT103", told, path, help="leave it out: host memory is seen by every process"))
+        return None
+
+    def resolve(self, name: str, path: Path, at: At = "value", *, anywhere: bool = False) -> Location | None:
+        """The location that a name stands for; None, and one diagnostic, where there is none.
+
+        It must be one that the process sees, if it may not be `anywhere`.
+        """
         self.used.add(name)
         if name not in self._known:
             self._known[name] = self._built_in(name, path, at)
-        return self._known[name]
+        place = self._known[name]
+        if place and not anywhere and not self.sees(place):
+            self.unseen(name, place, path, at)
+            return None
+        return place
 
-    def _declare(self, name: str, value: str) -> Location | None:
-        path = ("devices", name)
+    def sees(self, place: Location) -> bool:
+        """Whether the process is to see a GPU; host memory it always does."""
+        return not self.visible or place.kind is not LocationKind.GPU or place in self.visible
+
+    def unseen(self, name: str, place: Location, path: Path, at: At = "value", notes: Sequence[str] = ()) -> None:
+        """Say that the process does not see a GPU that it would need."""
+        seen = ", ".join(map(str, self.visible))
+        told = f"process {self._spec.name!r} does not see {name!r}" + (f", {place}" if name != str(place) else "")
+        label = Label("what it is to see", self._spec.at("visible"))
+        notes = (f"it is to see {seen} alone", *notes)
+        help = f"add {place} to 'visible', or use a GPU that is there"
+        self._faults.append(Diagnostic("MT606", told, path, at, labels=(label,), notes=notes, help=help))
+
+    def _dealt(self, name: str, values: Sequence[str], turn: int) -> Location | None:
+        """Which device a name is in this turn. The first one looks at them all, so that no fault is told too late."""
+        path = self._spec.at("devices", name)
+        turns = range(len(values)) if turn == 0 else [turn % len(values)]
+        found = [self._declare(name, values[each], (*path, each) if len(values) > 1 else path) for each in turns]
+        return found[0]
+
+    def _declare(self, name: str, value: str, path: Path) -> Location | None:
         if _BUILT_IN.fullmatch(name):
             told = f"{name!r} always names the machine's own {'host' if name == 'host' else 'GPU'}"
-            self._faults.append(Diagnostic("MT203", told, path, "key", help="choose another name"))
+            where = self._spec.at("devices", name)
+            self._faults.append(Diagnostic("MT203", told, where, "key", help="choose another name"))
             return None
         if match := _GPU.fullmatch(value):
             return self._gpu(int(match[1]), path, "value")
@@ -94,6 +146,12 @@ class Devices:
         help = "record it with 'memtopo probe --identify', or use an ordinal" if not known else None
         self._faults.append(Diagnostic("MT401", f"the machine has no GPU {value}", path, notes=(note,), help=help))
         return None
+
+
+def _several(spec: Spec, name: str) -> Diagnostic:
+    told = f"device name {name!r} stands for several devices"
+    help = "a list is dealt to the processes of a counted process; elsewhere, give each device a name of its own"
+    return Diagnostic("MT103", told, spec.at("devices", name), help=help)
 
 
 def _bus(text: str) -> tuple[int, ...]:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 from memtopo import complaints
 from memtopo.diagnostics import At, Diagnostic, Path
-from memtopo.geometry.model import ChunkRun, Placement, RangeRun
+from memtopo.geometry.model import Placement
+from memtopo.geometry.runs import BufferRun, ChunkRun, EventRun, RangeRun
 from memtopo.geometry.sizing import misfit
 from memtopo.spec import MapEntry, Reference, Spec, parse_reference
 from memtopo.units import exact
@@ -23,16 +24,29 @@ class Slice(NamedTuple):
     path: Path
 
 
-def slices(spec: Spec, chunks: Mapping[str, ChunkRun], faults: list[Diagnostic]) -> dict[str, list[Slice]]:
-    """Each map entry with the chunks that it names, by the map's keys."""
+def slices(
+    spec: Spec, chunks: Mapping[str, ChunkRun], others: Mapping[str, str], faults: list[Diagnostic]
+) -> dict[str, list[Slice]]:
+    """Each map entry with the chunks that it names, by the map's keys.
+
+    `others` says what else goes by a name, which cannot be mapped: "a buffer".
+    """
     return {
-        key: [_slice(entry, ("map", key, index), chunks, spec, faults) for index, entry in enumerate(entries)]
+        key: [
+            _slice(entry, spec.at("map", key, index), chunks, others, spec, faults)
+            for index, entry in enumerate(entries)
+        ]
         for key, entries in spec.map.items()
     }
 
 
 def indices(
-    reference: Reference, run: ChunkRun | RangeRun, path: Path, faults: list[Diagnostic], *, at: At = "value"
+    reference: Reference,
+    run: ChunkRun | RangeRun | BufferRun | EventRun,
+    path: Path,
+    faults: list[Diagnostic],
+    *,
+    at: At = "value",
 ) -> tuple[int, int] | None:
     """First and stop of a reference within a run; None, and a diagnostic, where it reaches past the count."""
     if reference.first is None or reference.stop is None:
@@ -46,9 +60,12 @@ def indices(
     return None
 
 
-def place(key: str, run: RangeRun, parts: list[Slice], faults: list[Diagnostic]) -> tuple[list[Placement], bool]:
-    """The placements of one key of `map`, and whether they are all: an unknown chunk leaves what follows unknown."""
-    span = indices(parse_reference(key), run, ("map", key), faults, at="key")
+def place(path: Path, run: RangeRun, parts: list[Slice], faults: list[Diagnostic]) -> tuple[list[Placement], bool]:
+    """The placements of one key of `map`, the last of `path`, and whether they are all.
+
+    An unknown chunk leaves what follows unknown.
+    """
+    span = indices(parse_reference(str(path[-1])), run, path, faults, at="key")
     if span is None:
         return [], False
     placed: list[Placement] = []
@@ -68,12 +85,23 @@ def place(key: str, run: RangeRun, parts: list[Slice], faults: list[Diagnostic])
     return placed, sure
 
 
-def _slice(entry: MapEntry, path: Path, chunks: Mapping[str, ChunkRun], spec: Spec, faults: list[Diagnostic]) -> Slice:
+def _slice(
+    entry: MapEntry,
+    path: Path,
+    chunks: Mapping[str, ChunkRun],
+    others: Mapping[str, str],
+    spec: Spec,
+    faults: list[Diagnostic],
+) -> Slice:
     name = entry.chunk.name
     run = chunks.get(name)
     if run is None:
-        if not spec.may_have("chunks", name):
-            complaints.undeclared(faults, "chunk", name, (*path, "chunk"), spec.chunks)
+        if other := others.get(name):
+            told = f"{name!r} is {other}, and only chunks are mapped"
+            help = "share a chunk via fd instead" if name in spec.imports else "declare it under 'chunks'"
+            faults.append(Diagnostic("MT201", told, (*path, "chunk"), help=help))
+        elif not (spec.may_have("chunks", name) or spec.may_have("imports", name)):
+            complaints.undeclared(faults, "chunk", name, (*path, "chunk"), [*spec.chunks, *spec.imports])
         return Slice(None, 0, 0, entry, path)
     span = indices(entry.chunk, run, (*path, "chunk"), faults)
     return Slice(run, *span, entry, path) if span else Slice(None, 0, 0, entry, path)

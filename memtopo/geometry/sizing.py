@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from memtopo.diagnostics import Diagnostic, Path
 from memtopo.driver.types import Location, LocationKind, Properties
-from memtopo.geometry.model import ChunkRun, RangeRun
 from memtopo.geometry.naming import Devices
+from memtopo.geometry.runs import ChunkRun, RangeRun
 from memtopo.machine import Machine
 from memtopo.spec import Chunk, Range, Spec, parse_reference
 from memtopo.units import exact, rounded
@@ -42,10 +42,12 @@ def address_granule(machine: Machine) -> int:
     return min(every, default=_PLAIN)
 
 
-def chunk_run(name: str, chunk: Chunk, devices: Devices, machine: Machine, faults: list[Diagnostic]) -> ChunkRun | None:
+def chunk_run(
+    path: Path, chunk: Chunk, devices: Devices, machine: Machine, faults: list[Diagnostic]
+) -> ChunkRun | None:
     """The chunks of one entry, or None where it has a fault of its own."""
-    path = ("chunks", name)
-    places = _places(chunk, path, devices)
+    name = str(path[-1])
+    places = resolved(chunk.location, path, devices)
     if places is None:
         return None
     places = places[: chunk.count or 1]
@@ -62,9 +64,25 @@ def chunk_run(name: str, chunk: Chunk, devices: Devices, machine: Machine, fault
     return ChunkRun(name, path, chunk.count or 1, chunk.count is not None, size, declared, unit, properties, distinct)
 
 
-def range_run(name: str, range_: Range, units: Units, faults: list[Diagnostic]) -> RangeRun | None:
+def resolved(
+    names: Sequence[str], path: Path, devices: Devices, key: str = "location", *, anywhere: bool = False
+) -> list[Location] | None:
+    """The locations of the names under one key of an entry; None where one of them has a fault, which is told.
+
+    They are ones that the process sees, if they may not be `anywhere`.
+    """
+    single = len(names) == 1
+    found = [
+        devices.resolve(name, (*path, key) if single else (*path, key, index), anywhere=anywhere)
+        for index, name in enumerate(names)
+    ]
+    places = [place for place in found if place is not None]
+    return places if len(places) == len(found) else None
+
+
+def range_run(path: Path, range_: Range, units: Units, faults: list[Diagnostic]) -> RangeRun | None:
     """The ranges of one entry, or None where it has a fault of its own."""
-    path = ("ranges", name)
+    name = str(path[-1])
     unit = units.granule
     declared = range_.size.bytes(unit)
     size = _fit(declared, unit, rounding=range_.round is not None)
@@ -72,7 +90,7 @@ def range_run(name: str, range_: Range, units: Units, faults: list[Diagnostic]) 
         faults.append(misfit("MT302", f"range {name!r}", declared, unit, (*path, "size"), _measure(units)))
         return None
     align = range_.align.bytes(unit) if range_.align else 0
-    if (wrong := _alignment(name, align, unit)) is not None:
+    if (wrong := _alignment(path, align, unit)) is not None:
         faults.append(wrong)
         return None
     if align or unit > units.address:
@@ -124,16 +142,6 @@ def granularity_note(unit: int, places: Iterable[Location]) -> str:
     return f"the granularity of chunks with these properties on {names} is {exact(unit)} on this machine"
 
 
-def _places(chunk: Chunk, path: Path, devices: Devices) -> list[Location] | None:
-    single = len(chunk.location) == 1
-    found = [
-        devices.resolve(name, (*path, "location") if single else (*path, "location", index))
-        for index, name in enumerate(chunk.location)
-    ]
-    places = [place for place in found if place is not None]
-    return places if len(places) == len(found) else None
-
-
 def _fit(amount: int, unit: int, *, rounding: bool) -> int | None:
     if amount % unit == 0:
         return amount
@@ -146,8 +154,8 @@ def _measure(units: Units) -> str:
     return f"it holds no chunk, and plain memory of this machine has a granularity of {exact(units.granule)}"
 
 
-def _alignment(name: str, align: int, unit: int) -> Diagnostic | None:
-    path = ("ranges", name, "align")
+def _alignment(range_: Path, align: int, unit: int) -> Diagnostic | None:
+    name, path = range_[-1], (*range_, "align")
     if align >> 47:
         told = f"range {name!r}: an alignment of {exact(align)} is more than there are addresses"
         return Diagnostic("MT306", told, path, help=f"the least is {exact(unit)}, which needs no align")

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from memtopo.driver.types import Location, LocationKind
-from memtopo.geometry import ChunkRun, Geometry
+from memtopo.geometry import BufferRun, ChunkRun, Geometry
 from memtopo.machine import Machine
 from memtopo.picture import MemoryPicture, Share
 
-_Shares = dict[tuple[str, int], tuple[int, ChunkRun]]
-"""How many chunks there are of one mark and size, and the first entry that declares some."""
+_Run = ChunkRun | BufferRun
+_Shares = dict[tuple[str, int], tuple[int, _Run]]
+"""How many chunks or buffers there are of one mark and size, and the first entry that declares some."""
 
 
 def memory(geometry: Geometry, machine: Machine, marks: Mapping[str, str]) -> Iterator[MemoryPicture]:
@@ -23,12 +24,22 @@ def memory(geometry: Geometry, machine: Machine, marks: Mapping[str, str]) -> It
 def _shares(geometry: Geometry, marks: Mapping[str, str]) -> dict[Location, _Shares]:
     found: dict[Location, _Shares] = {}
     for run in geometry.chunks.values():
+        if run.origin:
+            continue  # another process's memory
         kind = marks.get(run.name, run.name), run.size
         for place, count in run.shares().items():
-            shares = found.setdefault(place, {})
-            before, first = shares.get(kind, (0, run))
-            shares[kind] = before + count, first
+            _add(found, place, kind, count, run)
+    for buffer in geometry.buffers.values():
+        if not buffer.origin:
+            for index in range(buffer.count):
+                _add(found, buffer.place_of(index), (buffer.name, buffer.size), 1, buffer)
     return found
+
+
+def _add(found: dict[Location, _Shares], place: Location, kind: tuple[str, int], count: int, run: _Run) -> None:
+    shares = found.setdefault(place, {})
+    before, first = shares.get(kind, (0, run))
+    shares[kind] = before + count, first
 
 
 def _memory(place: Location, names: tuple[str, ...], shares: _Shares, machine: Machine) -> MemoryPicture:

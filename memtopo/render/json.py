@@ -110,7 +110,12 @@ def dumps(thing: object, *, compact: bool = False) -> str:
 
 def report(report: Report) -> dict[str, Any]:
     """What `apply` shows: a report's fields behind the marker."""
-    return {"memtopo_report": VERSION, **_fields(report)}
+    return marked("report", report)
+
+
+def marked(kind: str, thing: object) -> dict[str, Any]:
+    """A frozen class of data as a document: its fields behind the marker that tells its kind."""
+    return {f"memtopo_{kind}": VERSION, **_fields(thing)}
 
 
 def faults(diagnostics: Iterable[Diagnostic], document: Document, machine: str | None = None) -> Faults:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from memtopo.render import words
 from memtopo.render.map import Map
-from memtopo.render.parts import Column, Rows, headline, notes, pairs, stacked
+from memtopo.render.parts import Column, Rows, heading, headline, notes, pairs, stacked
 from memtopo.report import MachineLine, PlanSummary, Row
 from memtopo.units import rounded
 
@@ -25,8 +25,13 @@ def renderable(summary: PlanSummary, machine: MachineLine) -> RenderableType:
 
 def body(summary: PlanSummary) -> list[RenderableType]:
     """A plan without its first line: rows, the map where there is a picture, memory, calls, notes."""
-    parts: list[RenderableType] = [Rows(_COLUMNS, _rows(summary.rows)), Text()]
-    if summary.picture:
+    parts: list[RenderableType] = []
+    for process in summary.processes:
+        parts += [heading(words.processes(process)), Rows(_COLUMNS, _rows(process.rows)), Text()]
+        parts += [notes(process.notes), Text()] if process.notes else []
+    if summary.rows:
+        parts += [Rows(_COLUMNS, _rows(summary.rows)), Text()]
+    if summary.picture and summary.picture.ranges:
         parts += [Map(summary.picture), Text()]
     parts.append(pairs(_sums(summary)))
     return [*parts, Text(), notes(summary.notes)] if summary.notes else parts

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from memtopo.render import plan, words
+from memtopo.render import checks, plan, words
 from memtopo.render.parts import INDENT, Column, Rows, cell, heading, headline, notes, pairs, stacked
-from memtopo.report import Checks, Failure, Leak, Left, PhaseTime, Report, Tally
+from memtopo.report import Failure, Leak, Left, PhaseTime, ProcessReport, Report
 from memtopo.units import rounded
 
 _OUTCOME_STYLES = {"ok": "bold green", "interrupted": "bold yellow"}
-_DIFFERENCES = (Column("aspect"), Column("of"), Column("wanted"), Column("seen"))
 _LEFT = (
     Column(""), Column("before", "right"), Column("held", "right"), Column("after", "right"),
     Column("change", "right"),
 )  # fmt: skip
+_PROCESSES = (
+    Column("process"),
+    Column("pid", "right"),
+    Column("outcome"),
+    Column("checked", "right"),
+    Column("open", "right"),
+)
 _TIMES = (Column("phase"), Column("steps", "right"), Column("time", "right"))
 
 
@@ -33,7 +39,8 @@ def renderable(report: Report) -> RenderableType:
 def _sections(report: Report) -> Iterator[list[RenderableType]]:
     yield _machine(report)
     yield plan.body(report.plan)
-    yield _checks(report.checks) if report.checks else []
+    yield _processes(report.processes) if report.processes else []
+    yield checks.parts(report.checks) if report.checks else []
     yield _failure(report.failure) if report.failure else []
     yield [heading("left behind", "bold red"), *map(_leak, report.leaks)] if report.leaks else []
     yield _left(report.left) if report.left else []
@@ -47,29 +54,18 @@ def _machine(report: Report) -> list[RenderableType]:
     return [headline("apply", report.name, machine), Padding(facts, (0, 0, 0, len("apply  ")))]
 
 
-def _checks(checks: Checks) -> list[RenderableType]:
-    parts: list[RenderableType] = [heading("checked"), pairs(_tallies(checks.tallies))]
-    if checks.differences:
-        rows = [(each.aspect, each.subject, each.wanted, each.seen) for each in checks.differences]
-        parts += [Text(), heading("not as declared", "bold red"), Rows(_DIFFERENCES, rows)]
-    if more := checks.different - len(checks.differences):
-        parts.append(cell(f"  … and {more:,} more"))
-    return parts
+def _processes(processes: tuple[ProcessReport, ...]) -> list[RenderableType]:
+    return [heading("processes"), Rows(_PROCESSES, [_process(each) for each in processes])]
 
 
-def _tallies(tallies: Iterable[Tally]) -> Iterator[tuple[str, str]]:
-    counts = [f"{tally.as_declared:,} of {tally.looked_at:,}" if tally.looked_at else "" for tally in tallies]
-    widest = max(map(len, counts), default=0)
-    for tally, count in zip(tallies, counts, strict=True):
-        if count:
-            yield tally.aspect, f"{count.rjust(widest)} as declared"
-        if tally.not_checked or not count:
-            why = f": {tally.why_not}" if tally.why_not else ""
-            yield "" if count else tally.aspect, f"{_number(tally.not_checked)}not checked{why}"
-
-
-def _number(count: int) -> str:
-    return f"{count:,} " if count else ""
+def _process(each: ProcessReport) -> tuple[str, ...]:
+    checked = opened = ""
+    if each.checks:
+        looked = sum(tally.looked_at for tally in each.checks.tallies)
+        checked = f"{sum(tally.as_declared for tally in each.checks.tallies):,} of {looked:,}"
+    if each.left:
+        opened = f"{sum(each.left.ledger_after.values()):,}"
+    return each.name, str(each.pid), each.lost or each.outcome, checked, opened
 
 
 def _failure(failure: Failure) -> list[RenderableType]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memtopo.units import rounded
 
 if TYPE_CHECKING:
-    from memtopo.report import MachineLine, Report
+    from memtopo.report import MachineLine, ProcessPlan, Report
 
 SHORT_NAME = 8
 
@@ -26,6 +26,11 @@ def subjects(first: str, last: str) -> str:
     stem, _, number = last.rpartition(".")
     shares_stem = stem and first.rpartition(".")[0] == stem
     return f"{first} … {number if shares_stem and len(stem) > SHORT_NAME else last}"
+
+
+def processes(plan: ProcessPlan) -> str:
+    """The processes that a plan is of: `reader.0 … reader.3, each`."""
+    return f"{subjects(plan.first, plan.last)}, each" if plan.count > 1 else plan.first
 
 
 def size(amount: int) -> str:
@@ -47,6 +52,14 @@ def duration(seconds: float) -> str:
             return f"{seconds / scale:.3g} {unit}"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes:,} min {rest} s"
+
+
+def age(seconds: float) -> str:
+    """A time that somebody waits for or has waited, in its largest unit: `5 s`, `20 min`, `3 h`, `12 d`."""
+    for unit, scale, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172800)):
+        if seconds < most:
+            return f"{max(int(seconds), 0) // scale} {unit}"
+    return f"{int(seconds) // 86400:,} d"
 
 
 def devices(names: Iterable[str]) -> str:

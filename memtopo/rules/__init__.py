@@ -18,12 +18,18 @@ RULES = (
     granting.reaches,
     capability.handle_types,
     capability.properties,
-    memory.fits,
     unused.chunks,
     unused.ranges,
 )
+"""What each process must hold to by itself."""
 
 
 def judge(geometry: Geometry, machine: Machine) -> list[Diagnostic]:
-    """Every fault of how entries fit together and fit the machine."""
-    return [fault for rule in RULES for fault in complaints.first(rule(geometry, machine))]
+    """Every fault of how entries fit together and fit the machine; the processes of a counted one share theirs."""
+    members = list({id(member): member for member in geometry.members.values()}.values())
+    found = [
+        fault
+        for rule in RULES
+        for fault in dict.fromkeys(fault for member in members for fault in complaints.first(rule(member, machine)))
+    ]
+    return [*found, *complaints.first(memory.fits(geometry, machine))]

@@ -16,7 +16,7 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT404. A handle type that a trial refused will be refused again; a yes of an attribute is no proof (fact 4)."""
     for run in geometry.chunks.values():
         for place in run.places:
-            if fault := _handles(run, place, machine):
+            if fault := _handles(run, place, machine) or _received(run, place, machine):
                 yield fault
                 break
 
@@ -24,6 +24,8 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT405. The device can map memory at all, and knows the properties asked for."""
     for run in geometry.chunks.values():
+        if run.origin and run.origin.siblings:
+            continue
         for place in run.places:
             if fault := _vmm(run, place, machine) or _asked(run, place, machine):
                 yield fault
@@ -33,14 +35,23 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def _handles(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | None:
     words = run.handles.words
     path = (*run.path, "handles")
-    if words and place.kind is LocationKind.HOST:
-        told = f"chunk {run.name!r}: memory of 'host' takes no handle types"
-        return Diagnostic("MT404", told, path, help="name a NUMA node: location: host:0")
+    received = run.origin is not None and not run.origin.siblings
+    if (words or received) and place.kind is LocationKind.HOST:
+        told = f"{_kind(run)} {run.name!r}: memory of 'host' takes no handle types"
+        where = (*run.path, "location") if received else path
+        return Diagnostic("MT404", told, where, help="name a NUMA node: location: host:0")
     for word in (*words, *(["fd+fabric"] if HandleType.FD | HandleType.FABRIC in run.handles else [])):
         trial = machine.trial(place, word)
         if trial.refused or (word in _WINDOWS and not trial.works):
             return _told("MT404", run, f"handle type {word!r}", place, trial, path)
     return None
+
+
+def _received(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | None:
+    """An import from outside of this file; of a sibling's, the chunk itself is judged where it is created."""
+    if not run.origin or run.origin.siblings or not (trial := machine.trial(place, run.origin.via)).refused:
+        return None
+    return _told("MT404", run, f"handle type {run.origin.via!r}", place, trial, (*run.path, "via"))
 
 
 def _vmm(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | None:
@@ -68,13 +79,17 @@ def _asked(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | Non
 
 
 def _told(code: str, run: ChunkRun, what: str, place: Location, trial: Trial, path: Path) -> Diagnostic:
-    told = f"chunk {run.name!r}: {what} does not work on {place} of this machine"
+    told = f"{_kind(run)} {run.name!r}: {what} does not work on {place} of this machine"
     help = None
     if "fabric" in what:
         help = "fabric handles need an IMEX channel (/dev/nvidia-caps-imex-channels) in this machine or container"
     if "win32" in what:
         help = "they are for Windows; on Linux, use fd"
     return Diagnostic(code, told, path, notes=(_reason(what, trial),), help=help)
+
+
+def _kind(run: ChunkRun) -> str:
+    return "import" if run.origin else "chunk"
 
 
 def _reason(what: str, trial: Trial) -> str:

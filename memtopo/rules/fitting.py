@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memtopo.diagnostics import Diagnostic, Label
-from memtopo.geometry import Geometry, Placement, RangeRun
+from memtopo.geometry import ChunkRun, Geometry, Placement, RangeRun
 from memtopo.machine import Machine
 from memtopo.units import exact, rounded
 
@@ -37,9 +37,10 @@ def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT310. Address space is bounded even where memory is not needed for it (fact 9); no chunk can be larger."""
     del machine
-    for chunk in geometry.chunks.values():
+    for chunk in [*geometry.created, *geometry.received]:
         if chunk.size >= ADDRESS_SPACE:
-            told = f"chunk {chunk.name!r}: {rounded(chunk.size)} do not fit into {rounded(ADDRESS_SPACE)} of addresses"
+            kind = "import" if chunk.origin else "chunk" if isinstance(chunk, ChunkRun) else "buffer"
+            told = f"{kind} {chunk.name!r}: {rounded(chunk.size)} do not fit into {rounded(ADDRESS_SPACE)} of addresses"
             yield Diagnostic("MT310", told, (*chunk.path, "size"))
     total = 0
     for run in geometry.ranges.values():
@@ -105,5 +106,5 @@ def _names(placement: Placement) -> str:
 
 
 def _order(placement: Placement) -> tuple[str, int, int]:
-    _, key, index = placement.path
+    *_, key, index = placement.path
     return str(key), int(index), placement.first

@@ -1,45 +1,66 @@
-"""The chunks fit into the memory of their devices."""
+"""The chunks and buffers fit into the memory of their devices, and so do the contexts of all processes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from memtopo.diagnostics import Diagnostic, Label
-from memtopo.driver.types import LocationKind
-from memtopo.geometry import ChunkRun, Geometry
+from memtopo.diagnostics import Diagnostic, Label, Path
+from memtopo.driver.types import gpu
+from memtopo.geometry import Geometry
 from memtopo.machine import CONTEXT_BYTES, Machine
 from memtopo.units import GiB, rounded
 
 
 def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT402. The sum of the chunks on each GPU, and its context, against its memory: of a live one, what is free."""
-    taken = _shares(geometry)
+    """MT402. What all processes create on each GPU, and their contexts, against its memory: of a live one, the free."""
+    members = [(member, member.gpus) for member in geometry.members.values()]
     for ordinal, device in enumerate(machine.devices):
-        shares = taken.get(ordinal, [])
-        total = sum(size for size, _ in shares)
-        room = device.room - CONTEXT_BYTES
-        if not shares or total <= room:
-            continue
-        largest, *others = sorted(shares, key=lambda share: -share[0])
-        has = f"{_tenths(device.room)}{' free' if device.free_bytes is not None else ''}"
-        over = _over(total - room)
-        told = f"the layout needs {_tenths(total)} on gpu{ordinal}, which has {has}: {over} too much"
-        labels = tuple(Label(f"{rounded(size)} of it here", (*run.path, "size")) for size, run in others[:3])
-        notes = (
-            f"{largest[1].name!r} takes {rounded(largest[0])} of it",
-            f"a context takes about {rounded(CONTEXT_BYTES)} of the GPU's memory besides",
-        )
-        yield Diagnostic("MT402", told, (*largest[1].path, "size"), labels=labels, notes=notes)
+        shares = _summed(share for member, _ in members for share in _shares(member, ordinal))
+        contexts = sum(ordinal in gpus for _, gpus in members)
+        total = sum(share.size for share in shares)
+        over = total + contexts * CONTEXT_BYTES - device.room
+        if over > 0 and (shares or len(members) > 1):
+            has = f"{_tenths(device.room)}{' free' if device.free_bytes is not None else ''}"
+            yield _too_much(shares, contexts, f"gpu{ordinal}, which has {has}: {_over(over)} too much")
 
 
-def _shares(geometry: Geometry) -> dict[int, list[tuple[int, ChunkRun]]]:
-    """What each run takes of each GPU, in bytes."""
-    found: dict[int, list[tuple[int, ChunkRun]]] = {}
-    for run in geometry.chunks.values():
-        for place, count in run.shares().items():
-            if place.kind is LocationKind.GPU:
-                found.setdefault(place.id, []).append((count * run.size, run))
-    return found
+class _Share(NamedTuple):
+    """What one entry takes of one GPU, in bytes."""
+
+    name: str
+    path: Path
+    size: int
+
+
+def _too_much(shares: list[_Share], contexts: int, of: str) -> Diagnostic:
+    """What there is not enough of a GPU for."""
+    each = "a context takes" if contexts == 1 else f"the contexts of {contexts} processes take"
+    taken = f"{each} about {rounded(contexts * CONTEXT_BYTES)}"
+    if not shares:
+        return Diagnostic("MT402", f"{taken} on {of}", ("processes",), "key", help="count fewer processes")
+    largest, *others = shares
+    total = sum(share.size for share in shares)
+    labels = tuple(Label(f"{rounded(share.size)} of it here", (*share.path, "size")) for share in others[:3])
+    notes = (f"{largest.name!r} takes {rounded(largest.size)} of it", f"{taken} of the GPU's memory besides")
+    told = f"the layout needs {_tenths(total)} on {of}"
+    return Diagnostic("MT402", told, (*largest.path, "size"), labels=labels, notes=notes)
+
+
+def _summed(shares: Iterable[_Share]) -> list[_Share]:
+    """One share for each entry, the largest first: the processes of a counted one have theirs in common."""
+    merged: dict[Path, _Share] = {}
+    for share in shares:
+        before = merged.get(share.path)
+        merged[share.path] = share._replace(size=share.size + before.size) if before else share
+    return sorted(merged.values(), key=lambda share: -share.size)
+
+
+def _shares(geometry: Geometry, ordinal: int) -> Iterator[_Share]:
+    """What one process creates on a GPU; what it imports is another's."""
+    for run in geometry.created:
+        if count := run.shares().get(gpu(ordinal)):
+            yield _Share(run.name, run.path, count * run.size)
 
 
 def _tenths(amount: int) -> str:

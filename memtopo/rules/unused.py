@@ -11,18 +11,24 @@ from memtopo.machine import Machine
 
 
 def chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT501. A chunk that is mapped nowhere takes memory for nothing."""
+    """MT501. A chunk that is neither mapped nor exported takes memory for nothing."""
     del machine
-    if _unsure(geometry, "map") or _unsure(geometry, "ranges"):
+    if any(_unsure(geometry, section) for section in ("map", "ranges", "exports")):
         return
-    mapped = _mapped(geometry)
+    used = _mapped(geometry)
+    for export in geometry.exports.values():
+        if export.kind == "chunk":
+            used.setdefault(export.run.name, []).append((export.first, export.first + export.count))
     for name, run in geometry.chunks.items():
-        unused = run.count - _covered(mapped.get(name, []))
+        unused = run.count - _covered(used.get(name, []))
+        what = "import" if run.origin else "chunk"
         if unused == run.count:
-            yield Diagnostic("MT501", f"chunk {name!r} is mapped nowhere", run.path, "key")
+            yield Diagnostic("MT501", f"{what} {name!r} is mapped nowhere", run.path, "key")
         elif unused:
-            told = f"{unused:,} of the {run.count:,} chunks {name!r} are mapped nowhere"
-            yield Diagnostic("MT501", told, run.path, "key", help="map them too, or count fewer")
+            kind = "imported chunks" if run.origin else "chunks"
+            told = f"{unused:,} of the {run.count:,} {kind} {name!r} are mapped nowhere"
+            help = None if run.origin else "map them too, or count fewer"
+            yield Diagnostic("MT501", told, run.path, "key", help=help)
 
 
 def ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

@@ -50,6 +50,11 @@ class Document:
             return None
         return self.lines.span(*self.places.find(path, at, self.root))
 
+    def place(self, path: Path) -> str | None:
+        """How a path reads as `file:line:column`, by its key."""
+        span = self.span(path, "key") if path else None
+        return f"{self.name}:{span.line}:{span.column}" if span else None
+
     def line(self, number: int) -> str:
         """The text of a line, counted from 1, as it was read: whoever shows it escapes it."""
         return self.lines.line(number)

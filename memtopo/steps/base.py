@@ -9,7 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from memtopo.diagnostics import Path
 from memtopo.driver.protocol import Driver
-from memtopo.layout import Layout
+from memtopo.layout import Deliveries, Layout
 from memtopo.report import Finding
 
 
@@ -19,6 +19,8 @@ class Phase(StrEnum):
     OPEN = "open"
     RESERVE = "reserve"
     CREATE = "create"
+    EXPORT = "export"
+    IMPORT = "import"
     MAP = "map"
     GRANT = "grant"
     SETTLE = "settle"
@@ -32,6 +34,19 @@ class Reading(NamedTuple):
     bytes_each: int = 0
     like: Hashable = None
     note: str = ""
+
+
+class Ask(NamedTuple):
+    """One handle to ask for: whose, of which of its exports, which of that export's, and how the spec writes it."""
+
+    holder: str
+    export: str
+    number: int
+    text: str
+
+    def taken(self, deliveries: Deliveries) -> int | bytes:
+        """The handle. Raises `MemtopoError`."""
+        return deliveries.take(self.holder, self.export, self.number)
 
 
 @dataclass(frozen=True, slots=True)

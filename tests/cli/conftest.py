@@ -11,6 +11,9 @@ import pytest
 
 from memtopo.cli.app import run
 from tests.cli.running import Said, checked, environment
+from tests.exchange.conftest import runtime, start
+
+__all__ = ["here", "runtime", "start"]
 
 
 class Here:

@@ -42,7 +42,9 @@ class Said:
 def environment(**more: str) -> dict[str, str]:
     """The environment that a test begins with: nothing in it that speaks to memtopo but what is given."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
-    return kept | {"PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"} | more
+    # What the tests themselves were started with may be where memtopo's dependencies are.
+    found = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return kept | {"PYTHONPATH": found, "LANG": "C.UTF-8"} | more
 
 
 def memtopo(*arguments: str | Path, **variables: str) -> Said:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from uuid import UUID
 
 import pytest
 
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Properties, gpu
+from tests.contract.other import Other
 
 
 @pytest.fixture
@@ -40,6 +42,44 @@ def driver(bare: Driver) -> Iterator[Ledger]:
     assert ledger.device_get_count() > 0
     yield ledger
     assert ledger.empty, ledger.counts()
+
+
+@pytest.fixture
+def start(on_hardware: bool, driver: Ledger) -> Iterator[Callable[..., Other]]:
+    """Starts another process with a driver of the same kind, which sees these of the GPUs, in this order, or all.
+
+    It must leave nothing open either.
+    """
+    started: list[Other] = []
+
+    def begin(*visible: int) -> Other:
+        uuids = [f"GPU-{UUID(bytes=driver.device_get_uuid(device))}" for device in visible]
+        started.append(
+            Other(None, ",".join(uuids) or None) if on_hardware else Other(_machine(driver.device_get_count(), uuids))
+        )
+        return started[-1]
+
+    try:
+        yield begin
+        for other in started:
+            other.end()
+    finally:
+        for other in started:
+            other.give_up()
+
+
+def _machine(gpus: int, uuids: list[str]) -> str:
+    """The machine of `bare` as JSON, or one of so many GPUs with these identities."""
+    from memtopo.machine import dump
+    from tests.machines import identified, invented
+
+    return dump(identified(uuids) if uuids else invented(gpus))
+
+
+@pytest.fixture
+def other(start: Callable[..., Other]) -> Other:
+    """One other process, which sees every GPU."""
+    return start()
 
 
 @pytest.fixture

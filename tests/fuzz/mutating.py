@@ -12,7 +12,8 @@ TOKENS = [
     b": ", b"- ", b"? ", b"{", b"}", b"[", b"]", b",", b"&a ", b"*a", b"!!int ", b"|", b">", b"'", b'"', b"%", b"#",
     b"\n", b"\r", b"\t", b"\0", b"\x1b", b"\xff", b"\xc3", b"\xef\xbb\xbf", b"\xe2\x80\xae", b"\xc2\x85", b"\\",
     b"---\n", b"...\n", b"<<: ", b"<<<<<<< ", b"2MiB", b"0", b"-1", b"1e9", b"999999999999", b"granules", b"count: ",
-    b"size: ", b"gpu0", b"host:0", b"kv", b".0:2", b".9", b"  ",
+    b"size: ", b"gpu0", b"host:0", b"kv", b".0:2", b".9", b"  ", b"processes:\n", b"exports: ", b"imports: ", b"from: ",
+    b"via: ipc", b"server.out", b"count: 127", b"visible: ",
 ]  # fmt: skip
 
 

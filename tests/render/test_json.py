@@ -58,7 +58,8 @@ def test_a_plan() -> None:
   "teardown_calls": 8,
   "notes": [],
   "warnings": [],
-  "picture": null
+  "picture": null,
+  "processes": []
 }
 """
     )

@@ -10,8 +10,26 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from memtopo.driver.cuda.structs import access_descriptors, allocation_prop, mem_location, properties_of
-from memtopo.driver.types import Attribute, DriverError, Grant, Location, PeerAttribute, Properties
+from memtopo.driver.cuda.structs import (
+    SHARED_BYTES,
+    access_descriptors,
+    allocation_prop,
+    ipc_event_handle,
+    ipc_mem_handle,
+    mem_location,
+    properties_of,
+    shared_bytes,
+)
+from memtopo.driver.types import (
+    Attribute,
+    DriverError,
+    EventFlags,
+    Grant,
+    HandleType,
+    Location,
+    PeerAttribute,
+    Properties,
+)
 from memtopo.errors import Unavailable
 
 _TEXT = 256
@@ -42,6 +60,13 @@ def _named(kind: Callable[[int], object], number: int, function: Callable[..., o
         return kind(int(number))
     except ValueError as error:
         raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", f"cuda-bindings: {error}") from error
+
+
+def _sized(data: object, function: Callable[..., object]) -> bytes:
+    """The bytes of a shared handle. The bindings would hand the driver fewer, or a number as a pointer."""
+    if not isinstance(data, bytes) or len(data) != SHARED_BYTES:
+        raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", f"a shared handle has {SHARED_BYTES} bytes")
+    return data
 
 
 class CudaDriver:
@@ -138,6 +163,67 @@ class CudaDriver:
     def mem_get_address_range(self, address: int) -> tuple[int, int]:
         _, base, size = call(cuda.cuMemGetAddressRange, address)
         return int(base), int(size)
+
+    def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:
+        function = cuda.cuMemExportToShareableHandle
+        shared = call(function, handle, _named(cuda.CUmemAllocationHandleType, kind, function), flags)[1]
+        return shared_bytes(shared) if kind == HandleType.FABRIC else int(shared)
+
+    def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
+        function = cuda.cuMemImportFromShareableHandle
+        named = _named(cuda.CUmemAllocationHandleType, kind, function)
+        if kind == HandleType.FABRIC:
+            return int(call(function, bytearray(_sized(shared, function)), named)[1])  # bytes are refused (fact 48)
+        if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
+            raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", "that is no file descriptor")
+        return int(call(function, shared, named)[1])
+
+    def mem_alloc(self, size: int) -> int:
+        return int(call(cuda.cuMemAlloc, size)[1])
+
+    def mem_free(self, address: int) -> None:
+        call(cuda.cuMemFree, address)
+
+    def ipc_get_mem_handle(self, address: int) -> bytes:
+        return shared_bytes(call(cuda.cuIpcGetMemHandle, address)[1])
+
+    def ipc_open_mem_handle(self, handle: bytes, flags: int = 1) -> int:
+        function = cuda.cuIpcOpenMemHandle
+        return int(call(function, ipc_mem_handle(_sized(handle, function)), flags)[1])
+
+    def ipc_close_mem_handle(self, address: int) -> None:
+        call(cuda.cuIpcCloseMemHandle, address)
+
+    def event_create(self, flags: EventFlags) -> int:
+        return int(call(cuda.cuEventCreate, int(flags))[1])
+
+    def event_destroy(self, event: int) -> None:
+        call(cuda.cuEventDestroy, event)
+
+    def event_record(self, event: int, stream: int = 0) -> None:
+        call(cuda.cuEventRecord, event, stream)
+
+    def event_query(self, event: int) -> bool:
+        try:
+            call(cuda.cuEventQuery, event)
+        except DriverError as error:
+            if error.name != "CUDA_ERROR_NOT_READY":
+                raise
+            return False
+        return True
+
+    def event_synchronize(self, event: int) -> None:
+        call(cuda.cuEventSynchronize, event)
+
+    def ipc_get_event_handle(self, event: int) -> bytes:
+        return shared_bytes(call(cuda.cuIpcGetEventHandle, event)[1])
+
+    def ipc_open_event_handle(self, handle: bytes) -> int:
+        function = cuda.cuIpcOpenEventHandle
+        return int(call(function, ipc_event_handle(_sized(handle, function)))[1])
+
+    def stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
+        call(cuda.cuStreamWaitEvent, stream, event, flags)
 
     def memset_d8(self, address: int, value: int, count: int) -> None:
         call(cuda.cuMemsetD8, address, value, count)

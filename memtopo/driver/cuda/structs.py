@@ -22,6 +22,8 @@ _LOCATION = Struct("=ii")
 _ACCESS = Struct("=iii")
 
 _COMPRESSION_GENERIC = 1
+SHARED_BYTES = 64
+"""The size of every handle that is handed to another process as bytes."""
 
 
 class Record(Protocol):
@@ -52,6 +54,21 @@ def access_descriptors(grants: tuple[Grant, ...]) -> list[Record]:
 def mem_location(location: Location) -> Record:
     """A `CUmemLocation`, made once for equal locations; nobody writes to it again."""
     return _filled(driver.CUmemLocation(), _LOCATION.pack(*location))
+
+
+def ipc_mem_handle(data: bytes) -> Record:
+    """A `CUipcMemHandle` of 64 bytes."""
+    return _filled(driver.CUipcMemHandle(), data)
+
+
+def ipc_event_handle(data: bytes) -> Record:
+    """A `CUipcEventHandle` of 64 bytes."""
+    return _filled(driver.CUipcEventHandle(), data)
+
+
+def shared_bytes(handle: Record) -> bytes:
+    """The 64 bytes of a `CUipcMemHandle`, a `CUipcEventHandle` or a `CUmemFabricHandle`."""
+    return ctypes.string_at(handle.getPtr(), SHARED_BYTES)
 
 
 def properties_of(prop: Record) -> Properties:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from memtopo.driver.sim.allocations import Allocation, Allocations
 from memtopo.driver.sim.mappings import Mapping, Mappings
 from memtopo.driver.sim.refusal import Refused, invalid, unsupported
 from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
@@ -11,10 +12,10 @@ HOST = Location(LocationKind.HOST)
 
 
 class AccessRules:
-    """Sets, reads and enforces the access of mappings."""
+    """Sets, reads and enforces the access of mappings, and keeps allocations to their devices."""
 
-    def __init__(self, machine: Machine, mappings: Mappings) -> None:
-        self._machine, self._mappings = machine, mappings
+    def __init__(self, machine: Machine, mappings: Mappings, allocations: Allocations) -> None:
+        self._machine, self._mappings, self._allocations = machine, mappings, allocations
 
     def grant(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
         """Grant access to whole mappings without a hole; of two grants for one location the last wins (fact 20)."""
@@ -29,9 +30,11 @@ class AccessRules:
             mapping.access.update(granted)
 
     def granted(self, address: int, location: Location) -> int:
-        """The access of one location at an address (facts 22, 42)."""
+        """The access of one location at an address (facts 22, 42); none is told of an allocation (fact 45)."""
         if not self._is_known(location):
             raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
+        if self._allocations.find(address):
+            return 0
         mapping = self._mappings.around(address)
         own = mapping.access.get(_user(location), 0)
         if own or location.kind != LocationKind.HOST or mapping.chunk.properties.location.kind == LocationKind.GPU:
@@ -39,14 +42,25 @@ class AccessRules:
         return max(mapping.access.values(), default=0)
 
     def range_seen(self, address: int, device: int) -> tuple[int, int]:
-        """Base and size of the mapping around an address, for a device with access to it; others are told of none."""
+        """Base and size of what is around an address, for a device with access to it; others are told of none."""
+        allocation = self._allocations.find(address)
+        if allocation and device in allocation.users:
+            return allocation.start, allocation.size
         mapping = self._mappings.find(address)
         if mapping is None or not mapping.access.get(gpu(device)):
             raise Refused("CUDA_ERROR_NOT_FOUND", f"{gpu(device)} has no access to anything there")
         return mapping.start, mapping.end - mapping.start
 
-    def reach(self, address: int, count: int, device: int, wanted: Access, *, copying: bool) -> list[Mapping]:
-        """The mappings that `count` bytes cross, all of which a device may read or write so (facts 23, 40)."""
+    def reach(
+        self, address: int, count: int, device: int, wanted: Access, *, copying: bool
+    ) -> list[Mapping] | list[Allocation]:
+        """The mappings, or the one allocation, that `count` bytes cross, all of which a device may use so.
+
+        Facts 23 and 40 tell what that takes.
+        """
+        if allocation := self._allocations.find(address):
+            _check_use(allocation, address + count, device)
+            return [allocation]
         found, at, user = [], address, gpu(device)
         while at < address + count:
             mapping = self._mappings.around(at)
@@ -77,7 +91,8 @@ class AccessRules:
 
     def _check_peers(self, device: int, owners: set[Location]) -> None:
         # Never seen on hardware: every pair of GPUs that was measured could access each other.
-        for owner in owners:
+        # A GPU that this process does not have is no exception (fact 43).
+        for owner in owners & self._machine.locations.keys():
             if owner.kind == LocationKind.GPU and not self._machine.can_access(device, owner.id):
                 raise unsupported(f"gpu{device} cannot access the memory of {owner}")
 
@@ -85,6 +100,14 @@ class AccessRules:
 def _user(location: Location) -> Location:
     """Whose access a location's is: the host and its NUMA nodes have one in common."""
     return location if location.kind == LocationKind.GPU else HOST
+
+
+def _check_use(allocation: Allocation, end: int, device: int) -> None:
+    # Neither was ever tried on hardware.
+    if device not in allocation.users:
+        raise invalid(f"{gpu(device)} has no access to the allocation")
+    if end > allocation.end:
+        raise invalid("the bytes run past the end of the allocation")
 
 
 def _check_host_copy(device: int, host: int, wanted: Access) -> None:

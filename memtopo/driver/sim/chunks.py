@@ -16,7 +16,10 @@ FIRST_HANDLE = 0x3E00_0000
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Physical memory; lives as long as a handle reference or a mapping does."""
+    """Physical memory; lives here as long as a handle reference or a mapping does.
+
+    An imported one is another process's too, and takes none of this one's memory.
+    """
 
     handle: int
     size: int
@@ -25,6 +28,7 @@ class Chunk:
     physical: Physical
     references: int = 1
     mappings: int = 0
+    imported: bool = False
 
 
 class Chunks:
@@ -39,10 +43,12 @@ class Chunks:
         """Create a chunk with one reference (fact 3)."""
         created = self._creation.check(size, properties, flags)
         self._budget.take(created.location, size)
-        handle = next(self._numbers)
         granule = self._creation.granularity(properties)
-        self._open[handle] = Chunk(handle, size, granule, created, self._arena.take(size))
-        return handle
+        return self._opened(Chunk(next(self._numbers), size, granule, created, self._arena.take(size)))
+
+    def adopt(self, properties: Properties, granule: int, physical: Physical) -> int:
+        """A handle with one reference to another process's chunk, however often it is here already (fact 27)."""
+        return self._opened(Chunk(next(self._numbers), physical.size, granule, properties, physical, imported=True))
 
     def get(self, handle: int) -> Chunk:
         """The chunk behind a handle that still has a reference."""
@@ -70,7 +76,12 @@ class Chunks:
         chunk.mappings -= 1
         self._settle(chunk)
 
+    def _opened(self, chunk: Chunk) -> int:
+        self._open[chunk.handle] = chunk
+        return chunk.handle
+
     def _settle(self, chunk: Chunk) -> None:
         if not chunk.references and not chunk.mappings:
-            self._budget.give(chunk.properties.location, chunk.size)
+            if not chunk.imported:
+                self._budget.give(chunk.properties.location, chunk.size)
             self._arena.give(chunk.physical)

@@ -44,6 +44,6 @@ class Contents:
     ) -> Iterator[tuple[Physical, int, int]]:
         """The physical memory behind addresses, as (memory, offset in it, bytes), once access is checked throughout."""
         end = address + count
-        for mapping in self._access.reach(address, count, device, wanted, copying=copying):
-            low, high = max(address, mapping.start), min(end, mapping.end)
-            yield mapping.chunk.physical, low - mapping.start, high - low
+        for place in self._access.reach(address, count, device, wanted, copying=copying):
+            low, high = max(address, place.start), min(end, place.end)
+            yield place.physical, low - place.start, high - low

@@ -40,6 +40,14 @@ class Creation:
             created = self._checked[properties] = self._check_properties(properties)
         return created
 
+    def check_fabric(self) -> None:
+        """Refuse fabric handles on a machine on which they work nowhere."""
+        gpus = [place for place in self._machine.locations if place.kind == LocationKind.GPU]
+        if not any(self._machine.trial(place, "fabric").works for place in gpus):
+            for place in gpus:
+                self._check_trial(place, "fabric")
+            raise unsupported("there is no gpu")
+
     def _check_properties(self, properties: Properties) -> Properties:
         if properties.type != AllocationType.PINNED:
             raise invalid("only pinned memory can be created")

@@ -2,59 +2,53 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from functools import wraps
-from typing import Concatenate, ParamSpec, Self, TypeVar
+from typing import Self
 
 from memtopo.driver.names import call_name
 from memtopo.driver.sim.access import AccessRules
 from memtopo.driver.sim.addresses import Addresses
+from memtopo.driver.sim.allocations import Allocations
 from memtopo.driver.sim.arena import Arena
+from memtopo.driver.sim.blocks import Blocks
 from memtopo.driver.sim.budget import Budget
+from memtopo.driver.sim.calling import Callee, driver_call
 from memtopo.driver.sim.chunks import Chunks
 from memtopo.driver.sim.contents import Contents
 from memtopo.driver.sim.contexts import Contexts
 from memtopo.driver.sim.creation import Creation
 from memtopo.driver.sim.devices import Devices
+from memtopo.driver.sim.events import Events
+from memtopo.driver.sim.files import Files
+from memtopo.driver.sim.ipc import MemoryHandles
 from memtopo.driver.sim.mappings import Mappings
-from memtopo.driver.sim.refusal import Refused, invalid
-from memtopo.driver.types import Attribute, DriverError, Grant, Location, PeerAttribute, Properties, gpu
+from memtopo.driver.sim.refusal import invalid
+from memtopo.driver.sim.sharing import Sharing
+from memtopo.driver.types import (
+    Attribute,
+    DriverError,
+    EventFlags,
+    Grant,
+    HandleType,
+    Location,
+    PeerAttribute,
+    Properties,
+    gpu,
+)
 from memtopo.machine import Machine
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
-
-def _call(method: Callable[Concatenate[SimDriver, P], R]) -> Callable[Concatenate[SimDriver, P], R]:
-    """Make a method a driver call: one at a time, only between init and close, and refused under the driver's name."""
-    name = call_name(method.__name__)
-
-    @wraps(method)
-    def call(self: SimDriver, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self._lock:
-            if self._shut:
-                raise DriverError(name, *self._shut)
-            try:
-                return method(self, *args, **kwargs)
-            except Refused as refused:
-                raise DriverError(name, refused.name, refused.reason) from None
-
-    return call
-
-
-class SimDriver:
-    """A driver without a GPU: a machine's facts, every rule of `DRIVER_FACTS.md`, and memory that holds bytes.
+class SimDriver(Callee):
+    """A driver without a GPU: a machine's facts, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     It answers with the driver's error names and adds the reason. Close it to give its memory back.
     """
 
     def __init__(self, machine: Machine) -> None:
+        super().__init__()
         self.machine = machine
-        self._lock = threading.Lock()
-        self._shut: tuple[str, str] | None = ("CUDA_ERROR_NOT_INITIALIZED", "the driver is not initialised")
         self._closed: tuple[str, str] | None = None
-        self._arena = Arena()
+        self._files = Files()
+        self._arena = Arena(self._files)
         self._budget = Budget(machine)
         self._devices = Devices(machine)
         self._contexts = Contexts(self._budget)
@@ -62,13 +56,18 @@ class SimDriver:
         self._addresses = Addresses(self._creation.address_granule())
         self._chunks = Chunks(self._creation, self._budget, self._arena)
         self._mappings = Mappings(self._addresses, self._chunks)
-        self._access = AccessRules(machine, self._mappings)
+        self._allocations = Allocations(Blocks(self._budget), self._arena)
+        self._access = AccessRules(machine, self._mappings, self._allocations)
         self._contents = Contents(self._access)
+        self._sharing = Sharing(self._devices, self._creation, self._chunks, self._arena, self._files)
+        self._memory_handles = MemoryHandles(self._devices, self._allocations, self._arena, self._files)
+        self._events = Events(self._devices, self._files)
 
     def close(self) -> None:
         """Give all memory back to the system; every later call is refused. A second time does nothing."""
-        self._shut = self._closed = ("CUDA_ERROR_DEINITIALIZED", "the driver is closed")
+        self.shut = self._closed = ("CUDA_ERROR_DEINITIALIZED", "the driver is closed")
         self._arena.close()
+        self._files.close_all()
 
     def __enter__(self) -> Self:
         return self
@@ -76,143 +75,229 @@ class SimDriver:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def lend(self, address: int, *, writable: bool) -> tuple[int, int]:
+        """Descriptor of the bytes at an address, and where in its file the mapping or allocation around it begins.
+
+        For who maps them itself; no real driver tells this. Raises `DriverError` where nothing is there.
+        """
+        with self.lock:
+            found = self._mappings.find(address) or self._allocations.find(address)
+            if found is None:
+                raise DriverError("lend", "CUDA_ERROR_INVALID_VALUE", "nothing is there")
+            found.physical.touched |= writable  # so that a move copies it, and giving it back frees it
+            return found.physical.fd, found.physical.offset
+
     def resident_bytes(self) -> int:
         """How much of the system's memory is behind the simulated memory; what nobody touched does not count."""
-        return self._arena.resident()
+        return self._arena.resident() + self._files.resident()
+
+    def event_records(self, event: int) -> int:
+        """How often an open event was recorded, here and by all who share it: what no real driver tells."""
+        with self.lock:
+            return self._events.records(event)
 
     def init(self) -> None:
         """Allow all other calls."""
         if self._closed:
             raise DriverError(call_name("init"), *self._closed)
-        self._shut = None
+        self.shut = None
 
-    @_call
+    @driver_call
     def driver_get_version(self) -> int:
         return self._devices.version()
 
-    @_call
+    @driver_call
     def device_get_count(self) -> int:
         return self._devices.count()
 
-    @_call
+    @driver_call
     def device_get_name(self, device: int) -> str:
         return self._devices.get(device).name
 
-    @_call
+    @driver_call
     def device_get_uuid(self, device: int) -> bytes:
         return self._devices.uuid(device)
 
-    @_call
+    @driver_call
     def device_get_pci_bus_id(self, device: int) -> str:
         return self._devices.bus_id(device)
 
-    @_call
+    @driver_call
     def device_get_attribute(self, device: int, attribute: Attribute) -> int:
         return self._devices.attribute(device, attribute)
 
-    @_call
+    @driver_call
     def device_total_mem(self, device: int) -> int:
         return self._devices.get(device).memory_bytes
 
-    @_call
+    @driver_call
     def device_can_access_peer(self, device: int, peer: int) -> bool:
         return self._devices.can_access_peer(device, peer)
 
-    @_call
+    @driver_call
     def device_get_p2p_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
         return self._devices.peer_attribute(attribute, device, peer)
 
-    @_call
+    @driver_call
     def device_primary_ctx_retain(self, device: int) -> int:
         self._devices.get(device)
         return self._contexts.retain(device)
 
-    @_call
+    @driver_call
     def device_primary_ctx_release(self, device: int) -> None:
         self._devices.get(device)
         self._contexts.release(device)
+        if not self._contexts.active(device):
+            self._allocations.drop(device)
+            self._events.drop(device)
 
-    @_call
+    @driver_call
     def device_primary_ctx_get_state(self, device: int) -> bool:
         self._devices.get(device)
         return self._contexts.active(device)
 
-    @_call
+    @driver_call
     def ctx_push_current(self, context: int) -> None:
         self._contexts.push(context)
 
-    @_call
+    @driver_call
     def ctx_pop_current(self) -> int:
         return self._contexts.pop()
 
-    @_call
+    @driver_call
     def ctx_synchronize(self) -> None:
         self._contexts.current()
 
-    @_call
+    @driver_call
     def mem_get_info(self) -> tuple[int, int]:
         location = gpu(self._contexts.current())
         return self._budget.free(location), self._budget.total(location)
 
-    @_call
+    @driver_call
     def mem_get_allocation_granularity(self, properties: Properties, *, recommended: bool = False) -> int:
         return self._creation.granularity(properties, recommended=recommended)
 
-    @_call
+    @driver_call
     def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
         return self._addresses.reserve(size, alignment, address, flags)
 
-    @_call
+    @driver_call
     def mem_address_free(self, address: int, size: int) -> None:
         self._addresses.check_whole(address, size)
         if self._mappings.any_in(address, size):
             raise invalid("something is mapped inside")
         self._addresses.free(address, size)
 
-    @_call
+    @driver_call
     def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
         return self._chunks.create(size, properties, flags)
 
-    @_call
+    @driver_call
     def mem_release(self, handle: int) -> None:
         self._chunks.release(handle)
 
-    @_call
+    @driver_call
     def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
         self._mappings.map(address, size, handle, offset, flags)
 
-    @_call
+    @driver_call
     def mem_unmap(self, address: int, size: int) -> None:
         self._mappings.unmap(address, size)
 
-    @_call
+    @driver_call
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
         self._access.grant(address, size, grants)
 
-    @_call
+    @driver_call
     def mem_get_access(self, address: int, location: Location) -> int:
         return self._access.granted(address, location)
 
-    @_call
+    @driver_call
     def mem_retain_allocation_handle(self, address: int) -> int:
         return self._chunks.retain(self._mappings.around(address).chunk)
 
-    @_call
+    @driver_call
     def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
         return self._chunks.get(handle).properties
 
-    @_call
+    @driver_call
     def mem_get_address_range(self, address: int) -> tuple[int, int]:
         return self._access.range_seen(address, self._contexts.current())
 
-    @_call
+    @driver_call
+    def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:
+        return self._sharing.export(handle, kind, flags)
+
+    @driver_call
+    def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
+        return self._sharing.take(shared, kind)
+
+    @driver_call
+    def mem_alloc(self, size: int) -> int:
+        return self._allocations.take(self._contexts.current(), size)
+
+    @driver_call
+    def mem_free(self, address: int) -> None:
+        self._allocations.free(address)
+
+    @driver_call
+    def ipc_get_mem_handle(self, address: int) -> bytes:
+        self._contexts.current()
+        return self._memory_handles.get(address)
+
+    @driver_call
+    def ipc_open_mem_handle(self, handle: bytes, flags: int = 1) -> int:
+        return self._memory_handles.open(handle, flags, self._contexts.current())
+
+    @driver_call
+    def ipc_close_mem_handle(self, address: int) -> None:
+        self._contexts.current()
+        self._memory_handles.close(address)
+
+    @driver_call
+    def event_create(self, flags: EventFlags) -> int:
+        return self._events.create(flags, self._contexts.current())
+
+    @driver_call
+    def event_destroy(self, event: int) -> None:
+        self._events.destroy(event)
+
+    @driver_call
+    def event_record(self, event: int, stream: int = 0) -> None:
+        self._events.record(event, stream, self._contexts.current())
+
+    @driver_call
+    def event_query(self, event: int) -> bool:
+        self._events.get(event)
+        return True
+
+    @driver_call
+    def event_synchronize(self, event: int) -> None:
+        self._contexts.current()
+        self._events.get(event)
+
+    @driver_call
+    def ipc_get_event_handle(self, event: int) -> bytes:
+        self._contexts.current()
+        return self._events.share(event)
+
+    @driver_call
+    def ipc_open_event_handle(self, handle: bytes) -> int:
+        return self._events.open(handle, self._contexts.current())
+
+    @driver_call
+    def stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
+        self._contexts.current()
+        self._events.wait(event, stream, flags)
+
+    @driver_call
     def memset_d8(self, address: int, value: int, count: int) -> None:
         self._contents.fill(self._contexts.current(), address, value, count)
 
-    @_call
+    @driver_call
     def memcpy_htod(self, address: int, data: bytes) -> None:
         self._contents.write(self._contexts.current(), address, data)
 
-    @_call
+    @driver_call
     def memcpy_dtoh(self, address: int, count: int) -> bytes:
         return self._contents.read(self._contexts.current(), address, count)

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
 from memtopo.driver.sim.addresses import Addresses
+from memtopo.driver.sim.arena import Physical
 from memtopo.driver.sim.chunks import Chunk, Chunks
 from memtopo.driver.sim.refusal import invalid, unsupported
 from memtopo.driver.types import Location
@@ -19,6 +20,11 @@ class Mapping:
     end: int
     chunk: Chunk
     access: dict[Location, int] = field(default_factory=dict)
+
+    @property
+    def physical(self) -> Physical:
+        """The bytes that are seen there."""
+        return self.chunk.physical
 
 
 class Mappings:

@@ -1,0 +1,196 @@
+"""Importing from another process: memtopo beside the bare driver calls and the same messages.
+
+A process of its own holds 1,000 chunks of 2 MiB, a buffer and an event. Both importers connect to it, ask for the
+handles 64 at a time, import them all, and let go again: memtopo by its plan, its executor and its ledger; the other by
+a plain loop over sockets and cuda.bindings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from memtopo import planner, source
+from memtopo.attaching import Holders
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.protocol import Driver
+from memtopo.errors import Unavailable
+from memtopo.executor import Execution
+from memtopo.steps import Phase
+from memtopo.target import resolve
+from memtopo.validation import validate
+
+CHUNKS = 1000
+ROUNDS = 7
+ONE_BY_ONE = 200
+BATCH = 64
+HELD = f"""
+memtopo: 1
+name: bench
+chunks: {{page: {{location: gpu0, size: 2MiB, count: {CHUNKS}, handles: fd}}}}
+buffers: {{buffer: {{location: gpu0, size: 2MiB}}}}
+events: {{event: {{device: gpu0}}}}
+exports:
+  page: {{chunk: page, via: fd}}
+  buffer: {{buffer: buffer, via: ipc}}
+  event: {{event: event, via: ipc}}
+"""
+READER = f"""
+memtopo: 1
+name: reader
+imports: {{page: {{from: holder/page, location: gpu0, size: 2MiB, count: {CHUNKS}}}}}
+"""
+
+
+def main() -> None:
+    """Print both, in µs a handle, the ratio of the medians, and the latency of one handle by each transport."""
+    try:
+        local = resolve("local")
+    except Unavailable as error:
+        print(f"not run: {error.message}")
+        return
+    driver = local.open()
+    driver.ctx_push_current(driver.device_primary_ctx_retain(0))
+    geometry = validate(source.read_text(READER.encode(), "bench"), local.machine).geometry
+    assert geometry is not None
+    plan = planner.plan(geometry, local.machine)
+    gpus = [driver.device_get_uuid(0).hex()]
+    with _holder() as path:
+        pairs = [
+            (_plain(path, CHUNKS), _memtopo(plan, driver, lambda: Holders(geometry, gpus, {"holder": path})))
+            for _ in range(ROUNDS + 1)
+        ][1:]
+        latencies = {way: _latency(path, *how) for way, how in _WAYS.items()}
+    driver.ctx_pop_current()
+    driver.device_primary_ctx_release(0)
+    plain, ours = (statistics.median(times) * 1e6 / CHUNKS for times in zip(*pairs, strict=True))
+    ratio = statistics.median(mine / loop for loop, mine in pairs)
+    print(f"{local.machine.devices[0].name}, {CHUNKS:,} chunks of 2 MiB, connect, import and let go, {ROUNDS} rounds")
+    print(f"plain loop over sockets and cuda.bindings  {plain:6.1f} µs a handle")
+    print(f"memtopo                                    {ours:6.1f} µs a handle")
+    print(f"ratio, median of the pairs                 {ratio:6.3f}   (at most 1.25)")
+    for way, seconds in latencies.items():
+        print(f"one handle, asked for and imported, {way:12} {seconds * 1e6:6.0f} µs")
+
+
+@contextmanager
+def _holder() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as folder:
+        path, spec = str(Path(folder, "bench.sock")), Path(folder, "bench.yaml")
+        spec.write_text(HELD)
+        command = [sys.executable, "-m", "memtopo", "apply", str(spec), "--hold", "--socket", path]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr
+            for line in process.stderr:
+                if line.startswith("holding "):
+                    break
+            try:
+                yield path
+            finally:
+                process.terminate()
+
+
+def _memtopo(plan: planner.Plan, driver: Driver, deliveries: Callable[[], Holders]) -> float:
+    ledger = Ledger(driver)
+    execution = Execution(plan, ledger)
+    execution.layout.deliveries = deliveries()
+    start = time.perf_counter()
+    execution.build(Phase.IMPORT)
+    execution.layout.deliveries.settle()
+    teardown = execution.take_down()
+    took = time.perf_counter() - start
+    assert ledger.empty
+    assert not teardown.leaks
+    return took
+
+
+def _plain(path: str, count: int) -> float:
+    from cuda.bindings import driver as cuda
+
+    kind = cuda.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    start = time.perf_counter()
+    handles: list[Any] = []
+    with _connected(path) as sock:
+        _ask(sock, {"request": "offers", "first": 0})
+        while len(handles) < count:
+            wanted = min(BATCH, count - len(handles))
+            _, fds = _ask(sock, {"request": "handles", "export": "page", "first": len(handles), "count": wanted})
+            for fd in fds:
+                error, handle = cuda.cuMemImportFromShareableHandle(fd, kind)
+                assert not error
+                handles.append(handle)
+            for fd in fds:
+                os.close(fd)
+        for handle in handles:
+            (error,) = cuda.cuMemRelease(handle)
+            assert not error
+    return time.perf_counter() - start
+
+
+def _latency(path: str, export: str, use: Callable[[Any, list[int]], None]) -> float:
+    """The median of asking for one handle, importing it and letting it go, over a connection that stands."""
+    times = []
+    with _connected(path) as sock:
+        for _ in range(ONE_BY_ONE):
+            start = time.perf_counter()
+            use(*_ask(sock, {"request": "handles", "export": export, "first": 0, "count": 1}))
+            times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def _use_fd(_: Any, fds: list[int]) -> None:
+    from cuda.bindings import driver as cuda
+
+    kind = cuda.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+    error, handle = cuda.cuMemImportFromShareableHandle(fds[0], kind)
+    assert not error
+    os.close(fds[0])
+    cuda.cuMemRelease(handle)
+
+
+def _use_buffer(answer: Any, _: list[int]) -> None:
+    from memtopo.driver.cuda import CudaDriver
+
+    driver = CudaDriver()
+    driver.ipc_close_mem_handle(driver.ipc_open_mem_handle(_secret(answer)))
+
+
+def _use_event(answer: Any, _: list[int]) -> None:
+    from memtopo.driver.cuda import CudaDriver
+
+    driver = CudaDriver()
+    driver.event_destroy(driver.ipc_open_event_handle(_secret(answer)))
+
+
+_WAYS: dict[str, tuple[str, Callable[[Any, list[int]], None]]] = {
+    "fd": ("page", _use_fd), "ipc buffer": ("buffer", _use_buffer), "ipc event": ("event", _use_event),
+}  # fmt: skip
+
+
+def _secret(answer: Any) -> bytes:
+    import base64
+
+    return base64.b64decode(answer["handles"][0]["secret"])
+
+
+@contextmanager
+def _connected(path: str) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.connect(path)
+        yield sock
+
+
+def _ask(sock: socket.socket, request: dict[str, Any]) -> tuple[Any, list[int]]:
+    sock.send(json.dumps({"memtopo": 1, **request}).encode())
+    data, fds, _, _ = socket.recv_fds(sock, 1 << 16, 253, socket.MSG_CMSG_CLOEXEC)
+    return json.loads(data)["ok"], fds

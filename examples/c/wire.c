@@ -1,0 +1,178 @@
+#include "wire.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "json.h"
+
+enum { PATIENCE = 5 /* seconds for each answer */, MOST_NOTICES = 1000 };
+
+struct packet {
+    char text[LARGEST + 1];
+    int fds[MOST_FDS];
+    int count;
+};
+
+static void drop(struct packet *packet) {
+    for (int i = 0; i < packet->count; i++) close(packet->fds[i]);
+    packet->count = 0;
+}
+
+/* Where a layout of this name is served. */
+static bool socket_path(const char *layout, char *path, size_t room) {
+    struct stat found;
+    const char *run = getenv("XDG_RUNTIME_DIR"), *temporary = getenv("TMPDIR");
+    int length;
+    if (strchr(layout, '/'))
+        length = snprintf(path, room, "%s", layout);
+    else if (run && *run == '/' && !stat(run, &found) && S_ISDIR(found.st_mode))
+        length = snprintf(path, room, "%s/memtopo/%s.sock", run, layout);
+    else
+        length = snprintf(path, room, "%s/memtopo-%u/%s.sock", temporary && *temporary == '/' ? temporary : "/tmp",
+                          (unsigned)geteuid(), layout);
+    return length > 0 && (size_t)length < room;
+}
+
+/* A path may be longer than an address: the socket's file is opened, and reached by its descriptor. Its owner is
+ * looked at there, and no link is followed. */
+static int dial(int file) {
+    struct stat found;
+    if (fstat(file, &found) || !S_ISSOCK(found.st_mode) || found.st_uid != geteuid()) {
+        errno = EACCES;
+        return -1;
+    }
+    int sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (sock < 0) return -1;
+    struct timeval patience = {.tv_sec = PATIENCE};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d", file);
+    if (setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) ||
+        setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience) ||
+        connect(sock, (struct sockaddr *)&address, sizeof address)) {
+        const int why = errno;
+        close(sock);
+        errno = why;
+        return -1;
+    }
+    return sock;
+}
+
+int wire_connect(const char *layout) {
+    char path[4096];
+    if (!socket_path(layout, path, sizeof path)) return fprintf(stderr, "attach: the path is too long\n"), -1;
+    int file = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    int sock = file < 0 ? -1 : dial(file);
+    if (sock < 0) fprintf(stderr, "attach: nobody is reached at %s: %s\n", path, strerror(errno));
+    if (file >= 0) close(file);
+    struct ucred peer;
+    socklen_t length = sizeof peer;
+    if (sock >= 0 && (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &length) || peer.uid != geteuid())) {
+        fprintf(stderr, "attach: the holder at %s is another user's\n", path);
+        close(sock);
+        return -1;
+    }
+    return sock;
+}
+
+static void take_descriptors(struct msghdr *header, struct packet *packet) {
+    for (struct cmsghdr *each = CMSG_FIRSTHDR(header); each; each = CMSG_NXTHDR(header, each)) {
+        if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
+        packet->count = (int)((each->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        memcpy(packet->fds, CMSG_DATA(each), (size_t)packet->count * sizeof(int));
+    }
+}
+
+/* One whole packet of the protocol's version; what comes with a bad one is closed. */
+static bool receive(int sock, struct packet *packet) {
+    union {
+        struct cmsghdr aligned;
+        char room[CMSG_SPACE(MOST_FDS * sizeof(int))];
+    } control;
+    struct iovec part = {.iov_base = packet->text, .iov_len = LARGEST};
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    packet->count = 0;
+    const ssize_t length = recvmsg(sock, &header, MSG_CMSG_CLOEXEC);
+    if (length <= 0) {
+        fprintf(stderr, "attach: no answer: %s\n", length ? strerror(errno) : "the holder ended the connection");
+        return false;
+    }
+    take_descriptors(&header, packet);
+    packet->text[length] = 0;
+    uint64_t version = 0;
+    const bool whole = !(header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) && strlen(packet->text) == (size_t)length;
+    if (whole && json_complete(packet->text) && json_number(json_member(packet->text, "memtopo"), &version) &&
+        version == 1)
+        return true;
+    fprintf(stderr, "attach: the answer is no packet of version 1, or was cut off\n");
+    drop(packet);
+    return false;
+}
+
+/* Sends a request and gives what stands under "ok" in its answer; NULL where it was refused. */
+static const char *ask(int sock, const char *request, struct packet *packet) {
+    if (send(sock, request, strlen(request), MSG_NOSIGNAL) < 0) {
+        fprintf(stderr, "attach: the holder does not listen: %s\n", strerror(errno));
+        return NULL;
+    }
+    int notices = 0;
+    do {
+        if (!receive(sock, packet)) return NULL;
+    } while (json_member(packet->text, "notice") && ++notices < MOST_NOTICES); /* what it says unasked is no answer */
+    const char *ok = json_member(packet->text, "ok");
+    if (ok) return ok;
+    char message[1024] = "?";
+    json_text(json_member(json_member(packet->text, "error"), "message"), message, sizeof message);
+    fprintf(stderr, "attach: the holder refuses: %s\n", message);
+    drop(packet);
+    return NULL;
+}
+
+static bool read_offer(const char *told, struct offer *offer) {
+    *offer = (struct offer){0};
+    json_text(json_member(told, "gpu"), offer->gpu, sizeof offer->gpu); /* null, or several: it stays empty */
+    return json_text(json_member(told, "name"), offer->name, sizeof offer->name) &&
+           json_text(json_member(told, "kind"), offer->kind, sizeof offer->kind) &&
+           json_text(json_member(told, "via"), offer->via, sizeof offer->via) &&
+           json_number(json_member(told, "count"), &offer->count) &&
+           json_number(json_member(told, "size"), &offer->size);
+}
+
+bool wire_offer(int sock, const char *name, struct offer *offer) {
+    static struct packet packet;
+    for (uint64_t first = 0, total = 1; first < total;) {
+        char request[128];
+        snprintf(request, sizeof request, "{\"memtopo\":1,\"request\":\"offers\",\"first\":%" PRIu64 "}", first);
+        const char *ok = ask(sock, request, &packet);
+        if (!ok) return false;
+        drop(&packet);
+        const char *each = json_first(json_member(ok, "offers"));
+        if (!each || !json_number(json_member(ok, "total"), &total)) break;
+        for (; each; each = json_next(each), first++)
+            if (read_offer(each, offer) && !strcmp(offer->name, name)) return true;
+    }
+    fprintf(stderr, "attach: there is no export '%s'\n", name);
+    return false;
+}
+
+int wire_descriptor(int sock, const struct offer *offer, uint64_t index) {
+    static struct packet packet;
+    char request[MOST_NAME + 128];
+    snprintf(request, sizeof request,
+             "{\"memtopo\":1,\"request\":\"handles\",\"export\":\"%s\",\"first\":%" PRIu64 ",\"count\":1}", offer->name,
+             index);
+    if (!ask(sock, request, &packet)) return -1;
+    if (packet.count == 1) return packet.fds[0];
+    fprintf(stderr, "attach: %d descriptors came where one was asked for\n", packet.count);
+    drop(&packet);
+    return -1;
+}

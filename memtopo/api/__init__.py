@@ -1,0 +1,32 @@
+"""memtopo from within a program: plan a spec, build it here and use its memory, or attach to a held layout."""
+
+from __future__ import annotations
+
+from memtopo.api.applying import Applied, applied
+from memtopo.api.attaching import Attached, Attachment, attach
+from memtopo.api.errors import ApiError, InvalidSpec, NotApplied, Unsuitable, ViewOutlived
+from memtopo.api.events import Event
+from memtopo.api.live import Live
+from memtopo.api.loading import Loaded, load, plan
+from memtopo.api.views import GpuView, HostView, View
+
+__all__ = [
+    "ApiError",
+    "Applied",
+    "Attached",
+    "Attachment",
+    "Event",
+    "GpuView",
+    "HostView",
+    "InvalidSpec",
+    "Live",
+    "Loaded",
+    "NotApplied",
+    "Unsuitable",
+    "View",
+    "ViewOutlived",
+    "applied",
+    "attach",
+    "load",
+    "plan",
+]

@@ -1,0 +1,141 @@
+"""A layout that stands in this process, for whoever uses its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from memtopo.api.dtypes import dtype as known_dtype
+from memtopo.api.errors import Unsuitable
+from memtopo.api.events import Event
+from memtopo.api.lending import Lending
+from memtopo.api.memory import Found, Memory, unknown
+from memtopo.api.session import Session
+from memtopo.api.views import View
+from memtopo.api.wishes import Shape, Wish, extents
+from memtopo.layout import Reservation
+from memtopo.report import Checks, MachineLine, PlanSummary, Report
+
+
+class Live:
+    """What is there, by the labels of the spec: `kv`, or `page.3` of a counted entry.
+
+    Of the methods that give a view: `dtype` is a name such as `float16` or NumPy's or PyTorch's object for it, `offset`
+    and `size` are bytes, and one extent of `shape` may be -1. `device` is a name of the spec, `gpu0` or an ordinal, and
+    `host`; without one it is whichever may do most with the memory. They raise `Unsuitable` where something is not
+    there, has holes, or is out of the device's reach, and once the layout was taken down.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._memory = Memory(session.geometry)
+        self._lending = Lending(session, self._memory)
+        self.report: Report | None = None
+        """What happened, from building to taking down; None until that is over."""
+
+    @property
+    def name(self) -> str:
+        """The layout's name."""
+        return self._session.geometry.name
+
+    @property
+    def machine(self) -> MachineLine:
+        """The machine, in the words of a report."""
+        return self._session.machine
+
+    @property
+    def plan(self) -> PlanSummary:
+        """What was carried out, with what it takes of each location and the spec's warnings."""
+        return self._session.plan
+
+    @property
+    def ranges(self) -> Mapping[str, Reservation]:
+        """Address and size of each range."""
+        return MappingProxyType(self._session.layout.ranges)
+
+    @property
+    def buffers(self) -> Mapping[str, Reservation]:
+        """Address and size of each buffer."""
+        return MappingProxyType(self._session.layout.buffers)
+
+    def address(self, name: str) -> int:
+        """Where a range or a buffer begins, for the GPU; on a simulator, no address of this process."""
+        self._stands()
+        found = self.ranges.get(name) or self.buffers.get(name)
+        if found is None:
+            raise unknown("range or buffer", name, [*self.ranges, *self.buffers])
+        return found.address
+
+    def range(
+        self,
+        name: str,
+        dtype: object = "uint8",
+        shape: Shape = None,
+        offset: int = 0,
+        size: int | None = None,
+        device: str | int | None = None,
+    ) -> View:
+        """A range, or a part of it; it must be mapped throughout."""
+        wish = self._wish(dtype, shape, offset, size, device)
+        return self._view(f"range {name!r}", self._memory.range(name, wish), wish)
+
+    def chunk(
+        self,
+        name: str,
+        dtype: object = "uint8",
+        shape: Shape = None,
+        offset: int = 0,
+        size: int | None = None,
+        device: str | int | None = None,
+    ) -> View:
+        """A chunk, or a part of it, at one of the places where it is mapped."""
+        wish = self._wish(dtype, shape, offset, size, device)
+        return self._view(f"chunk {name!r}", self._memory.chunk(name, wish), wish)
+
+    def buffer(
+        self,
+        name: str,
+        dtype: object = "uint8",
+        shape: Shape = None,
+        offset: int = 0,
+        size: int | None = None,
+        device: str | int | None = None,
+    ) -> View:
+        """A buffer, or a part of it, for its own GPU."""
+        wish = self._wish(dtype, shape, offset, size, device)
+        return self._view(f"buffer {name!r}", self._memory.buffer(name, wish), wish)
+
+    def event(self, name: str) -> Event:
+        """An event, to be recorded, waited for and asked."""
+        self._stands()
+        devices = self._session.events
+        if name not in devices:
+            raise unknown("event", name, devices)
+        return Event(name, devices[name], self._session.driver, self._session.layout)
+
+    def check(self) -> Checks:
+        """Ask the driver about everything once more; queries only. Raises `StepFailed`."""
+        self._stands()
+        return self._session.run.look()
+
+    def end(self) -> tuple[Report, Iterable[str]]:
+        """Take everything down; the report, and the names of the views that are still in use."""
+        outlived = self._lending.outlived()
+        self.report = self._session.end()
+        self._lending.close(in_use=bool(outlived))
+        return self.report, outlived
+
+    def _wish(self, dtype: object, shape: Shape, offset: int, size: int | None, device: str | int | None) -> Wish:
+        self._stands()
+        return Wish(known_dtype(dtype), extents(shape), offset, size, device)
+
+    def _view(self, name: str, found: Found, wish: Wish) -> View:
+        return self._lending.view(name, found, wish)
+
+    def _stands(self) -> None:
+        if self._lending.closed:
+            raise Unsuitable(f"layout {self.name!r} was taken down, and with it all that is in it")
+
+    def __repr__(self) -> str:
+        state = "taken down" if self._lending.closed else "simulated" if self.machine.simulated else "live"
+        return f"<layout {self.name} on {self.machine.name}: {state}>"

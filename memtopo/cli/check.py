@@ -1,0 +1,28 @@
+"""`memtopo check`: let a holder look whether its layout is as declared."""
+
+from __future__ import annotations
+
+from memtopo.cli.holders import reached
+from memtopo.cli.options import AllowUid, AsJson, LayoutName, Socket
+from memtopo.exchange import Looked
+from memtopo.render import json, plain
+
+DIFFERENT = 1
+
+
+def command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
+    """Check a held layout, by queries only.
+
+    Nothing is written to its memory. 1 says that something is not as declared.
+    """
+    with reached(name, socket, allow_uid or ()) as client:
+        status = client.status()
+        checks = client.check()
+    found = Looked(status.name, checks.different == 0, checks)
+    if as_json:
+        plain.print_lines(json.dumps(json.marked("check", found)).splitlines())
+    else:
+        from memtopo.render import held, terminal  # rich is slow to import
+
+        terminal.show(held.checked(found))
+    return 0 if found.ok else DIFFERENT

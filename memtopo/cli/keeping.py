@@ -1,0 +1,102 @@
+"""What `memtopo apply --hold` does with a layout that was built and found as declared: it serves it until the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from memtopo.applying import Kept, Run
+from memtopo.errors import UsageError
+from memtopo.exchange import Claim, Importer, Shelf, claim, place
+from memtopo.hold import About, Held, hold
+from memtopo.processes import Coordinator, ProcessShelf
+from memtopo.render import plain
+from memtopo.report import MachineLine
+from memtopo.shelf import LiveShelf
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a layout is to be held: where, for how many seconds, for which other users, and how patiently it ends."""
+
+    socket: str | None
+    lasting: float | None
+    grace: float
+    allow_uids: tuple[int, ...]
+
+    @contextmanager
+    def keeper(self, name: str, spec: str | None, machine: MachineLine, stop: Callable[[], int]) -> Iterator[Keeper]:
+        """Take the layout's name before anything is built. Raises `ExchangeError` where another one has it."""
+        with claim(place(socket=self.socket) if self.socket else place(name)) as claimed:
+            yield Keeper(self, claimed, About(name, spec, machine), stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Keeper:
+    """Holds what was built; gives a line for the report about each thing that should be known."""
+
+    terms: Terms
+    claim: Claim
+    about: About
+    stop: Callable[[], int]
+
+    def keep(self, run: Run) -> Kept:
+        """Serve the exports of a layout in this process."""
+        execution = run.execution
+        shelf = LiveShelf(run.job.geometry.exports, execution.layout, execution.driver, run.look)
+        return Kept(self._hold(shelf, self.stop), self.claim.farewells)
+
+    def keep_all(self, coordinator: Coordinator) -> list[str]:
+        """Serve the exports of several processes, for as long as all of them live."""
+        return self._hold(ProcessShelf(coordinator), coordinator.watch)
+
+    def _hold(self, shelf: Shelf, stop: Callable[[], int]) -> list[str]:
+        held = hold(
+            shelf,
+            self.claim,
+            self.about,
+            stop=stop,
+            lasting=self.terms.lasting,
+            grace=self.terms.grace,
+            allow_uids=self.terms.allow_uids,
+            ready=self._say,
+        )
+        return list(_told(held))
+
+    def _say(self) -> None:
+        release = f"--socket {self.terms.socket}" if self.terms.socket else self.about.name
+        where = f"holding {self.about.name} at {self.claim.place.path}"
+        plain.print_lines([f"{where}; let it go with 'memtopo release {release}'"], sys.stderr)
+
+
+def terms(
+    *, hold: bool, socket: str | None, lasting: float | None, grace: float, allow_uids: list[int]
+) -> Terms | None:
+    """What the flags ask for; None where nothing is to be held. Raises `UsageError`."""
+    if hold:
+        return Terms(socket, lasting, grace, tuple(allow_uids))
+    for flag, given in (("--for", lasting is not None), ("--socket", socket is not None)):
+        if given:
+            raise UsageError(f"{flag} says how a layout is held, and it is not to be", hint="add --hold")
+    return None
+
+
+def _told(held: Held) -> Iterator[str]:
+    ends = {"signal": "a signal", "release": "a release", "deadline": "its deadline"}
+    served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
+    yield f"held for {held.seconds:.1f} s, until {ends[held.why]}; served {served}"
+    for importer in held.lost:
+        yield f"{_who(importer)} lost what it used over ipc: {_what(importer)}"
+    for importer in held.kept:
+        yield f"{_who(importer)} keeps memory alive that it imported: {_what(importer)}"
+    yield from held.notes
+
+
+def _who(importer: Importer) -> str:
+    return f"process {importer.pid} of user {importer.uid}"
+
+
+def _what(importer: Importer) -> str:
+    return ", ".join(f"{taken.handles:,} of {taken.export}" for taken in importer.taken)

@@ -1,0 +1,22 @@
+"""`memtopo ls`: the layouts that are held."""
+
+from __future__ import annotations
+
+from memtopo.cli.options import AllowUid, AsJson, Socket
+from memtopo.exchange import survey
+from memtopo.render import json, plain
+
+
+def command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
+    """List the layouts that are held.
+
+    What dead holders left is removed.
+    """
+    found = survey(socket, allow_uids=allow_uid or ())
+    if as_json:
+        plain.print_lines(json.dumps(json.marked("layouts", found)).splitlines())
+    else:
+        from memtopo.render import held, terminal  # rich is slow to import
+
+        terminal.show(held.listed(found, held.now()))
+    return 0

@@ -1,0 +1,45 @@
+"""`memtopo release`: ask a holder to let its layout go, and wait until it is taken down."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from memtopo.cli.holders import reached
+from memtopo.cli.options import AllowUid, AsJson, Grace, LayoutName, Socket, seconds
+from memtopo.render import json, plain
+
+UNFINISHED = 4
+
+Force = Annotated[
+    bool, typer.Option("--force", envvar="MEMTOPO_FORCE", help="Release it though it is in use over ipc.")
+]
+Wait = Annotated[
+    str, typer.Option("--wait", envvar="MEMTOPO_WAIT", metavar="TIME", help="How long its teardown may take.")
+]
+
+
+def command(
+    name: LayoutName = None,
+    socket: Socket = None,
+    force: Force = False,
+    grace: Grace = "5s",
+    wait: Wait = "60s",
+    allow_uid: AllowUid = None,
+    as_json: AsJson = False,
+) -> int:
+    """Release a held layout, and wait until it is gone.
+
+    Refused while it is used over ipc; with --force its users are told, and have --grace to let go.
+    """
+    patience = {"grace": seconds(grace), "wait": seconds(wait)}
+    with reached(name, socket, allow_uid or ()) as client:
+        done = client.release(force=force, **patience)
+    if as_json:
+        plain.print_lines(json.dumps(json.marked("release", done)).splitlines())
+    else:
+        from memtopo.render import held, terminal  # rich is slow to import
+
+        terminal.show(held.released(done))
+    return 0 if done.gone else UNFINISHED

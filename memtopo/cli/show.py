@@ -1,0 +1,20 @@
+"""`memtopo show`: one held layout, what it exports, and who uses it."""
+
+from __future__ import annotations
+
+from memtopo.cli.holders import reached
+from memtopo.cli.options import AllowUid, AsJson, LayoutName, Socket
+from memtopo.render import json, plain
+
+
+def command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
+    """Show a held layout: its exports, and who uses them."""
+    with reached(name, socket, allow_uid or ()) as client:
+        status = client.status()
+    if as_json:
+        plain.print_lines(json.dumps(json.marked("layout", status)).splitlines())
+    else:
+        from memtopo.render import held, terminal  # rich is slow to import
+
+        terminal.show(held.shown(status, held.now()))
+    return 0

@@ -1,0 +1,131 @@
+"""Events, and how others see them (facts 32 and 47).
+
+A simulator does all work at once, so what was recorded is done. Still a record reaches whoever shares the event, as a
+count in a file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from itertools import count
+
+from memtopo.driver.sim import places, tickets
+from memtopo.driver.sim.devices import Devices
+from memtopo.driver.sim.files import Files, Tag, nonce
+from memtopo.driver.sim.refusal import Refused, invalid
+from memtopo.driver.types import EventFlags, gpu
+
+FIRST_EVENT = 0x7E00_0000
+_EVERY_FLAG = EventFlags.BLOCKING_SYNC | EventFlags.DISABLE_TIMING | EventFlags.INTERPROCESS
+_COUNT = 8  # bytes
+# Of zero bytes this was measured; of an exporter that is gone, or has destroyed the event, nothing was.
+_REFUSALS = tickets.Refusals("CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED")
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """One event of a device's context; an interprocess one counts its records in a file, which has a tag."""
+
+    device: int
+    fd: int | None = None
+    tag: Tag | None = None
+    imported: bool = False
+    records: int = 0
+
+
+class Events:
+    """Every event of one process, created or opened."""
+
+    def __init__(self, devices: Devices, files: Files) -> None:
+        self._devices, self._files = devices, files
+        self._numbers = count(FIRST_EVENT, 16)
+        self._open: dict[int, Event] = {}
+
+    def create(self, flags: int, device: int) -> int:
+        """Create an event in the context of a device."""
+        if flags & ~int(_EVERY_FLAG):  # a flag without a name is in no complement of an enumeration
+            raise invalid("the flags are not an event's")
+        if not flags & EventFlags.INTERPROCESS:
+            return self._add(Event(device))
+        if not flags & EventFlags.DISABLE_TIMING:
+            raise invalid("an interprocess event keeps no time: it is created with DISABLE_TIMING too")
+        tag = Tag("event", _COUNT, 1, places.told(gpu(device), self._devices), nonce())
+        return self._add(Event(device, self._files.create(tag), tag))
+
+    def get(self, event: int) -> Event:
+        """An event that is open."""
+        if event not in self._open:
+            raise Refused("CUDA_ERROR_INVALID_HANDLE", "the event is not open")
+        return self._open[event]
+
+    def destroy(self, event: int) -> None:
+        """Give up an event here; another process's goes on."""
+        found = self.get(event)
+        del self._open[event]
+        if found.fd is not None:
+            self._files.close(found.fd)
+
+    def record(self, event: int, stream: int, device: int) -> None:
+        """Count a record, by whichever process; it is done at once."""
+        found = self.get(event)
+        _check_stream(stream)
+        if found.device != device:
+            raise Refused("CUDA_ERROR_INVALID_HANDLE", "the event and the stream are of different contexts")
+        if found.fd is None:
+            found.records += 1
+        else:
+            _count_one(found.fd)
+
+    def wait(self, event: int, stream: int, flags: int) -> None:
+        """Have a stream wait; there is nothing to wait for."""
+        self.get(event)
+        _check_stream(stream)
+        if flags:
+            raise invalid("flags must be 0")
+
+    def records(self, event: int) -> int:
+        """How often an event was recorded, by all who share it."""
+        found = self.get(event)
+        return found.records if found.fd is None else int.from_bytes(os.pread(found.fd, _COUNT, 0), "little")
+
+    def share(self, event: int) -> bytes:
+        """64 bytes that lead to an interprocess event of this process (fact 47)."""
+        found = self.get(event)
+        if found.fd is None or found.tag is None or found.imported:
+            raise Refused("CUDA_ERROR_INVALID_HANDLE", "the event is no interprocess event of this process")
+        return tickets.write(found.fd, found.tag)
+
+    def open(self, handle: bytes, device: int) -> int:
+        """Another process's event as one in the context of a device, however often it is here already (fact 47)."""
+        ticket = tickets.read(handle, _REFUSALS)
+        if ticket.is_ours:
+            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "an event cannot be opened in the process that created it")
+        fd, tag = tickets.redeem(ticket, "event", self._files, _REFUSALS)
+        return self._add(Event(device, fd, tag, imported=True))
+
+    def drop(self, device: int) -> None:
+        """End every event of a device's context."""
+        for number in [number for number, event in self._open.items() if event.device == device]:
+            self.destroy(number)
+
+    def _add(self, event: Event) -> int:
+        number = next(self._numbers)
+        self._open[number] = event
+        return number
+
+
+def _check_stream(stream: int) -> None:
+    if stream:
+        raise Refused("CUDA_ERROR_INVALID_HANDLE", "the simulator has the default stream alone")
+
+
+def _count_one(fd: int) -> None:
+    """One more in a file that other processes count in too: not both at once, or one record would be lost."""
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    try:
+        seen = int.from_bytes(os.pread(fd, _COUNT, 0), "little")
+        os.pwrite(fd, (seen + 1).to_bytes(_COUNT, "little"), 0)
+    finally:
+        fcntl.lockf(fd, fcntl.LOCK_UN)

@@ -1,0 +1,130 @@
+"""Files in memory that other processes can be given, each under a name that tells what it holds."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import resource
+import weakref
+from pathlib import Path
+from typing import NamedTuple
+
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+_SPARE = 200  # descriptors that the process may need beside
+_NAME = re.compile(
+    r"/memfd:memtopo (chunk|allocation|event) ([0-9]{1,19}) ([0-9]{1,19}) ((?:gpu|node) [0-9a-f]{1,32}) ([01]) ([01])"
+    r" ([0-9a-f]{16}) \(deleted\)"
+)
+
+
+class Tag(NamedTuple):
+    """What a file holds, as its name tells it: a descriptor carries that along to whoever is given it.
+
+    `kind` is chunk, allocation or event; `place` its GPU by UUID or its NUMA node, since ordinals differ from process
+    to process (fact 38); `nonce` tells it from every other file.
+    """
+
+    kind: str
+    size: int
+    granule: int
+    place: str
+    nonce: str
+    rdma: bool = False
+    compressible: bool = False
+
+    @property
+    def name(self) -> str:
+        extras = f"{int(self.rdma)} {int(self.compressible)}"
+        return f"memtopo {self.kind} {self.size} {self.granule} {self.place} {extras} {self.nonce}"
+
+
+def nonce() -> str:
+    """16 hexadecimal digits that no other file has."""
+    return os.urandom(8).hex()
+
+
+def read_tag(fd: str) -> Tag | None:
+    """What the file behind a path of `/proc/PID/fd` is; None of a file that is none of these, or is not there."""
+    try:
+        match = _NAME.fullmatch(str(Path(fd).readlink()))
+    except (OSError, ValueError):
+        return None
+    if match is None:
+        return None
+    kind, size, granule, place, rdma, compressible, nonce = match.groups()
+    return Tag(kind, int(size), int(granule), place, nonce, rdma == "1", compressible == "1")
+
+
+class Files:
+    """The files that one simulator has open; what is left of them is closed with it."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+        self._close = weakref.finalize(self, _close_all, self._open)
+
+    def create(self, tag: Tag) -> int:
+        """A new file of the tag's size, which nobody can shorten under a reader or lengthen."""
+        self._make_room()
+        fd = os.memfd_create(tag.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._open.add(fd)
+        try:
+            os.ftruncate(fd, tag.size)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+        except BaseException:
+            self.close(fd)
+            raise
+        return fd
+
+    def adopt(self, path: str, kind: str) -> tuple[int, Tag] | None:
+        """A descriptor of one's own for the file behind a path of `/proc/PID/fd`, with its tag.
+
+        None where it is no such file, also if it was exchanged for another meanwhile.
+        """
+        # Looked at before it is opened too: opening what is somebody else's device could do something.
+        if (tag := read_tag(path)) is None or tag.kind != kind:
+            return None
+        self._make_room()
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return None
+        self._open.add(fd)
+        if read_tag(f"/proc/self/fd/{fd}") == tag and _is_whole(fd, tag):
+            return fd, tag
+        self.close(fd)
+        return None
+
+    def close(self, fd: int) -> None:
+        """Close one file."""
+        self._open.remove(fd)
+        os.close(fd)
+
+    def _make_room(self) -> None:
+        """Ask for as many descriptors as the system gives, once there are many: on hardware sharing keeps none."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft < hard and len(self._open) + _SPARE > soft:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+    def resident(self) -> int:
+        """How many bytes of the system's memory the open files hold, each counted once."""
+        found = [os.fstat(fd) for fd in self._open]
+        return sum({status.st_ino: status.st_blocks * 512 for status in found}.values())
+
+    def close_all(self) -> None:
+        """Close every file; a second time does nothing."""
+        self._close()
+
+
+def _is_whole(fd: int, tag: Tag) -> bool:
+    """Whether the file has the size it tells, and will keep it: anybody may give a file such a name."""
+    try:
+        sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:  # no file in memory at all
+        return False
+    return os.fstat(fd).st_size == tag.size and sealed & SEALS == SEALS
+
+
+def _close_all(files: set[int]) -> None:
+    while files:
+        os.close(files.pop())

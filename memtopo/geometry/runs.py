@@ -1,0 +1,205 @@
+"""Runs: what a spec declares, with every number known. A thousand equal pages are one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from memtopo.diagnostics import Path
+from memtopo.driver.types import HandleType, Location, Properties
+
+Kind = Literal["chunk", "buffer", "event"]
+Via = Literal["fd", "fabric", "ipc"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where imported things come from: `each` handles of one export from every holder, one holder after another.
+
+    `siblings` says whether the holders are processes of the same spec (`reader.3`) or layouts and sockets outside.
+    """
+
+    holders: tuple[str, ...]
+    export: str
+    each: int
+    via: Via
+    siblings: bool
+
+    def of(self, index: int) -> tuple[str, int]:
+        """The holder of one of the things, and which handle of its export that is."""
+        return self.holders[index // self.each], index % self.each
+
+    def text(self, holder: str) -> str:
+        """How the export is written: `server.weights`, `weights-server/w`."""
+        return f"{holder}{'.' if self.siblings else '/'}{self.export}"
+
+
+def _shares(count: int, places: Sequence[Location]) -> Mapping[Location, int]:
+    """How many of `count` things there are at each of the places that they are dealt to in turn."""
+    whole, rest = divmod(count, len(places))
+    found: dict[Location, int] = {}
+    for turn, place in enumerate(places):
+        found[place] = found.get(place, 0) + whole + (turn < rest)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkRun:
+    """Equal chunks that one entry declares: `count` of `size` bytes, dealt to `locations` in turn.
+
+    Locations whose turn never comes are left out. Chunks with an `origin` are imported, the others created.
+    `declared` is the size before `round: up`; `granule` the granularity of exactly these properties, in bytes.
+    """
+
+    name: str
+    path: Path
+    count: int
+    counted: bool
+    size: int
+    declared: int
+    granule: int
+    properties: tuple[Properties, ...]
+    places: tuple[Location, ...]
+    """Where there are any of the chunks, each place once."""
+    origin: Origin | None = None
+
+    def label(self, index: int) -> str:
+        """The name of one chunk: `hot`, or `page.3` of a counted entry."""
+        return f"{self.name}.{index}" if self.counted else self.name
+
+    def properties_of(self, index: int) -> Properties:
+        """What one chunk is created with."""
+        return self.properties[index % len(self.properties)]
+
+    def shares(self) -> Mapping[Location, int]:
+        """How many of the chunks there are at each place."""
+        return _shares(self.count, self.locations)
+
+    @property
+    def locations(self) -> tuple[Location, ...]:
+        """Where the chunks are, in the order of dealing."""
+        return tuple(properties.location for properties in self.properties)
+
+    @property
+    def handles(self) -> HandleType:
+        """The handle types that the chunks can be exported as."""
+        return self.properties[0].handles
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRun:
+    """Equal ranges that one entry declares: `count` reservations of `size` bytes."""
+
+    name: str
+    path: Path
+    count: int
+    counted: bool
+    size: int
+    declared: int
+    granule: int
+    align: int = 0
+    address: int = 0
+    fixed: bool = False
+
+    def label(self, instance: int) -> str:
+        """The name of one range: `kv`, or `kv.3` of a counted entry."""
+        return f"{self.name}.{instance}" if self.counted else self.name
+
+    @property
+    def stride(self) -> int:
+        """How far apart the addresses of counted ranges are wished for, each aligned as it is to be."""
+        return -(-self.size // self.align) * self.align if self.align else self.size
+
+    @property
+    def extent(self) -> int:
+        """Bytes from the first address wished for to the end of the last range."""
+        return self.stride * (self.count - 1) + self.size
+
+    def wish(self, instance: int) -> int:
+        """The address asked for; counted ranges ask for one after another (fact 11)."""
+        return self.address + instance * self.stride if self.address else 0
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRun:
+    """Equal buffers that one entry declares: `count` of `size` bytes, dealt to `places` in turn.
+
+    `declared` is the size before it was rounded up to whole blocks for legacy IPC.
+    """
+
+    name: str
+    path: Path
+    count: int
+    counted: bool
+    size: int
+    declared: int
+    places: tuple[Location, ...]
+    origin: Origin | None = None
+
+    def label(self, index: int) -> str:
+        """The name of one buffer: `b`, or `b.3` of a counted entry."""
+        return f"{self.name}.{index}" if self.counted else self.name
+
+    def place_of(self, index: int) -> Location:
+        """Where one buffer is."""
+        return self.places[index % len(self.places)]
+
+    def shares(self) -> Mapping[Location, int]:
+        """How many of the buffers there are at each place."""
+        return _shares(self.count, self.places)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRun:
+    """One event of a GPU, or as many imported ones as its export has processes, at `places` in turn."""
+
+    name: str
+    path: Path
+    count: int
+    counted: bool
+    places: tuple[Location, ...]
+    origin: Origin | None = None
+
+    def label(self, index: int) -> str:
+        """The name of one event."""
+        return f"{self.name}.{index}" if self.counted else self.name
+
+    def place_of(self, index: int) -> Location:
+        """Whose work one event marks."""
+        return self.places[index % len(self.places)]
+
+
+Imported = ChunkRun | BufferRun | EventRun
+"""What can be handed from one process to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRun:
+    """Things of one entry, `first` on, handed to other processes as `count` handles in order."""
+
+    name: str
+    path: Path
+    kind: Kind
+    via: Via
+    run: Imported
+    first: int
+    count: int
+    counted: bool
+
+    def label(self, index: int) -> str:
+        """The name of what one handle is of."""
+        return self.run.label(self.first + index)
+
+    def place(self, index: int) -> Location:
+        """Where what one handle is of is."""
+        match self.run:
+            case ChunkRun():
+                return self.run.properties_of(self.first + index).location
+            case BufferRun() | EventRun():
+                return self.run.place_of(self.first + index)
+
+    @property
+    def size(self) -> int:
+        """Bytes of each; 0 for an event."""
+        return 0 if isinstance(self.run, EventRun) else self.run.size

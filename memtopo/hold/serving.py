@@ -1,0 +1,71 @@
+"""Holding a layout: the socket, systemd, the limits, and a loop that serves until the end."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import time
+from collections.abc import Callable, Collection
+
+from memtopo.exchange.claiming import Claim
+from memtopo.exchange.limits import room
+from memtopo.exchange.offers import Shelf
+from memtopo.exchange.wire import MOST_FDS
+from memtopo.hold.answering import Answers
+from memtopo.hold.clients import SPARE
+from memtopo.hold.ending import Ending
+from memtopo.hold.held import About, Held
+from memtopo.hold.loop import Loop, Terms
+from memtopo.hold.systemd import notify
+from memtopo.hold.waking import woken
+
+MOST_CLIENTS = 128
+_OWN = 16  # descriptors that the driver, the selector and the like may need beside
+_LEAST = _OWN + 4 * SPARE
+
+
+def hold(
+    shelf: Shelf,
+    claim: Claim,
+    about: About,
+    *,
+    stop: Callable[[], int],
+    lasting: float | None = None,
+    grace: float = 5.0,
+    patience: float = 10.0,
+    allow_uids: Collection[int] = (),
+    ready: Callable[[], None] = lambda: None,
+) -> Held:
+    """Serve a shelf at a claimed place until `stop()` gives a signal's number, a release, or `lasting` seconds.
+
+    Then those who use something over ipc are told, and have `grace` seconds to let go. A client that does not read for
+    `patience` seconds is shown out. `ready` is called once clients can connect. The claim stays the caller's, to be
+    closed when everything is taken down. Raises `ExchangeError` where there can be no socket or too few descriptors.
+    """
+    free = room(_OWN + MOST_CLIENTS + MOST_FDS, _LEAST) - _OWN
+    batch = min(MOST_FDS, max(free // 2, free - MOST_CLIENTS))
+    most = min(MOST_CLIENTS, free - batch)
+    began = time.monotonic()
+    others = {*allow_uids} - {os.geteuid()}
+    terms = Terms(most, patience, others, stop, grace)
+    with (
+        claim.listen(mode=_mode(claim, others)) as listener,
+        selectors.DefaultSelector() as selector,
+        woken() as wakeup,
+    ):
+        answers = Answers(shelf, about, batch=batch, deadline=None if lasting is None else time.time() + lasting)
+        loop = Loop(selector, answers, Ending(None if lasting is None else began + lasting), terms)
+        loop.listen(listener, wakeup)
+        loop.notes.append(notify("READY=1", f"STATUS=holding {about.name}, {len(answers.offers)} exports"))
+        try:
+            ready()
+            loop.run()
+            return loop.end(claim, about.name, time.monotonic() - began)
+        finally:
+            claim.hide()
+            loop.close()
+
+
+def _mode(claim: Claim, others: Collection[int]) -> int:
+    """Of a socket that stands in a folder of the user's choice, and that others may use: they are told by their uid."""
+    return 0o666 if others and claim.place.name is None else 0o600

@@ -1,0 +1,192 @@
+"""One worker as the coordinator sees it: its process, its end of the conversation, and what has become of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from enum import Enum, auto
+from pathlib import Path
+from typing import Any
+
+from memtopo.exchange import Offer
+from memtopo.exchange.wire import Packet
+from memtopo.processes.briefing import Briefing, unpack
+from memtopo.processes.link import Link
+from memtopo.report import Checks, Report
+
+# The package is found where this process found it; the working directory is not searched for one.
+_ROOT = str(Path(__file__).parents[2])
+_START = f"import sys; sys.path.insert(0, {_ROOT!r}); from memtopo.processes.worker import main; main(sys.argv[1:])"
+_COMMAND = (sys.executable, "-P", "-c", _START)
+
+
+class Wait(Enum):
+    """What a worker owes."""
+
+    NOTHING = auto()
+    READY = auto()
+    DONE = auto()
+
+
+class Member:
+    """A worker. `lost` says how it came to an end that was not its own, `failed` what it said went wrong.
+
+    `turns` is how many the proof has, which every worker reckons for itself, and all alike; `offers` are its exports
+    once it is held, and `checks` what it found when it was last asked to look.
+    """
+
+    def __init__(self, label: str, process: subprocess.Popen[bytes], link: Link) -> None:
+        self.label, self.process, self.link = label, process, link
+        self.wait = Wait.READY
+        self.as_declared = True
+        self.turns = 0
+        self.offers: tuple[Offer, ...] = ()
+        self.report: Report | None = None
+        self.checks: Checks | None = None
+        self.failed: str | None = None
+        self.hint: str | None = None
+        self.exit_code = 4
+        self.lost: str | None = None
+        self.gone = False
+        self.doing = "starting"
+        self.asking = False
+        self.owing = 0
+        self._heard = self._told = time.monotonic()
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is this one that the others wait for: it has something to do, and does not itself wait for one."""
+        return not self.over and (self.owing > 0 or (self.wait is not Wait.NOTHING and not self.asking))
+
+    @property
+    def over(self) -> bool:
+        """Whether it is not at work any more."""
+        return self.gone or self.failed is not None or self.lost is not None or self.report is not None
+
+    def waits_for(self, what: Wait) -> bool:
+        """Whether the coordinator waits for it to be ready, or done."""
+        return self.wait is what and not self.over
+
+    def brief(self, briefing: Briefing) -> None:
+        """Tell it who it is."""
+        self.link.send({"do": "begin"}, [briefing.pack()])
+
+    def tell(self, do: str, **fields: Any) -> None:
+        """Tell it to do something, and wait for it from now on."""
+        self.wait, self._heard = Wait.DONE, time.monotonic()
+        self.doing = str(fields.get("phase", do))
+        self.link.send({"do": do, **fields})
+
+    def tell_down(self) -> None:
+        """Tell it to take down; the signal is for one that is in the middle of many steps."""
+        self._heard = time.monotonic()
+        self.link.send({"do": "down"})
+        if self.wait is not Wait.NOTHING and not self.gone and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+
+    def reassure(self, seconds: float) -> None:
+        """Show it that the coordinator is alive, if it was not spoken to for so long."""
+        now = time.monotonic()
+        if not self.gone and not self.link.waiting and now - self._told > seconds:
+            self._told = now
+            self.link.send({"do": "alive"})
+
+    def take(self, packet: Packet | None) -> int:
+        """Note what it says of itself; gives the number of steps that it has done meanwhile."""
+        self._heard = time.monotonic()
+        if packet is None:
+            self._ended()
+            return 0
+        message = packet.message
+        if "ready" in message or "done" in message:
+            self.wait = Wait.NOTHING
+            self.turns = message.get("turns", self.turns)
+            self.offers = tuple(
+                Offer(**{**each, "properties": tuple(each["properties"])}) for each in message.get("offers", ())
+            )
+            self.as_declared = self.as_declared and bool(message.get("same", True))
+        elif "failed" in message:
+            self.failed = str(message["failed"])
+        elif "broken" in message:
+            self.failed, self.hint, self.exit_code = str(message["broken"]), message["hint"], int(message["exit"])
+        elif "checks" in message and packet.fds:
+            self.wait, self.checks = Wait.NOTHING, unpack(Checks, packet.fds.pop())
+        elif "report" in message and packet.fds:
+            self.report = unpack(Report, packet.fds.pop())
+        packet.close()
+        return int(message.get("progress", 0))
+
+    def asked(self) -> None:
+        """It asks a sibling for something, and cannot go on until it has it."""
+        self.asking = True
+
+    def owes(self) -> None:
+        """A sibling waits for an answer of this one."""
+        self.owing += 1
+        self._heard = time.monotonic()
+
+    def answered(self) -> None:
+        """One answer less that it owes."""
+        self.owing -= 1
+
+    def served(self) -> None:
+        """It has what it asked for."""
+        self.asking, self._heard = False, time.monotonic()
+
+    def silent(self, seconds: float) -> bool:
+        """Whether nothing has been heard of it for so long."""
+        return time.monotonic() - self._heard > seconds
+
+    def kill(self, why: str) -> None:
+        """Put an end to it: SIGKILL ends a stopped process too."""
+        self.lost = self.lost or why
+        self.process.kill()
+
+    def end(self) -> None:
+        """Leave nothing of it behind, whatever state it is in."""
+        self.link.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def _ended(self) -> None:
+        self.gone = True
+        _sweep(self.process.pid)
+        status = self.process.wait()
+        if self.report is None and (self.failed is None or status):
+            how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            self.lost = f"{self.lost} and {how}" if self.lost else how
+
+
+def _sweep(pid: int) -> None:
+    """Remove what the driver leaves of a process that was killed while it had events for others (fact 49).
+
+    Nobody has waited for the process yet, so that its number is not another's.
+    """
+    for file in Path("/dev/shm").glob(f"cuda.shm.{os.geteuid():x}.{pid:x}.*"):  # noqa: S108 the driver's choice
+        file.unlink(missing_ok=True)
+
+
+def launch(label: str, gates: Sequence[int], environment: Mapping[str, str], command: Sequence[str]) -> Member:
+    """Start a worker: spawned, never forked from a process that has a driver (fact 33)."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    arguments = [*(command or _COMMAND), *map(str, (theirs.fileno(), *gates))]
+    try:
+        process = subprocess.Popen(  # noqa: S603 the interpreter that runs this, and no shell
+            arguments,
+            pass_fds=(theirs.fileno(), *gates),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, **environment},
+        )
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return Member(label, process, Link(ours))

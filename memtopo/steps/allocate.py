@@ -1,0 +1,46 @@
+"""A buffer of `cuMemAlloc`, the memory that legacy IPC can share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memtopo.driver.protocol import Driver
+from memtopo.layout import Layout, Reservation, current
+from memtopo.report import Finding
+from memtopo.steps.base import Phase, Reading, Step
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateBuffer(Step):
+    """`size` bytes of a GPU's memory (fact 45)."""
+
+    label: str
+    size: int
+    device: int
+
+    phase = Phase.CREATE
+    verb = "allocate"
+    call = "cuMemAlloc"
+    undo_call = "cuMemFree"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        with current(driver, layout.contexts[self.device]):
+            layout.buffers[self.label] = Reservation(driver.mem_alloc(self.size), self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.label in layout.buffers:
+            driver.mem_free(layout.buffers[self.label].address)
+            del layout.buffers[self.label]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        buffer = layout.buffers[self.label]
+        with current(driver, layout.contexts[self.device]):
+            seen = driver.mem_get_address_range(buffer.address)
+        yield Finding("buffer", self.label, (hex(buffer.address), self.size), (hex(seen[0]), seen[1]), self.path)
+
+    def reading(self) -> Reading:
+        return Reading(self.label, f"gpu{self.device}", self.size)
+
+    def thing(self) -> str:
+        return f"buffer {self.label}"

@@ -1,0 +1,56 @@
+"""A chunk that another process created."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import HandleType, Location
+from memtopo.layout import Layout
+from memtopo.report import Finding
+from memtopo.steps.base import Ask, Phase, Reading, Step
+
+
+@dataclass(frozen=True, slots=True)
+class ImportChunk(Step):
+    """Takes one handle from the exchange and imports it; `location` is where this process sees it (fact 43).
+
+    The imported handle has a reference of its own, so the exchange may close the descriptor from then on.
+    """
+
+    label: str
+    size: int
+    location: Location
+    kind: HandleType
+    ask: Ask
+
+    phase = Phase.IMPORT
+    verb = "import"
+    call = "cuMemImportFromShareableHandle"
+    undo_call = "cuMemRelease"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        shared = self.ask.taken(layout.deliveries)
+        layout.chunks[self.label] = driver.mem_import_from_shareable_handle(shared, self.kind)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.label in layout.retained:
+            # A check took this reference and could not give it back.
+            driver.mem_release(layout.retained[self.label])
+            del layout.retained[self.label]
+        if self.label in layout.chunks:
+            driver.mem_release(layout.chunks[self.label])
+            del layout.chunks[self.label]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        seen = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
+        yield Finding(
+            "imported", self.label, (self.location, HandleType.NONE), (seen.location, seen.handles), self.path
+        )
+
+    def reading(self) -> Reading:
+        return Reading(self.label, self.ask.text, self.size, self.ask.holder, ", ".join(self.kind.words))
+
+    def thing(self) -> str:
+        return f"imported chunk {self.label}"

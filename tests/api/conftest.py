@@ -1,0 +1,55 @@
+"""A runtime directory for each test, and processes that are gone afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.target import Target
+from tests.api.holding import Process
+from tests.machines import invented
+
+TWO = Target("invented", invented(2), simulated=True, _opener=lambda: _open())
+
+
+def _open() -> Any:
+    from memtopo.driver.sim import SimDriver
+
+    driver = SimDriver(invented(2))
+    driver.init()
+    return driver
+
+
+@pytest.fixture
+def machine() -> Target:
+    """A simulated machine of two GPUs and a host with one node, as peers."""
+    return TWO
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's runtime directory: an empty one."""
+    found = tmp_path / "run"
+    found.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(found))
+    return found
+
+
+@pytest.fixture
+def start(runtime: Path) -> Iterator[Callable[..., Process]]:
+    """Starts scripts of tests/api as processes; a holder serves once it is there."""
+    started: list[Process] = []
+
+    def begin(script: str = "holder", **wish: Any) -> Process:
+        found = Process(script, runtime, **wish)
+        started.append(found)
+        if script == "holder":
+            assert "serving" in (found.said() or {})
+        return found
+
+    yield begin
+    for each in started:
+        each.kill()

@@ -1,0 +1,77 @@
+"""A process that builds a spec and holds it, and says on stdout when it serves, what it sees, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import suppress
+
+from memtopo import applying, planner, target
+from memtopo.applying import Kept, Run
+from memtopo.cli.signals import Stopper
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.types import DriverError
+from memtopo.exchange import claim, place
+from memtopo.hold import About, hold
+from memtopo.layout import current
+from memtopo.report import MachineLine
+from memtopo.shelf import LiveShelf
+from memtopo.source import read_file
+from memtopo.validation import validate
+
+
+def main(spec: str, machine: str, socket: str | None = None, record: bool = False) -> None:
+    """Hold a spec under its own name until a signal, or at a socket; each range begins with its own name's bytes."""
+    found = target.resolve(machine)
+    document = read_file(spec)
+    geometry = validate(document, found.machine).geometry
+    assert geometry
+    line = MachineLine(found.name, found.simulated, (), "")
+    job = applying.Job(planner.plan(geometry, found.machine), geometry, line, spec)
+    where = place(geometry.name) if socket is None else place(socket=socket)
+    with Stopper(ending=True) as stopper, claim(where) as claimed:
+
+        def serve(run: Run) -> Kept:
+            _mark(run)
+            if record:
+                _record(run)
+            layout, driver = run.execution.layout, run.execution.driver
+            shelf = LiveShelf(geometry.exports, layout, driver, run.look)
+            about = About(geometry.name, spec, line)
+            held = hold(shelf, claimed, about, stop=stopper.signal, ready=lambda: _say({"serving": geometry.name}))
+            _say({"why": held.why, "clients": held.clients, "handles": held.handles, "first": _first(run)})
+            return Kept()
+
+        report = applying.apply(job, Ledger(found.open()), held=serve)
+    _say({"outcome": report.outcome, "failure": report.failure and report.failure.error})
+
+
+def _mark(run: Run) -> None:
+    """Write the name of each range to its beginning."""
+    layout, driver = run.execution.layout, run.execution.driver
+    for label, reserved in layout.ranges.items():
+        with current(driver, layout.contexts[min(layout.contexts)]), suppress(DriverError):  # it may only be read
+            driver.memcpy_htod(reserved.address, label.encode().ljust(16, b"."))
+
+
+def _record(run: Run) -> None:
+    layout, driver = run.execution.layout, run.execution.driver
+    for event in layout.events.values():
+        with current(driver, layout.contexts[min(layout.contexts)]):
+            driver.event_record(event)
+
+
+def _first(run: Run) -> dict[str, str]:
+    """How each range begins, as it is seen here."""
+    layout, driver = run.execution.layout, run.execution.driver
+    with current(driver, layout.contexts[min(layout.contexts)]):
+        return {label: driver.memcpy_dtoh(reserved.address, 16).hex() for label, reserved in layout.ranges.items()}
+
+
+def _say(what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(**json.loads(sys.argv[1]))

@@ -1,0 +1,155 @@
+"""The C program of examples/c: built without a header of NVIDIA's, and run as far as there is no driver."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.exchange import wire
+from tests.api.holding import Process
+from tests.cli.running import ROOT, environment
+
+SOURCE = ROOT / "examples" / "c"
+pytestmark = pytest.mark.skipif(not (shutil.which("cc") and shutil.which("make")), reason="needs a C compiler and make")
+OFFER = {
+    "name": "pages", "kind": "chunk", "via": "fd", "count": 2, "size": 4096, "location": "gpu0", "gpu": "ab" * 16,
+    "properties": [],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def attach(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program, built with every warning an error, and to find its own faults where the compiler can."""
+    build = tmp_path_factory.mktemp("c")
+    flags = "CFLAGS=-O1 -g -Werror"
+    sanitized = ["make", "-C", str(SOURCE), f"BUILD={build}", f"{flags} -fsanitize=address,undefined"]
+    if subprocess.run(sanitized, check=False, capture_output=True).returncode:  # not every compiler comes with that
+        subprocess.run(["make", "-C", str(SOURCE), f"BUILD={build}", flags], check=True, capture_output=True)
+    return build / "attach"
+
+
+def run(attach: Path, runtime: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run it where there is no libcuda, unless a GPU's machine has one."""
+    env = environment(XDG_RUNTIME_DIR=str(runtime))
+    return subprocess.run(
+        [str(attach), *map(str, words)], env=env, capture_output=True, text=True, check=False, timeout=60
+    )
+
+
+def _no_driver() -> bool:
+    try:
+        import ctypes
+
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return True
+    return False
+
+
+@pytest.mark.skipif(not _no_driver(), reason="there is a driver, which is asked")
+def test_up_to_the_driver(attach: Path, start: Callable[..., Process], runtime: Path) -> None:
+    """It finds the layout by name and by path, gets its descriptor, and says that there is no libcuda"""
+    holder = start(spec="specs/hold.yaml", machine="h200x2")
+    for where in ("kv-store", runtime / "memtopo" / "kv-store.sock"):
+        done = run(attach, runtime, where, "pages.31")
+        assert "pages: 32 x 2097152 bytes via fd on GPU" in done.stdout
+        assert "descriptor of pages.31 received" in done.stdout
+        assert "no libcuda" in done.stderr
+        assert done.returncode == 1
+    assert holder.end()[0]["handles"] == 2
+
+
+def test_what_it_refuses(attach: Path, start: Callable[..., Process], runtime: Path) -> None:
+    """No layout, no such export, no such handle, an export over ipc, wrong usage: each is told, and ends in order"""
+    assert "nobody is reached" in run(attach, runtime, "kv-store", "pages").stderr
+    start(spec="specs/hold.yaml", machine="h200x2")
+    assert "there is no export 'page'" in run(attach, runtime, "kv-store", "page").stderr
+    assert "has 32 handles" in run(attach, runtime, "kv-store", "pages.32").stderr
+    assert "over fd alone" in run(attach, runtime, "kv-store", "lengths").stderr
+    assert run(attach, runtime, "kv-store").returncode == 2
+    linked = runtime / "linked.sock"
+    linked.symlink_to(runtime / "memtopo" / "kv-store.sock")
+    assert "nobody is reached" in run(attach, runtime, linked, "pages").stderr
+
+
+@contextmanager
+def saying(path: Path, *answers: Any) -> Iterator[None]:
+    """A holder that gives these answers, whatever it is asked."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+
+        def serve() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                for answer in answers:
+                    sock.recv(65536)
+                    sock.send(answer if isinstance(answer, bytes) else wire.encode(answer))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield
+        thread.join(30)
+
+
+OFFERS = {"ok": {"total": 1, "offers": [OFFER]}}
+NOTICE = {"notice": "releasing", "grace": 5.0}
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ([b"[]"], "no packet"),
+        ([b'{"memtopo":1,"ok":{"total":1,"offers":[{'], "no packet"),
+        ([b'{"memtopo":1,"ok":{}} and more'], "no packet"),
+        ([b'{"memtopo":1' + b"[" * 100], "no packet"),
+        ([b'{"memtopo":1,"ok":"' + b"\\"], "no packet"),
+        ([b'{"memtopo":2,"ok":{}}'], "no packet"),
+        ([b'{"memtopo":1,"ok":{"total":99999999999999999999,"offers":[{}]}}'], "no export"),
+        ([{"ok": {"total": 5, "offers": []}}], "no export"),
+        ([{"ok": {"total": 5, "offers": {"name": "pages"}}}], "no export"),
+        ([{"ok": {"total": 1, "offers": [{**OFFER, "name": "p" * 1000}]}}], "no export"),
+        ([{"ok": {"total": 1, "offers": [{**OFFER, "size": -4}]}}], "no export"),
+        ([{"ok": {"total": 1, "offers": [{**OFFER, "size": 1.5}]}}], "no export"),
+        ([{"error": {"code": "full", "message": "too many", "hint": None}}], "refuses: too many"),
+        ([{"error": {"code": "full"}}], "refuses: ?"),
+        ([OFFERS, {"ok": {"offer": OFFER, "first": 0, "handles": []}}], "0 descriptors"),
+        ([OFFERS], "attach: "),
+        ([], "attach: "),
+        ([b'{"memtopo" : 1 , "x":[1,{"ok":3}], "ok" : {"offers":[ {"name":"a"} , 7 ],"total":2}}'], "no export"),
+    ],
+)
+def test_a_holder_that_lies(answers: list[Any], told: str, attach: Path, tmp_path: Path) -> None:
+    """Whatever the holder says, the program ends by itself and says what was wrong; nothing is read past its end"""
+    (tmp_path / "own").mkdir(mode=0o700)
+    path = tmp_path / "own" / "s.sock"
+    with saying(path, *answers):
+        done = run(attach, tmp_path, path, "pages")
+    assert told in done.stderr, done
+    assert done.returncode == 1
+
+
+def test_notices_are_no_answers(attach: Path, tmp_path: Path) -> None:
+    """What the holder says unasked is passed over"""
+    path = tmp_path / "s.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        command = [str(attach), str(path), "pages"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+            sock, _ = listener.accept()
+            with sock:
+                sock.recv(65536)
+                for message in (NOTICE, NOTICE, OFFERS):
+                    sock.send(wire.encode(message))
+                assert b'"handles"' in sock.recv(65536)
+            _, errors = program.communicate(timeout=60)
+    assert "no answer" in errors

@@ -1,0 +1,281 @@
+"""Capsules and what is in them: taken once, given back whenever, and nothing of it lost."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import memtopo
+from memtopo.api import GpuView, HostView, Live, tensors
+from memtopo.api.dtypes import dtype
+from memtopo.api.loans import Loans
+from memtopo.api.tensors import Managed, Versioned
+from memtopo.target import Target
+from tests.api.test_load import SMALL
+from tests.cli.running import ROOT, environment
+
+POINTER = ctypes.pythonapi.PyCapsule_GetPointer
+POINTER.restype, POINTER.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+NAME = ctypes.pythonapi.PyCapsule_GetName
+NAME.restype, NAME.argtypes = ctypes.c_char_p, [ctypes.py_object]
+RENAME = ctypes.pythonapi.PyCapsule_SetName
+RENAME.restype, RENAME.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char_p]
+USED = b"used_dltensor"
+
+
+class Lender:
+    """Lends tensors, as a layout does, without one."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.loans = Loans()
+
+    def lend(self, name: str, block: int, *, versioned: bool) -> object:
+        return self.loans.lend(name, block, versioned=versioned)
+
+    @property
+    def out(self) -> list[str]:
+        return list(self.loans.out())
+
+
+class Consumer:
+    """Takes the tensor out of a capsule, as a library does, and gives it back when told to."""
+
+    def __init__(self, capsule: object) -> None:
+        self.block = POINTER(capsule, b"dltensor")
+        RENAME(capsule, USED)
+
+    def give_back(self) -> None:
+        deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(Managed.from_address(self.block).deleter)
+        deleter(self.block)
+
+
+@pytest.fixture
+def layout(machine: Target) -> Iterator[Live]:
+    with memtopo.applied(SMALL, machine) as found:
+        yield found
+        gc.collect()
+
+
+@pytest.fixture
+def lender() -> Lender:
+    return Lender()
+
+
+def gpu_view(lender: Lender, name: str = "kv", typed: str = "float16", *, read_only: bool = False) -> GpuView:
+    """A view of memory that nobody touches, on gpu3."""
+    at = 0x7F00_0000_0000, (2, 3, 4), dtype(typed), "gpu3"
+    return GpuView(name, *at, dl_device=(tensors.CUDA, 3), read_only=read_only, lender=lender)
+
+
+def test_a_plain_tensor(lender: Lender) -> None:
+    """A consumer that asks for no version gets DLManagedTensor, with address, device, type, shape and strides"""
+    capsule = gpu_view(lender).__dlpack__(stream=1)
+    assert NAME(capsule) == b"dltensor"
+    tensor = Managed.from_address(POINTER(capsule, b"dltensor")).tensor
+    assert (tensor.data, tensor.ndim, tensor.byte_offset) == (0x7F00_0000_0000, 3, 0)
+    assert (tensor.device.kind, tensor.device.id) == (2, 3)
+    assert (tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes) == (2, 16, 1)
+    numbers = (ctypes.c_int64 * 3).from_address
+    assert list(numbers(tensor.shape)) == [2, 3, 4]
+    assert list(numbers(tensor.strides)) == [12, 4, 1]
+
+
+@pytest.mark.parametrize(("read_only", "flags"), [(False, 0), (True, 1)])
+def test_a_versioned_tensor(read_only: bool, flags: int, lender: Lender) -> None:
+    """A consumer that knows version 1 is told whether it may write"""
+    capsule = gpu_view(lender, read_only=read_only).__dlpack__(max_version=(1, 0))
+    assert NAME(capsule) == b"dltensor_versioned"
+    managed = Versioned.from_address(POINTER(capsule, b"dltensor_versioned"))
+    assert (managed.major, managed.flags, managed.tensor.ndim) == (1, flags, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "bits"),
+    [
+        ("int8", 0, 8),
+        ("uint64", 1, 64),
+        ("float64", 2, 64),
+        ("bfloat16", 4, 16),
+        ("complex64", 5, 64),
+        ("bool", 6, 8),
+        ("float8_e4m3fn", 10, 8),
+        ("float8_e5m2", 12, 8),
+    ],
+)
+def test_codes(name: str, code: int, bits: int, lender: Lender) -> None:
+    """Types have the codes of dlpack.h"""
+    capsule = gpu_view(lender, typed=name).__dlpack__()
+    found = Managed.from_address(POINTER(capsule, b"dltensor")).tensor.dtype
+    assert (found.code, found.bits) == (code, bits)
+
+
+def test_the_cuda_array_interface(lender: Lender) -> None:
+    """A GPU's view has version 3 of the interface, says whether it may be written, and is nothing for NumPy"""
+    assert gpu_view(lender).__cuda_array_interface__ == {
+        "shape": (2, 3, 4), "typestr": "<f2", "data": (0x7F00_0000_0000, False), "strides": None, "version": 3,
+        "stream": None,
+    }  # fmt: skip
+    assert gpu_view(lender, read_only=True).__cuda_array_interface__["data"][1] is True
+    assert not hasattr(gpu_view(lender, typed="bfloat16"), "__cuda_array_interface__")
+    assert not hasattr(gpu_view(lender), "__array_interface__")
+    with pytest.raises(TypeError, match="CuPy"):
+        np.asarray(gpu_view(lender))
+
+
+def test_a_host_view_has_no_cuda_interface(layout: Live) -> None:
+    """What a simulator has is for NumPy, and nothing that takes it for a GPU's"""
+    view = layout.range("kv")
+    assert isinstance(view, HostView)
+    assert view.__dlpack_device__() == (1, 0)
+    assert not hasattr(view, "__cuda_array_interface__")
+
+
+@pytest.mark.parametrize("stream", [0, -2, "default"])
+def test_streams_that_are_none(stream: object, lender: Lender) -> None:
+    """A stream that DLPack does not have is refused; the others are taken, and nothing is to be waited for"""
+    with pytest.raises(BufferError, match="stream"):
+        gpu_view(lender).__dlpack__(stream)
+    for known in (None, -1, 1, 2, 0x5555_0000_1000):
+        gpu_view(lender).__dlpack__(stream=known)
+
+
+def test_what_a_view_does_not_do(lender: Lender, layout: Live) -> None:
+    """Copies, other devices, and streams for memory of the host are refused with a BufferError"""
+    view = layout.range("kv")
+    for wish in ({"copy": True}, {"dl_device": (2, 0)}, {"stream": 1}):
+        with pytest.raises(BufferError):
+            view.__dlpack__(**wish)
+    assert view.__dlpack__(copy=False, dl_device=(1, 0))
+    assert gpu_view(lender).__dlpack__(dl_device=(2, 3))
+
+
+def test_a_tensor_is_out_until_it_is_given_back(lender: Lender) -> None:
+    """A capsule is out as long as somebody has it, a tensor until its deleter is called, in whichever order"""
+    capsule = gpu_view(lender, "waiting").__dlpack__()
+    taken = gpu_view(lender, "taken").__dlpack__()
+    consumer = Consumer(taken)
+    assert lender.out == ["waiting", "taken"]
+    del taken
+    assert lender.out == ["waiting", "taken"]
+    del capsule
+    assert lender.out == ["taken"]
+    consumer.give_back()
+    assert lender.out == []
+
+
+def test_a_capsule_is_taken_once(layout: Live) -> None:
+    """NumPy renames the capsule that it took a tensor out of, and nobody takes it again"""
+
+    class Twice:
+        def __init__(self, view: Any) -> None:
+            self.capsule = view.__dlpack__(max_version=(1, 0))
+
+        def __dlpack__(self, **_: object) -> Any:
+            return self.capsule
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return (1, 0)
+
+    twice = Twice(layout.range("kv"))
+    first = np.from_dlpack(twice)
+    assert NAME(twice.capsule) == b"used_dltensor_versioned"
+    with pytest.raises(Exception, match=r"(?i)capsule|dltensor"):
+        np.from_dlpack(twice)
+    first[0] = 1
+
+
+def test_ten_thousand_rounds_leave_nothing(layout: Live, lender: Lender) -> None:
+    """Tensors that are taken and dropped, and capsules that nobody takes, cost no memory in the long run"""
+    view = layout.range("kv")
+    for turn in range(20_000):
+        np.from_dlpack(view)
+        view.__dlpack__()
+        gpu_view(lender).__dlpack__()
+        if turn == 10_000:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 512
+    assert lender.out == []
+
+
+def test_many_at_once(lender: Lender) -> None:
+    """A thousand tensors that are out at once stay whole while others come and go"""
+    kept = [Consumer(gpu_view(lender, str(i)).__dlpack__()) for i in range(1000)]
+    for _ in range(2000):
+        gpu_view(lender).__dlpack__()
+    assert len(lender.out) == 1000
+    assert all(Managed.from_address(each.block).tensor.ndim == 3 for each in kept)
+    for each in kept[::2]:
+        each.give_back()
+    assert lender.out == [str(i) for i in range(1, 1000, 2)]
+    for each in kept[1::2]:
+        each.give_back()
+
+
+def test_threads(layout: Live) -> None:
+    """Views are handed out and given back by several threads"""
+    view = layout.range("kv")
+    faults: list[Exception] = []
+
+    def work() -> None:
+        try:
+            for _ in range(2000):
+                np.from_dlpack(view)[0] = 1
+        except Exception as error:  # noqa: BLE001 told by the test
+            faults.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not faults
+
+
+def test_a_pending_exception_survives(lender: Lender) -> None:
+    """A capsule, and a tensor, that go while an exception is on its way leave it as it is"""
+
+    def failing() -> object:
+        raise KeyError("ours")
+
+    def unwound() -> None:
+        print(gpu_view(lender).__dlpack__(), failing())  # noqa: T201 never reached
+
+    with pytest.raises(KeyError, match="ours"):
+        unwound()
+    assert lender.out == []
+
+
+def test_what_outlives_the_interpreter_does_no_harm() -> None:
+    """An array that is still there when Python ends, within or after its layout, ends without a word"""
+    script = (
+        "import memtopo, numpy, sys, warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "made = memtopo.applied('specs/ring-buffer.yaml', machine='h200x2')\n"
+        "layout = made.__enter__()\n"
+        "sys.kept = [numpy.from_dlpack(layout.range('ring')), layout.range('ring').__dlpack__()]\n"
+        "with memtopo.applied('specs/ring-buffer.yaml', machine='h200x2') as other:\n"
+        "    kept = numpy.from_dlpack(other.range('ring'))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_cuda_core_takes_a_view(layout: Live) -> None:
+    """cuda.core's StridedMemoryView, where it is installed, sees the same memory"""
+    utils = pytest.importorskip("cuda.core.utils")
+    view = layout.range("kv", dtype="float32", shape=(4, -1))
+    found = utils.StridedMemoryView.from_dlpack(view, stream_ptr=-1)
+    assert (found.ptr, tuple(found.shape), found.readonly) == (view.address, view.shape, False)
+    assert found.is_device_accessible is False

@@ -1,0 +1,33 @@
+"""The examples of docs/api.md run."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import memtopo
+from tests.api.holding import Process
+from tests.cli.running import ROOT, environment
+
+PAGE = (ROOT / "docs" / "api.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("number", range(len(BLOCKS)))
+def test_an_example(number: int, start: Callable[..., Process], runtime: Path) -> None:
+    """Every program on the page runs, beside a holder of specs/hold.yaml, without a warning"""
+    start(spec="specs/hold.yaml", machine="h200x2")
+    command = [sys.executable, "-W", "error", "-c", BLOCKS[number]]
+    env = environment(XDG_RUNTIME_DIR=str(runtime))
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_everything_is_on_the_page() -> None:
+    """Each name that memtopo hands out is on the page"""
+    assert [name for name in memtopo.__all__ if not name.startswith("_") and name not in PAGE] == []

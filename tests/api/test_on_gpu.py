@@ -1,0 +1,185 @@
+"""A layout of this process on a real GPU: the memory as PyTorch and CuPy see it, which are skipped where absent."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+import memtopo
+from memtopo.api import GpuView, Live
+from tests.api.touching import SPEC, peek, poke
+
+pytestmark = pytest.mark.gpu
+RING = "specs/ring-buffer.yaml"
+
+
+@pytest.fixture
+def layout() -> Iterator[Live]:
+    with memtopo.applied(SPEC) as found:
+        yield found
+        gc.collect()
+
+
+def test_a_view_is_the_gpus_memory(layout: Live) -> None:
+    """A view's address is the range's, its interface and device are the GPU's, and its layout is gone afterwards"""
+    view = layout.range("kv", dtype="float16", shape=(4, -1))
+    assert isinstance(view, GpuView)
+    assert view.address == layout.address("kv")
+    assert view.__dlpack_device__() == (2, 0)
+    assert view.__cuda_array_interface__["data"] == (layout.address("kv"), False)
+    assert layout.range("read").read_only
+    poke(layout, layout.address("kv") + 4096, b"seen twice")
+    assert peek(layout, layout.range("read").address + 4096, 10) == b"seen twice"
+    with pytest.raises(TypeError, match="CuPy"):
+        view.__array__()
+
+
+def test_a_layout_leaves_nothing() -> None:
+    """Twenty layouts leave free memory where it was, once the context is there"""
+    for turn in range(20):
+        with memtopo.applied(SPEC) as layout:
+            layout.range("kv").__dlpack__()
+        assert layout.report
+        assert layout.report.exit_code == 0, layout.report
+        assert layout.report.left
+        after = [device.after for device in layout.report.left.memory]
+        if turn == 0:
+            first = after
+    assert after == first
+
+
+def test_events(layout: Live) -> None:
+    """An event is recorded, waited for, and done"""
+    event = layout.event("e")
+    event.record()
+    event.wait()
+    event.synchronize()
+    assert event.query()
+
+
+def test_a_failure_has_its_report() -> None:
+    """A GPU that has less memory than a spec wants says so by the driver's error, or before that by a rule"""
+    huge = {**SPEC, "chunks": {"page": {"location": "gpu0", "size": "64GiB", "count": 4}}}
+    huge["ranges"] = {name: {"size": "256GiB"} for name in SPEC["ranges"]}
+    with pytest.raises((memtopo.NotApplied, memtopo.InvalidSpec)) as raised, memtopo.applied(huge):
+        pass
+    assert "MT" in str(raised.value) or "CUDA_ERROR_OUT_OF_MEMORY" in str(raised.value)
+
+
+def test_torch_shares_the_memory(layout: Live) -> None:
+    """PyTorch's tensor over a view is the memory itself: what a kernel writes, the driver reads"""
+    torch = pytest.importorskip("torch")
+    seen = torch.from_dlpack(layout.range("kv", dtype="float16", shape=(4, -1)))
+    assert (seen.shape, seen.dtype, seen.device.index) == ((4, 1 << 20), torch.float16, 0)
+    assert seen.data_ptr() == layout.address("kv")
+    seen.fill_(1.5)
+    torch.cuda.synchronize()
+    assert peek(layout, layout.address("kv") + (8 << 20) - 2, 2) == b"\x00\x3e"
+    seen[2, 0] = -2
+    torch.cuda.synchronize()
+    assert peek(layout, layout.range("kv", offset=4 << 20).address, 2) == b"\x00\xc0"
+    buffer = torch.from_dlpack(layout.buffer("b", dtype="int32"))
+    buffer.zero_()
+    assert buffer.numel() == 1536
+
+
+@pytest.mark.parametrize("name", ["uint8", "int64", "float32", "bfloat16", "bool", "complex64"])
+def test_torch_knows_the_types(name: str, layout: Live) -> None:
+    """PyTorch takes each type for what it is"""
+    torch = pytest.importorskip("torch")
+    assert torch.from_dlpack(layout.range("kv", dtype=name)).dtype == getattr(torch, name)
+    assert torch.from_dlpack(layout.range("kv", dtype=getattr(torch, name))).dtype == getattr(torch, name)
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_torch_and_float8(name: str, layout: Live) -> None:
+    """A PyTorch that knows DLPack's codes for float8 takes it; an older one refuses, and takes uint8"""
+    torch = pytest.importorskip("torch")
+    try:
+        seen = torch.from_dlpack(layout.range("kv", dtype=name))
+    except (BufferError, RuntimeError):
+        seen = torch.from_dlpack(layout.range("kv")).view(getattr(torch, name))
+    assert seen.dtype == getattr(torch, name)
+    del seen
+    gc.collect()
+    assert layout._lending.outlived() == []
+
+
+def test_torch_and_memory_to_read(layout: Live) -> None:
+    """What may only be read is given to a PyTorch that can be told so, and refused to others; kernels read it"""
+    torch = pytest.importorskip("torch")
+    poke(layout, layout.address("kv"), bytes(range(16)))
+    try:
+        seen = torch.from_dlpack(layout.range("read"))
+    except BufferError as error:
+        assert "read-only" in str(error)  # noqa: PT017
+        return
+    assert seen[:16].tolist() == list(range(16))
+
+
+def test_torch_sees_a_ring_twice() -> None:
+    """A ring buffer's tensor has its bytes twice"""
+    torch = pytest.importorskip("torch")
+    with memtopo.applied(RING) as layout:
+        ring = torch.from_dlpack(layout.range("ring", dtype="float32"))
+        half = len(ring) // 2
+        ring[half - 1 : half + 1] = torch.tensor([1.0, 2.0], device=ring.device)
+        assert (ring[0].item(), ring[-1].item()) == (2.0, 1.0)
+        del ring
+
+
+def test_torch_rounds_leave_nothing(layout: Live) -> None:
+    """Ten thousand tensors over a view, made and dropped, are all given back"""
+    torch = pytest.importorskip("torch")
+    view = layout.range("kv")
+    for _ in range(10_000):
+        torch.from_dlpack(view)
+    gc.collect()
+    assert list(layout._lending._loans.out()) == []
+
+
+def test_a_tensor_that_outlives_its_layout() -> None:
+    """A tensor that is still there when its layout ends is named"""
+    torch = pytest.importorskip("torch")
+    with pytest.warns(memtopo.ViewOutlived, match="range 'kv'"), memtopo.applied(SPEC) as layout:
+        kept = torch.from_dlpack(layout.range("kv"))
+    del kept
+
+
+def test_cupy_shares_the_memory(layout: Live) -> None:
+    """CuPy's arrays over a view, by either interface, are the memory itself"""
+    cupy = pytest.importorskip("cupy")
+    one = cupy.from_dlpack(layout.range("kv", dtype="float32", shape=(4, -1)))
+    two = cupy.asarray(layout.range("kv", dtype="float32", shape=(4, -1)))
+    assert one.data.ptr == two.data.ptr == layout.address("kv")
+    one[...] = 3
+    two[3, 0] = 4
+    assert (float(two[2, 5]), float(one[3, 0])) == (3.0, 4.0)
+    read = cupy.asarray(layout.range("read", dtype="float32"))
+    assert float(read[0]) == 3.0
+    event = layout.event("e")
+    event.record(cupy.cuda.get_current_stream())
+    event.wait(cupy.cuda.get_current_stream())
+    del one, two, read
+
+
+def test_another_gpus_memory(layout: Live) -> None:
+    """With two GPUs, one's chunk is viewed for the other, which is the view's device"""
+    count = ctypes.c_int(0)
+    ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(count))
+    if count.value < 2:
+        pytest.skip("needs two GPUs")
+    spec = {**SPEC, "access": {"kv": {"gpu1": "rw"}, "read": {"gpu0": "r"}}}
+    with memtopo.applied(spec) as both:
+        view = both.range("kv", dtype="int32")
+        assert view.__dlpack_device__() == (2, 1)
+        torch = pytest.importorskip("torch")
+        seen = torch.from_dlpack(view)
+        assert seen.device.index == 1
+        seen.fill_(9)
+        torch.cuda.synchronize(1)
+        assert peek(both, both.range("read").address, 1) == b"\x09"
+        del seen, view

@@ -1,0 +1,62 @@
+"""Saved plans of several processes: applied only where planning again gives the same for each of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.running import memtopo as run
+from tests.specs import ROOT
+
+WEIGHTS = str(ROOT / "specs" / "weights.yaml")
+CHANGES = {
+    "more processes": ("count: 2\\n    devices", "count: 3\\n    devices", "+reader.2: reserve"),
+    "another device": ("[gpu0, gpu1]", "[gpu1, gpu0]", "+reader.0: retain context gpu1"),
+    "a smaller chunk": ("size: 256MiB, count: 2", "size: 128MiB, count: 2", "+server: create shard.0 … shard.1"),
+    "another slice": ("{chunk: shard, via: fd}", "{chunk: shard.0:1, via: fd}", "+reader.0: import shard"),
+    "another order": ("weights: [shard]", "weights: [shard.1, shard.0]", "+server: map shard.1 … shard.0"),
+}
+"""What is replaced in the text, and what the message then names."""
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    file = tmp_path / "plan.json"
+    assert run("plan", WEIGHTS, "-m", "h200x2", "-o", str(file)).status == 0
+    return file
+
+
+def test_a_saved_plan_of_several_is_applied(saved: Path) -> None:
+    """A saved plan of several processes is applied where it still holds"""
+    done = run("apply", str(saved), "-m", "h200x2")
+    assert done.status == 0, done.err
+    assert [process["first"] for process in json.loads(saved.read_text())["plan"]["processes"]] == [
+        "server", "reader.0", "reader.1"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changed_in_a_process(saved: Path, change: str) -> None:
+    """Where a process would make other calls than were saved, nothing is built: exit 7, with the process's name"""
+    old, new, told = CHANGES[change]
+    text = saved.read_text()
+    assert old in text
+    saved.write_text(text.replace(old, new))
+    done = run("apply", str(saved), "-m", "h200x2")
+    assert done.status == 7, done.err
+    assert not done.out
+    assert told in done.err
+
+
+def test_a_saved_plan_on_fewer_gpus(saved: Path) -> None:
+    """A saved plan of several processes is not applied on a machine that lacks one of its GPUs, and says where"""
+    done = run("apply", str(saved), "-m", "h100x1")
+    assert done.status == 7
+    assert "MT401" in done.err
+
+
+def test_a_saved_plan_of_several_is_validated(saved: Path) -> None:
+    """The spec in a saved plan of several processes is validated like any other"""
+    assert run("validate", str(saved), "-m", "h200x2").out == f"{WEIGHTS}: ok on h200x2\n"

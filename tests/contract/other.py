@@ -1,0 +1,154 @@
+"""A driver in another process, for what goes from process to process. Run as a script, this file is that process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import DriverError, HandleType
+
+if TYPE_CHECKING:
+    from typing import Any as Anything  # it stands for any driver
+else:
+    Anything = object
+
+ROOT = Path(__file__).parent.parent.parent
+EXPORT, IMPORT = "mem_export_to_shareable_handle", "mem_import_from_shareable_handle"
+PATIENCE = 120.0  # seconds for one call
+
+
+class Other(Anything):  # type: ignore[misc]
+    """A driver whose calls another process makes, which is started anew and never forked (fact 33).
+
+    It is a simulator of the machine that this JSON tells, or without one the real driver. File descriptors of chunks
+    go from the one process to the other, as a driver's user would send them.
+    """
+
+    def __init__(self, machine: str | None, visible: str | None = None) -> None:
+        hidden = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(PATIENCE)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(Path(__file__)), str(theirs.fileno())],
+                env=os.environ | {"PYTHONPATH": str(ROOT)} | hidden,
+                pass_fds=[theirs.fileno()],
+            )
+        try:
+            self.ask("open", machine)
+            self.answer()
+        except BaseException:
+            self.give_up()
+            raise
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.ask(method, *args, **kwargs)
+            return self.answer()
+
+        return call
+
+    def ask(self, method: str, *args: Any, **kwargs: Any) -> None:
+        """Send a call, and do not wait for its answer."""
+        fds = [args[0]] if method == IMPORT and args[1] == HandleType.FD else []
+        _send(self._channel, (method, args, kwargs), fds)
+
+    def await_answer(self) -> None:
+        """Wait until an answer has come, and leave it unread."""
+        assert select.select([self._channel], [], [], PATIENCE)[0]
+
+    def answer(self) -> Any:
+        """What the call gave; raises what it raised."""
+        message, fds = _receive(self._channel)
+        assert message is not None, "the other process is gone"
+        refused, value = message
+        if refused:
+            raise DriverError(*refused)
+        return fds[0] if fds else value
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End the process by SIGKILL, so that it can clean nothing up, and wait for it."""
+        self._process.kill()
+        self._process.wait(PATIENCE)
+
+    def end(self) -> None:
+        """End the process, if it was not killed: it must have nothing open, and must not have failed."""
+        with self._channel:
+            if self._process.poll() is None:
+                self.ask("close")
+                left = self.answer()
+                assert self._process.wait(PATIENCE) == 0
+                assert not left, f"the other process left {left}"
+
+    def give_up(self) -> None:
+        """End the process in whatever state it is."""
+        self._channel.close()
+        self.kill()
+
+
+def _send(channel: socket.socket, message: object, fds: Sequence[int] = ()) -> None:
+    socket.send_fds(channel, [pickle.dumps(message)], list(fds))
+
+
+def _receive(channel: socket.socket) -> tuple[Any, list[int]]:
+    data, fds, _, _ = socket.recv_fds(channel, 1 << 18, 8, socket.MSG_CMSG_CLOEXEC)
+    return (pickle.loads(data) if data else None), fds
+
+
+def serve(channel: socket.socket) -> None:
+    """Make the calls that come, until told to close or until nobody is there to ask."""
+    (_, (machine,), _), _ = _receive(channel)
+    driver = _opened(machine)
+    _send(channel, (None, None))
+    while (request := _receive(channel))[0] is not None:
+        (method, args, kwargs), fds = request
+        if method == "close":
+            _send(channel, (None, None if driver.empty else driver.counts()))
+            return
+        _answer(channel, driver, method, (*fds, *args[len(fds) :]), kwargs)
+        for fd in fds:
+            os.close(fd)
+
+
+def _answer(channel: socket.socket, driver: Driver, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    try:
+        value = getattr(driver, method)(*args, **kwargs)
+    except DriverError as error:
+        _send(channel, ((error.call, error.name, error.reason), None))
+        return
+    if method == EXPORT and isinstance(value, int):
+        _send(channel, (None, None), [value])
+        os.close(value)
+    else:
+        _send(channel, (None, value))
+
+
+def _opened(machine: str | None) -> Ledger:
+    if machine is None:
+        from memtopo.driver.cuda import CudaDriver
+
+        ledger = Ledger(CudaDriver())
+    else:
+        from memtopo.driver.sim import SimDriver
+        from memtopo.machine import parse
+
+        ledger = Ledger(SimDriver(parse(machine.encode(), "the test's machine")))
+    ledger.init()
+    return ledger
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,116 @@
+"""Events, here and in other processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import EventFlags
+from memtopo.units import GiB
+from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, current, refused
+from tests.contract.other import Other
+from tests.contract.shared import INVALID_HANDLE, SHARED_EVENT, allocated, event, opened_event
+
+PLAIN = EventFlags.DISABLE_TIMING
+
+
+@pytest.mark.parametrize("flags", [EventFlags.INTERPROCESS, EventFlags(16)])
+def test_flags_that_are_no_events(driver: Driver, flags: EventFlags) -> None:
+    """Fact 47: an event that is shared keeps no time, and there are no other flags"""
+    with current(driver), refused(INVALID_VALUE):
+        driver.event_create(flags)
+
+
+@pytest.mark.parametrize("flags", [EventFlags.NONE, EventFlags.BLOCKING_SYNC, PLAIN, SHARED_EVENT])
+def test_an_event_happens(driver: Driver, flags: EventFlags) -> None:
+    """Fact 47: an event that was never recorded is done, and a recorded one once its stream came to it"""
+    with current(driver), event(driver, flags) as made:
+        assert driver.event_query(made) is True
+        driver.event_record(made)
+        driver.stream_wait_event(0, made)
+        driver.event_synchronize(made)
+        assert driver.event_query(made) is True
+
+
+def test_without_a_context(driver: Driver) -> None:
+    """Fact 47: creating an event and naming it to others want a context, asking and destroying it do not"""
+    with refused(INVALID_CONTEXT):
+        driver.event_create(PLAIN)
+    with current(driver):
+        made = driver.event_create(SHARED_EVENT)
+        context = driver.ctx_pop_current()
+        with refused(INVALID_CONTEXT):
+            driver.ipc_get_event_handle(made)
+        assert driver.event_query(made) is True
+        driver.event_destroy(made)
+        driver.ctx_push_current(context)
+
+
+def test_what_has_no_handle(driver: Driver, other: Other) -> None:
+    """Facts 32 and 47: an event that is not interprocess, and one of another process"""
+    with current(driver), current(other), event(driver, PLAIN) as plain, event(other) as theirs:
+        with refused(INVALID_HANDLE):
+            driver.ipc_get_event_handle(plain)
+        with opened_event(driver, other.ipc_get_event_handle(theirs)) as here, refused(INVALID_HANDLE):
+            driver.ipc_get_event_handle(here)
+
+
+def test_what_cannot_be_opened_event(driver: Driver) -> None:
+    """Fact 47: an event of this process, and zeros"""
+    with current(driver), event(driver) as made:
+        handle = driver.ipc_get_event_handle(made)
+        assert len(handle) == 64
+        with refused(INVALID_CONTEXT):
+            driver.ipc_open_event_handle(handle)
+        with refused("CUDA_ERROR_MAP_FAILED"):
+            driver.ipc_open_event_handle(bytes(64))
+        with refused(INVALID_VALUE):
+            driver.ipc_open_event_handle(b"too few")
+
+
+def test_an_event_is_shared(driver: Driver, other: Other) -> None:
+    """Facts 32 and 47: it is opened as often as one likes, as an event of its own each time, and recorded by either"""
+    with current(driver), current(other), event(other) as theirs:
+        handle = other.ipc_get_event_handle(theirs)
+        with opened_event(driver, handle) as one, opened_event(driver, handle) as two:
+            assert one != two
+            other.event_record(theirs)
+            for here in (one, two):
+                driver.stream_wait_event(0, here)
+                driver.event_synchronize(here)
+                assert driver.event_query(here) is True
+            driver.event_record(one)
+            driver.event_synchronize(one)
+            assert other.event_query(theirs) is True
+
+
+def test_an_event_outlives_its_exporter(driver: Driver, other: Other) -> None:
+    """Fact 47: after the exporter was killed an opened event is queried, recorded, waited for and destroyed as ever"""
+    with current(driver):
+        other.ctx_push_current(other.device_primary_ctx_retain(0))
+        with opened_event(driver, other.ipc_get_event_handle(other.event_create(SHARED_EVENT))) as here:
+            other.kill()
+            assert driver.event_query(here) is True
+            driver.event_record(here)
+            driver.stream_wait_event(0, here)
+            driver.event_synchronize(here)
+
+
+def test_an_event_waits_for_its_stream(driver: Driver, other: Other, on_hardware: bool) -> None:
+    """Fact 47: a recorded event is not done, to whoever shares it, before the work in front of it is"""
+    if not on_hardware:
+        pytest.skip("the simulator does all work at once")
+    with (
+        current(driver),
+        current(other),
+        event(driver) as made,
+        opened_event(other, driver.ipc_get_event_handle(made)) as theirs,
+        allocated(driver, 4 * GiB) as address,
+    ):
+        for value in range(64):  # about 0.1 s
+            driver.memset_d8(address, value, 4 * GiB)
+        driver.event_record(made)
+        assert driver.event_query(made) is False
+        assert other.event_query(theirs) is False
+        driver.event_synchronize(made)
+        assert other.event_query(theirs) is True

@@ -1,0 +1,152 @@
+"""Allocations that go to other processes as 64 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from memtopo.driver.protocol import Driver
+from memtopo.units import KiB, MiB
+from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, created, current, refused
+from tests.contract.other import Other
+from tests.contract.shared import INVALID_HANDLE, JUNK, SHARED, allocated, opened, usable
+
+SIZE = 64 * KiB
+LARGE = 3 * MiB
+
+
+@contextmanager
+def shared(other: Other, size: int = SIZE) -> Iterator[tuple[int, bytes]]:
+    """An allocation of the other process that holds bytes, and its handle."""
+    with current(other), allocated(other, size) as there:
+        other.memset_d8(there, 3, size)
+        other.memcpy_htod(there, b"theirs")
+        other.ctx_synchronize()
+        yield there, other.ipc_get_mem_handle(there)
+
+
+def test_a_handle_is_64_bytes(driver: Driver) -> None:
+    """Facts 31 and 46: of any address inside, it is the base's"""
+    with current(driver), allocated(driver, SIZE) as address:
+        handle = driver.ipc_get_mem_handle(address)
+        assert len(handle) == 64
+        assert driver.ipc_get_mem_handle(address + 100) == handle
+
+
+def test_bytes_cross(driver: Driver, other: Other) -> None:
+    """Facts 31 and 46: both see what either writes, from the base on, whose size is what was asked for"""
+    with current(driver), shared(other) as (there, _):
+        handle = other.ipc_get_mem_handle(there + 100)
+        with opened(driver, handle) as here:
+            assert driver.mem_get_address_range(here + 5) == (here, SIZE)
+            assert driver.memcpy_dtoh(here, 7) == b"theirs\3"
+            driver.memcpy_htod(here + SIZE - 4, b"ours")
+            driver.ctx_synchronize()
+            assert other.memcpy_dtoh(there + SIZE - 5, 5) == b"\3ours"
+
+
+def test_each_opening_is_closed(driver: Driver, other: Other) -> None:
+    """Fact 46: a second opening gives the same address, which is gone with the last close"""
+    with current(driver), shared(other) as (_, handle):
+        with opened(driver, handle) as one:
+            with opened(driver, handle) as two:
+                assert one == two
+            assert driver.memcpy_dtoh(one, 6) == b"theirs"
+        with refused(INVALID_VALUE):
+            driver.memcpy_dtoh(one, 6)
+        with refused(INVALID_VALUE):
+            driver.ipc_close_mem_handle(one)
+
+
+def test_opening_takes_no_memory(driver: Driver, other: Other) -> None:
+    """Fact 46: what is opened was there already"""
+    with current(driver), shared(other, LARGE) as (_, handle):
+        free = driver.mem_get_info()
+        with opened(driver, handle):
+            assert driver.mem_get_info() == free
+        assert driver.mem_get_info() == free
+
+
+def test_what_has_no_handle(driver: Driver, granule: int) -> None:
+    """Facts 31 and 46: junk and mapped chunks have none, and without a context nothing has"""
+    with current(driver):
+        with refused(INVALID_VALUE):
+            driver.ipc_get_mem_handle(JUNK)
+        with (
+            created(driver, granule, SHARED) as chunk,
+            usable(driver, granule, chunk) as address,
+            refused(INVALID_VALUE),
+        ):
+            driver.ipc_get_mem_handle(address)
+        with allocated(driver, SIZE) as address:
+            context = driver.ctx_pop_current()
+            with refused(INVALID_CONTEXT):
+                driver.ipc_get_mem_handle(address)
+            driver.ctx_push_current(context)
+
+
+def test_what_cannot_be_opened(driver: Driver, other: Other) -> None:
+    """Facts 31 and 46: no handle, a handle without lazy peer access, and one of this process's own memory"""
+    with current(driver), allocated(driver, SIZE) as address, shared(other) as (_, handle):
+        for wrong in (bytes(64), b"too few"):
+            with refused(INVALID_VALUE):
+                driver.ipc_open_mem_handle(wrong)
+        with refused(INVALID_VALUE):
+            driver.ipc_open_mem_handle(handle, 0)
+        with refused(INVALID_CONTEXT):
+            driver.ipc_open_mem_handle(driver.ipc_get_mem_handle(address))
+
+
+def test_what_cannot_be_closed(driver: Driver) -> None:
+    """Fact 46: junk, and this process's own memory"""
+    with current(driver), allocated(driver, SIZE) as address:
+        for wrong in (JUNK, address):
+            with refused(INVALID_VALUE):
+                driver.ipc_close_mem_handle(wrong)
+        driver.memset_d8(address, 1, SIZE)
+
+
+def test_freed_memory_is_not_opened(driver: Driver, other: Other) -> None:
+    """Fact 46: the handle of an allocation that was freed is an invalid value"""
+    with current(driver), current(other):
+        with shared(other, LARGE) as (_, handle):
+            pass
+        with refused(INVALID_VALUE):
+            driver.ipc_open_mem_handle(handle)
+
+
+def test_what_is_open_outlives_its_allocation(driver: Driver, other: Other, on_hardware: bool) -> None:
+    """Fact 46: freed by its exporter, opened memory keeps its bytes, and comes back with the last close"""
+    with current(driver), current(other):
+        with shared(other, LARGE) as (_, handle):
+            here = driver.ipc_open_mem_handle(handle)
+            free = driver.mem_get_info()[0]
+        assert driver.memcpy_dtoh(here, 7) == b"theirs\3"
+        assert driver.mem_get_info()[0] == free
+        driver.ipc_close_mem_handle(here)
+        if on_hardware:  # a simulated process counts its own memory alone
+            assert driver.mem_get_info()[0] == free + 4 * MiB
+
+
+def test_what_is_open_outlives_its_exporter(driver: Driver, other: Other) -> None:
+    """Fact 46: after the exporter was killed the bytes are still there, and its handles are no handles any more"""
+    with current(driver):
+        other.ctx_push_current(other.device_primary_ctx_retain(0))
+        there = other.mem_alloc(SIZE)
+        other.memset_d8(there, 4, SIZE)
+        other.ctx_synchronize()
+        handle = other.ipc_get_mem_handle(there)
+        with opened(driver, handle) as here:
+            other.kill()
+            assert driver.memcpy_dtoh(here + SIZE - 2, 2) == b"\4\4"
+        with refused(INVALID_HANDLE):
+            driver.ipc_open_mem_handle(handle)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_another_gpu_opens_it(driver: Driver, other: Other) -> None:
+    """Fact 46: memory of one GPU is opened with another's context current"""
+    with current(driver, 1), shared(other) as (_, handle), opened(driver, handle) as here:
+        assert driver.memcpy_dtoh(here, 6) == b"theirs"

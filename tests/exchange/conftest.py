@@ -1,0 +1,49 @@
+"""A runtime directory for each test, and holders in it that are gone afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.exchange import Client, connect, place
+from tests.exchange.holding import Holder, Process
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's runtime directory: an empty one."""
+    found = tmp_path / "run"
+    found.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(found))
+    return found
+
+
+@pytest.fixture
+def start(runtime: Path) -> Iterator[Callable[..., Any]]:
+    """Starts holders, or other scripts beside them."""
+    started: list[Process] = []
+
+    def begin(script: str = "holder", **wish: Any) -> Process:
+        found = Holder(runtime, wish) if script == "holder" else Process(script, wish, runtime)
+        started.append(found)
+        return found
+
+    yield begin
+    for each in started:
+        each.kill()
+
+
+@pytest.fixture
+def holder(start: Callable[..., Holder]) -> Holder:
+    """A holder of the layout kv."""
+    return start()
+
+
+@pytest.fixture
+def client(holder: Holder) -> Iterator[Client]:
+    """A connection to it."""
+    with connect(place("kv")) as found:
+        yield found

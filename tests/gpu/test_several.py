@@ -1,0 +1,83 @@
+"""Several processes on real GPUs: layouts that share memory, and what becomes of them when somebody dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle, islice
+from pathlib import Path
+
+import pytest
+
+from memtopo import planner, processes, target
+from memtopo.applying import Job
+from memtopo.driver.protocol import Driver
+from memtopo.report import MachineLine
+from memtopo.source import read_file
+from memtopo.validation import validate
+from tests.processes.crash import crash
+from tests.processes.test_crashes import CALLS, SIGNALS, TWO, lost, survived
+from tests.processes.test_holding import rounds
+from tests.specs import ENSEMBLES
+
+pytestmark = pytest.mark.gpu
+EVERY = [(process, call) for process, calls in CALLS.items() for call in range(1, calls + 1)]
+POINTS = list(zip(EVERY[::5], islice(cycle(SIGNALS), len(EVERY)), strict=False))
+"""A driver call and a signal each, spread over both processes."""
+
+COORDINATORS = list(zip(EVERY[::14], islice(cycle(SIGNALS), len(EVERY)), strict=False))
+
+
+@pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
+def test_spec(path: Path) -> None:
+    """Each spec of several processes builds, is found as declared, and leaves nothing"""
+    local = target.resolve("local")
+    document = read_file(path)
+    validated = validate(document, local.machine)
+    if {fault.code for fault in validated.diagnostics} & {"MT401"}:
+        pytest.skip("needs more GPUs")
+    assert validated.geometry, validated.diagnostics
+    line = MachineLine("local", simulated=False, devices=(), driver="")
+    job = Job(planner.plan(validated.geometry, local.machine), validated.geometry, line, path.name)
+    report = processes.apply(processes.Ensemble(job, document.text, local.machine))
+    assert report.outcome == "ok", report
+
+
+def free(driver: Driver) -> int:
+    context = driver.device_primary_ctx_retain(0)
+    driver.ctx_push_current(context)
+    try:
+        return driver.mem_get_info()[0]
+    finally:
+        driver.ctx_pop_current()
+        driver.device_primary_ctx_release(0)
+
+
+@pytest.fixture
+def memory_comes_back() -> Iterator[None]:
+    """Free memory of the first GPU is what it was, once all is over."""
+    driver = target.resolve("local").open()
+    before = free(driver)
+    yield
+    assert free(driver) == before
+
+
+@pytest.mark.usefixtures("memory_comes_back")
+@pytest.mark.parametrize(("point", "name"), POINTS, ids=str)
+def test_a_worker_dies(point: tuple[str, int], name: str) -> None:
+    """The other worker takes down, the report names the dead one, and nothing is left, on the GPU either"""
+    survived(crash(TWO, *point, name, machine="local"), point[0], name)
+
+
+@pytest.mark.usefixtures("memory_comes_back")
+@pytest.mark.parametrize(("point", "name"), COORDINATORS, ids=str)
+def test_the_coordinator_dies(point: tuple[str, int], name: str) -> None:
+    """Its workers notice, take down by themselves, and end; memory comes back"""
+    lost(crash(TWO, *point, name, "parent", machine="local"), name)
+
+
+@pytest.mark.usefixtures("memory_comes_back")
+def test_two_hundred_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold, attach and release, two hundred times: descriptors, processes and memory are where they were"""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    rounds(200, "local")
