@@ -140,9 +140,15 @@ class Run:
                 meter.steps = self.execution.checked
 
     def look(self) -> Checks:
-        """Ask the driver about every step once more; queries only, beside what the run itself has counted."""
+        """Ask the driver about every step once more; queries only, beside what the run itself has counted.
+
+        Raises `MemtopoError`, as whoever asks is no part of the run, which goes on.
+        """
         counter = Counter()
-        counter.take(self.execution.check())
+        try:
+            counter.take(self.execution.check())
+        except (StepFailed, Stopped) as error:
+            raise MemtopoError(f"the check was not finished: {error or 'interrupted'}") from error
         return counter.checks()
 
     @property

@@ -6,6 +6,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 
+from memtopo.driver.types import LocationKind
 from memtopo.errors import MemtopoError
 from memtopo.exchange import Client, Handle, Offer, connect, place
 from memtopo.exchange.client import IN_FLIGHT
@@ -105,5 +106,7 @@ class Holders:
                 places = [run.properties_of(index).location for index in range(run.count)]
             case BufferRun() | EventRun():
                 places = [run.place_of(index) for index in range(run.count)]
-        names = dict.fromkeys(self._gpus[each.id] if str(each).startswith("gpu") else str(each) for each in places)
-        return ",".join(names)
+        distinct = list(dict.fromkeys(places))
+        if all(each.kind is LocationKind.GPU for each in distinct):
+            return ",".join(self._gpus[each.id] for each in distinct)
+        return ", ".join(map(str, distinct))

@@ -58,7 +58,7 @@ class Execution:
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.plan, self.driver, self.stop = plan, driver, stop
-        self.progress = _Careful(progress or Progress())
+        self.progress = Careful(progress or Progress())
         self.layout = Layout()
         self.done: list[Step] = []
         self.times: list[PhaseTime] = []
@@ -181,7 +181,7 @@ class Peers:
         return True
 
 
-class _Careful(Progress):
+class Careful(Progress):
     """Progress that cannot hurt the run: hooks that raise are not called again."""
 
     def __init__(self, hooks: Progress) -> None:

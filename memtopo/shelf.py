@@ -51,8 +51,10 @@ class LiveShelf:
         places = [run.place(index) for index in range(run.count)]
         words = ", ".join(dict.fromkeys(map(str, places)))
         gpus = list(dict.fromkeys(place.id for place in places if place.kind is LocationKind.GPU))
-        uuids = ",".join(self._driver.device_get_uuid(each).hex() for each in gpus)
-        return Offer(name, run.kind, run.via, run.count, run.size, words, uuids or None, _properties(run))
+        # By UUID where they all are GPUs; else by their names, which a machine's processes agree on.
+        alike = len(gpus) == len(words.split(", "))
+        uuids = ",".join(self._driver.device_get_uuid(each).hex() for each in gpus) if alike else None
+        return Offer(name, run.kind, run.via, run.count, run.size, words, uuids, _properties(run))
 
 
 def _properties(run: ExportRun) -> tuple[str, ...]:

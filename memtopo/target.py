@@ -88,15 +88,21 @@ def _local() -> Target:
     return Target("local", machine, simulated=False, _opener=lambda: driver)
 
 
+def uuids(machine: Machine) -> list[str]:
+    """The UUIDs of a machine's GPUs as hex text: the recorded ones, or those that all its simulators give them."""
+    from memtopo.driver.sim import SimDriver  # noqa: PLC0415
+
+    with SimDriver(machine) as driver:
+        driver.init()
+        return [driver.device_get_uuid(ordinal).hex() for ordinal in range(len(machine.devices))]
+
+
 def _shown(machine: Machine, visible: Sequence[int]) -> Machine:
     """A recorded machine with some of its GPUs alone, each under the UUID that all its simulators give it."""
     from memtopo import facts  # noqa: PLC0415
-    from memtopo.driver.sim import SimDriver  # noqa: PLC0415
 
-    with SimDriver(machine) as whole:
-        whole.init()
-        uuids = [facts.uuid_text(whole.device_get_uuid(ordinal)) for ordinal in visible]
-    return facts.only(machine, visible, uuids)
+    found = uuids(machine)
+    return facts.only(machine, visible, [facts.uuid_text(bytes.fromhex(found[ordinal])) for ordinal in visible])
 
 
 def _simulator(machine: Machine) -> Driver:

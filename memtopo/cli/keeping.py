@@ -86,7 +86,8 @@ def terms(
 def _told(held: Held) -> Iterator[str]:
     ends = {"signal": "a signal", "release": "a release", "deadline": "its deadline"}
     served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
-    yield f"held for {held.seconds:.1f} s, until {ends[held.why]}; served {served}"
+    end = ends[held.why] if held.signal >= 0 else "one of its processes ended"
+    yield f"held for {held.seconds:.1f} s, until {end}; served {served}"
     for importer in held.lost:
         yield f"{_who(importer)} lost what it used over ipc: {_what(importer)}"
     for importer in held.kept:

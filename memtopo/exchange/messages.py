@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from memtopo.exchange.faults import BadPacket
-from memtopo.exchange.offers import SECRET_BYTES, Handle, Kind, Offer, Secret, Via
+from memtopo.exchange.offers import LONGEST_NAME, SECRET_BYTES, Handle, Kind, Offer, Secret, Via
 from memtopo.exchange.reading import Fields
 from memtopo.exchange.status import Importer, Taken
 from memtopo.report import Checks, Difference, MachineLine, Tally
@@ -51,12 +51,12 @@ def importers(found: Sequence[Importer]) -> list[dict[str, Any]]:
 def offer(fields: Fields) -> Offer:
     """An offer. Raises `BadPacket`."""
     return Offer(
-        name=fields.text("name", 128),
+        name=fields.text("name", LONGEST_NAME),
         kind=fields.word("kind", *get_args(Kind)),
         via=fields.word("via", *get_args(Via)),
         count=fields.number("count", 1),
         size=fields.number("size"),
-        location=fields.text("location", 128),
+        location=fields.text("location", _TOLD),
         gpu=fields.text_or_none("gpu"),
         properties=fields.texts("properties", 16),
     )
@@ -78,7 +78,7 @@ def importer(fields: Fields) -> Importer:
 
 def _taken(fields: Fields) -> Taken:
     return Taken(
-        export=fields.text("export", 128),
+        export=fields.text("export", LONGEST_NAME),
         kind=fields.word("kind", *get_args(Kind)),
         via=fields.word("via", *get_args(Via)),
         handles=fields.number("handles"),

@@ -12,6 +12,9 @@ from memtopo.report import Checks
 Kind = Literal["chunk", "buffer", "event"]
 Via = Literal["fd", "fabric", "ipc"]
 
+LONGEST_NAME = 262
+"""Characters that an export's name may have: one of a process among several is `PROCESS.123.EXPORT`."""
+
 SECRET_BYTES = 64
 """What an IPC and a fabric handle are long (fact 31)."""
 

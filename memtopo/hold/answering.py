@@ -12,7 +12,7 @@ from typing import Any
 from memtopo.complaints import COMPARED, LISTED, choose
 from memtopo.exchange import messages, wire
 from memtopo.exchange.faults import ExchangeError
-from memtopo.exchange.offers import Handle, Offer, Shelf
+from memtopo.exchange.offers import LONGEST_NAME, Handle, Offer, Shelf
 from memtopo.exchange.reading import Fields
 from memtopo.exchange.status import Importer
 from memtopo.hold.connection import Connection
@@ -85,7 +85,7 @@ class Answers:
 
     def _handles(self, connection: Connection, fields: Fields, _: Collection[Connection]) -> None:
         fields.only("request", "export", "first", "count")
-        offer = self._offer(fields.text("export", 128))
+        offer = self._offer(fields.text("export", LONGEST_NAME))
         first, count = fields.number("first"), fields.number("count", 1)
         if first + count > offer.count:
             raise ExchangeError("range", f"export {offer.name!r} has {offer.count:,} handles, counted from 0")

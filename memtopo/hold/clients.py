@@ -66,9 +66,14 @@ class Clients:
             )
 
     def watch(self, connection: Connection) -> None:
-        """Wait for its next word, or for room for what it is to be told; close it where all was said."""
+        """Wait for its next word, or for room for what it is to be told; close it where all was said.
+
+        Of one that is paused, `resume` will.
+        """
         if connection.silent and connection.ending:
             self.drop(connection)
+            return
+        if connection.sock not in self._selector.get_map():
             return
         events = selectors.EVENT_READ if connection.silent else selectors.EVENT_WRITE
         self._selector.modify(connection.sock, events, self._selector.get_key(connection.sock).data)

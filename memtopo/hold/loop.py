@@ -28,6 +28,7 @@ LONGEST_GRACE = 3600.0
 _GLANCE = 60.0  # seconds after which it looks around though nothing happened
 _BLIND = 0.2  # the same where no signal wakes it
 _DEAF = 1.0  # seconds for which nobody is let in where there are no descriptors
+_LONGEST = 0.5  # whoever is asked whether to stop may have to look for it: a process that died sends no signal
 _SOON = 0.01
 
 
@@ -100,7 +101,7 @@ class Loop:
             self._clients.drop(each)
 
     def _nap(self, now: float) -> float:
-        waits = [self._glance, self._terms.patience / 2, self._ending.left(now)]
+        waits = [self._glance, self._terms.patience / 2, _LONGEST, self._ending.left(now)]
         soon = [_SOON if self._later else None, None if self._deaf_until is None else _DEAF]
         return min(wait for wait in [*waits, *soon] if wait is not None)
 

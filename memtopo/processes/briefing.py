@@ -13,18 +13,20 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter
 
 from memtopo.errors import InternalError
+from memtopo.exchange import Offer
 from memtopo.report import Checks, Report
 
 LARGEST = 64 << 20
 
-Document = TypeVar("Document", Report, Checks)
+Document = TypeVar("Document", Report, Checks, tuple[Offer, ...])
 
 
 @dataclass(frozen=True, slots=True)
 class Briefing:
     """Which process a worker is, of which spec, on which machine, and how many seconds of silence mean a death.
 
-    `visible` are the ordinals of the only GPUs that it is to see, as the launching process counts them.
+    `visible` are the ordinals of the only GPUs that it is to see, as the launching process counts them, and `gpus` the
+    UUIDs of all of that one's, as hex text.
     """
 
     process: str
@@ -35,6 +37,7 @@ class Briefing:
     simulated: bool
     visible: tuple[int, ...]
     timeout: float
+    gpus: tuple[str, ...]
     sockets: dict[str, str]
     allow_uids: tuple[int, ...]
 
@@ -46,12 +49,13 @@ class Briefing:
     def unpack(fd: int) -> Briefing:
         """Read and close one."""
         fields: dict[str, Any] = json.loads(_read(fd))
-        return Briefing(**fields | {key: tuple(fields[key]) for key in ("visible", "allow_uids")})
+        return Briefing(**fields | {key: tuple(fields[key]) for key in ("visible", "gpus", "allow_uids")})
 
 
-def pack(document: Report | Checks) -> int:
+def pack(document: Report | Checks | tuple[Offer, ...]) -> int:
     """A descriptor of a file with what a worker found, which the caller closes."""
-    return _written(TypeAdapter(type(document)).dump_json(document))
+    type_: Any = tuple[Offer, ...] if isinstance(document, tuple) else type(document)
+    return _written(TypeAdapter(type_).dump_json(document))
 
 
 def unpack(type_: type[Document], fd: int) -> Document:

@@ -14,8 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from memtopo import machine as machines
+from memtopo import target
 from memtopo.applying import Job
 from memtopo.errors import InternalError, MemtopoError
+from memtopo.exchange.client import IN_FLIGHT
+from memtopo.exchange.limits import room
+from memtopo.executor import Careful
 from memtopo.machine import Machine
 from memtopo.processes.briefing import Briefing
 from memtopo.processes.gate import Gate
@@ -68,14 +72,17 @@ def apply(
 
     `stop` answers the number of the signal that asks to stop, or 0. Never raises for what goes wrong on the way.
     """
-    with Coordinator(ensemble, progress or Progress(), stop) as coordinator:
+    with Coordinator(ensemble, Careful(progress or Progress()), stop) as coordinator:
         try:
             coordinator.build()
             if held and coordinator.as_declared:
                 coordinator.hold(held)
         except _Over:
             pass
-        coordinator.take_down()
+        except (MemtopoError, OSError, ValueError) as error:
+            coordinator.failure = error
+        finally:
+            coordinator.take_down()
         return coordinator.report()
 
 
@@ -88,11 +95,12 @@ class Coordinator:
         self.times: list[PhaseTime] = []
         self.interrupted = 0
         self.notes: list[str] = []
-        self.failure: MemtopoError | None = None
+        self.failure: Exception | None = None
         self._first: Member | None = None
         self._router = Router(self.members)
 
     def __enter__(self) -> Self:
+        room(len(self.ensemble.job.geometry.processes) * (IN_FLIGHT + 2))
         gates = [Gate.pipe() for _ in range(2)]
         ends = tuple(end for gate in gates for end in gate)
         try:
@@ -138,10 +146,7 @@ class Coordinator:
     def hold(self, held: Callable[[Coordinator], list[str]]) -> None:
         """Have all processes stay as they are for as long as that takes."""
         self._all("hold")
-        try:
-            self.notes += held(self)
-        except MemtopoError as error:
-            self.failure = error
+        self.notes += held(self)
         if self._first:
             raise _Over
 
@@ -169,8 +174,9 @@ class Coordinator:
         members = {member.label: member for member in (self._first, *self.members.values()) if member}
         found = merged(self.ensemble.job, members, self.times, self.interrupted)
         if self.failure and found.outcome == "ok":
-            failure = Failure("hold the layout", self.failure.message, hint=self.failure.hint)
-            found = replace(found, outcome="failed", exit_code=self.failure.exit_code, failure=failure)
+            told = str(self.failure) or type(self.failure).__name__
+            failure = Failure("work with the processes", told, hint=getattr(self.failure, "hint", None))
+            found = replace(found, outcome="failed", exit_code=getattr(self.failure, "exit_code", 4), failure=failure)
         return replace(found, notes=(*self.notes, *found.notes))
 
     def look(self) -> Checks:
@@ -178,7 +184,9 @@ class Coordinator:
         for member in self.members.values():
             member.tell("look")
         while any(member.waits_for(Wait.DONE) for member in self.members.values()):
-            self._turn(0.1)
+            self._wait_here(self.ensemble.timeout)
+        if told := [f"{label}: {each.unlooked}" for label, each in self.members.items() if each.unlooked]:
+            raise MemtopoError("; ".join(told))
         found = {label: member.checks for label, member in self.members.items() if member.checks}
         if len(found) < len(self.members):
             raise MemtopoError("a process has ended, and cannot be asked")
@@ -186,7 +194,7 @@ class Coordinator:
 
     def ask(self, label: str, export: str, first: int, count: int) -> Any:
         """Handles of one process's export, for this process. Raises `MemtopoError`."""
-        return self._router.ask(label, export, first, count, lambda: self._turn(0.1))
+        return self._router.ask(label, export, first, count, lambda: self._wait_here(self.ensemble.timeout))
 
     def _all(self, do: str, **fields: Any) -> None:
         for member in self.members.values():
@@ -200,12 +208,23 @@ class Coordinator:
             if signal := self._stop():
                 self.interrupted = signal
                 raise _Over
-            for member in self.members.values():
-                if member.busy and member.silent(patience):
-                    member.kill(f"was silent for {patience:g} s")
-                    self._note(member)
+            self._mind(patience)
             if self._first:
                 raise _Over
+
+    def _wait_here(self, patience: float) -> None:
+        """Wait a little for an answer on somebody's behalf, who is told where there will be none."""
+        self._turn(0.1)
+        self._mind(patience)
+        if self._stop():
+            raise MemtopoError("the layout is about to be taken down")
+
+    def _mind(self, patience: float) -> None:
+        """Kill whoever has something to do and was silent for so long."""
+        for member in self.members.values():
+            if member.busy and member.silent(patience):
+                member.kill(f"was silent for {patience:g} s")
+                self._note(member)
 
     def _turn(self, seconds: float) -> None:
         """Hear what the workers say, route what they ask of one another, and show that this process is alive."""
@@ -245,7 +264,7 @@ class Coordinator:
         ensemble = self.ensemble
         return Briefing(
             label, spec, ensemble.text, facts, line.name, line.simulated, visible, ensemble.timeout,
-            dict(ensemble.sockets), ensemble.allow_uids,
+            tuple(target.uuids(ensemble.machine)), dict(ensemble.sockets), ensemble.allow_uids,
         )  # fmt: skip
 
     def _close(self) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memtopo.errors import InternalError
+from memtopo.exchange.client import IN_FLIGHT
 from memtopo.exchange.wire import Packet, close_all
 from memtopo.geometry import Geometry
 from memtopo.layout import Deliveries
-
-BATCH = 64
-"""Handles that are under way at a time: each open descriptor pins its memory (fact 29)."""
 
 Ask = Callable[[str, str, int, int], Packet]
 
@@ -25,7 +23,7 @@ class Siblings:
         self._each = {
             (holder, run.origin.export): run.origin.each
             for run in geometry.runs
-            if run.origin
+            if run.origin and run.origin.siblings
             for holder in run.origin.holders
         }
         self._ask, self._outside = ask, outside
@@ -51,7 +49,7 @@ class Siblings:
         self._batch.clear()
 
     def _fetch(self, holder: str, export: str, first: int) -> None:
-        count = min(BATCH, self._each[holder, export] - first)
+        count = min(IN_FLIGHT, self._each[holder, export] - first)
         packet = self._ask(holder, export, first, count)
         found: list[int | bytes] = [*packet.fds, *(bytes.fromhex(text) for text in packet.message["secrets"])]
         if len(found) != count:

@@ -27,7 +27,7 @@ class Gate:
         os.dup2(self._read, self._write, inheritable=False)
 
     def wait(self, seconds: float) -> bool:
-        """Leave, and wait until all others did; false where somebody is still there when the time is over."""
+        """Leave, and wait until all others did; false where somebody is still there after so many seconds."""
         self.leave()
         poll = select.poll()
         poll.register(self._read, select.POLLIN)

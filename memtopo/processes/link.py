@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 from memtopo.exchange import wire
 from memtopo.exchange.wire import Packet
+
+_LATER = (errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM)
+"""What will go another time: descriptors of this user that lie unread in sockets, and memory of the system's."""
+
+_PAUSE = 0.01
 
 
 class Link:
@@ -43,8 +50,11 @@ class Link:
                 wire.send(self._sock, data, fds)
             except BlockingIOError:
                 return
-            except OSError:
-                self._drop()
+            except OSError as error:
+                if error.errno in _LATER:
+                    time.sleep(_PAUSE)
+                else:
+                    self._drop()
                 return
             self._waiting.popleft()
             wire.close_all(fds)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,11 @@ from memtopo.exchange.wire import Packet
 from memtopo.processes.briefing import Briefing, unpack
 from memtopo.processes.link import Link
 from memtopo.report import Checks, Report
+
+_EXIT = 10.0
+"""Seconds that a worker's interpreter and driver have to shut down after its last word."""
+
+_GLANCE = 0.01
 
 # The package is found where this process found it; the working directory is not searched for one.
 _ROOT = str(Path(__file__).parents[2])
@@ -37,7 +43,7 @@ class Member:
     """A worker. `lost` says how it came to an end that was not its own, `failed` what it said went wrong.
 
     `turns` is how many the proof has, which every worker reckons for itself, and all alike; `offers` are its exports
-    once it is held, and `checks` what it found when it was last asked to look.
+    once it is held, and `checks` what it found when it was last asked to look, or `unlooked` why it could not.
     """
 
     def __init__(self, label: str, process: subprocess.Popen[bytes], link: Link) -> None:
@@ -48,6 +54,7 @@ class Member:
         self.offers: tuple[Offer, ...] = ()
         self.report: Report | None = None
         self.checks: Checks | None = None
+        self.unlooked: str | None = None
         self.failed: str | None = None
         self.hint: str | None = None
         self.exit_code = 4
@@ -79,6 +86,7 @@ class Member:
     def tell(self, do: str, **fields: Any) -> None:
         """Tell it to do something, and wait for it from now on."""
         self.wait, self._heard = Wait.DONE, time.monotonic()
+        self.checks = self.unlooked = None
         self.doing = str(fields.get("phase", do))
         self.link.send({"do": do, **fields})
 
@@ -86,8 +94,8 @@ class Member:
         """Tell it to take down; the signal is for one that is in the middle of many steps."""
         self._heard = time.monotonic()
         self.link.send({"do": "down"})
-        if self.wait is not Wait.NOTHING and not self.gone and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        if self.wait is not Wait.NOTHING and not self.gone:
+            self._signal(signal.SIGTERM)
 
     def reassure(self, seconds: float) -> None:
         """Show it that the coordinator is alive, if it was not spoken to for so long."""
@@ -106,16 +114,16 @@ class Member:
         if "ready" in message or "done" in message:
             self.wait = Wait.NOTHING
             self.turns = message.get("turns", self.turns)
-            self.offers = tuple(
-                Offer(**{**each, "properties": tuple(each["properties"])}) for each in message.get("offers", ())
-            )
             self.as_declared = self.as_declared and bool(message.get("same", True))
         elif "failed" in message:
             self.failed = str(message["failed"])
         elif "broken" in message:
             self.failed, self.hint, self.exit_code = str(message["broken"]), message["hint"], int(message["exit"])
-        elif "checks" in message and packet.fds:
-            self.wait, self.checks = Wait.NOTHING, unpack(Checks, packet.fds.pop())
+        elif "offers" in message and packet.fds:
+            self.offers = unpack(tuple[Offer, ...], packet.fds.pop())
+        elif "checks" in message:
+            self.wait, self.unlooked = Wait.NOTHING, message.get("error")
+            self.checks = unpack(Checks, packet.fds.pop()) if packet.fds else None
         elif "report" in message and packet.fds:
             self.report = unpack(Report, packet.fds.pop())
         packet.close()
@@ -145,22 +153,41 @@ class Member:
     def kill(self, why: str) -> None:
         """Put an end to it: SIGKILL ends a stopped process too."""
         self.lost = self.lost or why
-        self.process.kill()
+        self._signal(signal.SIGKILL)
 
     def end(self) -> None:
         """Leave nothing of it behind, whatever state it is in."""
         self.link.close()
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
+        if not self.gone:
+            self._reap(0.0)
 
     def _ended(self) -> None:
         self.gone = True
-        _sweep(self.process.pid)
-        status = self.process.wait()
+        status = self._reap(_EXIT)
         if self.report is None and (self.failed is None or status):
             how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
             self.lost = f"{self.lost} and {how}" if self.lost else how
+
+    def _signal(self, number: signal.Signals) -> None:
+        # Not by Popen, which may look for its end first: from then on its number may be another's.
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, number)
+
+    def _reap(self, seconds: float) -> int:
+        """Its status, once it has ended; it has so many seconds for that, and is killed then."""
+        self._await_exit(seconds)
+        _sweep(self.process.pid)
+        return self.process.wait()
+
+    def _await_exit(self, seconds: float) -> None:
+        """Wait for its end without taking note of it."""
+        until = time.monotonic() + seconds
+        while os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if time.monotonic() >= until:
+                self._signal(signal.SIGKILL)
+                os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+                return
+            time.sleep(_GLANCE)
 
 
 def _sweep(pid: int) -> None:
@@ -176,6 +203,8 @@ def launch(label: str, gates: Sequence[int], environment: Mapping[str, str], com
     """Start a worker: spawned, never forked from a process that has a driver (fact 33)."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     arguments = [*(command or _COMMAND), *map(str, (theirs.fileno(), *gates))]
+    # Ctrl-C reaches the workers too, and before they have said that they leave it to the coordinator.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = subprocess.Popen(  # noqa: S603 the interpreter that runs this, and no shell
             arguments,
@@ -188,5 +217,6 @@ def launch(label: str, gates: Sequence[int], environment: Mapping[str, str], com
         ours.close()
         raise
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         theirs.close()
     return Member(label, process, Link(ours))

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from memtopo.applying import Job
+from memtopo.counting import SHOWN
 from memtopo.processes.member import Member
 from memtopo.report import (
     Checks,
@@ -18,8 +19,6 @@ from memtopo.report import (
     Report,
     Tally,
 )
-
-_SHOWN = 100
 
 
 def merged(job: Job, members: Mapping[str, Member], times: Sequence[PhaseTime], interrupted: int) -> Report:
@@ -117,7 +116,7 @@ def checks_of(found: Mapping[str, Checks]) -> Checks:
             before.not_checked + tally.not_checked,
             "; ".join(reasons) or None,
         )
-    differences = tuple(_differences(found))[:_SHOWN]
+    differences = tuple(_differences(found))[:SHOWN]
     return Checks(tuple(tallies.values()), differences, sum(checks.different for checks in found.values()))
 
 

@@ -10,8 +10,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from memtopo import planner, source, target
@@ -66,6 +65,7 @@ def _watch() -> Callable[[], int]:
     """Remember SIGTERM, which the system sends when the coordinator dies; Ctrl-C is the coordinator's to hear."""
     seen: list[int] = []
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by who started this one, until now
     signal.signal(signal.SIGTERM, lambda number, _frame: seen.append(number))
     parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
@@ -96,7 +96,10 @@ class Worker:
         self._finish()
 
     def _work(self, wrap: Wrap) -> None:
-        packet = self._hear()
+        try:
+            packet = self._hear()
+        except Stopped as error:
+            raise Gone("interrupted before anything was built") from error
         briefing = Briefing.unpack(packet.fds.pop())
         self._patience = briefing.timeout
         run = _run(briefing, wrap, self)
@@ -107,7 +110,7 @@ class Worker:
             if run.failure or run.stopped:
                 self._link.send({"failed": str(run.failure or "interrupted")})
         finally:
-            run.take_down(_Together(self._unused, self._emptied, briefing.timeout))
+            run.take_down(_Together(self._unused, self._emptied, briefing.timeout, self.alive))
         self._link.send({"report": briefing.process}, [pack(run.report())])
 
     def _obey(self, run: Run) -> None:
@@ -125,15 +128,21 @@ class Worker:
                 case "read":
                     run.read()
                 case "look":
-                    self._link.send({"checks": run.job.process}, [pack(run.look())])
+                    self._look(run)
                     continue
                 case "hold":
-                    self._patience = None
+                    self._link.send({"offers": run.job.process}, [pack(tuple(self._serving().offers()))])
                 case _:
                     raise InternalError(f"a worker is told to {do}")
-            offers = [asdict(offer) for offer in self._serving().offers()] if do == "hold" else []
-            self._link.send({"done": do, "same": run.as_declared, "offers": offers})
+            self._link.send({"done": do, "same": run.as_declared})
         self._shelf = None
+
+    def _look(self, run: Run) -> None:
+        """Say what a check finds now, or that there could be none; either way the layout stands."""
+        try:
+            self._link.send({"checks": run.job.process}, [pack(run.look())])
+        except MemtopoError as error:
+            self._link.send({"checks": run.job.process, "error": error.message})
 
     def ask(self, holder: str, export: str, first: int, count: int) -> Packet:
         """Handles of a sibling's export; what it asks meanwhile is answered. Raises `MemtopoError`."""
@@ -169,7 +178,7 @@ class Worker:
         until = time.monotonic() + self._patience if self._patience else None
         while not self._link.ready(_TICK):
             if self._stopped():
-                raise Gone("interrupted before anything was built")
+                raise Stopped
             if until and time.monotonic() > until:
                 raise Gone(f"the coordinator has not been heard of for {self._patience:g} s")
         packet = self._link.receive()
@@ -226,14 +235,23 @@ class Worker:
 class _Together(Peers):
     """Teardown in step with the siblings, for as long as they are alive and answer."""
 
-    def __init__(self, unused: Gate, emptied: Gate, timeout: float) -> None:
-        self._unused, self._emptied, self._timeout = unused, emptied, timeout
+    def __init__(self, unused: Gate, emptied: Gate, timeout: float, alive: Callable[[int], None]) -> None:
+        self._unused, self._emptied, self._timeout, self._alive = unused, emptied, timeout, alive
 
     def unused(self) -> bool:
-        return self._unused.wait(self._timeout)
+        return self._wait(self._unused)
 
     def emptied(self) -> bool:
-        return self._emptied.wait(self._timeout)
+        return self._wait(self._emptied)
+
+    def _wait(self, gate: Gate) -> bool:
+        """Wait at a gate, and say meanwhile that it is the others who are waited for."""
+        until = time.monotonic() + self._timeout
+        while not gate.wait(_TICK):
+            self._alive(0)
+            if time.monotonic() > until:
+                return False
+        return True
 
 
 class _Telling(Progress):
@@ -259,17 +277,9 @@ def _run(briefing: Briefing, wrap: Wrap, worker: Worker) -> Run:
     driver = target.open_in_worker(machine, simulated=briefing.simulated, visible=briefing.visible)
     job = _job(briefing, document, geometry, machine)
     ledger = Ledger(wrap(briefing.process, driver))
-    gpus = [uuid.hex() for uuid in _uuids(driver, briefing.visible)]
-    outside = Holders(job.geometry, gpus, briefing.sockets, briefing.allow_uids)
+    outside = Holders(job.geometry, briefing.gpus, briefing.sockets, briefing.allow_uids)
     deliveries = Siblings(job.geometry, worker.ask, outside)
     return Run(job, ledger, progress=_Telling(worker), stop=worker._stopped, deliveries=deliveries)  # noqa: SLF001
-
-
-def _uuids(driver: Driver, visible: Sequence[int]) -> Iterator[bytes]:
-    """Of each GPU by the launching process's ordinals; nothing of those that are not seen here."""
-    count = max(visible) + 1 if visible else driver.device_get_count()
-    for ordinal in range(count):
-        yield driver.device_get_uuid(ordinal) if not visible or ordinal in visible else b""
 
 
 def _job(briefing: Briefing, document: Document, geometry: Geometry, machine: Machine) -> Job:

@@ -107,7 +107,7 @@ def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
         (request(request="handles", export="page", first=0), "packet"),
         (request(request="handles", export="page", first=0, count=0), "packet"),
         (request(request="handles", export=["page"], first=0, count=1), "packet"),
-        (request(request="handles", export="p" * 129, first=0, count=1), "packet"),
+        (request(request="handles", export="p" * 263, first=0, count=1), "packet"),
         (request(request="release", force="yes", grace=1), "packet"),
         (request(request="release", force=True, grace=-1), "packet"),
         (request(request="release", force=True, grace=1e308), "packet"),

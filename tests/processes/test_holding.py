@@ -113,12 +113,54 @@ def test_a_layout_of_several_processes(tmp_path: Path) -> None:
 def test_a_held_process_dies() -> None:
     """Where one of the processes dies, the others take down, and the report says who it was"""
     with holding(ROOT / "specs" / "weights.yaml") as process:
-        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        os.kill(int(workers[-1]), signal.SIGKILL)
+        os.kill(worker_pids(process)[-1], signal.SIGKILL)
         out, _ = process.communicate(timeout=60)
     report = json.loads(out)
     assert (process.returncode, report["outcome"]) == (4, "failed")
     assert "killed by SIGKILL" in report["failure"]["error"]
+
+
+def worker_pids(process: subprocess.Popen[str]) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def test_a_held_process_is_stopped() -> None:
+    """A check does not wait for ever for a process that is stopped, and the holder still ends when it is told to"""
+    with holding(ROOT / "specs" / "weights.yaml", "--timeout", "4s") as process:
+        os.kill(worker_pids(process)[-1], signal.SIGSTOP)
+        assert memtopo("check", "weights").returncode != 0
+        out, _ = process.communicate(timeout=60)
+    report = json.loads(out)
+    assert (process.returncode, report["outcome"]) == (4, "failed")
+    outcomes = [each["outcome"] for each in report["processes"]]
+    assert outcomes == ["taken down", "taken down", "died"]  # those who wait for the dead are not taken for dead
+
+
+def test_many_exports(tmp_path: Path) -> None:
+    """What a process exports may be more than a packet holds"""
+    spec = tmp_path / "many.yaml"
+    exports = ", ".join(f"export-number-{index}: {{chunk: w.{index}, via: fd}}" for index in range(600))
+    spec.write_text(
+        "memtopo: 1\nname: many\nprocesses:\n  one:\n"
+        f"    chunks: {{w: {{location: gpu0, size: 2MiB, count: 600, handles: fd}}}}\n    exports: {{{exports}}}\n"
+    )
+    with holding(spec) as process:
+        assert len(json.loads(memtopo("show", "many", "--json").stdout)["offers"]) == 600
+        assert memtopo("release", "many").returncode == 0
+        ended(process)
+
+
+def test_import_of_a_gpu_that_is_not_seen(tmp_path: Path) -> None:
+    """A process that sees one GPU imports from outside what is on another"""
+    spec = tmp_path / "blind.yaml"
+    spec.write_text(
+        "memtopo: 1\nname: blind\nprocesses:\n  one:\n    visible: gpu1\n    ranges: {v: {size: 8MiB}}\n"
+        "    imports: {w: {from: held/w, location: gpu0, size: 2MiB, count: 4}}\n"
+        "    map: {v: [w]}\n    access: {v: {gpu1: r}}\n"
+    )
+    with holding():
+        done = memtopo("apply", str(spec), *M, "--json")
+    assert json.loads(done.stdout)["outcome"] == "ok", done.stdout
 
 
 def test_not_as_declared(tmp_path: Path) -> None:
