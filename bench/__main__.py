@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from bench import building, coldstart, scaling, sharing, validating
+from bench import building, coldstart, proving, scaling, sharing, validating
 
 BENCHMARKS = {
     "building": building.main,
     "coldstart": coldstart.main,
+    "proving": proving.main,
     "scaling": scaling.main,
     "sharing": sharing.main,
     "validating": validating.main,

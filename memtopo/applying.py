@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from memtopo import proof
-from memtopo.contents import Contents, Recorded, contents, events
+from memtopo import planner
 from memtopo.counting import Counter
+from memtopo.diagnosing import diagnose
 from memtopo.diagnostics import Path
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
@@ -18,17 +18,13 @@ from memtopo.errors import InternalError, MemtopoError
 from memtopo.executor import Execution, Observation, Peers, StepFailed, Stopped, Teardown
 from memtopo.geometry import Geometry
 from memtopo.layout import Deliveries, NoDeliveries
+from memtopo.machine import Machine
 from memtopo.picture import Picture
 from memtopo.planner import Plan
-from memtopo.proof import Proof, Writers
-from memtopo.report import Checks, DeviceMemory, Failure, Leak, Left, MachineLine, Progress, Report
+from memtopo.proof import isolation
+from memtopo.proving import Proving, Task
+from memtopo.report import Check, Checks, DeviceMemory, Failure, Leak, Left, MachineLine, Progress, Report
 from memtopo.steps import Phase
-
-_HINTS = {
-    "CUDA_ERROR_OUT_OF_MEMORY": "something else uses the device's memory: nvidia-smi names the processes",
-    "CUDA_ERROR_NOT_PERMITTED": "the process lacks a permission: 'memtopo probe' shows what works here",
-    "CUDA_ERROR_NOT_SUPPORTED": "the device or driver cannot do this: 'memtopo probe' shows what works here",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +32,9 @@ class Job:
     """What is to be applied: a plan with the geometry it came from, the machine, and how a path reads as a place.
 
     `picture` and the spec's `warnings` are for the report. Of a layout of several processes it is one of them, by its
-    label, and `siblings` has the geometries of all.
+    label, and `siblings` has the geometries of all. `facts` are the machine's, which replicas are built on for a full
+    check; without them there are none. `check` is how thoroughly is looked, and `seed` what this run's bytes
+    depend on, the same in all processes.
     """
 
     plan: Plan
@@ -48,6 +46,9 @@ class Job:
     warnings: tuple[str, ...] = ()
     process: str = ""
     siblings: Mapping[str, Geometry] | None = None
+    facts: Machine | None = None
+    check: Check = "fast"
+    seed: int = field(default_factory=lambda: secrets.randbits(64))
 
 
 class Kept(NamedTuple):
@@ -78,9 +79,7 @@ def apply(
         with run.guarded():
             run.build()
             run.check()
-            for turn in range(len(run.turns)):
-                run.write(turn)
-                run.read()
+            run.prove()
             if held and run.as_declared:
                 run.keep(held)
     finally:
@@ -101,7 +100,8 @@ class Run:
         deliveries: Deliveries | None = None,
     ) -> None:
         self.job, self.ledger = job, ledger
-        self.execution = Execution(job.plan, ledger, progress=progress, stop=lambda: bool(stop()))
+        plan = planner.with_kernels(job.plan, job.geometry.gpus) if job.check == "full" else job.plan
+        self.execution = Execution(plan, ledger, progress=progress, stop=lambda: bool(stop()))
         self.execution.layout.deliveries = deliveries or NoDeliveries()
         self.failure: StepFailed | None = None
         self.stopped = False
@@ -110,9 +110,11 @@ class Run:
         self._held_ledger: dict[str, int] = {}
         self._held: Observation | None = None
         self._counter = Counter()
+        self._handles: dict[str, int] = {}
         self._teardown: Teardown | None = None
-        self._proof: Proof | None = None
         self._kept = Kept()
+        task = Task(job.process, job.geometry, job.siblings, job.check, job.seed, job.machine.simulated, job.facts)
+        self.proving = Proving(task, ledger, self.execution, self._counter)
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
@@ -130,14 +132,27 @@ class Run:
         self.execution.layout.deliveries.settle()
 
     def check(self) -> None:
-        """Ask the driver about every step. Raises `StepFailed` or `Stopped`."""
+        """Ask the driver about every step, unless nothing is to be checked. Raises `StepFailed` or `Stopped`."""
         self._held_ledger = self.ledger.counts()
         self._held = self.execution.observe()
+        if self.job.check == "none":
+            return
         with self.execution.timed("check", len(self.job.plan.steps)) as meter:
             try:
                 self._counter.take(self.execution.check())
+                self._counter.take(isolation(self.job.geometry, self.ledger, self.execution.layout))
+            except DriverError as error:
+                raise StepFailed(None, "check of holes and ends", error) from error
             finally:
                 meter.steps = self.execution.checked
+
+    def prove(self) -> None:
+        """All turns of the proof, where there is one process alone. Raises `StepFailed` or `Stopped`."""
+        for turn in range(self.proving.turns):
+            self.proving.write(turn)
+            if turn == 0:
+                self.proving.forbid()
+            self.proving.read(turn)
 
     def look(self) -> Checks:
         """Ask the driver about every step once more; queries only, beside what the run itself has counted.
@@ -156,35 +171,6 @@ class Run:
         """Whether nothing was found that differs from the spec."""
         return not self._counter.different
 
-    @cached_property
-    def turns(self) -> list[Writers]:
-        """Who writes and records what in the proof, turn by turn; the same in every process of the run."""
-        chunks, recorded = self._seen
-        return proof.turns(chunks, recorded)
-
-    def write(self, turn: int) -> None:
-        """Write what is this process's to write in a turn of the proof. Raises `StepFailed` or `Stopped`."""
-        execution = self.execution
-        chunks, recorded = self._seen
-        me = self.job.process
-        proven = proof.prepare(chunks[me], recorded[me], execution.layout, me, turn, self.turns[turn])
-        self._proof = proven
-        with self._proving(proven), execution.timed("write", sum(map(len, proven.writes.values()))):
-            proof.write(proven, execution.driver, execution.layout, execution.stop_here)
-
-    def read(self) -> None:
-        """Read what everybody wrote in that turn. Raises `StepFailed` or `Stopped`."""
-        execution, proven = self.execution, self._proof
-        if proven is None:
-            raise InternalError("a turn of the proof is read before it is written")
-        with self._proving(proven), execution.timed("read", proven.windows):
-            self._counter.take(proof.wait(proven, execution.driver, execution.layout, execution.stop_here))
-            self._counter.take(proof.read(proven, execution.driver, execution.layout, execution.stop_here))
-        if proven.unseen:
-            self._counter.not_checked("bytes", proven.unseen, "no device may write them, or read them there")
-        if proven.foreign:
-            self._counter.not_checked("bytes", proven.foreign, "they are somebody else's memory, which is not written")
-
     def keep(self, held: Callable[[Run], Kept]) -> None:
         """Have somebody do something with what was built. Raises `StepFailed`."""
         try:
@@ -194,7 +180,9 @@ class Run:
 
     def take_down(self, peers: Peers | None = None) -> None:
         """Undo everything; `peers` as for `Execution.take_down`."""
-        self.execution.layout.deliveries.settle()
+        layout = self.execution.layout
+        layout.deliveries.settle()
+        self._handles = dict(layout.chunks)
         self._teardown = self.execution.take_down(peers)
         if self.failure is None and self._teardown.failures:
             self.failure = self._teardown.failures[0]
@@ -215,31 +203,13 @@ class Run:
             exit_code=exit_code,
             plan=job.plan.summary(job.picture, job.warnings),
             times=tuple(self.execution.times),
-            checks=None if self._counter.empty else self._counter.checks(),
+            checks=None if self._counter.empty else replace(self._counter.checks(), rates=self.proving.rates),
             failure=_failure(self.failure, job) if self.failure else None,
             leaks=leaks,
             left=left,
-            notes=(*self._kept.notes, *_notes(left, teardown)),
+            notes=(*self._kept.notes, *_notes(left, teardown, job)),
+            check=job.check,
         )
-
-    @cached_property
-    def _seen(self) -> tuple[dict[str, list[Contents]], dict[str, list[Recorded]]]:
-        """What each process of the run sees, by its label."""
-        job = self.job
-        members = job.siblings or {job.process: job.geometry}
-        return (
-            {label: contents(each, label, job.siblings) for label, each in members.items()},
-            {label: events(each, label, job.siblings) for label, each in members.items()},
-        )
-
-    @contextmanager
-    def _proving(self, proven: Proof) -> Iterator[None]:
-        try:
-            yield
-        except DriverError as error:
-            unseen = proven.windows - self._counter.looked_at("bytes")
-            self._counter.not_checked("bytes", max(0, unseen), f"the driver said {error.message}")
-            raise StepFailed(None, "proof by bytes", error) from error
 
     def _left(self, teardown: Teardown) -> Left | None:
         before, held, after = self.execution.before, self._held, teardown.after
@@ -256,12 +226,36 @@ class Run:
     def _leaks(self, teardown: Teardown, left: Left | None) -> tuple[Leak, ...]:
         place = self.job.place
         leaks = [Leak(leak.what, leak.error, leak.stays, leak.path, place(leak.path)) for leak in teardown.leaks]
+        if not leaks:
+            leaks.extend(self._still_open(left))
         if not self.ledger.empty and not leaks:
             leaks.append(Leak("something that no step owns", "the ledger is not empty"))
         if left and left.fds_after > left.fds_before and not leaks:
             more = left.fds_after - left.fds_before
             leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", "open after taking down"))
         return tuple(leaks)
+
+    def _still_open(self, left: Left | None) -> Iterator[Leak]:
+        """Chunks that are still there although they were released, as the ledger says.
+
+        Where memory is missing a simulator is asked too: a real driver may not survive being asked for a handle that is
+        not open any more (fact 51).
+        """
+        missing = self.job.machine.simulated and left and any(each.after < each.before for each in left.memory)
+        paths = {step.thing(): step.path for step in self.job.plan.steps}
+        for label, handle in self._handles.items():
+            counted = handle in self.ledger.handles
+            if counted or (missing and self._known(handle)):
+                told = "a handle to it is still open" if counted else "the driver still knows its handle"
+                path = paths.get(f"chunk {label}", ())
+                yield Leak(f"chunk {label}", f"{told} after it was released", (), path, self.job.place(path))
+
+    def _known(self, handle: int) -> bool:
+        try:
+            self.ledger.mem_get_allocation_properties_from_handle(handle)
+        except DriverError:
+            return False
+        return True
 
     def _outcome(self, leaks: tuple[Leak, ...]) -> tuple[str, int]:
         if leaks:
@@ -281,14 +275,23 @@ def _failure(failed: StepFailed, job: Job) -> Failure:
     path = failed.step.path if failed.step else ()
     error = failed.error
     if isinstance(error, DriverError):
-        hint = _HINTS.get(error.name)
-        return Failure(failed.doing, f"{error.call}: {error.name}", error.reason, path, job.place(path), hint)
+        known = diagnose(error)
+        cause, advice = known or (None, None)
+        return Failure(failed.doing, f"{error.call}: {error.name}", error.reason, path, job.place(path), advice, cause)
     if isinstance(error, MemtopoError) and not isinstance(error, InternalError):
         return Failure(failed.doing, error.message, None, path, job.place(path), error.hint)
     return Failure(failed.doing, f"{type(error).__name__}: {error}", None, path, job.place(path))
 
 
-def _notes(left: Left | None, teardown: Teardown) -> Iterator[str]:
+def remarks(job: Job) -> Iterator[str]:
+    """What is to be said of a check, however it goes."""
+    if job.check == "full" and job.machine.simulated:
+        yield "simulated: the first and last 4 KiB of each granule stand for every byte"
+
+
+def _notes(left: Left | None, teardown: Teardown, job: Job) -> Iterator[str]:
+    if job.siblings is None:
+        yield from remarks(job)
     if teardown.missed:
         yield "another process was not through in time; what it imported from here may have been in use"
     for device in left.memory if left else ():

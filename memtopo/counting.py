@@ -23,6 +23,15 @@ class Counter:
         """How many findings of an aspect there were."""
         return self._looked.get(aspect, [0])[0]
 
+    def differs(self, aspect: str) -> bool:
+        """Whether any finding of an aspect was not as declared."""
+        looked, as_declared = self._looked.get(aspect, (0, 0))
+        return looked != as_declared
+
+    def missed(self, aspect: str) -> bool:
+        """Whether anything of an aspect was not looked at."""
+        return aspect in self._unlooked
+
     @property
     def empty(self) -> bool:
         """Whether nothing was looked at, nor missed."""
@@ -43,7 +52,11 @@ class Counter:
     def not_checked(self, aspect: str, count: int, why: str) -> None:
         """So many things of an aspect were not looked at."""
         before = self._unlooked.get(aspect)
-        self._unlooked[aspect] = (count + before[0], f"{before[1]}; {why}") if before else (count, why)
+        told = why if not before or why in before[1] else f"{before[1]}; {why}"
+        self._unlooked[aspect] = (
+            count + (before[0] if before else 0),
+            before[1] if before and why in before[1] else told,
+        )
         self._looked.setdefault(aspect, [0, 0])
 
     def checks(self) -> Checks:

@@ -138,15 +138,26 @@ class Execution:
             raise Stopped
 
     @contextmanager
-    def timed(self, phase: str, steps: int) -> Iterator[Meter]:
-        """Count what happens inside as one phase of the run, of `steps` steps unless the meter says otherwise."""
-        self.progress.phase(phase, steps)
+    def timed(self, phase: str, steps: int = 0, *, told: bool = True) -> Iterator[Meter]:
+        """Count what happens inside as one phase of the run, of `steps` steps unless the meter says otherwise.
+
+        Where progress is not told of it, it is a part of something that it knows; parts of one name are one phase.
+        """
+        if told:
+            self.progress.phase(phase, steps)
         meter = Meter(steps)
         start = time.perf_counter()
         try:
             yield meter
         finally:
-            self.times.append(PhaseTime(phase, meter.steps, time.perf_counter() - start))
+            self._note(PhaseTime(phase, meter.steps, time.perf_counter() - start), alone=told)
+
+    def _note(self, took: PhaseTime, *, alone: bool) -> None:
+        for index, each in enumerate(self.times):
+            if each.phase == took.phase and not alone:
+                self.times[index] = PhaseTime(took.phase, each.steps + took.steps, each.seconds + took.seconds)
+                return
+        self.times.append(took)
 
     def _observe_before(self) -> None:
         if self.before is None:
@@ -189,6 +200,9 @@ class Careful(Progress):
 
     def phase(self, name: str, steps: int) -> None:
         self._call(lambda: self._hooks.phase(name, steps))
+
+    def volume(self, name: str, size: int) -> None:
+        self._call(lambda: self._hooks.volume(name, size))
 
     def advance(self, steps: int) -> None:
         self._call(lambda: self._hooks.advance(steps))

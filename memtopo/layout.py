@@ -64,6 +64,8 @@ class Layout:
     """Addresses of mappings, each with the label of its chunk."""
     buffers: dict[str, Reservation] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
+    modules: dict[int, int] = field(default_factory=dict)
+    """Kernels that are loaded, by GPU."""
     attached: set[str] = field(default_factory=set)
     """Holders that this layout has a connection to."""
     deliveries: Deliveries = field(default_factory=NoDeliveries)

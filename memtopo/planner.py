@@ -28,6 +28,7 @@ from memtopo.steps import (
     ExportChunk,
     ExportEvent,
     ImportChunk,
+    LoadKernels,
     MapChunk,
     OpenBuffer,
     OpenEvent,
@@ -90,6 +91,13 @@ def plan(geometry: Geometry, machine: Machine) -> Plan:
         alike = {id(member): _plan(member, machine) for member in geometry.processes.values()}
         plans = {label: alike[id(member)] for label, member in geometry.processes.items()}
         return Plan(geometry.name, (), _memory(*geometry.processes.values()), (), plans)
+
+
+def with_kernels(plan: Plan, gpus: Sequence[int]) -> Plan:
+    """A plan that loads, beside all else, the kernels that prove every byte."""
+    opened = sum(1 for step in plan.steps if step.phase is Phase.OPEN)
+    loads = (LoadKernels((), device) for device in gpus)
+    return replace(plan, steps=(*plan.steps[:opened], *loads, *plan.steps[opened:]))
 
 
 def _plan(geometry: Geometry, machine: Machine) -> Plan:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from memtopo.diagnostics import Path
 from memtopo.picture import Picture
+
+Check = Literal["none", "fast", "full"]
+"""How thoroughly is looked: not at all, by queries and samples, or at every byte."""
 
 
 class Finding(NamedTuple):
@@ -113,17 +116,32 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class Rate:
+    """How long one GPU took to fill or verify (`verb`) so many bytes of `memory`, a GPU's or the host's."""
+
+    verb: str
+    device: str
+    memory: str
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Checks:
     """Everything that was looked at after building. `differences` holds the first hundred of `different`."""
 
     tallies: tuple[Tally, ...]
     differences: tuple[Difference, ...] = ()
     different: int = 0
+    rates: tuple[Rate, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The step that failed and the driver's answer; `reason` is the simulator's, `place` is `file:line:col`."""
+    """The step that failed and the driver's answer; `reason` is the simulator's, `place` is `file:line:col`.
+
+    `cause` is the driver's fact or rule that was most likely broken.
+    """
 
     step: str
     error: str
@@ -131,6 +149,7 @@ class Failure:
     path: Path = ()
     place: str | None = None
     hint: str | None = None
+    cause: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +218,7 @@ class Report:
     left: Left | None = None
     notes: tuple[str, ...] = ()
     processes: tuple[ProcessReport, ...] = ()
+    check: Check = "fast"
 
 
 class Progress:
@@ -206,6 +226,9 @@ class Progress:
 
     def phase(self, name: str, steps: int) -> None:
         """A phase begins that has `steps` steps."""
+
+    def volume(self, name: str, size: int) -> None:
+        """A phase begins that goes through `size` bytes, which its steps are."""
 
     def advance(self, steps: int) -> None:
         """`steps` more steps of the phase are done."""

@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from memtopo import machine, spec
 from memtopo.exchange import Looked, Released, Status, Survey
 from memtopo.fields import LARGEST_PROCESSES, NAME, Name, ReferringName
+from memtopo.probe.telling import Told
 from memtopo.render.json import Failed, Faults
 from memtopo.report import Report
 from memtopo.saved import SavedPlan
@@ -152,6 +153,12 @@ def _plan() -> _Schema:
     return found | {"$defs": found["$defs"] | recorded.pop("$defs") | {"Machine": recorded}}
 
 
+def _probe() -> _Schema:
+    recorded = machine.Machine.model_json_schema(schema_generator=_Plain)
+    found = _printed(Told)
+    return found | {"$defs": found["$defs"] | recorded.pop("$defs") | {"Machine": recorded}}
+
+
 def _machine() -> _Schema:
     return _marked("memtopo_machine", machine.Machine.model_json_schema(schema_generator=_Plain))
 
@@ -167,6 +174,7 @@ _MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
     "spec": ("memtopo: a layout of GPU memory", _spec),
     "machine": ("memtopo: a recorded machine", _machine),
     "plan": ("memtopo: what plan --json prints and plan -o saves", _plan),
+    "probe": ("memtopo: what probe --json prints", _probe),
     "report": ("memtopo: what apply --json prints", _report),
     "diagnostics": (
         "memtopo: what validate --json prints, and of a spec with errors also plan and apply",

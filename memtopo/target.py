@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING
 
-from memtopo.driver.protocol import Driver
+from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.renumbered import Renumbered
+from memtopo.driver.trying import Extras
 from memtopo.driver.types import DriverError
 from memtopo.errors import Unavailable
-from memtopo.machine import Machine, load
+from memtopo.machine import Machine, load, parse
 
 if TYPE_CHECKING:
+    from memtopo.driver.cuda import CudaMeter
     from memtopo.report import MachineLine
 
 
@@ -27,7 +30,7 @@ class Target:
     name: str
     machine: Machine
     simulated: bool
-    _opener: Callable[[], Driver] = field(repr=False, compare=False)
+    _opener: Callable[[], KernelDriver] = field(repr=False, compare=False)
 
     @property
     def line(self) -> MachineLine:
@@ -37,7 +40,7 @@ class Target:
         driver = self.machine.driver.release or f"CUDA {self.machine.driver.cuda}"
         return MachineLine(self.name, self.simulated, tuple(device.name for device in self.machine.devices), driver)
 
-    def open(self) -> Driver:
+    def open(self) -> KernelDriver:
         """An initialised driver: of a recorded machine, a simulator of its own for each call."""
         return self._opener()
 
@@ -54,19 +57,45 @@ def resolve(text: str) -> Target:
     return Target(text, machine, simulated=True, _opener=lambda: _simulator(machine))
 
 
-def open_in_worker(machine: Machine, *, simulated: bool, visible: Sequence[int]) -> Driver:
+def open_in_worker(machine: Machine | None, *, simulated: bool, visible: Sequence[int]) -> KernelDriver:
     """An initialised driver for one process of several, spoken to by the ordinals of the process that launched it.
 
-    With `visible` it has these GPUs alone, in this order; of real ones the environment has seen to that. Raises
-    `Unavailable`.
+    With `visible` it has these GPUs alone, in this order; of real ones the environment has seen to that, and the
+    machine may be left out. Raises `Unavailable`.
     """
+    driver: KernelDriver
     if simulated:
+        assert machine
         driver = _simulator(_shown(machine, visible) if visible else machine)
     else:
         from memtopo.driver.cuda import open_cuda  # noqa: PLC0415
 
         driver = open_cuda()
     return Renumbered(driver, visible) if visible else driver
+
+
+def open_for_trials(record: bytes | None) -> tuple[KernelDriver, Extras]:
+    """An initialised driver, and what only trials ask of it: the real one, or a simulator of a recorded machine.
+
+    Raises `Unavailable`.
+    """
+    if record is None:
+        from memtopo.driver.cuda import CudaExtras, open_cuda  # noqa: PLC0415
+
+        return open_cuda(), CudaExtras()
+    from memtopo.driver.sim import SimDriver, SimExtras  # noqa: PLC0415
+
+    simulated = SimDriver(parse(record, "the probed machine"))
+    simulated.init()
+    return simulated, SimExtras(simulated)
+
+
+@cache
+def meter() -> CudaMeter:
+    """The one of this process that measures copies between real GPUs."""
+    from memtopo.driver.cuda import CudaMeter  # noqa: PLC0415
+
+    return CudaMeter()
 
 
 def _local() -> Target:
@@ -105,7 +134,7 @@ def _shown(machine: Machine, visible: Sequence[int]) -> Machine:
     return facts.only(machine, visible, [facts.uuid_text(bytes.fromhex(found[ordinal])) for ordinal in visible])
 
 
-def _simulator(machine: Machine) -> Driver:
+def _simulator(machine: Machine) -> KernelDriver:
     from memtopo.driver.sim import SimDriver  # noqa: PLC0415
 
     driver = SimDriver(machine)

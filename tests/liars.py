@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from memtopo.applying import Job, apply
 from memtopo.driver.failing import Failing
+from memtopo.driver.kernels import Area
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
-from memtopo.driver.types import Access, Grant, Properties, gpu
+from memtopo.driver.types import Access, DriverError, Grant, Location, Properties, gpu
 from memtopo.machine import Machine
 from tests.specs import Run
+
+GRANULE = 2 << 20
 
 
 class SwapsChunks(SimDriver):
@@ -43,6 +47,79 @@ class DropsAWrite(SimDriver):
             super().memcpy_htod(address, data)
 
 
+class DropsFills(SimDriver):
+    """Loses whatever gpu1's kernels store."""
+
+    def fill(self, areas: Sequence[Area]) -> None:
+        if self._contexts.current() != 1:
+            super().fill(areas)
+
+
+class MapsOneTwice(SimDriver):
+    """Maps the first chunk where the second was to be mapped."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self._handles: list[int] = []
+
+    def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
+        self._handles.append(handle)
+        super().mem_map(address, size, self._handles[0] if len(self._handles) == 2 else handle, offset, flags)
+
+
+class Aliases(SimDriver):
+    """Lets the second chunk have the bytes of the first, which no query tells."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self._created: list[int] = []
+
+    def mem_create(self, *args: Any, **kwargs: Any) -> int:
+        self._created.append(super().mem_create(*args, **kwargs))
+        if len(self._created) == 2:
+            first, second = (self._chunks.get(handle) for handle in self._created)
+            second.physical = first.physical
+        return self._created[-1]
+
+
+class KeepsAHandle(SimDriver):
+    """Does not release the second handle that it is to release for the last time."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self._created: list[int] = []
+
+    def mem_create(self, *args: Any, **kwargs: Any) -> int:
+        self._created.append(super().mem_create(*args, **kwargs))
+        return self._created[-1]
+
+    def mem_release(self, handle: int) -> None:
+        if handle != self._created[1] or self._mappings._at:
+            super().mem_release(handle)
+
+
+class LosesTheLastGranule(SimDriver):
+    """Loses what is written to the last granule of a chunk that has several."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self._lost: list[tuple[int, int]] = []
+
+    def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
+        super().mem_map(address, size, handle, offset, flags)
+        if size > GRANULE:
+            self._lost.append((address + size - GRANULE, address + size))
+
+    def memcpy_htod(self, address: int, data: bytes) -> None:
+        if not any(low <= address < high for low, high in self._lost):
+            super().memcpy_htod(address, data)
+
+    def fill(self, areas: Sequence[Area]) -> None:
+        ends = {high for _, high in self._lost}
+        cut = [each._replace(size=each.size - GRANULE * (each.address + each.size in ends)) for each in areas]
+        super().fill(cut)
+
+
 class FlipsABit(SimDriver):
     """Reads one bit otherwise than it was written, at the second read."""
 
@@ -73,6 +150,40 @@ class GrantsNothing(SimDriver):
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
         pass
+
+
+class FillsHoles(SimDriver):
+    """Says of what is not mapped that it is, without access."""
+
+    def mem_get_access(self, address: int, location: Location) -> int:
+        try:
+            return super().mem_get_access(address, location)
+        except DriverError:
+            return 0
+
+
+class Spills(SimDriver):
+    """Whatever gpu1's kernels store reaches the first mapping too."""
+
+    first = 0
+
+    def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
+        super().mem_map(address, size, handle, offset, flags)
+        self.first = self.first or address
+
+    def fill(self, areas: Sequence[Area]) -> None:
+        super().fill(areas)
+        if self._contexts.current() == 1:
+            mapping = self._mappings.around(self.first)
+            mapping.physical.write(0, b"spilled!")
+
+
+class RefusesNothing(SimDriver):
+    """Fills memory for any GPU, whatever its access."""
+
+    def memset_d8(self, address: int, value: int, count: int) -> None:
+        for place in self._access.reach(address, count, 0, Access.NONE, copying=False):
+            place.physical.write(address - place.start, bytes([value]) * count)
 
 
 class ForgetsHandles(SimDriver):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from itertools import product
 
-from memtopo.driver.types import Attribute
-from memtopo.machine import Device, DriverFacts, Granularity, Machine, Memory, Peer, Trial
+from memtopo.driver.types import Attribute, gpu
+from memtopo.facts import changed
+from memtopo.machine import Device, DriverFacts, Granularity, Machine, Memory, Peer, Surroundings, Trial
+from memtopo.probe.asking import STORE, Ask, advertised, asks, recorded, way
 
 HANDLES: tuple[list[str], ...] = ([], ["fd"], ["fabric"], ["fd", "fabric"])
 WORKS = Trial(advertised=True, works=True)
@@ -16,6 +18,9 @@ TRIALS = {
     "rdma": WORKS,
     "compressible": WORKS,
 }
+AROUND = Surroundings(
+    container=False, wsl=False, imex_channels=0, ptrace_scope=1, open_files=1024, vulkan=False, bindings="13.3.1"
+)
 _ABSENT = (
     Attribute.INTEGRATED,
     Attribute.PAGEABLE_MEMORY_ACCESS,
@@ -63,6 +68,36 @@ def identified(uuids: list[str]) -> Machine:
     return machine.model_copy(update={"devices": devices})
 
 
+def complete(machine: Machine) -> Machine:
+    """A machine whose record has every trial there is: what is not recorded works as advertised, or is never tried."""
+    asked = asks(machine)
+    memories = {place: memory.model_copy(update={"trials": {}}) for place, memory in machine.locations.items()}
+    for ask in asked:
+        if ask.name != STORE:
+            memories[ask.place].trials[ask.name] = recorded(machine, ask) or _supposed(machine, ask)
+    devices = [device.model_copy(update={"memory": memories[gpu(n)]}) for n, device in enumerate(machine.devices)]
+    peers = [
+        [
+            peer and peer.model_copy(update={"store": peer.store or _supposed(machine, Ask(gpu(b), STORE, a))})
+            for b, peer in enumerate(row)
+        ]
+        for a, row in enumerate(machine.peers)
+    ]
+    host = {place: memories[location] for location in memories if (place := str(location)) in machine.host}
+    return changed(machine, devices=devices, peers=peers, host=host, surroundings=AROUND)
+
+
+def _supposed(machine: Machine, ask: Ask) -> Trial:
+    said = advertised(machine, ask)
+    if ask.name == STORE:
+        return Trial(advertised=said, works=said, error=None if said else "CUDA_ERROR_INVALID_DEVICE")
+    if never := way(ask.place, ask.name).never:
+        return Trial(advertised=said, note=never)
+    if "fabric" in ask.name and (known := machine.trial(gpu(0), "fabric")).works is False:
+        return Trial(advertised=said, works=False, error=known.error, call="cuMemCreate")
+    return Trial(advertised=said, works=True)
+
+
 def _device(name: str, memory: int, granule: int, trials: dict[str, Trial], attributes: dict[str, int]) -> Device:
     return Device(
         name=name,
@@ -85,7 +120,7 @@ def _host(granule: int) -> Memory:
         Granularity(handles=handles, rdma=False, compressible=False, minimum=granule, recommended=granule)
         for handles in HANDLES[:2]
     ]
-    return Memory(granularity=plain, trials={"fd": WORKS})
+    return Memory(granularity=plain, trials={"fd": Trial(works=True)})  # no attribute speaks of it
 
 
 def _link(device: int, peer: int, *, peers: bool) -> Peer | None:

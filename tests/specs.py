@@ -13,7 +13,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.machine import Machine
 from memtopo.processes import Ensemble
-from memtopo.report import MachineLine, Report
+from memtopo.report import Check, MachineLine, Report
 from memtopo.source import Document, read_file, read_text
 from memtopo.validation import Validated, validate
 from tests.machines import invented
@@ -47,21 +47,27 @@ def faults(text: str, machine: Machine | None = None) -> tuple[Diagnostic, ...]:
     return judged(text, machine).diagnostics
 
 
-def job(spec: str | Path, machine: Machine) -> applying.Job:
+def job(spec: str | Path, machine: Machine, check: Check = "fast") -> applying.Job:
     """A spec's text or file, ready to be applied."""
     found = read_file(spec) if isinstance(spec, Path) else document(spec)
     validated = validate(found, machine)
     assert validated.geometry is not None, validated.diagnostics
     line = MachineLine("test", simulated=True, devices=tuple(each.name for each in machine.devices), driver="13.0")
-    return applying.Job(planner.plan(validated.geometry, machine), validated.geometry, line, found.name)
+    plan = planner.plan(validated.geometry, machine)
+    return applying.Job(plan, validated.geometry, line, found.name, check=check, seed=4711)
 
 
 def ensemble(
-    spec: str | Path, machine: Machine, *, timeout: float = processes.TIMEOUT, worker: tuple[str, ...] = ()
+    spec: str | Path,
+    machine: Machine,
+    *,
+    timeout: float = processes.TIMEOUT,
+    worker: tuple[str, ...] = (),
+    check: Check = "fast",
 ) -> Ensemble:
     """A spec's text or file of several processes, ready to be applied."""
     found = read_file(spec) if isinstance(spec, Path) else document(spec)
-    return Ensemble(job(spec, machine), found.text, machine, timeout, worker=worker)
+    return Ensemble(job(spec, machine, check), found.text, machine, timeout, worker=worker)
 
 
 @dataclass

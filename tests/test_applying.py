@@ -56,6 +56,8 @@ def test_each_thing_that_was_looked_at_is_counted() -> None:
         "properties": (2, 2, 0),
         "mapped chunk": (3, 3, 0),
         "access": (6, 6, 0),
+        "hole": (2, 2, 0),
+        "end of range": (2, 2, 0),
         "bytes": (10, 10, 0),  # two ends, hot by gpu0 and gpu1 in kv and gpu0 in view, cold by both
     }
 

@@ -107,3 +107,19 @@ def test_a_host_without_its_first_node() -> None:
         "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: host, size: 2MiB}}\nmap: {kv: c}\naccess: {kv: {gpu0: rw}}"
     )
     assert run(job(text, bare), bare).report.exit_code == 0
+
+
+IPC = """\
+buffers: {b: {location: gpu0, size: 2MiB}}
+events: {e: {device: gpu0}}
+exports: {out: {buffer: b, via: ipc}, done: {event: e, via: ipc}}
+"""
+
+
+@pytest.mark.parametrize(("what", "told"), [("ipc", "buffers"), ("ipc-event", "events")])
+def test_legacy_ipc_that_failed(what: str, told: str) -> None:
+    """What a trial across two processes refused is not exported; one that was never made forbids nothing"""
+    found = faults(IPC, invented(1, trials={what: FAILED}))
+    assert [fault.code for fault in found] == ["MT404"]
+    assert f"legacy IPC of {told}" in found[0].message
+    assert not faults(IPC, invented(1))

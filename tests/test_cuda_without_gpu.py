@@ -15,7 +15,7 @@ import pytest
 from cuda.bindings import driver as bindings
 
 from memtopo.driver.cuda import CudaDriver, kernel_release, numa_nodes
-from memtopo.driver.cuda.calls import call
+from memtopo.driver.cuda.calling import call
 from memtopo.driver.cuda.structs import (
     access_descriptors,
     allocation_prop,

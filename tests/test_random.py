@@ -16,6 +16,7 @@ from memtopo import planner
 from memtopo.diagnostics import Diagnostic, Span
 from memtopo.planner import Plan
 from memtopo.render.json import dumps
+from memtopo.report import Check
 from memtopo.source import Document, read_text
 from memtopo.steps import Phase, Step
 from memtopo.validation import Validated, validate
@@ -50,9 +51,9 @@ def planned(validated: Validated) -> Plan:
     return planner.plan(validated.geometry, MACHINE)
 
 
-def vanishes(text: str) -> None:
+def vanishes(text: str, check: Check = "fast") -> None:
     """Whatever validates is built as declared, and nothing of it stays."""
-    done = run(job(text, MACHINE), MACHINE)
+    done = run(job(text, MACHINE, check), MACHINE)
     left = done.report.left
     assert (done.report.outcome, done.report.exit_code) == ("ok", 0), (done.report, text)
     assert done.ledger.empty
@@ -97,6 +98,13 @@ def steps(plan: Plan) -> dict[str, set[Step]]:
 def test_a_valid_spec_is_built_and_vanishes(text: str) -> None:
     """Every valid spec validates, plans, is found as declared after building, and leaves nothing"""
     vanishes(text)
+
+
+@FEW
+@given(strategies.specs(identified=True))
+def test_every_byte_of_a_valid_spec(text: str) -> None:
+    """Every valid spec is found as declared by a full check too"""
+    vanishes(text, "full")
 
 
 @pytest.mark.exhaustive

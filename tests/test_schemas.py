@@ -247,3 +247,11 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, inner in items:
         yield from paths(inner, (*path, step))
+
+
+@pytest.mark.parametrize("against", [(), ("--against", "h200x4")])
+def test_a_probe(against: tuple[str, ...]) -> None:
+    """What probe --json prints fits its schema and no other, and the machine in it is one that -o would write"""
+    document = memtopo("probe", M, "--json", *against).document
+    assert [kind for kind in schemas.KINDS if not faults(kind, document)] == ["probe"], faults("probe", document)
+    assert faults("machine", document["machine"]) == []

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from memtopo import applying
+from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import SimDriver
 from memtopo.machine import Machine
 from memtopo.report import Progress
@@ -118,7 +118,7 @@ def test_a_thousand_runs_leave_nothing() -> None:
 class Breaking(Ledger):
     """A ledger whose n-th unmap is no driver error at all but an exception of another kind."""
 
-    def __init__(self, driver: Driver, error: Exception) -> None:
+    def __init__(self, driver: KernelDriver, error: Exception) -> None:
         super().__init__(driver)
         self.error, self.calls = error, 0
 

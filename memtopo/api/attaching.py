@@ -17,7 +17,7 @@ from memtopo.api.session import Session, uuids
 from memtopo.api.views import View
 from memtopo.api.wishes import Shape
 from memtopo.attaching import Holders
-from memtopo.driver.protocol import Driver
+from memtopo.driver.kernels import KernelDriver
 from memtopo.exchange import Client, Notice, Offer, Place, connect, place
 from memtopo.source import Document
 from memtopo.target import Target
@@ -107,7 +107,7 @@ class Attachment(Standing[Attached]):
         return self._attached(Document.from_object(wanted, f"<exports of {name}>"), found, driver, gpus, offers)
 
     def _attached(
-        self, document: Document, found: Target, driver: Driver, gpus: Sequence[str], offers: Mapping[str, Offer]
+        self, document: Document, found: Target, driver: KernelDriver, gpus: Sequence[str], offers: Mapping[str, Offer]
     ) -> Attached:
         judged = judge(document, found)
         lease = Lease(judged, gpus, self._where, self._allowed)

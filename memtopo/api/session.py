@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from memtopo.api.errors import NotApplied
 from memtopo.api.loading import Judged
 from memtopo.applying import Job, Kept, Run
+from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.layout import Deliveries
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 class Session:
     """A run that is held open for the program around it."""
 
-    def __init__(self, judged: Judged, driver: Driver, deliveries: Deliveries | None = None) -> None:
+    def __init__(self, judged: Judged, driver: KernelDriver, deliveries: Deliveries | None = None) -> None:
         self.geometry, self.machine = judged.geometry, judged.target.line
         self._judged, self._opened = judged, driver
         document = judged.document
@@ -67,9 +68,8 @@ class Session:
             with run.guarded():
                 run.build()
                 run.check()
-                for turn in range(len(run.turns) if prove else 0):
-                    run.write(turn)
-                    run.read()
+                if prove:
+                    run.prove()
         except BaseException:
             self.end()
             raise

@@ -13,7 +13,18 @@ from memtopo import applying, planner, processes, saved
 from memtopo.attaching import Holders
 from memtopo.cli.keeping import Keeper, Terms, terms
 from memtopo.cli.loading import Loaded, load
-from memtopo.cli.options import AllowUid, AsJson, Grace, Hold, HoldFor, MachineName, Socket, SpecFile, seconds
+from memtopo.cli.options import (
+    AllowUid,
+    AsJson,
+    Grace,
+    Hold,
+    HoldFor,
+    MachineName,
+    Socket,
+    SpecFile,
+    Thoroughly,
+    seconds,
+)
 from memtopo.cli.signals import Stopper
 from memtopo.driver.ledger import Ledger
 from memtopo.errors import UsageError
@@ -37,6 +48,7 @@ Timeout = Annotated[
 def command(
     spec: SpecFile,
     machine: MachineName = "local",
+    check: Thoroughly = "fast",
     hold: Hold = False,
     lasting: HoldFor = None,
     socket: Socket = None,
@@ -70,6 +82,8 @@ def command(
         place=loaded.document.place,
         picture=picture(geometry, facts),
         warnings=loaded.warnings,
+        facts=facts,
+        check=check,
     )
     with Stopper(ending=True) as stopper:  # around the report too, which somebody who is impatient should get as well
         with _keeper(keeping, job, stopper.signal) as keeper:

@@ -26,9 +26,9 @@ def command(name: Name = None, as_json: AsJson = False) -> int:
     if as_json:
         plain.print_lines(machines.dump(facts).splitlines())
     else:
-        from memtopo.render import probe, terminal  # rich is slow to import
+        from memtopo.render import pages, probe, terminal  # rich is slow to import
 
-        terminal.show(probe.probe_text(facts, name, simulated=False))
+        terminal.show(pages.drawn(probe.page(facts, name, simulated=False)))
     return 0
 
 

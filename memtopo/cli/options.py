@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -50,4 +50,12 @@ Hold = Annotated[
 HoldFor = Annotated[
     str | None,
     typer.Option("--for", envvar="MEMTOPO_FOR", metavar="TIME", help="With --hold: let go after that time: 10m."),
+]
+Thoroughly = Annotated[
+    Literal["none", "fast", "full"],
+    typer.Option(
+        "--check",
+        envvar="MEMTOPO_CHECK",
+        help="What is looked at: none; fast: queries, and samples of the bytes; full: every byte, by kernels.",
+    ),
 ]

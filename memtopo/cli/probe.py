@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -12,10 +14,12 @@ from memtopo import probe, target
 from memtopo.cli.options import AsJson, MachineName
 from memtopo.cli.signals import Interrupted, Stopper
 from memtopo.cli.writing import save
-from memtopo.driver.types import DriverError
-from memtopo.errors import MemtopoError
+from memtopo.complaints import choose
+from memtopo.errors import UsageError
 from memtopo.facts import anonymous
 from memtopo.machine import Machine
+from memtopo.probe.surroundings import ignored_devices
+from memtopo.probe.telling import Told, told
 from memtopo.render import plain
 from memtopo.target import Target
 
@@ -27,45 +31,111 @@ Identify = Annotated[
     bool,
     typer.Option("--identify", envvar="MEMTOPO_IDENTIFY", help="Keep UUIDs, bus ids and the host's name."),
 ]
+Bandwidth = Annotated[
+    bool,
+    typer.Option(
+        "--bandwidth",
+        envvar="MEMTOPO_BANDWIDTH",
+        help="Measure every pair and the host too: 512 MiB on each GPU, a second a pair.",
+    ),
+]
+AgainstName = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        envvar="MEMTOPO_AGAINST",
+        metavar="NAME|FILE",
+        help="Tell what differs from a recorded machine; exit 7 where it does not fit this one.",
+    ),
+]
+Form = Annotated[
+    str | None,
+    typer.Option("--format", envvar="MEMTOPO_PROBE_FORMAT", metavar="FORM", help="text, json or markdown."),
+]
 
-
-class Stays(MemtopoError):
-    """A trial left something behind."""
-
-    exit_code = 5
+FORMS = ("text", "json", "markdown")
+STALE, LEFT = 7, 5
 
 
 def command(
     machine: MachineName = "local",
     output: Output = None,
     identify: Identify = False,
+    bandwidth: Bandwidth = False,
+    against: AgainstName = None,
+    form: Form = None,
     as_json: AsJson = False,
 ) -> int:
     """Read the machine's facts and try what it advertises.
 
-    A trial creates one granule and releases it. What is recorded with -o is a machine for --machine.
+    Trials are made in processes of their own, with a granule or two of memory, and leave nothing. What is recorded
+    with -o is a machine for --machine.
     """
-    facts = _tried(found := target.resolve(machine))
-    kept = facts if identify else anonymous(facts)
+    form = _form(form, as_json=as_json)
+    record = (against, machines.load(against)) if against else None
+    probed = _probed(found := target.resolve(machine), bandwidth=bandwidth)
+    kept = probed.machine if identify else anonymous(probed.machine)
+    all_of_it = told(probed, kept, found.name, simulated=found.simulated, against=record)
     if output is not None:
         save(output, machines.dump(kept))
-    if as_json:
-        plain.print_lines(machines.dump(kept).splitlines())
-    else:
-        from memtopo.render import probe as rendering  # rich is slow to import
-        from memtopo.render import terminal
-
-        terminal.show(rendering.probe_text(kept, found.name, simulated=found.simulated))
-    return 0
+    _show(all_of_it, form)
+    if probed.left:
+        return LEFT
+    return STALE if all_of_it.against and not all_of_it.against.fits else 0
 
 
-def _tried(found: Target) -> Machine:
+def _form(form: str | None, *, as_json: bool) -> str:
+    if form is not None and form not in FORMS:
+        raise UsageError(f"there is no format {form!r} of a probe", hint=choose(form, FORMS))
+    if as_json and form not in (None, "json"):
+        raise UsageError(f"--json and --format {form} are two forms for one output", hint="give one of them")
+    return "json" if as_json else form or "text"
+
+
+def _probed(found: Target, *, bandwidth: bool) -> probe.Probed:
     now = datetime.now(UTC).strftime("%Y-%m-%d") if not found.simulated else found.machine.recorded
     with Stopper(ending=True) as stopper:
         try:
-            facts = probe.probe(found.open(), found.machine, recorded=now)
-        except DriverError as error:
-            raise Stays(f"memory of a trial could not be released: {error.message}") from error
+            probed = probe.probe(
+                found.machine, simulated=found.simulated, date=now, stop=stopper.signal, bandwidth=bandwidth
+            )
+        except probe.Stopped as stopped:
+            raise Interrupted(stopper.signal()) from stopped
     if stopper.signal():
         raise Interrupted(stopper.signal())
-    return facts
+    return probed if found.simulated else replace(probed, notes=(*_unseen(found.machine), *probed.notes))
+
+
+def _unseen(machine: Machine) -> list[str]:
+    """What may be missing from a real machine, and why."""
+    from memtopo.driver.cuda import closed_devices
+
+    notes = [f"this process may not open {file}" for file in closed_devices()]
+    if ignored := ignored_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), len(machine.devices)):
+        notes.append(f"CUDA_VISIBLE_DEVICES: the driver ignores {ignored!r}")
+    notes += [
+        f"gpu{n} is a MIG instance, a part of a GPU: it has no peers, and no NVLinks are told"
+        for n, device in enumerate(machine.devices)
+        if " MIG " in f"{device.name} "
+    ]
+    return notes
+
+
+def _show(all_of_it: Told, form: str) -> None:
+    if form == "json":
+        from memtopo.render import json
+
+        plain.print_lines(json.dumps(all_of_it).splitlines())
+        return
+    from memtopo.render import pages, terminal  # rich is slow to import
+    from memtopo.render import probe as rendering
+
+    page = rendering.page(
+        all_of_it.machine, all_of_it.name, simulated=all_of_it.simulated, notes=(*all_of_it.notes, *all_of_it.left)
+    )
+    if all_of_it.against:
+        page.append(rendering.against(all_of_it.against.differences, all_of_it.against.name))
+    if form == "markdown":
+        plain.print_lines(pages.markdown(page))
+    else:
+        terminal.show(pages.drawn(page))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtopo.driver.protocol import Driver
+from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import EventFlags, HandleType, Properties
 
 
@@ -10,11 +10,11 @@ class Ledger:
     """A driver that hands every call to another one and notes what each successful call opened or closed.
 
     `reservations`, `mappings` and `allocations` are sizes by address, `handles` references by handle, `contexts`
-    retains by device, `opened` openings by address, `events` those created or opened. A file descriptor of an exported
-    chunk is the caller's and no driver's, so it is not counted here.
+    retains by device, `opened` openings by address, `events` those created or opened, `modules` kernels that are
+    loaded. A file descriptor of an exported chunk is the caller's and no driver's, so it is not counted here.
     """
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: KernelDriver) -> None:
         self.reservations: dict[int, int] = {}
         self.handles: dict[int, int] = {}
         self.mappings: dict[int, int] = {}
@@ -22,16 +22,18 @@ class Ledger:
         self.allocations: dict[int, int] = {}
         self.opened: dict[int, int] = {}
         self.events: set[int] = set()
+        self.modules: set[int] = set()
         self._occurred: set[str] = set()
         self._bind_accounted(driver)
         self._bind_shared(driver)
         self._bind_queries(driver)
         self._bind_rest(driver)
+        self._bind_kernels(driver)
 
     def counts(self) -> dict[str, int]:
         """How much of each kind is open: references to handles, retains of contexts, openings of memory.
 
-        Allocations, opened memory and events are told of from the first of them on.
+        Allocations, opened memory, events and modules are told of from the first of them on.
         """
         common = {
             "reservations": len(self.reservations),
@@ -43,6 +45,7 @@ class Ledger:
             "allocations": len(self.allocations),
             "opened": sum(self.opened.values()),
             "events": len(self.events),
+            "modules": len(self.modules),
         }
         return common | {kind: count for kind, count in rare.items() if kind in self._occurred}
 
@@ -50,7 +53,7 @@ class Ledger:
     def empty(self) -> bool:
         """Whether nothing is open."""
         vmm = self.reservations or self.handles or self.mappings
-        return not (vmm or self.contexts or self.allocations or self.opened or self.events)
+        return not (vmm or self.contexts or self.allocations or self.opened or self.events or self.modules)
 
     def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
         reserved = self._reserve(size, alignment, address, flags)
@@ -123,6 +126,16 @@ class Ledger:
         self._destroy_event(event)
         self.events.discard(event)
 
+    def module_load_data(self) -> int:
+        module = self._load_module()
+        self.modules.add(module)
+        self._occurred.add("modules")
+        return module
+
+    def module_unload(self, module: int) -> None:
+        self._unload_module(module)
+        self.modules.discard(module)
+
     def _event(self, event: int) -> int:
         self.events.add(event)
         self._occurred.add("events")
@@ -136,7 +149,7 @@ class Ledger:
             for start in [start for start in self.mappings if address <= start < end]:
                 del self.mappings[start]
 
-    def _bind_accounted(self, driver: Driver) -> None:
+    def _bind_accounted(self, driver: KernelDriver) -> None:
         self._reserve = driver.mem_address_reserve
         self._free = driver.mem_address_free
         self._create = driver.mem_create
@@ -147,7 +160,7 @@ class Ledger:
         self._ctx_retain = driver.device_primary_ctx_retain
         self._ctx_release = driver.device_primary_ctx_release
 
-    def _bind_shared(self, driver: Driver) -> None:
+    def _bind_shared(self, driver: KernelDriver) -> None:
         self._import = driver.mem_import_from_shareable_handle
         self._alloc = driver.mem_alloc
         self._mem_free = driver.mem_free
@@ -157,7 +170,7 @@ class Ledger:
         self._destroy_event = driver.event_destroy
         self._open_event = driver.ipc_open_event_handle
 
-    def _bind_queries(self, driver: Driver) -> None:
+    def _bind_queries(self, driver: KernelDriver) -> None:
         self.driver_get_version = driver.driver_get_version
         self.device_get_count = driver.device_get_count
         self.device_get_name = driver.device_get_name
@@ -177,7 +190,7 @@ class Ledger:
         self.ipc_get_event_handle = driver.ipc_get_event_handle
         self.event_query = driver.event_query
 
-    def _bind_rest(self, driver: Driver) -> None:
+    def _bind_rest(self, driver: KernelDriver) -> None:
         self.init = driver.init
         self.ctx_push_current = driver.ctx_push_current
         self.ctx_pop_current = driver.ctx_pop_current
@@ -190,6 +203,14 @@ class Ledger:
         self.memset_d8 = driver.memset_d8
         self.memcpy_htod = driver.memcpy_htod
         self.memcpy_dtoh = driver.memcpy_dtoh
+
+    def _bind_kernels(self, driver: KernelDriver) -> None:
+        self._load_module = driver.module_load_data
+        self._unload_module = driver.module_unload
+        self.fill = driver.fill
+        self.verify = driver.verify
+        self.store = driver.store
+        self.load = driver.load
 
 
 def _taken(account: dict[int, int], key: int) -> int:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from memtopo.errors import InternalError
 from memtopo.exchange import Offer
-from memtopo.report import Checks, Report
+from memtopo.report import Check, Checks, Report
 
 LARGEST = 64 << 20
 
@@ -26,7 +26,7 @@ class Briefing:
     """Which process a worker is, of which spec, on which machine, and how many seconds of silence mean a death.
 
     `visible` are the ordinals of the only GPUs that it is to see, as the launching process counts them, and `gpus` the
-    UUIDs of all of that one's, as hex text.
+    UUIDs of all of that one's, as hex text. `check` and `seed` are the job's.
     """
 
     process: str
@@ -40,6 +40,8 @@ class Briefing:
     gpus: tuple[str, ...]
     sockets: dict[str, str]
     allow_uids: tuple[int, ...]
+    check: Check = "fast"
+    seed: int = 0
 
     def pack(self) -> int:
         """A descriptor of a file with all of it, which the caller closes."""

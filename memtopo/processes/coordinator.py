@@ -26,6 +26,7 @@ from memtopo.processes.gate import Gate
 from memtopo.processes.member import Member, Wait, launch
 from memtopo.processes.merging import checks_of, merged
 from memtopo.processes.routing import Router
+from memtopo.proving import UNSAFE
 from memtopo.report import Checks, Failure, PhaseTime, Progress, Report
 from memtopo.steps import Phase
 
@@ -138,10 +139,21 @@ class Coordinator:
                     self._all("build", phase=str(phase))
         with self._timed("check", sum(len(plan.steps) for plan in job.plan.processes.values())):
             self._all("check")
-        with self._timed("prove", len(self.members)):
-            for turn in range(max(member.turns for member in self.members.values())):
+        self._prove()
+
+    def _prove(self) -> None:
+        members = self.members.values()
+        volume = sum(member.volume for member in members)
+        full = self.ensemble.job.check == "full"
+        with self._timed("prove", len(members), volume):
+            if full and not all(member.safe for member in members):
+                self._all("unproven", why=UNSAFE)
+                return
+            for turn in range(max(member.turns for member in members)):
                 self._all("write", turn=turn)
-                self._all("read")
+                if full and turn == 0:
+                    self._all("forbid")
+                self._all("read", turn=turn)
 
     def hold(self, held: Callable[[Coordinator], list[str]]) -> None:
         """Have all processes stay as they are for as long as that takes."""
@@ -240,8 +252,11 @@ class Coordinator:
             self._first = member
 
     @contextmanager
-    def _timed(self, phase: str, steps: int) -> Iterator[None]:
-        self._progress.phase(phase, steps)
+    def _timed(self, phase: str, steps: int, volume: int = 0) -> Iterator[None]:
+        if volume:
+            self._progress.volume(phase, volume)
+        else:
+            self._progress.phase(phase, steps)
         start = time.perf_counter()
         try:
             yield
@@ -264,7 +279,8 @@ class Coordinator:
         ensemble = self.ensemble
         return Briefing(
             label, spec, ensemble.text, facts, line.name, line.simulated, visible, ensemble.timeout,
-            tuple(target.uuids(ensemble.machine)), dict(ensemble.sockets), ensemble.allow_uids,
+            tuple(target.uuids(ensemble.machine)), dict(ensemble.sockets), ensemble.allow_uids, ensemble.job.check,
+            ensemble.job.seed,
         )  # fmt: skip
 
     def _close(self) -> None:

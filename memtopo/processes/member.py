@@ -44,13 +44,15 @@ class Member:
 
     `turns` is how many the proof has, which every worker reckons for itself, and all alike; `offers` are its exports
     once it is held, and `checks` what it found when it was last asked to look, or `unlooked` why it could not.
+    `volume` is how many bytes it goes through in the turns, and `safe` whether it may have kernels do so.
     """
 
     def __init__(self, label: str, process: subprocess.Popen[bytes], link: Link) -> None:
         self.label, self.process, self.link = label, process, link
         self.wait = Wait.READY
         self.as_declared = True
-        self.turns = 0
+        self.turns = self.volume = 0
+        self.safe = True
         self.offers: tuple[Offer, ...] = ()
         self.report: Report | None = None
         self.checks: Checks | None = None
@@ -113,7 +115,8 @@ class Member:
         message = packet.message
         if "ready" in message or "done" in message:
             self.wait = Wait.NOTHING
-            self.turns = message.get("turns", self.turns)
+            self.turns, self.volume = message.get("turns", self.turns), message.get("volume", self.volume)
+            self.safe = self.safe and bool(message.get("safe", True))
             self.as_declared = self.as_declared and bool(message.get("same", True))
         elif "failed" in message:
             self.failed = str(message["failed"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from memtopo.applying import Job
+from memtopo.applying import Job, remarks
 from memtopo.counting import SHOWN
 from memtopo.processes.member import Member
 from memtopo.report import (
@@ -16,6 +16,7 @@ from memtopo.report import (
     Left,
     PhaseTime,
     ProcessReport,
+    Rate,
     Report,
     Tally,
 )
@@ -43,8 +44,9 @@ def merged(job: Job, members: Mapping[str, Member], times: Sequence[PhaseTime], 
         failure=None if interrupted else failure,
         leaks=leaks,
         left=_left([each.left for each in reports.values() if each.left]),
-        notes=tuple(_notes(members)),
+        notes=(*remarks(job), *_notes(members)),
         processes=tuple(_process(members[label], failed=outcome != "ok") for label in job.geometry.processes),
+        check=job.check,
     )
 
 
@@ -117,7 +119,18 @@ def checks_of(found: Mapping[str, Checks]) -> Checks:
             "; ".join(reasons) or None,
         )
     differences = tuple(_differences(found))[:SHOWN]
-    return Checks(tuple(tallies.values()), differences, sum(checks.different for checks in found.values()))
+    different = sum(checks.different for checks in found.values())
+    return Checks(tuple(tallies.values()), differences, different, tuple(_rates(found)))
+
+
+def _rates(found: Mapping[str, Checks]) -> Iterator[Rate]:
+    """What the processes did one beside the other, each as its GPUs did it, added up."""
+    total: dict[tuple[str, str, str], tuple[int, float]] = {}
+    for rate in (rate for checks in found.values() for rate in checks.rates):
+        key = rate.verb, rate.device, rate.memory
+        size, seconds = total.get(key, (0, 0.0))
+        total[key] = size + rate.bytes, seconds + rate.seconds
+    return (Rate(*key, size, seconds) for key, (size, seconds) in total.items())
 
 
 def _differences(found: Mapping[str, Checks]) -> Iterator[Difference]:

@@ -16,8 +16,8 @@ from typing import Any
 from memtopo import planner, source, target
 from memtopo.applying import Job, Run
 from memtopo.attaching import Holders
+from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.protocol import Driver
 from memtopo.errors import InternalError, MemtopoError
 from memtopo.exchange.wire import Packet
 from memtopo.executor import Peers, StepFailed, Stopped
@@ -36,7 +36,7 @@ from memtopo.validation import validate
 _PR_SET_PDEATHSIG = 1
 _TICK = 0.2
 
-Wrap = Callable[[str, Driver], Driver]
+Wrap = Callable[[str, KernelDriver], KernelDriver]
 """What stands between a process, by its label, and its driver."""
 
 
@@ -103,7 +103,7 @@ class Worker:
         briefing = Briefing.unpack(packet.fds.pop())
         self._patience = briefing.timeout
         run = _run(briefing, wrap, self)
-        self._link.send({"ready": os.getpid(), "turns": len(run.turns)})
+        self._link.send({"ready": os.getpid(), "turns": run.proving.turns, "volume": run.proving.volume})
         try:
             with run.guarded():
                 self._obey(run)
@@ -124,9 +124,13 @@ class Worker:
                 case "check":
                     run.check()
                 case "write":
-                    run.write(message["turn"])
+                    run.proving.write(message["turn"])
                 case "read":
-                    run.read()
+                    run.proving.read(message["turn"])
+                case "forbid":
+                    run.proving.forbid()
+                case "unproven":
+                    run.proving.unproven(message["why"])
                 case "look":
                     self._look(run)
                     continue
@@ -134,7 +138,7 @@ class Worker:
                     self._link.send({"offers": run.job.process}, [pack(tuple(self._serving().offers()))])
                 case _:
                     raise InternalError(f"a worker is told to {do}")
-            self._link.send({"done": do, "same": run.as_declared})
+            self._link.send({"done": do, "same": run.as_declared, "safe": run.proving.safe})
         self._shelf = None
 
     def _look(self, run: Run) -> None:
@@ -293,4 +297,7 @@ def _job(briefing: Briefing, document: Document, geometry: Geometry, machine: Ma
         place=document.place,
         process=briefing.process,
         siblings=geometry.processes,
+        facts=machine,
+        check=briefing.check,
+        seed=briefing.seed,
     )

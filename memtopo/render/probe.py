@@ -1,95 +1,107 @@
-"""A machine for the terminal: what is advertised beside what works, equal places in one line, plain without colour."""
+"""A machine as a page: what is advertised beside what works, equal places in one line, why not, and the peers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from typing import TypeVar
-
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 from memtopo.driver.types import HandleType, Location, gpu
-from memtopo.machine import Device, Granularity, Machine, Memory, Peer, Trial
+from memtopo.machine import Device, Granularity, Machine, Memory, Surroundings, Trial
+from memtopo.probe.causes import Cause, causes
+from memtopo.probe.comparing import Difference
+from memtopo.render.peering import peers
+from memtopo.render.sheets import Grid, Sheet, folded, names, word
 from memtopo.render.words import devices as counted
-from memtopo.text import printable
+from memtopo.render.words import plural
 from memtopo.units import rounded
 
-T = TypeVar("T")
-
-_WIDEST = 8  # GPUs whose links fit into 80 columns with rank and atomics
 _NUMBERS = ("MULTIPROCESSOR_COUNT", "HOST_NUMA_ID")
 _HANDLES = ("MEMPOOL_SUPPORTED_HANDLE_TYPES",)
 _FLAGS = (
     "ECC_ENABLED",
     "UNIFIED_ADDRESSING",
-    "MANAGED_MEMORY",
-    "CONCURRENT_MANAGED_ACCESS",
     "PAGEABLE_MEMORY_ACCESS",
-    "MEMORY_POOLS_SUPPORTED",
     "GPU_DIRECT_RDMA_SUPPORTED",
     "DMA_BUF_SUPPORTED",
-    "IPC_EVENT_SUPPORTED",
-    "TIMELINE_SEMAPHORE_INTEROP_SUPPORTED",
-    "MULTICAST_SUPPORTED",
 )
 
 
-def probe_text(machine: Machine, name: str, simulated: bool) -> RenderableType:  # noqa: FBT001
-    """A machine's facts and trials, for 80 columns and more."""
+def page(machine: Machine, name: str, *, simulated: bool, notes: Sequence[str] = ()) -> list[Sheet]:
+    """A machine's facts and trials. The first sheet's title is what it is; `notes` belong to this one probe."""
     gpus = {gpu(i): device for i, device in enumerate(machine.devices)}
-    parts = [_head(machine, name, simulated=simulated)]
+    title = f"{name}{' (simulated)' if simulated else ''}: {counted(device.name for device in machine.devices)}"
+    sheets = [Sheet(title, [*_head(machine), *(f"note: {note}" for note in notes)])]
     if gpus:
-        parts += [_titled("devices", _devices(gpus), *_identities(gpus))]
-    parts += [_titled("granularity", *_granularity(machine.locations))]
-    parts += [_titled("trials", *_trials(machine.locations))]
-    if len(gpus) > 1:
-        parts += [_titled("peers: what the GPU of a row may do with the memory of the others", *_peers(machine.peers))]
+        sheets.append(Sheet("devices", [_devices(gpus), *_identities(gpus)]))
+    sheets.append(Sheet("granularity", [*_granularity(machine.locations)]))
+    sheets.append(Sheet("trials", [*_trials(machine.locations)]))
+    if told := [*_why(machine)]:
+        sheets.append(Sheet("why not", told))
+    sheets.extend(peers(machine))
     if gpus:
-        parts += [_titled("advertised and not tried", _attributes(gpus))]
-    return Group(*parts)
+        sheets.append(Sheet("advertised and not tried", [_attributes(gpus)]))
+    return sheets
 
 
-def _head(machine: Machine, name: str, *, simulated: bool) -> RenderableType:
-    names = counted(device.name for device in machine.devices)
-    lines = [f"{name}{' (simulated)' if simulated else ''}: {names}", f"driver: CUDA {machine.driver.cuda}"]
-    if machine.driver.release:
-        lines[-1] += f", kernel module {machine.driver.release}"
+def against(found: Sequence[Difference], name: str) -> Sheet:
+    """What differs from a recorded machine."""
+    if not found:
+        return Sheet(f"against {name}", ["nothing differs"])
+    rows = [(each.where, each.what, each.recorded, each.here, word(not each.breaks)) for each in found]
+    breaks = sum(each.breaks for each in found)
+    fits = f"{plural(breaks, 'difference')} may make a valid spec fail here" if breaks else "the record still fits"
+    return Sheet(f"against {name}", [Grid(("", "what", "recorded", "here", "fits"), rows), fits])
+
+
+def _head(machine: Machine) -> Iterator[str]:
+    release = f", kernel module {machine.driver.release}" if machine.driver.release else ""
+    yield f"driver: CUDA {machine.driver.cuda}{release}"
+    if machine.surroundings:
+        yield f"system: {', '.join(_around(machine.surroundings))}"
     if machine.host_name:
-        lines.append(f"host: {machine.host_name}")
+        yield f"host: {machine.host_name}"
     if machine.recorded:
-        lines.append(f"recorded: {machine.recorded}")
-    return Group(*map(_line, lines))
+        yield f"recorded: {machine.recorded}"
 
 
-def _devices(gpus: Mapping[Location, Device]) -> Table:
-    table = _table("", "name", "compute capability", "memory")
-    for where, device in _folded(gpus, lambda d: (d.name, d.compute_capability, d.memory_bytes)):
+def _around(around: Surroundings) -> Iterator[str]:
+    yield "WSL" if around.wsl else "in a container" if around.container else "no container"
+    yield plural(around.imex_channels, "IMEX channel")
+    yield f"{around.open_files:,} open files"
+    if around.ptrace_scope is not None:
+        yield f"ptrace_scope {around.ptrace_scope}"
+    if around.bindings:
+        yield f"cuda-bindings {around.bindings}"
+
+
+def _devices(gpus: Mapping[Location, Device]) -> Grid:
+    rows = []
+    for where, device in folded(gpus, lambda d: (d.name, d.compute_capability, d.memory_bytes)):
         major, minor = device.compute_capability
-        _row(table, where, device.name, f"{major}.{minor}", rounded(device.memory_bytes))
-    return table
+        rows.append((where, device.name, f"{major}.{minor}", rounded(device.memory_bytes)))
+    return Grid(("", "name", "compute capability", "memory"), rows)
 
 
-def _identities(gpus: Mapping[Location, Device]) -> Iterator[RenderableType]:
-    table = _table("", "uuid", "bus id")
-    for where, device in gpus.items():
-        if device.uuid or device.bus_id:
-            _row(table, str(where), device.uuid or "not known", device.bus_id or "not known")
-    if table.row_count:
-        yield table
+def _identities(gpus: Mapping[Location, Device]) -> Iterator[Grid]:
+    rows = [
+        (str(where), device.uuid or "not known", device.bus_id or "not known")
+        for where, device in gpus.items()
+        if device.uuid or device.bus_id
+    ]
+    if rows:
+        yield Grid(("", "uuid", "bus id"), rows)
 
 
-def _granularity(places: Mapping[Location, Memory]) -> Iterator[RenderableType]:
-    table = _table("", "handles", "rdma", "compressible", "minimum", "recommended")
-    for where, memory in _folded(places, _granules):
+def _granularity(places: Mapping[Location, Memory]) -> Iterator[str | Grid]:
+    rows: list[tuple[str, ...]] = []
+    for where, memory in folded(places, _granules):
         if len(pairs := {(entry.minimum, entry.recommended) for entry in memory.granularity}) == 1:
-            yield _line(f"{where}: {_granule(*pairs.pop())} for every set of properties asked")
+            yield f"{where}: {_granule(*pairs.pop())} for every set of properties asked"
             continue
-        for entry in memory.granularity:
-            _row(table, where, *_properties(entry), rounded(entry.minimum), rounded(entry.recommended))
-            where = ""  # noqa: PLW2901  # once for all its rows
-    if table.row_count:
-        yield table
+        for n, entry in enumerate(memory.granularity):
+            sizes = rounded(entry.minimum), rounded(entry.recommended)
+            rows.append(("" if n else where, *_properties(entry), *sizes))
+    if rows:
+        yield Grid(("", "handles", "rdma", "compressible", "minimum", "recommended"), rows)
 
 
 def _granules(memory: Memory) -> Hashable:
@@ -100,7 +112,7 @@ def _granules(memory: Memory) -> Hashable:
 
 
 def _properties(entry: Granularity) -> tuple[str, str, str]:
-    return "+".join(entry.handles) or "none", _word(entry.rdma), _word(entry.compressible)
+    return "+".join(entry.handles) or "none", word(entry.rdma), word(entry.compressible)
 
 
 def _granule(minimum: int, recommended: int) -> str:
@@ -109,49 +121,52 @@ def _granule(minimum: int, recommended: int) -> str:
     return f"{rounded(minimum)} minimum, {rounded(recommended)} recommended"
 
 
-def _trials(places: Mapping[Location, Memory]) -> Iterator[RenderableType]:
-    table = _table("", "created with", "advertised", "works", "error")
-    for where, memory in _folded(places, lambda m: tuple(m.trials.items())):
+def _trials(places: Mapping[Location, Memory]) -> Iterator[str | Grid]:
+    rows: list[tuple[str, ...]] = []
+    for where, memory in folded(places, lambda m: tuple(m.trials.items())):
         if not memory.trials:
-            yield _line(f"{where}: not tried")
-        for name, trial in memory.trials.items():
-            _row(table, where, name, _word(trial.advertised, "not told"), _works(trial), trial.error or "")
-            where = ""  # noqa: PLW2901  # once for all its rows
-    if table.row_count:
-        yield table
+            yield f"{where}: not tried"
+        for n, (name, trial) in enumerate(memory.trials.items()):
+            rows.append(("" if n else where, name, word(trial.advertised, "not told"), *_works(trial)))
+    if rows:
+        yield Grid(("", "what", "advertised", "works", ""), rows)
 
 
-def _works(trial: Trial) -> str:
-    return _word(trial.works, "not known" if trial.error else "not tried")
+def _works(trial: Trial) -> tuple[str, str]:
+    error = (trial.error or "").removeprefix("CUDA_ERROR_")
+    return word(trial.works, "not known" if error else "not tried"), error or trial.note or ""
 
 
-def _peers(peers: list[list[Peer | None]]) -> Iterator[RenderableType]:
-    wide = len(peers) > _WIDEST
-    table = _table("", *(str(i) if wide else f"gpu{i}" for i in range(len(peers))), gap=1)
-    for i, row in enumerate(peers):
-        _row(table, f"gpu{i}", *("-" if link is None else _link(link, short=wide) for link in row))
-    yield table
-    if not wide:
-        yield _line("after yes or no: the link's performance rank, and +a for native atomics")
+def _why(machine: Machine) -> Iterator[str]:
+    """Each reason once, with everything that it stops."""
+    groups: dict[Hashable, list[Cause]] = {}
+    for cause in causes(machine):
+        groups.setdefault((cause.told, cause.likely, cause.do), []).append(cause)
+    known = {str(place): place for place in machine.locations}
+    for members in groups.values():
+        what = ", ".join(dict.fromkeys(cause.what for cause in members))
+        yield f"{what} on {_places([cause.where for cause in members], known)}: {members[0].told}"
+        if members[0].likely:
+            yield f"  likely: {members[0].likely}"
+        if members[0].do:
+            yield f"  to do: {members[0].do}"
 
 
-def _link(link: Peer, *, short: bool) -> str:
-    words = [_word(link.access)]
-    if not short and link.performance_rank is not None:
-        words.append(str(link.performance_rank))
-    if not short and link.native_atomics:
-        words.append("+a")
-    return " ".join(words)
+def _places(told: Iterable[str], known: Mapping[str, Location]) -> str:
+    wheres = list(dict.fromkeys(told))
+    pairs = [where for where in wheres if where not in known]
+    return ", ".join(filter(None, [names(known[where] for where in wheres if where in known), *pairs[:4]])) + (
+        f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""  # noqa: PLR2004
+    )
 
 
-def _attributes(gpus: Mapping[Location, Device]) -> Table:
-    table = _table("attribute", "value")
+def _attributes(gpus: Mapping[Location, Device]) -> Grid:
+    rows = []
     for name in (*_NUMBERS, *_HANDLES, *_FLAGS):
         values = {where: _attribute(name, device.attributes.get(name)) for where, device in gpus.items()}
-        told = _folded(values, lambda value: value)
-        text = told[0][1] if len(told) == 1 else "; ".join(f"{where}: {value}" for where, value in told)
-        _row(table, name, text)
-    return table
+        told = folded(values, lambda value: value)
+        rows.append((name, told[0][1] if len(told) == 1 else "; ".join(f"{where}: {value}" for where, value in told)))
+    return Grid(("attribute", "value"), rows)
 
 
 def _attribute(name: str, value: int | None) -> str:
@@ -159,47 +174,4 @@ def _attribute(name: str, value: int | None) -> str:
         return "not told"
     if name in _HANDLES:
         return ", ".join(HandleType(value & 15).words) or "none"
-    return str(value) if name in _NUMBERS else _word(bool(value))
-
-
-def _word(answer: bool | None, unknown: str = "not known") -> str:  # noqa: FBT001
-    return unknown if answer is None else "yes" if answer else "no"
-
-
-def _folded(places: Mapping[Location, T], key: Callable[[T], Hashable]) -> list[tuple[str, T]]:
-    """Places of equal key as one name, with what the first of them holds."""
-    groups: dict[Hashable, list[Location]] = {}
-    for place, thing in places.items():
-        groups.setdefault(key(thing), []).append(place)
-    return [(_names(members), places[members[0]]) for members in groups.values()]
-
-
-def _names(places: Iterable[Location]) -> str:
-    """`gpu0 to gpu3, host, host:0`."""
-    runs: list[list[Location]] = []
-    for place in places:
-        if runs and place == runs[-1][-1]._replace(id=runs[-1][-1].id + 1):
-            runs[-1].append(place)
-        else:
-            runs.append([place])
-    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)  # noqa: PLR2004
-
-
-def _titled(title: str, *body: RenderableType) -> RenderableType:
-    return Group(Text(), Text(title, style="bold"), *body)
-
-
-def _table(*columns: str, gap: int = 2) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="dim")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _row(table: Table, *cells: str) -> None:
-    table.add_row(*map(_line, cells))
-
-
-def _line(text: str) -> Text:
-    # A recorded machine may come from anywhere: never markup, never control characters.
-    return Text(printable(text))
+    return str(value) if name in _NUMBERS else word(bool(value))

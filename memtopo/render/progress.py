@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from memtopo import report
+from memtopo.render import words
+from memtopo.units import rounded
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -34,10 +36,16 @@ class Line(report.Progress):
         self._due = clock() + PATIENCE
         self._bar: Progress | None = None
         self._phase, self._steps, self._done = "", 0, 0
+        self._begun: float | None = None
 
     def phase(self, name: str, steps: int) -> None:
         self._phase, self._steps, self._done = name, steps, 0
+        self._begun = None
         self._draw_if_due()
+
+    def volume(self, name: str, size: int) -> None:
+        self.phase(name, size)
+        self._begun = self._clock()
 
     def advance(self, steps: int) -> None:
         self._done += steps
@@ -56,8 +64,15 @@ class Line(report.Progress):
     def _draw(self) -> None:
         self._bar = self._bar or _bar(self._stream)
         (task,) = self._bar.task_ids
-        self._bar.update(task, description=self._phase, completed=self._done, total=self._steps)
+        self._bar.update(task, description=self._phase, completed=self._done, total=self._steps, told=self._told())
         self._bar.refresh()
+
+    def _told(self) -> str:
+        """How far it is: steps, or bytes and how fast they are gone through."""
+        if self._begun is None:
+            return f"{self._done:,} of {self._steps:,}"
+        pace = words.rate(self._done, self._clock() - self._begun)
+        return f"{rounded(self._done)} of {rounded(self._steps)}, {pace}"
 
 
 def _bar(stream: TextIO) -> Progress:
@@ -69,13 +84,13 @@ def _bar(stream: TextIO) -> Progress:
     bar = Progress(
         TextColumn("{task.description:10}", markup=False),
         BarColumn(complete_style="cyan", finished_style="cyan"),
-        TextColumn("{task.completed:,} of {task.total:,}", markup=False),
+        TextColumn("{task.fields[told]}", markup=False),
         console=terminal.messages(stream),
         auto_refresh=False,
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
     )
-    bar.add_task("", total=0)
+    bar.add_task("", total=0, told="")
     bar.start()
     return bar

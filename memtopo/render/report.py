@@ -10,7 +10,7 @@ from rich.text import Text
 
 from memtopo.render import checks, plan, words
 from memtopo.render.parts import INDENT, Column, Rows, cell, heading, headline, notes, pairs, stacked
-from memtopo.report import Failure, Leak, Left, PhaseTime, ProcessReport, Report
+from memtopo.report import Failure, Leak, Left, PhaseTime, ProcessReport, Rate, Report
 from memtopo.units import rounded
 
 _OUTCOME_STYLES = {"ok": "bold green", "interrupted": "bold yellow"}
@@ -25,6 +25,7 @@ _PROCESSES = (
     Column("checked", "right"),
     Column("open", "right"),
 )
+_RATES = (Column("by"), Column("did"), Column("memory"), Column("bytes", "right"), Column("rate", "right"))
 _TIMES = (Column("phase"), Column("steps", "right"), Column("time", "right"))
 
 
@@ -41,6 +42,7 @@ def _sections(report: Report) -> Iterator[list[RenderableType]]:
     yield plan.body(report.plan)
     yield _processes(report.processes) if report.processes else []
     yield checks.parts(report.checks) if report.checks else []
+    yield _rates(report.checks.rates) if report.checks else []
     yield _failure(report.failure) if report.failure else []
     yield [heading("left behind", "bold red"), *map(_leak, report.leaks)] if report.leaks else []
     yield _left(report.left) if report.left else []
@@ -68,11 +70,20 @@ def _process(each: ProcessReport) -> tuple[str, ...]:
     return each.name, str(each.pid), each.lost or each.outcome, checked, opened
 
 
+def _rates(rates: tuple[Rate, ...]) -> list[RenderableType]:
+    rows = [
+        (each.device, each.verb, each.memory, rounded(each.bytes), words.rate(each.bytes, each.seconds))
+        for each in rates
+    ]
+    return [heading("bandwidth"), Rows(_RATES, rows)] if rows else []
+
+
 def _failure(failure: Failure) -> list[RenderableType]:
     told = {
         "step": failure.step,
         "error": failure.error,
         "reason": failure.reason,
+        "cause": failure.cause,
         "place": failure.place,
         "hint": failure.hint,
     }

@@ -72,6 +72,15 @@ def machine(line: MachineLine) -> str:
     return f"{line.name} (simulated)" if line.simulated else line.name
 
 
+def rate(size: int, seconds: float) -> str:
+    """Bytes a second in powers of ten, as vendors count bandwidth: `3.26 TB/s`."""
+    pace = size / seconds if seconds else 0.0
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if pace >= unit:
+            return f"{pace / unit:.3g} {name}/s"
+    return f"{pace / 1e3:.3g} kB/s"
+
+
 def verdict(report: Report) -> str:
     """The outcome of a run in one line."""
     match report.outcome:

@@ -18,6 +18,7 @@ RULES = (
     granting.reaches,
     capability.handle_types,
     capability.properties,
+    capability.transports,
     unused.chunks,
     unused.ranges,
 )

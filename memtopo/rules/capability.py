@@ -32,6 +32,22 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 break
 
 
+def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT404. What a trial across two processes refused is refused again: legacy IPC of buffers and of events."""
+    for export in geometry.exports.values():
+        if export.via != "ipc":
+            continue
+        what = "ipc-event" if export.kind == "event" else "ipc"
+        for place in sorted({export.place(index) for index in range(export.count)}):
+            if (trial := machine.trial(place, what)).works is False:
+                told = f"export {export.name!r}: legacy IPC of {export.kind}s does not work on {place} of this machine"
+                note = f"a trial across two processes was answered with {trial.error or 'other bytes'}"
+                yield Diagnostic(
+                    "MT404", told, export.path, notes=(note,), help="'memtopo probe' tells the likely cause"
+                )
+                break
+
+
 def _handles(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | None:
     words = run.handles.words
     path = (*run.path, "handles")

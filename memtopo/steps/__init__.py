@@ -12,6 +12,7 @@ from memtopo.steps.export_chunk import ExportChunk
 from memtopo.steps.export_event import ExportEvent
 from memtopo.steps.grant import SetAccess
 from memtopo.steps.import_chunk import ImportChunk
+from memtopo.steps.kernels import LoadKernels
 from memtopo.steps.map import MapChunk
 from memtopo.steps.open_buffer import OpenBuffer
 from memtopo.steps.open_event import OpenEvent
@@ -28,6 +29,7 @@ __all__ = [
     "ExportChunk",
     "ExportEvent",
     "ImportChunk",
+    "LoadKernels",
     "MapChunk",
     "OpenBuffer",
     "OpenEvent",

@@ -12,6 +12,9 @@ from memtopo.layout import Layout
 from memtopo.report import Finding
 from memtopo.steps.base import Phase, Reading, Step, range_thing
 
+_WELL = Finding("access", "", "", "")
+"""Words are made for what differs alone: there are as many findings as mappings and GPUs."""
+
 
 @dataclass(frozen=True, slots=True)
 class MapChunk(Step):
@@ -52,8 +55,11 @@ class MapChunk(Step):
         del layout.retained[self.chunk]
         yield Finding("mapped chunk", subject, layout.chunks[self.chunk], handle, self.path)
         for location, access in self.access:
-            seen = Access(driver.mem_get_access(address, location)).word
-            yield Finding("access", f"{subject} for {location}", access.word, seen, self.path)
+            seen = driver.mem_get_access(address, location)
+            if seen == access:
+                yield _WELL
+            else:
+                yield Finding("access", f"{subject} for {location}", access.word, Access(seen).word, self.path)
 
     def reading(self) -> Reading:
         run = self.range.partition(".")[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ def test_probe_gives_a_machine_back(here: Here, tmp_path: Path, name: str) -> No
     assert (said.status, said.err) == (0, f"memtopo: saved to {file}\n")
     assert said.out.startswith(f"{name} (simulated): ")
     assert file.read_text() == shipped_text(name)
-    assert here("probe", "--machine", name, "--json").out == shipped_text(name)
+    assert here("probe", "--machine", name, "--json").document["machine"] == json.loads(shipped_text(name))
     assert here("machines", file, "--json").out == shipped_text(name)
     assert here("apply", QUICKSTART, "--machine", file).status == (1 if name == "h100x1" else 0)
 
@@ -78,3 +79,58 @@ def test_probe_without_a_gpu() -> None:
     said = memtopo("probe", "-o", "/nowhere/x.json", CUDA_VISIBLE_DEVICES="")
     assert (said.status, said.out) == (3, "")
     assert "--machine h200x2" in said.err
+
+
+def test_probe_as_data(here: Here) -> None:
+    """--json is the machine with what belongs to this probe alone: times, causes, notes"""
+    found = here("probe", "-m", "h200x2", "--json").document
+    assert list(found) == [
+        *("memtopo_probe", "name", "simulated", "machine", "why_not"),
+        *("against", "notes", "left", "seconds"),
+    ]
+    assert (found["name"], found["simulated"], found["against"]) == ("h200x2", True, None)
+    assert {cause["what"] for cause in found["why_not"]} == {"fabric", "fd+fabric"}
+    assert found["seconds"]["total"] > max(trial["seconds"] for trial in found["seconds"]["trials"]) > 0
+    assert here("probe", "-m", "h200x2", "--format", "json").document["machine"] == found["machine"]
+
+
+def test_probe_in_markdown(here: Here) -> None:
+    """--format markdown is a page to be pasted"""
+    said = here("probe", "-m", "h200x4", "--format", "markdown")
+    assert (said.status, said.err) == (0, "")
+    assert said.out.startswith("## h200x4 (simulated): 4 × NVIDIA H200\n")
+    assert "| --- |" in said.out
+
+
+@pytest.mark.parametrize(
+    ("machine", "record", "status", "told"),
+    [
+        ("h200x2", "h200x2", 0, "nothing differs"),
+        ("h200x4", "h200x2", 0, "the record still fits"),
+        ("h200x2", "h200x4", 7, "2 differences may make a valid spec fail here"),
+        ("h200x2", "h100x1", 7, "may make a valid spec fail here"),
+        ("h200x2", "h9000", 3, ""),
+        ("h200x2", "nowhere.json", 3, ""),
+    ],
+)
+def test_probe_against_a_record(here: Here, machine: str, record: str, status: int, told: str) -> None:
+    """--against tells what differs, and exits 7 where a spec that is valid on the record may fail here"""
+    said = here("probe", "-m", machine, "--against", record)
+    assert said.status == status
+    assert told in said.out
+    if status != 3:
+        assert here("probe", "-m", machine, "--against", record, "--json").document["against"]["fits"] == (not status)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--format", "sarif"], "there is no format 'sarif' of a probe"),
+        (["--format", "markdown", "--json"], "two forms for one output"),
+    ],
+)
+def test_probe_in_no_form(here: Here, arguments: list[str], told: str) -> None:
+    """A form that a probe does not have is wrong usage, before anything is tried"""
+    said = here("probe", "-m", "h200x2", *arguments)
+    assert said.status == 2
+    assert told in said.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -42,10 +43,13 @@ def test_neither_yes_nor_no(here: Here) -> None:
 
 
 def test_probe(here: Here, tmp_path: Path) -> None:
-    """MEMTOPO_OUTPUT and MEMTOPO_IDENTIFY are probe's flags"""
+    """MEMTOPO_OUTPUT, MEMTOPO_IDENTIFY, MEMTOPO_AGAINST and MEMTOPO_PROBE_FORMAT are probe's flags"""
     file = tmp_path / "ours.json"
     said = here("probe", MEMTOPO_MACHINE="h200x2", MEMTOPO_OUTPUT=str(file), MEMTOPO_IDENTIFY="1", MEMTOPO_JSON="1")
-    assert (said.status, said.out) == (0, file.read_text())
+    assert (said.status, said.document["machine"]) == (0, json.loads(file.read_text()))
+    said = here("probe", MEMTOPO_MACHINE="h200x2", MEMTOPO_PROBE_FORMAT="markdown", MEMTOPO_AGAINST="h200x4")
+    assert said.status == 7
+    assert said.out.startswith("## h200x2 (simulated)")
 
 
 def test_an_empty_variable_is_none(here: Here) -> None:

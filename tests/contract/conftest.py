@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Properties, gpu
 from tests.contract.other import Other
 
@@ -19,7 +19,7 @@ def on_hardware(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-def bare(on_hardware: bool) -> Iterator[Driver]:
+def bare(on_hardware: bool) -> Iterator[KernelDriver]:
     """The driver itself, before init."""
     if on_hardware:
         from memtopo.driver.cuda import CudaDriver
@@ -35,7 +35,7 @@ def bare(on_hardware: bool) -> Iterator[Driver]:
 
 
 @pytest.fixture
-def driver(bare: Driver) -> Iterator[Ledger]:
+def driver(bare: KernelDriver) -> Iterator[Ledger]:
     """An initialised driver under a ledger, which must be empty in the end."""
     ledger = Ledger(bare)
     ledger.init()

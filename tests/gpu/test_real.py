@@ -10,8 +10,8 @@ import pytest
 
 from memtopo import applying, planner
 from memtopo.driver.failing import Failing
+from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.protocol import Driver
 from memtopo.driver.types import LocationKind
 from memtopo.report import MachineLine, Report
 from memtopo.source import read_file, read_text
@@ -38,7 +38,7 @@ def local() -> Target:
 
 
 @pytest.fixture
-def contexts(local: Target) -> Iterator[Driver]:
+def contexts(local: Target) -> Iterator[KernelDriver]:
     """The driver, with every context kept alive so that a thousand runs do not each make one."""
     driver = local.open()
     for device in range(len(local.machine.devices)):
@@ -70,7 +70,7 @@ def test_spec_on_this_machine(path: Path, local: Target) -> None:
     assert ledger.empty
 
 
-def test_a_thousand_applies_leave_nothing(local: Target, contexts: Driver) -> None:
+def test_a_thousand_applies_leave_nothing(local: Target, contexts: KernelDriver) -> None:
     """A thousand runs leave the ledger empty, and file descriptors and free memory where they were"""
     made = job(SMALL, local)
     assert made
@@ -87,7 +87,7 @@ def test_a_thousand_applies_leave_nothing(local: Target, contexts: Driver) -> No
     assert report.left.memory == warm.left.memory
 
 
-def test_any_call_may_fail_here_too(local: Target, contexts: Driver) -> None:
+def test_any_call_may_fail_here_too(local: Target, contexts: KernelDriver) -> None:
     """Whichever call of a small layout fails on a real GPU: everything is undone, or what is left is named"""
     made = job(SMALL, local)
     assert made
@@ -112,13 +112,13 @@ def test_any_call_may_fail_here_too(local: Target, contexts: Driver) -> None:
     assert after.left.memory == before.left.memory
 
 
-def _run(made: applying.Job, driver: Driver, at: int) -> tuple[Report, Failing, Ledger]:
+def _run(made: applying.Job, driver: KernelDriver, at: int) -> tuple[Report, Failing, Ledger]:
     failing = Failing(driver, at)
     ledger = Ledger(failing)
     return applying.apply(made, ledger), failing, ledger
 
 
-def _clean(ledger: Ledger, driver: Driver) -> None:
+def _clean(ledger: Ledger, driver: KernelDriver) -> None:
     """Take down by the ledger what a failed undo left, so that the next run begins with nothing."""
     for address, size in ledger.mappings.items():
         driver.mem_unmap(address, size)

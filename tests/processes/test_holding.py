@@ -62,7 +62,7 @@ def test_import_from_a_held_layout() -> None:
         report = json.loads(done.stdout)
         assert (done.returncode, report["outcome"]) == (0, "ok"), done.stderr
         assert {tally["aspect"] for tally in report["checks"]["tallies"] if tally["looked_at"]} == {
-            "imported", "buffer", "event", "mapped chunk", "access"
+            "imported", "buffer", "event", "mapped chunk", "access", "end of range"
         }  # fmt: skip
         assert memtopo("release", "held").returncode == 0
         notes = ended(process)["notes"]

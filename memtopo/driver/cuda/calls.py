@@ -6,10 +6,11 @@ The bindings take plain ints for addresses, handles, contexts and devices, and g
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from cuda.bindings import driver as cuda
 
+from memtopo.driver.cuda.calling import call
+from memtopo.driver.cuda.kernels import CudaKernels
 from memtopo.driver.cuda.structs import (
     SHARED_BYTES,
     access_descriptors,
@@ -30,29 +31,10 @@ from memtopo.driver.types import (
     PeerAttribute,
     Properties,
 )
-from memtopo.errors import Unavailable
 
 _TEXT = 256
 # Bindings for CUDA 12 have both; only the second tells the instances of a partitioned GPU apart.
 _get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", cuda.cuDeviceGetUuid)
-
-
-def call(function: Callable[..., tuple[Any, ...]], *arguments: object) -> tuple[Any, ...]:
-    """Make one driver call; its status and what came with it.
-
-    Raises `DriverError` where the status is no success, and `Unavailable` where libcuda, or the function, is missing.
-    """
-    try:
-        answer = function(*arguments)
-    except OverflowError as error:  # the driver's parameter cannot hold the number
-        raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", str(error)) from error
-    except (KeyError, ValueError) as error:  # a status that these bindings have no name for
-        raise DriverError(function.__name__, "CUDA_ERROR_UNKNOWN", f"cuda-bindings: {error}") from error
-    except RuntimeError as error:
-        raise Unavailable(f"the NVIDIA driver has no {function.__name__}: {error}") from error
-    if answer[0]:
-        raise DriverError(function.__name__, answer[0].name)
-    return answer
 
 
 def _named(kind: Callable[[int], object], number: int, function: Callable[..., object]) -> object:
@@ -69,8 +51,8 @@ def _sized(data: object, function: Callable[..., object]) -> bytes:
     return data
 
 
-class CudaDriver:
-    """The real driver. It keeps nothing: all state is the driver's own."""
+class CudaDriver(CudaKernels):
+    """The real driver. It keeps nothing but where its kernels are: all other state is the driver's own."""
 
     def init(self) -> None:
         call(cuda.cuInit, 0)

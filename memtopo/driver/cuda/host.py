@@ -1,7 +1,8 @@
-"""What the system says beside the driver: the kernel module's release, NUMA nodes with memory, free device memory."""
+"""What the system says beside the driver: its release, device files, NUMA nodes with memory, free device memory."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -23,6 +24,12 @@ def numa_nodes(file: Path = Path("/sys/devices/system/node/has_memory")) -> tupl
         first, _, last = part.partition("-")
         nodes.extend(range(int(first), int(last or first) + 1))
     return tuple(nodes) or None
+
+
+def closed_devices(root: Path = Path("/")) -> list[str]:
+    """The device files of NVIDIA's driver that this process may not open for reading and writing."""
+    files = [Path("/dev") / name for name in _names(root / "dev") if _is_gpu(name)]
+    return [str(file) for file in files if not os.access(root / file.relative_to("/"), os.R_OK | os.W_OK)]
 
 
 def free_memory(uuids: Iterable[str | None]) -> list[int | None]:
@@ -51,3 +58,14 @@ def _text(file: Path) -> str:
         return file.read_text()
     except OSError:
         return ""
+
+
+def _is_gpu(name: str) -> bool:
+    return name in ("nvidiactl", "nvidia-uvm") or (name.startswith("nvidia") and name[6:].isdecimal())
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []

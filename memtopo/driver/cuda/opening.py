@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from memtopo.driver.cuda.host import closed_devices
 from memtopo.driver.types import DriverError
 from memtopo.errors import Unavailable
 
@@ -53,5 +54,9 @@ def _unusable(name: str) -> Unavailable:
     if name == "CUDA_ERROR_NO_DEVICE" and visible is not None:
         hint = "unset it or name a GPU that 'nvidia-smi -L' lists"
         return Unavailable(f"no GPU is visible: CUDA_VISIBLE_DEVICES is {visible!r}", hint=f"{hint}, or {_SIMULATE}")
+    if closed := closed_devices():
+        hint = "run as a user who may, or pass the GPUs on to the container (--gpus, --device)"
+        told = f"no GPU can be used here: {name}: this process may not open {', '.join(closed)}"
+        return Unavailable(told, hint=f"{hint}, or {_SIMULATE}")
     cause = _CAUSES.get(name)
     return Unavailable(f"no GPU can be used here: {name}", hint=f"{cause}, or {_SIMULATE}" if cause else _SIMULATE)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from memtopo.driver.sim.driver import SimDriver
+from memtopo.driver.sim.extras import SimExtras
 
-__all__ = ["LAXER", "STRICTER", "SimDriver"]
+__all__ = ["LAXER", "STRICTER", "SimDriver", "SimExtras"]
 
 # Where the simulator refuses on purpose what hardware accepts, by method.
 STRICTER = {
@@ -38,4 +39,6 @@ LAXER = {
     "mem_import_from_shareable_handle": "fabric handles, where a machine says that they work, reach processes of the"
     " same user and host: no machine had any that worked (fact 4)",
     "event_query": "what was recorded is always done (fact 47)",
+    "fill": "only the first and last 4 KiB of each granule of an area are written",
+    "verify": "likewise read; a mismatch between them is not seen, nor counted",
 }

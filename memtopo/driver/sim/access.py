@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memtopo.driver.sim.allocations import Allocation, Allocations
+from memtopo.driver.sim.arena import Physical
 from memtopo.driver.sim.mappings import Mapping, Mappings
 from memtopo.driver.sim.refusal import Refused, invalid, unsupported
 from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
@@ -72,6 +73,15 @@ class AccessRules:
             found.append(mapping)
             at = mapping.end
         return found
+
+    def cpu_reach(self, address: int, count: int, wanted: Access) -> tuple[Physical, int]:
+        """The memory that the CPU itself touches, and where in it (facts 21, 39); anything else ends the process."""
+        if (allocation := self._allocations.find(address)) and allocation.managed:
+            return allocation.physical, address - allocation.start
+        mapping = self._mappings.around(address)
+        if mapping.access.get(HOST, 0) & wanted != wanted or address + count > mapping.end:
+            raise invalid("the CPU may not do this there: on hardware the process dies of SIGSEGV")
+        return mapping.physical, address - mapping.start
 
     def _check(self, grant: Grant, owners: set[Location]) -> None:
         if not self._is_known(grant.location):

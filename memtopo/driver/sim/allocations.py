@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from memtopo.driver.sim.arena import Arena, Physical
@@ -15,6 +16,7 @@ class Allocation:
     """One allocation, which the contexts of `users` may read and write, by ordinal.
 
     It lives and dies with the context of `device`. `opens` counts how often another process's was opened; 0 of own.
+    `managed` memory is the CPU's too (fact 39).
     """
 
     start: int
@@ -23,6 +25,7 @@ class Allocation:
     users: set[int]
     physical: Physical
     opens: int = 0
+    managed: bool = False
 
     @property
     def size(self) -> int:
@@ -38,12 +41,13 @@ class Allocations:
         self._starts: list[int] = []
         self._at: dict[int, Allocation] = {}
 
-    def take(self, device: int, size: int) -> int:
-        """Allocate memory of a device (fact 45)."""
+    def take(self, device: int, size: int, managed: Iterable[int] = ()) -> int:
+        """Allocate memory of a device (fact 45), or memory that the CPU and all of some devices may use (fact 39)."""
         if size <= 0:
             raise invalid("the size is 0")
-        address = self._blocks.take(device, size)
-        self._add(Allocation(address, address + size, device, {device}, self._arena.take(size)))
+        address, users = self._blocks.take(device, size), {device, *managed}
+        allocation = Allocation(address, address + size, device, users, self._arena.take(size), managed=bool(managed))
+        self._add(allocation)
         return address
 
     def free(self, address: int) -> None:

@@ -11,6 +11,12 @@ from memtopo.driver.names import call_name
 from memtopo.driver.sim.refusal import Refused
 from memtopo.driver.types import DriverError
 
+_SURVIVING = (
+    *("mem_create", "mem_address_reserve", "mem_get_access", "mem_unmap", "mem_release", "mem_address_free"),
+    *("ctx_push_current", "ctx_pop_current", "device_primary_ctx_retain", "device_primary_ctx_release"),
+)
+"""What still succeeds in a process that a kernel's forbidden access has ended, beside queries of devices (fact 24)."""
+
 
 class Callee:
     """A driver that takes one call at a time; while `shut` tells an error and its reason, it takes none."""
@@ -18,6 +24,9 @@ class Callee:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.shut: tuple[str, str] | None = ("CUDA_ERROR_NOT_INITIALIZED", "the driver is not initialised")
+
+    def doomed(self) -> tuple[str, str] | None:
+        """An error and its reason, where the process lives on but can do no more than give memory back."""
 
 
 C = TypeVar("C", bound=Callee)
@@ -28,12 +37,15 @@ R = TypeVar("R")
 def driver_call(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P], R]:
     """Make a method a driver call: one at a time, only between init and close, and refused under the driver's name."""
     name = call_name(method.__name__)
+    survives = method.__name__ in _SURVIVING or method.__name__.startswith(("device_get", "device_total", "driver_"))
 
     @wraps(method)
     def call(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with self.lock:
             if self.shut:
                 raise DriverError(name, *self.shut)
+            if not survives and (doom := self.doomed()):
+                raise DriverError(name, *doom)
             try:
                 return method(self, *args, **kwargs)
             except Refused as refused:

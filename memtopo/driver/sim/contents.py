@@ -39,6 +39,21 @@ class Contents:
         parts = self.parts(device, address, count, Access.R, copying=True)
         return b"".join(physical.read(at, size) for physical, at, size in parts)
 
+    def store(self, device: int, address: int, data: bytes) -> None:
+        """Put bytes as a kernel of a device does: no CPU and no copy engine has a say."""
+        for physical, at, _ in self.parts(device, address, len(data), Access.RW, copying=False):
+            physical.write(at, data)
+
+    def cpu_write(self, address: int, data: bytes) -> None:
+        """Put bytes as the CPU does itself."""
+        physical, at = self._access.cpu_reach(address, len(data), Access.RW)
+        physical.write(at, data)
+
+    def cpu_read(self, address: int, count: int) -> bytes:
+        """Get bytes as the CPU does itself."""
+        physical, at = self._access.cpu_reach(address, count, Access.R)
+        return physical.read(at, count)
+
     def parts(
         self, device: int, address: int, count: int, wanted: Access, *, copying: bool
     ) -> Iterator[tuple[Physical, int, int]]:

@@ -11,7 +11,7 @@ from memtopo.driver.sim.allocations import Allocations
 from memtopo.driver.sim.arena import Arena
 from memtopo.driver.sim.blocks import Blocks
 from memtopo.driver.sim.budget import Budget
-from memtopo.driver.sim.calling import Callee, driver_call
+from memtopo.driver.sim.calling import driver_call
 from memtopo.driver.sim.chunks import Chunks
 from memtopo.driver.sim.contents import Contents
 from memtopo.driver.sim.contexts import Contexts
@@ -20,6 +20,8 @@ from memtopo.driver.sim.devices import Devices
 from memtopo.driver.sim.events import Events
 from memtopo.driver.sim.files import Files
 from memtopo.driver.sim.ipc import MemoryHandles
+from memtopo.driver.sim.kernels import SimKernels
+from memtopo.driver.sim.launching import Launching
 from memtopo.driver.sim.mappings import Mappings
 from memtopo.driver.sim.refusal import invalid
 from memtopo.driver.sim.sharing import Sharing
@@ -37,7 +39,7 @@ from memtopo.driver.types import (
 from memtopo.machine import Machine
 
 
-class SimDriver(Callee):
+class SimDriver(Launching):
     """A driver without a GPU: a machine's facts, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     It answers with the driver's error names and adds the reason. Close it to give its memory back.
@@ -59,6 +61,7 @@ class SimDriver(Callee):
         self._allocations = Allocations(Blocks(self._budget), self._arena)
         self._access = AccessRules(machine, self._mappings, self._allocations)
         self._contents = Contents(self._access)
+        self._kernels = SimKernels(self._access, self._creation.address_granule())
         self._sharing = Sharing(self._devices, self._creation, self._chunks, self._arena, self._files)
         self._memory_handles = MemoryHandles(self._devices, self._allocations, self._arena, self._files)
         self._events = Events(self._devices, self._files)
@@ -95,6 +98,10 @@ class SimDriver(Callee):
         """How often an open event was recorded, here and by all who share it: what no real driver tells."""
         with self.lock:
             return self._events.records(event)
+
+    def parts(self) -> tuple[Contexts, Contents, Allocations]:
+        """What trials use beside the driver's calls."""
+        return self._contexts, self._contents, self._allocations
 
     def init(self) -> None:
         """Allow all other calls."""
@@ -148,6 +155,7 @@ class SimDriver(Callee):
         self._devices.get(device)
         self._contexts.release(device)
         if not self._contexts.active(device):
+            self._kernels.drop(device)
             self._allocations.drop(device)
             self._events.drop(device)
 

@@ -1,31 +1,22 @@
-"""A machine: the recorded facts of a computer, the one word for what a spec is validated against.
+"""What a machine's record holds. What is measured, tried or told by the system is there or it is absent, never assumed.
 
-Recorded by `memtopo probe -o FILE`; the same record is read from a live driver when the machine is `local`.
+Fields that a later memtopo added are optional, so that machines recorded earlier stay loadable.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from functools import cached_property
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
-from memtopo.errors import Unavailable
-from memtopo.text import nearest
 from memtopo.units import shorten
-
-VERSION = 1
-LARGEST_FILE = 8 << 20
 
 CONTEXT_BYTES = 512 << 20
 """What a context takes of its GPU's memory, about (fact 30)."""
 
-_SHIPPED = Path(__file__).parent / "machines"
 _PAGE = 4096
 _HOST_VMM = {
     LocationKind.HOST: "HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
@@ -80,11 +71,17 @@ class Granularity(_Record):
 
 
 class Trial(_Record):
-    """What was advertised beside what one real attempt showed; None where nothing was advertised or tried (fact 4)."""
+    """What was advertised beside what one real attempt showed; None where nothing was advertised or tried (fact 4).
+
+    `error` is the driver's name of it, or `TIMEOUT` or a signal's where the trial had to be killed or died, and `call`
+    the driver call that gave it. `note` says why it was not tried.
+    """
 
     advertised: bool | None = None
     works: bool | None = None
     error: str | None = None
+    call: str | None = None
+    note: str | None = None
 
     @property
     def refused(self) -> bool:
@@ -102,6 +99,25 @@ class Memory(_Record):
     trials: dict[str, Trial] = {}
 
 
+class Rate(_Record):
+    """A measured copy: bytes in a second, and nanoseconds for one of a few bytes."""
+
+    bytes_per_second: int = Field(gt=0)
+    latency_ns: int | None = Field(default=None, gt=0)
+
+
+class Copies(_Record):
+    """Measured copies between a GPU's memory and another place's, by copy engine and by kernels on its SMs.
+
+    A write goes from the GPU to the peer, or from the host to the GPU; a read goes the other way.
+    """
+
+    engine_write: Rate | None = None
+    engine_read: Rate | None = None
+    sm_write: Rate | None = None
+    sm_read: Rate | None = None
+
+
 class Device(_Record):
     """One GPU. `memory_bytes` is its total, `free_bytes` known of a live one alone and never recorded.
 
@@ -116,6 +132,7 @@ class Device(_Record):
     uuid: str | None = None
     bus_id: str | None = None
     free_bytes: int | None = None
+    copies: Copies | None = None
 
     @property
     def room(self) -> int:
@@ -124,11 +141,19 @@ class Device(_Record):
 
 
 class Peer(_Record):
-    """What one GPU may do with the memory of another."""
+    """What one GPU may do with the memory of another.
+
+    `store` is the trial of a kernel's store that the owner then reads. `link` is what joins the two, in the words of
+    `nvidia-smi topo`: NV, PIX, PXB, PHB, NODE or SYS; `links` how many NVLinks.
+    """
 
     access: bool
     performance_rank: int | None = None
     native_atomics: bool | None = None
+    store: Trial | None = None
+    link: str | None = None
+    links: int | None = None
+    copies: Copies | None = None
 
 
 class DriverFacts(_Record):
@@ -136,6 +161,18 @@ class DriverFacts(_Record):
 
     cuda: str
     release: str | None = None
+
+
+class Surroundings(_Record):
+    """What of the system and of this process decides about trials: it explains a no, and changes without a reboot."""
+
+    container: bool
+    wsl: bool
+    imex_channels: int
+    ptrace_scope: int | None = None
+    open_files: int
+    vulkan: bool
+    bindings: str | None = None
 
 
 class Machine(_Record):
@@ -148,6 +185,7 @@ class Machine(_Record):
     peers: list[list[Peer | None]]
     host: dict[HostPlace, Memory] = {}
     host_name: str | None = None
+    surroundings: Surroundings | None = None
 
     def granularity(self, properties: Properties) -> Granularity | None:
         """The recorded granularity of exactly these properties; None where it was not recorded."""
@@ -188,103 +226,6 @@ class Machine(_Record):
             return True
         peer = self.peers[device][owner]
         return peer is not None and peer.access
-
-
-def shipped() -> list[str]:
-    """The names of the machines that come with memtopo, each recorded on hardware."""
-    return sorted(file.stem for file in _SHIPPED.glob("*.json"))
-
-
-def load(name: str) -> Machine:
-    """Read a shipped machine by name, or a recorded one by path.
-
-    Raises `Unavailable` where there is no such machine, or where the file is not a machine of this version.
-    """
-    if "/" not in name and not name.endswith(".json"):
-        if name not in shipped():
-            raise Unavailable(f"machine {shorten(name)!r} is not known", hint=_meant(name))
-        return _trusted(json.loads((_SHIPPED / f"{name}.json").read_bytes()))
-    return parse(_read(Path(name)), name)
-
-
-def _trusted(facts: dict[str, Any]) -> Machine:
-    """A shipped machine, which a test has validated: building the validator takes longer than all else."""
-    devices = [_device(each) for each in facts["devices"]]
-    peers = [[peer and Peer.model_construct(**peer) for peer in row] for row in facts["peers"]]
-    host = {place: _memory(memory) for place, memory in facts["host"].items()}
-    driver = DriverFacts.model_construct(**facts["driver"])
-    return Machine.model_construct(**facts | {"driver": driver, "devices": devices, "peers": peers, "host": host})
-
-
-def _device(device: dict[str, Any]) -> Device:
-    read = {"compute_capability": tuple(device["compute_capability"]), "memory": _memory(device["memory"])}
-    return Device.model_construct(**device | read)
-
-
-def _memory(memory: dict[str, Any]) -> Memory:
-    granularity = [Granularity.model_construct(**entry) for entry in memory["granularity"]]
-    trials = {name: Trial.model_construct(**trial) for name, trial in memory["trials"].items()}
-    return Memory.model_construct(granularity=granularity, trials=trials)
-
-
-def parse(text: bytes, origin: str) -> Machine:
-    """Read a recorded machine from JSON; `origin` names it in errors. Raises `Unavailable`."""
-    hint = "record it again with 'memtopo probe -o FILE'"
-    try:
-        facts: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Unavailable(f"machine file {origin!r} is not JSON", hint=hint) from error
-    if not isinstance(facts, dict) or "memtopo_machine" not in facts:
-        raise Unavailable(f"{origin!r} is not a machine file", hint=hint)
-    if (version := facts["memtopo_machine"]) != VERSION:
-        told = f"machine file {origin!r} has version {json.dumps(version)[:20]}; this memtopo reads version {VERSION}"
-        raise Unavailable(told, hint=hint)
-    try:
-        machine = Machine.model_validate_json(text)
-    except ValidationError as error:
-        raise Unavailable(f"machine file {origin!r} is damaged: {_told(error)}", hint=hint) from error
-    _square(machine, origin, hint)
-    return machine
-
-
-def dump(machine: Machine) -> str:
-    """The machine as it is written to a file: JSON, stable order, one fact a line."""
-    return json.dumps(machine.model_dump(mode="json", exclude_none=True), indent=1) + "\n"
-
-
-def _told(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(shorten(str(part)) for part in first["loc"] if part != "[key]")
-    what = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
-    return f"{where}: {what[:1].lower()}{what[1:]}" if where else what
-
-
-def _square(machine: Machine, origin: str, hint: str) -> None:
-    count = len(machine.devices)
-    if len(machine.peers) != count or any(len(row) != count for row in machine.peers):
-        raise Unavailable(f"machine file {origin!r} is damaged: peers is not {count} by {count}", hint=hint)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            text = file.read(LARGEST_FILE + 1)
-    except (OSError, ValueError) as error:
-        reason = (getattr(error, "strerror", None) or "not a path").lower()
-        hint = f"the machines that come with memtopo are {', '.join(shipped())}"
-        raise Unavailable(f"machine file {str(path)!r} cannot be read: {reason}", hint=hint) from error
-    if len(text) > LARGEST_FILE:
-        raise Unavailable(f"machine file {str(path)!r} has more than {LARGEST_FILE >> 20} MiB")
-    return text
-
-
-def _meant(name: str) -> str:
-    if os.path.isfile(name):  # noqa: PTH113 of a name that cannot be a path, a Path raises
-        return f"to read the file of that name, write ./{name}"
-    known = shipped()
-    near = nearest(name, known)
-    asked = f"did you mean {near!r}? " if near else ""
-    return f"{asked}use local, {', '.join(known)}, or the path of a file made by 'memtopo probe -o FILE'"
 
 
 def _host(name: str) -> Location:

@@ -1,0 +1,130 @@
+"""What kernels do to simulated bytes, and what becomes of a process whose kernel does what it may not (fact 24).
+
+Bytes at both ends of each granule stand for all of them: a simulator has no SMs to touch every one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified
+from memtopo.driver.pattern import pattern
+from memtopo.driver.sim.access import AccessRules
+from memtopo.driver.sim.arena import Physical
+from memtopo.driver.sim.refusal import Refused, invalid
+from memtopo.driver.types import Access
+
+END = 4 << 10
+"""Bytes at each end of each granule of an area, counted from the area's start, that are written and read."""
+
+ILLEGAL = "CUDA_ERROR_ILLEGAL_ADDRESS"
+FIRST_MODULE = 0x7100_0000
+
+
+class SimKernels:
+    """Stores and loads by one process's kernels. `doom` tells why all is over, once it is."""
+
+    def __init__(self, access: AccessRules, granule: int) -> None:
+        self._access, self._granule = access, granule
+        self._modules: dict[int, int] = {}
+        self._numbers = count(FIRST_MODULE)
+        self.doom: str | None = None
+
+    def load(self, device: int) -> int:
+        """Load the kernels into a device's context."""
+        module = next(self._numbers)
+        self._modules[module] = device
+        return module
+
+    def unload(self, module: int) -> None:
+        """Unload them."""
+        if self._modules.pop(module, None) is None:
+            raise Refused("CUDA_ERROR_INVALID_HANDLE", "the module is not loaded")
+
+    def drop(self, device: int) -> None:
+        """Unload whatever was in a device's context."""
+        self._modules = {module: owner for module, owner in self._modules.items() if owner != device}
+
+    def fill(self, device: int, areas: Sequence[Area]) -> None:
+        """Write the ends of each area's granules."""
+        self._check(device, areas)
+        for area in areas:
+            for at, physical, offset, size in self._ends(device, area, Access.RW):
+                physical.write(offset, pattern(area.seed, area.first + at, size))
+
+    def verify(self, device: int, areas: Sequence[Area]) -> Verified:
+        """Read them back; of those that differ, every word is counted."""
+        self._check(device, areas)
+        mismatches, lowest = 0, None
+        for number, area in enumerate(areas):
+            for at, physical, offset, size in self._ends(device, area, Access.R):
+                seen, wanted = physical.read(offset, size), pattern(area.seed, area.first + at, size)
+                if seen == wanted:
+                    continue
+                for where, width in _units(at, size, area.size):
+                    one, other = (int.from_bytes(each[where : where + width], "little") for each in (wanted, seen))
+                    if one != other:
+                        mismatches += 1
+                        lowest = lowest or (number, at + where, one, other)
+        self._survive()
+        return Verified(mismatches, *lowest) if lowest else Verified(0)
+
+    def store_word(self, device: int, address: int, value: int) -> None:
+        """Store one word."""
+        self._check(device, ())
+        for physical, offset, size in self._reached(device, address, 8, Access.RW):
+            physical.write(offset, (value & (1 << 64) - 1).to_bytes(8, "little")[:size])
+
+    def load_word(self, device: int, address: int) -> int:
+        """Load one word."""
+        self._check(device, ())
+        found = b"".join(physical.read(at, size) for physical, at, size in self._reached(device, address, 8, Access.R))
+        self._survive()
+        return int.from_bytes(found, "little")
+
+    def _check(self, device: int, areas: Sequence[Area]) -> None:
+        if device not in self._modules.values():
+            raise Refused("CUDA_ERROR_INVALID_HANDLE", "no kernels are loaded in this context")
+        if len(areas) > MOST_AREAS or any(each.address % ALIGNED or each.size < 0 or each.first % 8 for each in areas):
+            raise invalid("an area is not aligned, or there are too many")
+
+    def _survive(self) -> None:
+        if self.doom:
+            raise Refused(ILLEGAL, self.doom)
+
+    def _ends(self, device: int, area: Area, wanted: Access) -> Iterator[tuple[int, Physical, int, int]]:
+        """What stands for an area: where it begins there, the memory, the offset in that, and bytes."""
+        for start in range(0, area.size, self._granule):
+            end = min(start + self._granule, area.size)
+            at = start
+            for physical, offset, size in self._reached(device, area.address + start, end - start, wanted):
+                yield from _windows(at, physical, offset, size)
+                at += size
+
+    def _reached(self, device: int, address: int, size: int, wanted: Access) -> Iterator[tuple[Physical, int, int]]:
+        """The memory behind addresses; nothing where a kernel may not go there, which is the end of the process."""
+        try:
+            places = self._access.reach(address, size, device, wanted, copying=False)
+        except Refused as refused:
+            self.doom = self.doom or f"a kernel on gpu{device} went where it may not: {refused.reason}"
+            return
+        for place in places:
+            low, high = max(address, place.start), min(address + size, place.end)
+            yield place.physical, low - place.start, high - low
+
+
+def _windows(at: int, physical: Physical, offset: int, size: int) -> Iterator[tuple[int, Physical, int, int]]:
+    if size <= 2 * END:
+        yield at, physical, offset, size
+    else:
+        last = (size - END) // ALIGNED * ALIGNED
+        yield at, physical, offset, END
+        yield at + last, physical, offset + last, size - last
+
+
+def _units(at: int, size: int, whole: int) -> Iterator[tuple[int, int]]:
+    """The words of a window, and of an area's last bytes each single one, as offset and width."""
+    tail = whole - whole % 16 - at
+    yield from ((where, 8) for where in range(0, min(size, tail), 8))
+    yield from ((where, 1) for where in range(max(0, tail), size))

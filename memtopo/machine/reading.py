@@ -1,0 +1,145 @@
+"""Reading and writing recorded machines: shipped ones by name, others by path."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from memtopo.errors import Unavailable
+from memtopo.machine.records import (
+    Copies,
+    Device,
+    DriverFacts,
+    Granularity,
+    Machine,
+    Memory,
+    Peer,
+    Rate,
+    Surroundings,
+    Trial,
+)
+from memtopo.text import nearest
+from memtopo.units import shorten
+
+VERSION = 1
+LARGEST_FILE = 8 << 20
+
+_SHIPPED = Path(__file__).parent.parent / "machines"
+
+
+def shipped() -> list[str]:
+    """The names of the machines that come with memtopo, each recorded on hardware."""
+    return sorted(file.stem for file in _SHIPPED.glob("*.json"))
+
+
+def load(name: str) -> Machine:
+    """Read a shipped machine by name, or a recorded one by path.
+
+    Raises `Unavailable` where there is no such machine, or where the file is not a machine of this version.
+    """
+    if "/" not in name and not name.endswith(".json"):
+        if name not in shipped():
+            raise Unavailable(f"machine {shorten(name)!r} is not known", hint=_meant(name))
+        return _trusted(json.loads((_SHIPPED / f"{name}.json").read_bytes()))
+    return parse(_read(Path(name)), name)
+
+
+def _trusted(facts: dict[str, Any]) -> Machine:
+    """A shipped machine, which a test has validated: building the validator takes longer than all else."""
+    read: dict[str, Any] = {
+        "devices": [_device(each) for each in facts["devices"]],
+        "peers": [[peer and _peer(peer) for peer in row] for row in facts["peers"]],
+        "host": {place: _memory(memory) for place, memory in facts["host"].items()},
+        "driver": DriverFacts.model_construct(**facts["driver"]),
+    }
+    if around := facts.get("surroundings"):
+        read["surroundings"] = Surroundings.model_construct(**around)
+    return Machine.model_construct(**facts | read)
+
+
+def _device(device: dict[str, Any]) -> Device:
+    read = {"compute_capability": tuple(device["compute_capability"]), "memory": _memory(device["memory"])}
+    return Device.model_construct(**device | read | _copies(device))
+
+
+def _peer(peer: dict[str, Any]) -> Peer:
+    read = {"store": Trial.model_construct(**peer["store"])} if "store" in peer else {}
+    return Peer.model_construct(**peer | read | _copies(peer))
+
+
+def _copies(owner: dict[str, Any]) -> dict[str, Any]:
+    """The measured copies of a GPU or a peer, where there are any."""
+    if "copies" not in owner:
+        return {}
+    rates: dict[str, Any] = {way: Rate.model_construct(**rate) for way, rate in owner["copies"].items()}
+    return {"copies": Copies.model_construct(**rates)}
+
+
+def _memory(memory: dict[str, Any]) -> Memory:
+    granularity = [Granularity.model_construct(**entry) for entry in memory["granularity"]]
+    trials = {name: Trial.model_construct(**trial) for name, trial in memory["trials"].items()}
+    return Memory.model_construct(granularity=granularity, trials=trials)
+
+
+def parse(text: bytes, origin: str) -> Machine:
+    """Read a recorded machine from JSON; `origin` names it in errors. Raises `Unavailable`."""
+    hint = "record it again with 'memtopo probe -o FILE'"
+    try:
+        facts: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"machine file {origin!r} is not JSON", hint=hint) from error
+    if not isinstance(facts, dict) or "memtopo_machine" not in facts:
+        raise Unavailable(f"{origin!r} is not a machine file", hint=hint)
+    if (version := facts["memtopo_machine"]) != VERSION:
+        told = f"machine file {origin!r} has version {json.dumps(version)[:20]}; this memtopo reads version {VERSION}"
+        raise Unavailable(told, hint=hint)
+    try:
+        machine = Machine.model_validate_json(text)
+    except ValidationError as error:
+        raise Unavailable(f"machine file {origin!r} is damaged: {_told(error)}", hint=hint) from error
+    _square(machine, origin, hint)
+    return machine
+
+
+def dump(machine: Machine) -> str:
+    """The machine as it is written to a file: JSON, stable order, one fact a line."""
+    return json.dumps(machine.model_dump(mode="json", exclude_none=True), indent=1) + "\n"
+
+
+def _told(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(shorten(str(part)) for part in first["loc"] if part != "[key]")
+    what = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{where}: {what[:1].lower()}{what[1:]}" if where else what
+
+
+def _square(machine: Machine, origin: str, hint: str) -> None:
+    count = len(machine.devices)
+    if len(machine.peers) != count or any(len(row) != count for row in machine.peers):
+        raise Unavailable(f"machine file {origin!r} is damaged: peers is not {count} by {count}", hint=hint)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            text = file.read(LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or "not a path").lower()
+        hint = f"the machines that come with memtopo are {', '.join(shipped())}"
+        raise Unavailable(f"machine file {str(path)!r} cannot be read: {reason}", hint=hint) from error
+    if len(text) > LARGEST_FILE:
+        raise Unavailable(f"machine file {str(path)!r} has more than {LARGEST_FILE >> 20} MiB")
+    return text
+
+
+def _meant(name: str) -> str:
+    if os.path.isfile(name):  # noqa: PTH113 of a name that cannot be a path, a Path raises
+        return f"to read the file of that name, write ./{name}"
+    known = shipped()
+    near = nearest(name, known)
+    asked = f"did you mean {near!r}? " if near else ""
+    return f"{asked}use local, {', '.join(known)}, or the path of a file made by 'memtopo probe -o FILE'"

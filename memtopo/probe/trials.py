@@ -1,0 +1,152 @@
+"""The trials, one function for each way of trying; each gives whether it worked, and raises what the driver raised.
+
+Each leaves nothing behind, and uses a granule or two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from memtopo.driver.trying import WORD
+from memtopo.driver.types import EventFlags, HandleType, Properties, gpu
+from memtopo.probe.asking import STORE, Ask, way
+from memtopo.probe.bench import FIRST, SECOND, THIRD, Bench, users, word
+
+BUFFER = 64 << 10
+_SHARED_EVENT = EventFlags.DISABLE_TIMING | EventFlags.INTERPROCESS
+
+
+def attempt(bench: Bench, ask: Ask) -> bool:
+    """Make one trial. Raises `DriverError`."""
+    how = STORE if ask.name == STORE else way(ask.place, ask.name).how
+    return _TRIALS[how](bench, ask)
+
+
+def _create(bench: Bench, ask: Ask) -> bool:
+    with bench.chunk(way(ask.place, ask.name).properties(ask.place)):
+        return True
+
+
+def _use(bench: Bench, ask: Ask) -> bool:
+    """Created with all it was asked for, written, and read back."""
+    properties = way(ask.place, ask.name).properties(ask.place)
+    with bench.chunk(properties) as (handle, size), bench.mapped(handle, size, [ask.place]) as address:
+        bench.fill(ask.by, address, FIRST)
+        created = bench.driver.mem_get_allocation_properties_from_handle(handle)
+        # A driver may create a chunk and leave out what it cannot do; the properties of the handle tell (fact 41).
+        kept = (created.rdma, created.compressible) == (properties.rdma, properties.compressible)
+        return kept and bench.holds(ask.by, address, FIRST)
+
+
+def _share(bench: Bench, ask: Ask) -> bool:
+    """Exported in each of its handle types, imported in another process, and written by either for the other."""
+    properties = way(ask.place, ask.name).properties(ask.place)
+    kinds = [kind for kind in (HandleType.FD, HandleType.FABRIC) if kind in properties.handles]
+    with bench.chunk(properties) as (handle, size), bench.mapped(handle, size, [gpu(ask.by)]) as address:
+        return all(_seen(bench, ask.by, (handle, size, address), kind) for kind in kinds)
+
+
+def _seen(bench: Bench, by: int, chunk: tuple[int, int, int], kind: HandleType) -> bool:
+    handle, size, address = chunk
+    bench.fill(by, address, FIRST)
+    shared = bench.driver.mem_export_to_shareable_handle(handle, kind)
+    return bench.import_(by, shared, what="chunk", kind=int(kind), size=size) and bench.holds(by, address, SECOND)
+
+
+def _by_gpu(bench: Bench, ask: Ask) -> bool:
+    """Host memory that a kernel stores into, and the CPU reads."""
+    with (
+        bench.chunk(Properties(ask.place)) as (handle, size),
+        bench.mapped(handle, size, users(ask.place, ask.by)) as address,
+    ):
+        bench.extras.cpu_write(address, bytes(WORD))
+        with bench.current(ask.by):
+            bench.extras.store(address, int.from_bytes(word(FIRST), "little"))
+        return bench.extras.cpu_read(address, WORD) == word(FIRST)
+
+
+def _by_cpu(bench: Bench, ask: Ask) -> bool:
+    """Host memory that the CPU writes, and a copy by the GPU's context reads."""
+    with (
+        bench.chunk(Properties(ask.place)) as (handle, size),
+        bench.mapped(handle, size, users(ask.place, ask.by)) as address,
+    ):
+        bench.extras.cpu_write(address, word(SECOND))
+        return bench.holds(ask.by, address, SECOND) and bench.extras.cpu_read(address, WORD) == word(SECOND)
+
+
+def _store(bench: Bench, ask: Ask) -> bool:
+    """A kernel's store into the memory of a peer, read there: a link may lose it and tell nobody."""
+    owner = ask.place
+    with (
+        bench.chunk(Properties(owner)) as (handle, size),
+        bench.mapped(handle, size, [owner, gpu(ask.by)]) as address,
+    ):
+        bench.fill(owner.id, address, THIRD)
+        with bench.current(ask.by):
+            bench.extras.store(address, int.from_bytes(word(FIRST), "little"))
+        return bench.holds(owner.id, address, FIRST)
+
+
+def _managed(bench: Bench, ask: Ask) -> bool:
+    """The GPU sees what the CPU wrote, and the other way round (fact 39)."""
+    with bench.current(ask.by), ExitStack() as undo:
+        address = bench.extras.mem_alloc_managed(BUFFER)
+        undo.callback(bench.driver.mem_free, address)
+        bench.extras.cpu_write(address, word(FIRST))
+        read = bench.driver.memcpy_dtoh(address, WORD)
+        bench.extras.store(address, int.from_bytes(word(SECOND), "little"))
+        return read == word(FIRST) and bench.extras.cpu_read(address, WORD) == word(SECOND)
+
+
+def _concurrent(bench: Bench, ask: Ask) -> bool:
+    """The CPU writes managed memory while a kernel waits for just that."""
+    with bench.current(ask.by), ExitStack() as undo:
+        address = bench.extras.mem_alloc_managed(BUFFER)
+        undo.callback(bench.driver.mem_free, address)
+        return bench.extras.meet(address, int.from_bytes(word(FIRST), "little"))
+
+
+def _ipc(bench: Bench, ask: Ask) -> bool:
+    """Memory of `cuMemAlloc`, opened in another process, and written by either for the other (facts 31, 46)."""
+    with bench.current(ask.by), ExitStack() as undo:
+        address = bench.driver.mem_alloc(BUFFER)
+        undo.callback(bench.driver.mem_free, address)
+        bench.fill(ask.by, address, FIRST)
+        shared = bench.driver.ipc_get_mem_handle(address)
+        return bench.import_(ask.by, shared, what="ipc") and bench.holds(ask.by, address, SECOND)
+
+
+def _ipc_event(bench: Bench, ask: Ask) -> bool:
+    """An event that this process records and another one waits for (facts 32, 47)."""
+    with bench.current(ask.by), ExitStack() as undo:
+        event = bench.driver.event_create(_SHARED_EVENT)
+        undo.callback(bench.driver.event_destroy, event)
+        bench.driver.event_record(event)
+        return bench.import_(ask.by, bench.driver.ipc_get_event_handle(event), what="ipc_event")
+
+
+def _pool(bench: Bench, ask: Ask) -> bool:
+    """A pool that can be shared so, imported in another process."""
+    kind = way(ask.place, ask.name).handles
+    with bench.current(ask.by), ExitStack() as undo:
+        pool = bench.extras.mem_pool_create(ask.place, kind)
+        undo.callback(bench.extras.mem_pool_destroy, pool)
+        shared = bench.extras.mem_pool_export_to_shareable_handle(pool, kind)
+        return bench.import_(ask.by, shared, what="pool", kind=int(kind))
+
+
+_TRIALS: dict[str, Callable[[Bench, Ask], bool]] = {
+    "create": _create,
+    "use": _use,
+    "share": _share,
+    "by_gpu": _by_gpu,
+    "by_cpu": _by_cpu,
+    STORE: _store,
+    "managed": _managed,
+    "concurrent": _concurrent,
+    "ipc": _ipc,
+    "ipc_event": _ipc_event,
+    "pool": _pool,
+}

@@ -1,0 +1,194 @@
+"""The proof of one process's part of a run, turn by turn: what is written, what is forbidden, and what is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+
+from memtopo import children
+from memtopo.contents import contents, events
+from memtopo.counting import Counter
+from memtopo.diagnostics import Path
+from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.types import DriverError, LocationKind
+from memtopo.errors import InternalError
+from memtopo.executor import Execution, StepFailed
+from memtopo.geometry import Geometry
+from memtopo.machine import Machine
+from memtopo.proof import Prover, Samples, Scene, Whole, refusals
+from memtopo.report import Check, Finding, Rate
+
+FORBIDDEN = "forbidden, on a replica"
+
+UNSAFE = "an access is not as declared, and a kernel that goes where it may not ends the process"
+"""Why nothing is proven by kernels then (fact 24)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be proven, of the process with this label; of a run of several, `siblings` has all of them.
+
+    `facts` are the machine's, on which replicas are built; without them there are none.
+    """
+
+    process: str
+    geometry: Geometry
+    siblings: Mapping[str, Geometry] | None
+    check: Check
+    seed: int
+    simulated: bool
+    facts: Machine | None
+
+
+class Proving:
+    """Goes through the turns, and counts what is found. Raises `StepFailed` or `Stopped`."""
+
+    def __init__(self, task: Task, driver: KernelDriver, execution: Execution, counter: Counter) -> None:
+        self._task, self._driver, self._execution, self._counter = task, driver, execution, counter
+
+    @property
+    def safe(self) -> bool:
+        """Whether every access is as declared, so that no kernel goes where it may not and ends the process."""
+        return not self._counter.differs("access")
+
+    @property
+    def turns(self) -> int:
+        """How many turns there are; the same in every process of the run."""
+        return self._prover.turns if self._prover else 0
+
+    @property
+    def volume(self) -> int:
+        """How many bytes this process fills and verifies."""
+        return self._prover.volume if self._prover else 0
+
+    @property
+    def rates(self) -> tuple[Rate, ...]:
+        """How fast it went."""
+        return tuple(self._prover.rates()) if self._prover else ()
+
+    def write(self, turn: int) -> None:
+        """Write what is this process's to write in a turn."""
+        if turn == 0 and self.volume:
+            self._execution.progress.volume("prove", self.volume)
+        if self._provable(turn):
+            timed = self._execution.timed
+            with self._guarded(turn) as prover, timed(prover.verbs[0], told=not self.volume) as meter:
+                meter.steps = prover.write(turn)
+
+    def read(self, turn: int) -> None:
+        """Read what everybody wrote in that turn."""
+        if not self._provable(turn):
+            return
+        timed = self._execution.timed
+        with self._guarded(turn) as prover, timed(prover.verbs[1], prover.expected(turn), told=not self.volume):
+            self._counter.take(prover.read(turn))
+        if turn == 0:
+            for count, why in prover.unseen():
+                self._counter.not_checked(prover.aspect, count, why)
+
+    def forbid(self) -> None:
+        """Try what is forbidden: what the driver refuses on the real mappings, what ends a process on replicas.
+
+        It stands between the first fill and its verification, which then shows that the layout is unharmed.
+        """
+        if self._task.check != "full" or not self.safe:
+            return
+        tries = self._replicas()
+        with self._execution.timed("forbid", len(tries), told=False):
+            self._counter.take(refusals(self._scene))
+            if self._task.facts is None:
+                self._counter.not_checked(FORBIDDEN, len(tries), "no process was to be started")
+            else:
+                self._try(tries, self._task.facts)
+        self._not_tried()
+
+    def unproven(self, why: str) -> None:
+        """Note that no byte is proven, and why not."""
+        if self._prover:
+            self._counter.not_checked(self._prover.aspect, self._prover.expected(0), why)
+
+    @cached_property
+    def _prover(self) -> Prover | None:
+        match self._task.check:
+            case "none":
+                return None
+            case "fast":
+                return Samples(self._scene)
+            case "full":
+                return Whole(self._scene)
+
+    @cached_property
+    def _scene(self) -> Scene:
+        """What is proven with; each process of the run is known by its label."""
+        task = self._task
+        members = task.siblings or {task.process: task.geometry}
+        return Scene(
+            process=task.process,
+            seen={label: contents(each, label, task.siblings) for label, each in members.items()},
+            events={label: events(each, label, task.siblings) for label, each in members.items()},
+            driver=self._driver,
+            layout=self._execution.layout,
+            stop=self._execution.stop_here,
+            advance=self._execution.progress.advance,
+            seed=task.seed,
+            simulated=task.simulated,
+        )
+
+    def _replicas(self) -> dict[children.Replica, Path]:
+        """What this process is to try: in a run of several, what none before it tries."""
+        tries = children.replicas(self._task.geometry)
+        for label, member in (self._task.siblings or {}).items():
+            if label == self._task.process:
+                break
+            for tried in children.replicas(member):
+                tries.pop(tried, None)
+        return tries
+
+    def _try(self, tries: dict[children.Replica, Path], facts: Machine) -> None:
+        visible = tuple(place.id for place in self._task.geometry.visible)
+        place = children.Place(facts, self._task.simulated, visible)
+        for replica, tried in children.try_all(tries, place, self._breathe):
+            if tried.why_not:
+                self._counter.not_checked(FORBIDDEN, 1, tried.why_not)
+            else:
+                finding = Finding(FORBIDDEN, replica.subject, children.DIED, tried.seen, tries[replica])
+                self._counter.take(iter([finding]))
+
+    def _breathe(self) -> None:
+        self._execution.progress.advance(0)
+        self._execution.stop_here()
+
+    def _not_tried(self) -> None:
+        """Count what has no replica: each chunk of the host or of somebody else's that is mapped."""
+        kinds = [
+            (each.ours and each.identity.owner == self._task.process, each.location.kind is LocationKind.GPU)
+            for each in self._scene.mine
+            if each.seen_at
+        ]
+        if host := kinds.count((True, False)):
+            self._counter.not_checked(FORBIDDEN, host, "host memory has no replica")
+        if foreign := sum(1 for own, _ in kinds if not own):
+            self._counter.not_checked(FORBIDDEN, foreign, "imported memory has no replica")
+
+    def _provable(self, turn: int) -> bool:
+        if self._prover is None:
+            raise InternalError("a run proves what it is not to check")
+        if self._task.check != "full" or self.safe:
+            return True
+        if turn == 0 and not self._counter.missed(self._prover.aspect):
+            self.unproven(UNSAFE)
+        return False
+
+    @contextmanager
+    def _guarded(self, turn: int) -> Iterator[Prover]:
+        prover = self._prover
+        assert prover
+        before = self._counter.looked_at(prover.aspect)
+        try:
+            yield prover
+        except DriverError as error:
+            unseen = prover.expected(turn) - (self._counter.looked_at(prover.aspect) - before)
+            self._counter.not_checked(prover.aspect, max(0, unseen), f"the driver said {error.message}")
+            raise StepFailed(None, "proof by bytes", error) from error

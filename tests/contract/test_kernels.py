@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+
+from memtopo.driver.kernels import Area, KernelDriver, Verified
+from memtopo.driver.pattern import pattern, word
+from memtopo.driver.types import Access, Grant, gpu
+from tests.contract.built import (
+    INVALID_CONTEXT,
+    INVALID_VALUE,
+    PLAIN,
+    created,
+    current,
+    laid_out,
+    mapped,
+    refused,
+    reserved,
+)
+from tests.contract.other import Other
+
+ILLEGAL_ADDRESS = "CUDA_ERROR_ILLEGAL_ADDRESS"
+SEED, OTHER = 0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210
+SIZES = (1, 7, 8, 9, 15, 16, 17, 24, 31, 32, 100, 4096, 4104, 8192, 8191)
+LARGE = (16383, 16384, 16385, 16400, 20480, 32768, 49153)
+
+
+@contextmanager
+def kernels(driver: KernelDriver, device: int = 0) -> Iterator[None]:
+    """The kernels, loaded in a device's context, which is current."""
+    with current(driver, device):
+        module = driver.module_load_data()
+        try:
+            yield
+        finally:
+            driver.module_unload(module)
+
+
+@contextmanager
+def ready(driver: KernelDriver, *sizes: int) -> Iterator[int]:
+    """Chunks of these sizes that the first GPU may read and write, with its kernels loaded."""
+    with laid_out(driver, sizes, access=Access.RW) as address, kernels(driver):
+        yield address
+
+
+@pytest.mark.parametrize("granules", [1, 3])
+def test_what_was_filled_is_verified(driver: KernelDriver, granule: int, granules: int) -> None:
+    """Every word is what the pattern says, for a driver's copy as for a kernel; with another seed every one differs"""
+    with ready(driver, granules * granule) as address:
+        area = Area(address, granules * granule, SEED)
+        driver.fill([area])
+        assert driver.verify([area]) == Verified(0)
+        for at in (0, granules * granule - 4096):
+            assert driver.memcpy_dtoh(address + at, 4096) == pattern(SEED, at, 4096)
+        found = driver.verify([area._replace(seed=OTHER)])
+        assert found == Verified(found.mismatches, 0, 0, word(OTHER, 0), word(SEED, 0))
+        assert 1000 < found.mismatches <= granules * granule // 8
+
+
+@pytest.mark.parametrize("size", SIZES + LARGE)
+def test_any_size(driver: KernelDriver, granule: int, size: int) -> None:
+    """All of an area is written and nothing beside it, whatever its size; its first and its last byte are looked at"""
+    with ready(driver, granule) as address:
+        driver.memset_d8(address, 0xEE, granule)
+        area = Area(address + 4096, size, SEED, 4096)
+        driver.fill([area])
+        assert driver.verify([area]) == Verified(0)
+        assert driver.memcpy_dtoh(address + 4096 - 16, 16) == b"\xee" * 16
+        assert driver.memcpy_dtoh(address + 4096 + size, 16) == b"\xee" * 16
+        assert driver.memcpy_dtoh(address + 4096, min(size, 4096)) == pattern(SEED, 4096, min(size, 4096))
+        for at in {0, size - 1}:
+            before = driver.memcpy_dtoh(address + 4096 + at, 1)
+            driver.memcpy_htod(address + 4096 + at, bytes([before[0] ^ 0x10]))
+            found = driver.verify([area])
+            assert (found.mismatches, found.area) == (1, 0)
+            assert found.offset <= at < found.offset + 8
+            assert found.wanted ^ found.seen == 0x10 << (at - found.offset) * 8
+            driver.memcpy_htod(address + 4096 + at, before)
+
+
+@pytest.mark.parametrize("at", [0, 8, 24, 4088, -4096, -16, -8])
+def test_one_word(driver: KernelDriver, granule: int, at: int) -> None:
+    """A single word that differs is counted once, and named with what was wanted and seen"""
+    with ready(driver, 2 * granule) as address:
+        area, at = Area(address, 2 * granule, SEED), at % (2 * granule)
+        driver.fill([area])
+        driver.store(address + at, 0x1122_3344_5566_7788)
+        assert driver.load(address + at) == 0x1122_3344_5566_7788
+        assert driver.verify([area]) == Verified(1, 0, at, word(SEED, at), 0x1122_3344_5566_7788)
+
+
+def test_many_areas(driver: KernelDriver, granule: int) -> None:
+    """Hundreds of areas in one call, of different sizes; the one that differs is told by its number"""
+    with ready(driver, 4 * granule) as address:
+        sizes = [64 << (index % 8) for index in range(500)]
+        areas = [Area(address + index * 8192, size, SEED + index, index * 8) for index, size in enumerate(sizes)]
+        driver.fill(areas)
+        assert driver.verify(areas) == Verified(0)
+        assert driver.verify([]) == Verified(0)
+        for number in (499, 168, 167, 0):
+            driver.store(areas[number].address + 8, 7)
+            found = driver.verify(areas)
+            wanted = word(SEED + number, number * 8 + 8)
+            assert found == Verified(found.mismatches, number, 8, wanted, 7)
+        assert found.mismatches == 4
+
+
+def test_a_part_of_a_chunk(driver: KernelDriver, granule: int) -> None:
+    """An area that begins within a chunk holds what the whole chunk holds there"""
+    with ready(driver, 2 * granule) as address:
+        driver.fill([Area(address, 2 * granule, SEED)])
+        assert driver.verify([Area(address + granule, granule, SEED, granule)]) == Verified(0)
+        assert driver.verify([Area(address + granule, granule, SEED)]).mismatches
+
+
+def test_another_mapping_of_the_same_chunk(driver: KernelDriver, granule: int) -> None:
+    """Fact 16: what is filled through one mapping is verified through another, which may only read"""
+    with (
+        reserved(driver, 2 * granule) as address,
+        created(driver, granule) as handle,
+        mapped(driver, address, granule, handle),
+        mapped(driver, address + granule, granule, handle),
+        kernels(driver),
+    ):
+        driver.mem_set_access(address, granule, (Grant(gpu(0), Access.RW),))
+        driver.mem_set_access(address + granule, granule, (Grant(gpu(0), Access.R),))
+        driver.fill([Area(address, granule, SEED)])
+        assert driver.verify([Area(address + granule, granule, SEED)]) == Verified(0)
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_another_gpu(driver: KernelDriver, granule: int) -> None:
+    """What one GPU fills another verifies, and the other way round"""
+    with (
+        reserved(driver, granule) as address,
+        created(driver, granule) as handle,
+        mapped(driver, address, granule, handle),
+    ):
+        driver.mem_set_access(address, granule, tuple(Grant(gpu(each), Access.RW) for each in range(2)))
+        with kernels(driver, 0):
+            driver.fill([Area(address, granule, SEED)])
+            driver.ctx_synchronize()
+            with kernels(driver, 1):
+                assert driver.verify([Area(address, granule, SEED)]) == Verified(0)
+                driver.fill([Area(address, granule, OTHER)])
+                driver.ctx_synchronize()
+            assert driver.verify([Area(address, granule, OTHER)]) == Verified(0)
+
+
+def test_what_is_refused(driver: KernelDriver, granule: int) -> None:
+    """Kernels want a context and loading; an area wants an address that is a multiple of 16"""
+    with refused(INVALID_CONTEXT):
+        driver.module_load_data()
+    with (
+        laid_out(driver, (granule,), access=Access.RW) as address,
+        current(driver),
+        refused("CUDA_ERROR_INVALID_HANDLE"),
+    ):
+        driver.fill([Area(address, granule, SEED)])
+    with ready(driver, granule) as address:
+        for area in (Area(address + 8, 16, SEED), Area(address, 16, SEED, 4), Area(address, -1, SEED)):
+            for call in (driver.fill, driver.verify):
+                with refused(INVALID_VALUE):
+                    call([area])
+
+
+def forbidden(other: Other, granule: int, access: Access) -> tuple[int, int]:
+    """A context of the first GPU with kernels, and a chunk that it has this access to, in a process that may die."""
+    other.ctx_push_current(other.device_primary_ctx_retain(0))
+    other.module_load_data()
+    address = other.mem_address_reserve(granule)
+    handle = other.mem_create(granule, PLAIN)
+    other.mem_map(address, granule, handle)
+    other.mem_set_access(address, granule, (Grant(gpu(0), access),))
+    return address, handle
+
+
+@pytest.mark.parametrize(("access", "call"), [(Access.R, "store"), (Access.NONE, "store"), (Access.NONE, "load")])
+def test_a_forbidden_access_ends_the_process(other: Other, granule: int, access: Access, call: str) -> None:
+    """Fact 24: what touches memory fails from then on; what lays it out, or gives it back, still succeeds"""
+    address, handle = forbidden(other, granule, access)
+    if call == "store":
+        other.store(address, 1)
+        with refused(ILLEGAL_ADDRESS):
+            other.ctx_synchronize()
+    else:
+        with refused(ILLEGAL_ADDRESS):
+            other.load(address)
+    later: tuple[Callable[[], object], ...] = (
+        other.ctx_synchronize,
+        lambda: other.memset_d8(address, 0, 8),
+        other.mem_get_info,
+    )
+    for each in later:
+        with refused(ILLEGAL_ADDRESS):
+            each()
+    other.mem_release(other.mem_create(granule, PLAIN))
+    assert other.mem_get_access(address, gpu(0)) == access
+    other.mem_unmap(address, granule)
+    other.mem_release(handle)
+    other.mem_address_free(address, granule)
+    other.kill()
+
+
+def test_a_forbidden_fill_ends_the_process_too(other: Other, granule: int) -> None:
+    """Fact 24: so does a fill that runs past the end of what is mapped"""
+    address, _ = forbidden(other, granule, Access.RW)
+    other.fill([Area(address, granule, SEED)])
+    assert other.verify([Area(address, granule, SEED)]) == Verified(0)
+    other.fill([Area(address + granule - 4096, 64 << 20, SEED)])
+    with refused(ILLEGAL_ADDRESS):
+        other.ctx_synchronize()
+    other.kill()
+
+
+def test_what_was_permitted_does_not(driver: KernelDriver, granule: int) -> None:
+    """Loads where a GPU may only read leave everything as it was"""
+    with ExitStack() as stack:
+        address = stack.enter_context(laid_out(driver, (granule,), access=Access.R))
+        stack.enter_context(kernels(driver))
+        driver.load(address)
+        driver.ctx_synchronize()
+        assert driver.mem_get_info()[0]

@@ -1,0 +1,131 @@
+"""A full check on a real GPU: no false alarm, and layouts that were built wrong on purpose are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from memtopo import applying, planner
+from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.types import Access, Grant
+from memtopo.proving import FORBIDDEN, UNSAFE
+from memtopo.report import MachineLine, Report
+from memtopo.source import read_text
+from memtopo.target import Target, resolve
+from memtopo.validation import validate
+from tests.strategies import specs
+
+if TYPE_CHECKING:
+    from typing import Any as Anything
+else:
+    Anything = object
+
+pytestmark = pytest.mark.gpu
+
+SPEC = """
+memtopo: 1
+name: whole
+ranges: {kv: {size: 12MiB}, view: {size: 2MiB}}
+chunks: {hot: {location: gpu0, size: 2MiB}, cold: {location: gpu0, size: 2MiB}, long: {location: gpu0, size: 6MiB}}
+map: {kv: [hot, cold, long], view: hot}
+access: {kv: {gpu0: rw}, view: {gpu0: r}}
+"""
+SAME = settings(
+    max_examples=50, derandomize=True, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
+)
+
+
+@pytest.fixture(scope="module")
+def local() -> Target:
+    return resolve("local")
+
+
+class Liar(Anything):  # type: ignore[misc]
+    """Hands every call on to the real driver."""
+
+    def __init__(self, driver: KernelDriver) -> None:
+        self._driver = driver
+        self._created: list[int] = []
+
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self._driver, method)
+
+    def mem_create(self, *args: Any) -> int:
+        self._created.append(self._driver.mem_create(*args))
+        return self._created[-1]
+
+
+class Swaps(Liar):
+    """Maps the first two chunks in each other's place, where they are mapped first."""
+
+    mapped = 0
+
+    def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
+        first, second = self._created[:2]
+        self.mapped += 1
+        swapped = {first: second, second: first} if self.mapped <= 2 else {}
+        self._driver.mem_map(address, size, swapped.get(handle, handle), offset, flags)
+
+
+class GrantsTooLittle(Liar):
+    """Lets everyone read alone."""
+
+    def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
+        self._driver.mem_set_access(address, size, tuple(grant._replace(access=Access.R) for grant in grants))
+
+
+def applied(text: str, local: Target, wrap: Callable[[Any], Any] = lambda each: each, **fields: Any) -> Report:
+    validated = validate(read_text(text.encode(), "whole.yaml"), local.machine)
+    assert validated.geometry is not None, (text, validated.diagnostics)
+    line = MachineLine("local", simulated=False, devices=(), driver="")
+    job = applying.Job(planner.plan(validated.geometry, local.machine), validated.geometry, line, check="full")
+    ledger = Ledger(wrap(local.open()))
+    report = applying.apply(replace(job, **fields), ledger)
+    assert ledger.empty
+    return report
+
+
+def test_every_byte(local: Target) -> None:
+    """Every byte is proven, the forbidden is not survived on replicas, and how fast it went is told"""
+    report = applied(SPEC, local, facts=local.machine)
+    assert report.exit_code == 0, report
+    assert report.checks
+    tallies = {tally.aspect: tally for tally in report.checks.tallies}
+    assert tallies["every byte"].looked_at == 4
+    assert tallies["refused"].looked_at == 1
+    assert tallies[FORBIDDEN].looked_at == 1
+    assert {rate.verb for rate in report.checks.rates} == {"fill", "verify"}
+
+
+def test_swapped_chunks_are_found(local: Target) -> None:
+    """Two chunks in each other's place are told by their handles and by their bytes"""
+    report = applied(SPEC, local, Swaps)
+    assert report.exit_code == 6
+    assert report.checks
+    found = {(each.aspect, each.subject) for each in report.checks.differences}
+    assert ("mapped chunk", "hot in kv at 0x0") in found
+    assert ("every byte", "hot + 0x0 in view at 0x0 by gpu0") in found
+
+
+def test_wrong_access_is_found(local: Target) -> None:
+    """Access that is not as declared is told before a kernel dies of it"""
+    report = applied(SPEC, local, GrantsTooLittle)
+    assert report.exit_code == 6
+    assert report.checks
+    assert {each.aspect for each in report.checks.differences} == {"access"}
+    assert any(tally.why_not == UNSAFE for tally in report.checks.tallies)
+
+
+@SAME
+@given(spec=specs(gpus=1))
+def test_no_false_alarm(spec: str, local: Target) -> None:
+    """Whatever random spec is accepted is found as declared, in every byte"""
+    report = applied(spec, local)
+    assert report.checks
+    assert {difference.aspect for difference in report.checks.differences} <= {"address"}, (spec, report)
+    assert report.outcome in ("ok", "different"), (spec, report)
