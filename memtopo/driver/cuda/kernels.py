@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from struct import Struct
 
@@ -16,28 +19,34 @@ from memtopo.driver.pattern import base, word
 from memtopo.driver.types import DriverError
 
 _PTX = Path(__file__).with_name("kernels.ptx")
-_AREA = Struct("=QQQ")
 _FOUND = Struct("=QQQQ")
 _NOTHING = 2**64 - 1
 _LOW = (1 << 48) - 1
-_AREAS = 168
-"""Areas of one launch: more do not fit into the 4 KiB of parameters that any driver takes."""
+_WORD = (1 << 64) - 1
+_FIRST, _AREAS = 128, 2048
+"""Areas of the first launch, and at most of one: a table of up to 64 KiB is copied without waiting for the GPU."""
 
 _THREADS = 256
 _TILE = 16 << 10
 """Bytes that one block takes at a time."""
 
-_BLOCKS = 2048
-"""Blocks of a launch, over all its areas: somewhat more than a GPU runs at a time."""
+_BLOCKS = 8192
+"""Blocks of a launch, over all its areas: many times what a GPU runs at a time, so that all of it ends together."""
+
+_SHARE = 64
+"""Tiles of the largest area that one block takes, so that it is not still at work when all small ones are done."""
+
+_MOST_BLOCKS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The kernels in one context, and where they leave what they found."""
+    """The kernels in one context, where they look for their areas, and where they leave what they found."""
 
     module: int
     functions: dict[str, int]
     found: int
+    areas: int
 
 
 class CudaKernels:
@@ -54,11 +63,11 @@ class CudaKernels:
                 name: int(call(cuda.cuModuleGetFunction, module, name.encode())[1])
                 for name in ("fill", "verify", "store", "load")
             }
-            found = int(call(cuda.cuModuleGetGlobal, module, b"found")[1])
+            found, table = (int(call(cuda.cuModuleGetGlobal, module, name)[1]) for name in (b"found", b"areas"))
         except BaseException:
             call(cuda.cuModuleUnload, module)
             raise
-        self._loaded[context] = Loaded(module, functions, found)
+        self._loaded[context] = Loaded(module, functions, found, table)
         return module
 
     def module_unload(self, module: int) -> None:
@@ -66,17 +75,17 @@ class CudaKernels:
         self._loaded = {context: each for context, each in self._loaded.items() if each.module != module}
 
     def fill(self, areas: Sequence[Area]) -> None:
-        _check(areas)
-        function = self._here().functions["fill"]
+        here = self._here()
         for packed, shape, _ in _launches(areas):
-            _launch(function, shape, packed)
+            call(cuda.cuMemcpyHtoDAsync, here.areas, packed, len(packed), 0)
+            _launch(here.functions["fill"], shape, _THREADS)
 
     def verify(self, areas: Sequence[Area]) -> Verified:
-        _check(areas)
         here = self._here()
         call(cuda.cuMemcpyHtoD, here.found, _FOUND.pack(0, _NOTHING, _NOTHING, 0), _FOUND.size)
         for packed, shape, before in _launches(areas):
-            _launch(here.functions["verify"], shape, packed, ctypes.c_uint32(before))
+            call(cuda.cuMemcpyHtoDAsync, here.areas, packed, len(packed), 0)
+            _launch(here.functions["verify"], shape, _THREADS, ctypes.c_uint32(before))
         mismatches, lowest, first, saw = _FOUND.unpack(_read(here.found, _FOUND.size))
         if not mismatches:
             return Verified(0)
@@ -87,11 +96,11 @@ class CudaKernels:
         return again if again.wanted != again.seen else _judged(mismatches, areas, first, saw)
 
     def store(self, address: int, value: int) -> None:
-        _launch(self._here().functions["store"], (1, 1, 1), ctypes.c_uint64(address), ctypes.c_uint64(value))
+        _launch(self._here().functions["store"], (1, 1, 1), 1, ctypes.c_uint64(address), ctypes.c_uint64(value))
 
     def load(self, address: int) -> int:
         here = self._here()
-        _launch(here.functions["load"], (1, 1, 1), ctypes.c_uint64(address))
+        _launch(here.functions["load"], (1, 1, 1), 1, ctypes.c_uint64(address))
         return _FOUND.unpack(_read(here.found, _FOUND.size))[3]  # type: ignore[no-any-return]
 
     def _here(self) -> Loaded:
@@ -108,29 +117,40 @@ def _context() -> int:
     return context
 
 
-def _check(areas: Sequence[Area]) -> None:
+def _launches(areas: Sequence[Area]) -> Iterator[tuple[bytes, tuple[int, int, int], int]]:
+    """For each launch its table of areas, its shape, and how many areas came before.
+
+    The first ones are small, so that the GPU has something to do while the next tables are made.
+    """
+    if len(areas) > MOST_AREAS:
+        raise DriverError("cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", "there are too many areas")
+    before, count = 0, _FIRST
+    while some := areas[before : before + count]:
+        yield _table(some), _shape(some), before
+        before, count = before + count, min(2 * count, _AREAS)
+
+
+def _table(areas: Sequence[Area]) -> bytes:
+    # Column by column: one area at a time would take Python longer than the GPU takes for its pages.
+    addresses, sizes, seeds, firsts = zip(*areas, strict=True)
     # Nothing of this would be refused by the driver, and a misaligned access ends the process as a forbidden one does.
-    if len(areas) > MOST_AREAS or any(area.address % ALIGNED or area.size < 0 or area.first % 8 for area in areas):
-        raise DriverError("cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", "an area is not aligned, or there are too many")
+    if min(sizes) < 0 or reduce(or_, addresses) % ALIGNED or reduce(or_, firsts) % 8:
+        raise DriverError("cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", "an area is not aligned")
+    table = array("Q", bytes(24 * len(areas)))
+    table[0::3], table[1::3] = array("Q", addresses), array("Q", sizes)
+    table[2::3] = array("Q", map(base, seeds, firsts) if any(firsts) else [seed & _WORD for seed in seeds])
+    return table.tobytes()
 
 
-def _launches(areas: Sequence[Area]) -> Iterator[tuple[ctypes.Array[ctypes.c_char], tuple[int, int, int], int]]:
-    """For each launch its areas, its shape, and how many areas came before."""
-    for before in range(0, len(areas), _AREAS):
-        some = areas[before : before + _AREAS]
-        packed = b"".join(_AREA.pack(area.address, area.size, base(area.seed, area.first)) for area in some)
-        tiles = -(-max(area.size for area in some) // _TILE)
-        yield (
-            ctypes.create_string_buffer(packed, _AREAS * _AREA.size),
-            (max(1, min(tiles, -(-_BLOCKS // len(some)))), len(some), 1),
-            before,
-        )
+def _shape(areas: Sequence[Area]) -> tuple[int, int, int]:
+    tiles = max(1, -(-max(area.size for area in areas) // _TILE))
+    wanted = max(-(-_BLOCKS // len(areas)), min(-(-tiles // _SHARE), -(-_MOST_BLOCKS // len(areas))))
+    return min(tiles, wanted), len(areas), 1
 
 
-def _launch(function: int, shape: tuple[int, int, int], *parameters: ctypes._CData) -> None:
-    """Have the driver copy the parameters and launch; a single word's kernel wants one thread."""
-    addresses = (ctypes.c_void_p * len(parameters))(*(ctypes.addressof(each) for each in parameters))
-    threads = _THREADS if isinstance(parameters[0], ctypes.Array) else 1
+def _launch(function: int, shape: tuple[int, int, int], threads: int, *parameters: ctypes._CData) -> None:
+    """Have the driver copy the parameters and launch."""
+    addresses = (ctypes.c_void_p * max(1, len(parameters)))(*(ctypes.addressof(each) for each in parameters))
     call(cuda.cuLaunchKernel, function, *shape, threads, 1, 1, 0, 0, ctypes.addressof(addresses), 0)
 
 
