@@ -35,6 +35,7 @@ class Session:
             spec=document.name,
             place=document.place,
             warnings=judged.warnings,
+            alone=False,
         )
         self.run = Run(job, Ledger(driver), deliveries=deliveries)
         self.layout = self.run.execution.layout

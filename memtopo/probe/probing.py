@@ -84,6 +84,8 @@ def _untried(machine: Machine, ask: Ask, around: Surroundings | None, *, simulat
         known = recorded(machine, ask)
         return None if known is None or known.works else known
     never = None if ask.name == STORE else way(ask.place, ask.name).never
+    if ask.name == "pool-fabric" and around and not around.imex_channels:
+        never = "no IMEX channel"  # cuda-bindings was seen to abort the process at the refusal
     if never is None:
         return None
     if around and around.vulkan and "Vulkan" in never:

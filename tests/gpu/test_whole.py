@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from memtopo import applying, planner
+from memtopo import applying, planner, processes
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant
@@ -19,6 +19,8 @@ from memtopo.source import read_text
 from memtopo.target import Target, resolve
 from memtopo.validation import validate
 from tests.strategies import specs
+from tests.test_whole import LYING
+from tests.test_whole import SHARED as SHARED_BY_TWO
 
 if TYPE_CHECKING:
     from typing import Any as Anything
@@ -35,6 +37,7 @@ chunks: {hot: {location: gpu0, size: 2MiB}, cold: {location: gpu0, size: 2MiB}, 
 map: {kv: [hot, cold, long], view: hot}
 access: {kv: {gpu0: rw}, view: {gpu0: r}}
 """
+SHARED = SHARED_BY_TWO.replace("gpu1", "gpu0")  # one GPU is enough
 SAME = settings(
     max_examples=50, derandomize=True, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
@@ -70,6 +73,17 @@ class Swaps(Liar):
         self.mapped += 1
         swapped = {first: second, second: first} if self.mapped <= 2 else {}
         self._driver.mem_map(address, size, swapped.get(handle, handle), offset, flags)
+
+
+class KeepsAHandle(Liar):
+    """Forgets to release the second chunk."""
+
+    def mem_release(self, handle: int) -> None:
+        if handle != self._created[1] or self.kept:
+            self._driver.mem_release(handle)
+        self.kept = self.kept or handle == self._created[1]
+
+    kept = False
 
 
 class GrantsTooLittle(Liar):
@@ -119,6 +133,27 @@ def test_wrong_access_is_found(local: Target) -> None:
     assert report.checks
     assert {each.aspect for each in report.checks.differences} == {"access"}
     assert any(tally.why_not == UNSAFE for tally in report.checks.tallies)
+
+
+def test_a_kept_handle_is_found(local: Target) -> None:
+    """A chunk that is not released is named, once its memory is missed; and it is given back"""
+    report = applied(SPEC, local, KeepsAHandle, check="fast")
+    assert report.exit_code == 5
+    assert [leak.what for leak in report.leaks] == ["chunk cold"]
+    assert applied(SPEC, local).exit_code == 0
+
+
+def test_a_wrong_import_is_found(local: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An importer that is given another chunk than it asked for is told by name"""
+    monkeypatch.setenv("MEMTOPO_LYING", "server")
+    document = read_text(("memtopo: 1\nname: lied\n" + SHARED.replace("ACCESS", "r")).encode(), "lied.yaml")
+    validated = validate(document, local.machine)
+    assert validated.geometry, validated.diagnostics
+    job = applying.Job(planner.plan(validated.geometry, local.machine), validated.geometry, local.line, check="full")
+    report = processes.apply(processes.Ensemble(job, document.text, local.machine, worker=LYING))
+    assert (report.outcome, report.exit_code) == ("different", 6), report
+    assert report.checks
+    assert any(each.subject.startswith("reader: w.0") for each in report.checks.differences)
 
 
 @SAME

@@ -73,7 +73,11 @@ def shared_bytes(handle: Record) -> bytes:
 
 def properties_of(prop: Record) -> Properties:
     """What a `CUmemAllocationProp` says; a number without a name stays a number."""
-    memory = ctypes.string_at(prop.getPtr(), _PROP.size)
+    return _read(ctypes.string_at(prop.getPtr(), _PROP.size))
+
+
+@lru_cache(maxsize=1024)
+def _read(memory: bytes) -> Properties:
     kind, handles, place, number, _, compression, rdma, _ = _PROP.unpack(memory)
     location = Location(_named(LocationKind, place), number)
     return Properties(location, HandleType(handles), bool(rdma), bool(compression), _named(AllocationType, kind))
