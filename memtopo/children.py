@@ -79,7 +79,8 @@ class Place:
 def replicas(geometry: Geometry) -> dict[Replica, Path]:
     """What the GPUs of a layout may not do, each kind once, with the entry that mapped the first of its kind.
 
-    Without host memory, which any process may be given more of than it asked for, and without what is imported.
+    Without host memory, which any process may be given more of than it asked for, without what comes from outside of
+    the spec, and without the memory of GPUs that the process does not see: it could build no replica there.
     """
     found: dict[Replica, Path] = {}
     access_of = granted(geometry)
@@ -87,13 +88,19 @@ def replicas(geometry: Geometry) -> dict[Replica, Path]:
         for placement, index, _, grants in mappings(placements, access_of):
             run = placement.chunk
             properties = run.properties_of(index)
-            if run.origin is None and properties.location.kind is LocationKind.GPU:
+            ours = run.origin is None or run.origin.siblings
+            if ours and properties.location.kind is LocationKind.GPU and is_seen(geometry, properties.location):
                 by_place = dict(grants)
                 for device in geometry.gpus:
                     access = by_place.get(gpu(device), Access.NONE)
                     if access is not Access.RW:
                         found.setdefault(Replica(properties, run.granule, device, Access(access)), placement.path)
     return found
+
+
+def is_seen(geometry: Geometry, location: Location) -> bool:
+    """Whether a process sees a GPU."""
+    return not geometry.visible or location in geometry.visible
 
 
 def try_all(tries: Mapping[Replica, Path], place: Place, turn: Callable[[], None]) -> Iterator[tuple[Replica, Tried]]:

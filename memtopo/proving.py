@@ -161,16 +161,19 @@ class Proving:
         self._execution.stop_here()
 
     def _not_tried(self) -> None:
-        """Count what has no replica: each chunk of the host or of somebody else's that is mapped."""
-        kinds = [
-            (each.ours and each.identity.owner == self._task.process, each.location.kind is LocationKind.GPU)
-            for each in self._scene.mine
-            if each.seen_at
-        ]
-        if host := kinds.count((True, False)):
-            self._counter.not_checked(FORBIDDEN, host, "host memory has no replica")
-        if foreign := sum(1 for own, _ in kinds if not own):
-            self._counter.not_checked(FORBIDDEN, foreign, "imported memory has no replica")
+        """Count what has no replica: memory of the host, of somebody else, or of a GPU that is not seen here."""
+        mapped = [each for each in self._scene.mine if each.seen_at]
+        gpus = [each for each in mapped if each.ours and each.location.kind is LocationKind.GPU]
+        without = {
+            "host memory has no replica": sum(1 for each in mapped if each.ours) - len(gpus),
+            "memory from outside has no replica": sum(1 for each in mapped if not each.ours),
+            "its GPU is not seen here": sum(
+                1 for each in gpus if not children.is_seen(self._task.geometry, each.location)
+            ),
+        }
+        for why, count in without.items():
+            if count:
+                self._counter.not_checked(FORBIDDEN, count, why)
 
     def _provable(self, turn: int) -> bool:
         if self._prover is None:

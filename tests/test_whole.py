@@ -11,7 +11,7 @@ import pytest
 
 from memtopo import machine, processes
 from memtopo.driver.sim import SimDriver
-from memtopo.proving import UNSAFE
+from memtopo.proving import FORBIDDEN, UNSAFE
 from memtopo.render import report as rendering
 from memtopo.render import terminal
 from memtopo.report import Check, Checks, MachineLine, Report, Tally
@@ -160,6 +160,14 @@ def shared(access: str) -> Report:
 def test_processes_verify_what_others_filled(access: str, seen: int) -> None:
     """What one process stores is verified in the other; an importer that may write does so in a turn of its own"""
     assert tally(shared(access).checks, ALL).looked_at == seen
+
+
+def test_what_a_sibling_exports_has_a_replica() -> None:
+    """What an importer may only read is tried on memory of its own, made like the sibling's"""
+    found = tally(shared("r").checks, FORBIDDEN)
+    assert found.looked_at >= 1
+    assert found.looked_at == found.as_declared
+    assert not found.not_checked, found.why_not
 
 
 @pytest.mark.parametrize(
