@@ -27,7 +27,8 @@ class Piece:
     one's where many entries of one chunk each are one piece: the same word marks the same chunks everywhere in a
     picture. `index` is the first chunk's number in its entry. The chunks are on `locations` in turn. In the n-th of
     equal ranges the chunks are those `n * step` further on, so 0 means the same ones in all. `elsewhere` counts the
-    other mappings that these chunks have in the layout.
+    other mappings that these chunks have in the layout. `origin` is where imported chunks come from, as the spec writes
+    it: `server.weights`.
     """
 
     offset: int
@@ -44,6 +45,7 @@ class Piece:
     handles: tuple[str, ...] = ()
     access: tuple[Granted, ...] = ()
     path: Path = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +94,82 @@ class MemoryPicture:
 
 
 @dataclass(frozen=True, slots=True)
+class Thing:
+    """What has no place in a range: `count` equal buffers, events and so on, of one entry of the spec.
+
+    `kind` is the word for one of them (`buffer`, `event`), `name` the entry's. `locations` and `origin` are as of a
+    piece. `notes` say in words what else is to be known of it. `parts` are what is inside of it, in order.
+    """
+
+    kind: str
+    name: str
+    count: int = 1
+    bytes_each: int = 0
+    locations: tuple[str, ...] = ()
+    origin: str = ""
+    notes: tuple[str, ...] = ()
+    parts: tuple[Thing, ...] = ()
+    path: Path = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """`count` handles of one export, of the chunks, buffers or events `first` to `last` (`kind`), by `via`."""
+
+    name: str
+    kind: str
+    first: str
+    last: str
+    via: str
+    count: int
+    bytes_each: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Handles on their way: from `source`'s `export` to `target`, where they are `name`.
+
+    `source` and `target` are the `first` of a process picture each, or empty where the layout has one process; with
+    `outside`, `source` is a holder or a bound name outside of the spec. `processes` counts the source's processes that
+    each importing process takes `count` handles from.
+    """
+
+    source: str
+    export: str
+    target: str
+    name: str
+    kind: str
+    via: str
+    count: int
+    bytes_each: int
+    path: Path
+    outside: bool = False
+    processes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPicture:
+    """`count` neighbouring processes of one entry, `first` to `last`, that look alike; `picture` is the first one's."""
+
+    first: str
+    last: str
+    count: int
+    picture: Picture
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
-    """One layout: its ranges in the order of the spec, and each memory that it takes."""
+    """One layout: its ranges in the order of the spec, and each memory that it takes.
+
+    One of several processes has the pictures of these, and nothing of its own but `memory`, which is what all of them
+    take together, and the `flows` between them. Of a single process, `flows` are those from outside.
+    """
 
     ranges: tuple[RangePicture, ...]
     memory: tuple[MemoryPicture, ...]
+    things: tuple[Thing, ...] = ()
+    exports: tuple[Exported, ...] = ()
+    processes: tuple[ProcessPicture, ...] = ()
+    flows: tuple[Flow, ...] = ()
