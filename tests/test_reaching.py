@@ -7,6 +7,8 @@ import time
 import pytest
 
 from memtopo import planner
+from memtopo.facts import changed
+from memtopo.machine import Machine, Trial
 from memtopo.steps import RetainContext
 from tests.machines import invented
 from tests.specs import codes, faults, job, judged
@@ -77,3 +79,37 @@ def test_equal_access_from_several_parts_is_one_call() -> None:
     assert found.geometry is not None
     calls = [step for step in planner.plan(found.geometry, invented(2)).steps if step.call == "cuMemSetAccess"]
     assert len(calls) == 1
+
+
+LOST = Trial(advertised=True, works=False)
+REFUSED = Trial(advertised=None, works=False, error="CUDA_ERROR_NOT_PERMITTED")
+
+
+def _with_lost_stores() -> Machine:
+    made = invented(2)
+    peers = [[peer and peer.model_copy(update={"store": LOST}) for peer in row] for row in made.peers]
+    return changed(made, peers=peers)
+
+
+def _without_host() -> Machine:
+    made = invented(2)
+    node = made.host["host:0"].model_copy(update={"trials": {"gpu": REFUSED}})
+    return changed(made, host={**made.host, "host:0": node})
+
+
+@pytest.mark.parametrize(
+    ("made", "place", "grants", "expected", "note"),
+    [
+        (_with_lost_stores(), "gpu0", "{gpu1: r}", ["MT403"], "lost on its way"),
+        (_with_lost_stores(), "gpu0", "{gpu0: rw}", [], ""),
+        (_without_host(), "host:0", "{gpu1: r}", ["MT406"], "NOT_PERMITTED"),
+        (_without_host(), "host:0", "{host: rw}", [], ""),
+        (_without_host(), "host", "{gpu0: rw}", [], ""),
+    ],
+)
+def test_what_a_trial_showed(made: Machine, place: str, grants: str, expected: list[str], note: str) -> None:
+    """Where a trial lost a store, or was refused, nobody is granted that, however it is advertised"""
+    text = f"ranges: {{kv: {{size: 2MiB}}}}\nchunks: {{hot: {{location: {place}, size: 2MiB}}}}\n"
+    found = faults(f"{text}map: {{kv: hot}}\naccess: {{kv: {grants}}}", made)
+    assert [each.code for each in found] == expected
+    assert all(note in each.notes[0] for each in found)

@@ -10,7 +10,7 @@ from memtopo.driver.types import Grant, Location, LocationKind
 from memtopo.geometry import Geometry, Placement
 from memtopo.geometry.granting import Asked, Segment, from_offset, segments
 from memtopo.geometry.model import Part
-from memtopo.machine import Machine
+from memtopo.machine import Machine, Trial
 from memtopo.units import exact
 
 
@@ -53,7 +53,7 @@ def reaches(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 part = segment.given[place]
                 if (part.path, place, owner) not in told:
                     told.add((part.path, place, owner))
-                    yield _reach(part, place, owner, placement)
+                    yield _reach(part, place, owner, placement, _tried(place, owner, machine))
 
 
 class _Apart:
@@ -106,9 +106,19 @@ def _reached(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement
 
 
 def _reaches(place: Location, owner: Location, machine: Machine) -> bool:
+    trial = _tried(place, owner, machine)
     if owner.kind is not LocationKind.GPU:
-        return True
-    return place.kind is LocationKind.GPU and machine.can_access(place.id, owner.id)
+        return trial is None or trial.works is not False
+    access = place.kind is LocationKind.GPU and machine.can_access(place.id, owner.id)
+    return access and (trial is None or trial.works is not False)
+
+
+def _tried(place: Location, owner: Location, machine: Machine) -> Trial | None:
+    """What a trial showed of somebody's use of a memory: of a peer's, by a store; of host memory, by either end."""
+    if owner.kind is not LocationKind.GPU:
+        return machine.trial(owner, "gpu" if place.kind is LocationKind.GPU else "cpu")
+    peer = machine.peers[place.id][owner.id] if place.kind is LocationKind.GPU else None
+    return peer.store if peer else None
 
 
 def _at(placements: Sequence[Placement], bound: int) -> Placement | None:
@@ -133,8 +143,16 @@ def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnosti
     return Diagnostic("MT308", told, (*part.path, field), labels=(label,), notes=notes, help=help)
 
 
-def _reach(part: Part, place: Location, owner: Location, placement: Placement) -> Diagnostic:
+def _reach(part: Part, place: Location, owner: Location, placement: Placement, trial: Trial | None) -> Diagnostic:
     label = Label(f"{placement.chunk.name!r} is on {owner}", placement.chunk.path, "key")
+    if trial and trial.works is False:
+        told = f"{place} cannot use the memory of {owner} of this machine, where {placement.chunk.name!r} is"
+        shown = f"was answered with {trial.error}" if trial.error else "was lost on its way, and nobody was told"
+        advertised = "it is advertised, but " if trial.advertised else ""
+        note = f"{advertised}a store in a trial {shown}"
+        code = "MT403" if owner.kind is LocationKind.GPU else "MT406"
+        help = "'memtopo probe' tells the likely cause"
+        return Diagnostic(code, told, part.path, labels=(label,), notes=(note,), help=help)
     if place.kind is LocationKind.GPU:
         told = f"{place} has no peer access to the memory of {owner}, where {placement.chunk.name!r} is"
         return Diagnostic(
