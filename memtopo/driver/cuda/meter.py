@@ -1,12 +1,14 @@
 """Measures copies between GPUs, and between a GPU and the host, in the way of nvbandwidth.
 
-Copies are queued one behind the other, and events around them take the time. Each figure is the median of several such
-series, on buffers of 512 MiB; beside copies of that size queueing is nothing, and for few bytes it would be all, so the
-latency of a copy is not told.
+Copies are queued one behind the other, and events around them take the time; each figure is the median of several such
+series. A GPU gives one buffer of 64 MiB. The latency of an engine is that of copies of a few bytes, each behind the one
+before, all of them queued by the time that the first begins. That of a kernel is of loads whose address comes from the
+load before.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,9 +22,11 @@ from memtopo.driver.cuda.calling import call
 from memtopo.driver.cuda.trial_kernels import Kernels
 from memtopo.driver.types import Attribute, DriverError
 
-SIZE = 512 << 20
-COPIES, WARM_UP, SERIES = 16, 4, 5
-LOADS = 10_000
+SIZE = 64 << 20
+COPIES, WARM_UP, SERIES = 128, 16, 5
+FEW, BURST = 16, 64
+"""Bytes of a copy whose latency is taken, and how many of them make one series."""
+LOADS = 2_000
 THREADS, BLOCKS_PER_SM = 512, 4
 
 _PORTABLE = 1
@@ -48,7 +52,9 @@ class CudaMeter:
             self._enable(peer)
             ways: Rates = {"engine_write": self._engine(theirs, own), "engine_read": self._engine(own, theirs)}
             ways["sm_write"] = self._sm(device, theirs, own)
-            ways["sm_read"] = self._sm(device, own, theirs) | {"latency_ns": self._chased(theirs, own)}
+            ways["sm_read"] = self._sm(device, own, theirs)
+            call(cuda.cuMemcpyHtoD, theirs, theirs.to_bytes(8, "little"), 8)
+            ways["sm_read"]["latency_ns"] = self._chased(theirs, own)
             return ways
 
     def host(self, device: int) -> Rates:
@@ -57,7 +63,13 @@ class CudaMeter:
         with self._buffer(device) as own, self._current(device), ExitStack() as undo:
             host = int(call(cuda.cuMemHostAlloc, SIZE, _PORTABLE)[1])
             undo.callback(call, cuda.cuMemFreeHost, host)
-            return {"engine_write": self._engine(own, host), "engine_read": self._engine(host, own)}
+            ways: Rates = {"engine_write": self._engine(own, host), "engine_read": self._engine(host, own)}
+            # A kernel reads host memory on its way to the GPU, and writes it on its way back.
+            ways["sm_write"] = self._sm(device, own, host)
+            ways["sm_read"] = self._sm(device, host, own)
+            ctypes.memmove(host, host.to_bytes(8, "little"), 8)
+            ways["sm_write"]["latency_ns"] = self._chased(host, own)
+            return ways
 
     @contextmanager
     def _current(self, device: int) -> Iterator[None]:
@@ -88,8 +100,15 @@ class CudaMeter:
                 raise
 
     def _engine(self, to: int, from_: int) -> dict[str, int | None]:
-        large = _timed(lambda stream: call(cuda.cuMemcpyAsync, to, from_, SIZE, stream), COPIES)
-        return {"bytes_per_second": round(SIZE / large), "latency_ns": None}
+        def copy(stream: object) -> None:
+            call(cuda.cuMemcpyAsync, to, from_, SIZE, stream)
+
+        def few(stream: object) -> None:
+            for _ in range(BURST):
+                call(cuda.cuMemcpyAsync, to, from_, FEW, stream)
+
+        latency = _timed(few, 1, before=copy) / BURST
+        return {"bytes_per_second": round(SIZE / _timed(copy, COPIES)), "latency_ns": round(latency * 1e9)}
 
     def _sm(self, device: int, to: int, from_: int) -> dict[str, int | None]:
         attribute = cuda.CUdevice_attribute(int(Attribute.MULTIPROCESSOR_COUNT))
@@ -102,26 +121,31 @@ class CudaMeter:
         return {"bytes_per_second": round(SIZE / _timed(copy, COPIES)), "latency_ns": None}
 
     def _chased(self, at: int, sink: int) -> int:
-        """Nanoseconds for a load that waits for the one before it."""
-        call(cuda.cuMemcpyHtoD, at, at.to_bytes(8, "little"), 8)
+        """Nanoseconds for a load that waits for the one before it: the word at `at` is its own address."""
         seconds = _timed(lambda stream: self._kernels.launch("chase", at, sink, LOADS, stream=stream), 1)
         return round(seconds / LOADS * 1e9)
 
 
-def _timed(work: Callable[[object], object], count: int) -> float:
-    """Seconds for one of `count` works in a row, in the current context: the median of several series."""
+_Work = Callable[[object], object]
+
+
+def _timed(work: _Work, count: int, *, before: _Work | None = None) -> float:
+    """Seconds for one of `count` works in a row, in the current context: the median of several series.
+
+    What comes `before` them is the work itself, or whatever is long enough that all of them are queued meanwhile.
+    """
     with ExitStack() as undo:
         stream = call(cuda.cuStreamCreate, 1)[1]
         undo.callback(call, cuda.cuStreamDestroy, stream)
         events = [call(cuda.cuEventCreate, 0)[1] for _ in range(2)]
         for event in events:
             undo.callback(call, cuda.cuEventDestroy, event)
-        return median(_series(work, count, stream, events) for _ in range(SERIES))
+        return median(_series(work, count, before or work, stream, events) for _ in range(SERIES))
 
 
-def _series(work: Callable[[object], object], count: int, stream: object, events: list[Any]) -> float:
+def _series(work: _Work, count: int, before: _Work, stream: object, events: list[Any]) -> float:
     for _ in range(WARM_UP):
-        work(stream)
+        before(stream)
     call(cuda.cuEventRecord, events[0], stream)
     for _ in range(count):
         work(stream)
