@@ -1,9 +1,10 @@
 """Measures copies between GPUs, and between a GPU and the host, in the way of nvbandwidth.
 
 Copies are queued one behind the other, and events around them take the time; each figure is the median of several such
-series. A GPU gives one buffer of 64 MiB. The latency of an engine is that of copies of a few bytes, each behind the one
-before, all of them queued by the time that the first begins. That of a kernel is of loads whose address comes from the
-load before.
+series. The buffers have 512 MiB of addresses, and the same 64 MiB of a GPU behind them again and again: a copy of less
+would show the time that starting it takes, and a probe is to take little memory. The latency of an engine is that of
+copies of a few bytes, each behind the one before, all of them queued by the time that the first begins. That of a
+kernel is of loads whose address comes from the load before.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ from typing import Any
 from cuda.bindings import driver as cuda
 
 from memtopo.driver.cuda.calling import call
+from memtopo.driver.cuda.structs import access_descriptors, allocation_prop
 from memtopo.driver.cuda.trial_kernels import Kernels
-from memtopo.driver.types import Attribute, DriverError
+from memtopo.driver.types import Access, Attribute, DriverError, Grant, Properties, gpu
 
-SIZE = 64 << 20
-COPIES, WARM_UP, SERIES = 128, 16, 5
+SIZE, PHYSICAL = 512 << 20, 64 << 20
+COPIES, WARM_UP, SERIES = 16, 4, 5
 FEW, BURST = 16, 64
 """Bytes of a copy whose latency is taken, and how many of them make one series."""
-LOADS = 2_000
+LOADS = 10_000
 THREADS, BLOCKS_PER_SM = 512, 4
 
 _PORTABLE = 1
@@ -46,10 +48,9 @@ class CudaMeter:
     def peers(self, device: int, peer: int) -> Rates:
         """What `device` writes into the memory of `peer`, and reads from it. Raises `DriverError`."""
         with ExitStack() as undo:
-            theirs = undo.enter_context(self._buffer(peer))
-            own = undo.enter_context(self._buffer(device))
             undo.enter_context(self._current(device))
-            self._enable(peer)
+            theirs = undo.enter_context(_buffer(peer, device))
+            own = undo.enter_context(_buffer(device, device))
             ways: Rates = {"engine_write": self._engine(theirs, own), "engine_read": self._engine(own, theirs)}
             ways["sm_write"] = self._sm(device, theirs, own)
             ways["sm_read"] = self._sm(device, own, theirs)
@@ -60,7 +61,7 @@ class CudaMeter:
     def host(self, device: int) -> Rates:
         """What goes from the host's memory to `device`, and back. Raises `DriverError`."""
         _stay_near(device)
-        with self._buffer(device) as own, self._current(device), ExitStack() as undo:
+        with self._current(device), _buffer(device, device) as own, ExitStack() as undo:
             host = int(call(cuda.cuMemHostAlloc, SIZE, _PORTABLE)[1])
             undo.callback(call, cuda.cuMemFreeHost, host)
             ways: Rates = {"engine_write": self._engine(own, host), "engine_read": self._engine(host, own)}
@@ -80,24 +81,6 @@ class CudaMeter:
             yield
         finally:
             call(cuda.cuCtxPopCurrent)
-
-    @contextmanager
-    def _buffer(self, device: int) -> Iterator[int]:
-        with self._current(device):
-            address = int(call(cuda.cuMemAlloc, SIZE)[1])
-            call(cuda.cuMemsetD8, address, 0, SIZE)
-        try:
-            yield address
-        finally:
-            with self._current(device):
-                call(cuda.cuMemFree, address)
-
-    def _enable(self, peer: int) -> None:
-        try:
-            call(cuda.cuCtxEnablePeerAccess, self._contexts[peer], 0)
-        except DriverError as error:
-            if error.name != "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED":
-                raise
 
     def _engine(self, to: int, from_: int) -> dict[str, int | None]:
         def copy(stream: object) -> None:
@@ -124,6 +107,22 @@ class CudaMeter:
         """Nanoseconds for a load that waits for the one before it: the word at `at` is its own address."""
         seconds = _timed(lambda stream: self._kernels.launch("chase", at, sink, LOADS, stream=stream), 1)
         return round(seconds / LOADS * 1e9)
+
+
+@contextmanager
+def _buffer(owner: int, user: int) -> Iterator[int]:
+    """Addresses at which one GPU uses the memory of another, or its own."""
+    with ExitStack() as undo:
+        chunk = call(cuda.cuMemCreate, PHYSICAL, allocation_prop(Properties(gpu(owner))), 0)[1]
+        undo.callback(call, cuda.cuMemRelease, chunk)
+        start = int(call(cuda.cuMemAddressReserve, SIZE, 0, 0, 0)[1])
+        undo.callback(call, cuda.cuMemAddressFree, start, SIZE)
+        for address in range(start, start + SIZE, PHYSICAL):
+            call(cuda.cuMemMap, address, PHYSICAL, 0, chunk, 0)
+            undo.callback(call, cuda.cuMemUnmap, address, PHYSICAL)
+        call(cuda.cuMemSetAccess, start, SIZE, access_descriptors((Grant(gpu(user), Access.RW),)), 1)
+        call(cuda.cuMemsetD8, start, 0, PHYSICAL)
+        yield start
 
 
 _Work = Callable[[object], object]
