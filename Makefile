@@ -22,6 +22,7 @@ demo: $(READY)  ## lay out the quickstart on a simulated machine
 docs: $(READY)  ## write those pages of docs/ that are made from the program's own texts
 	$(BIN)/memtopo explain --all --markdown > docs/rules.md
 	$(BIN)/memtopo schema spec > docs/spec.schema.json
+	$(BIN)/python docs/make_gallery.py
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest -n auto -q

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from bench import building, coldstart, proving, scaling, sharing, validating
+from bench import building, coldstart, drawing, proving, scaling, sharing, validating
 
 BENCHMARKS = {
     "building": building.main,
     "coldstart": coldstart.main,
+    "drawing": drawing.main,
     "proving": proving.main,
     "scaling": scaling.main,
     "sharing": sharing.main,

@@ -8,20 +8,25 @@ TYPE_CHECKING = False  # known to checkers by its name; to import typing's takes
 if TYPE_CHECKING:
     from memtopo.api import (
         ApiError,
+        ExternalMemory,
         InvalidSpec,
         NotApplied,
+        Semaphore,
         Unsuitable,
         ViewOutlived,
         applied,
         attach,
         load,
         plan,
+        serve,
     )
 
 __all__ = [
     "ApiError",
+    "ExternalMemory",
     "InvalidSpec",
     "NotApplied",
+    "Semaphore",
     "Unsuitable",
     "ViewOutlived",
     "__version__",
@@ -29,6 +34,7 @@ __all__ = [
     "attach",
     "load",
     "plan",
+    "serve",
 ]
 
 

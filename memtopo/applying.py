@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from memtopo import planner
+from memtopo import folding, planner
 from memtopo.counting import Counter
 from memtopo.diagnosing import diagnose
 from memtopo.diagnostics import Path
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.errors import InternalError, MemtopoError
-from memtopo.executor import Execution, Observation, Peers, StepFailed, Stopped, Teardown
+from memtopo.executor import Execution, Peers, StepFailed, Stopped, Teardown
 from memtopo.geometry import Geometry
 from memtopo.layout import Deliveries, NoDeliveries
 from memtopo.machine import Machine
@@ -23,7 +23,8 @@ from memtopo.picture import Picture
 from memtopo.planner import Plan
 from memtopo.proof import isolation
 from memtopo.proving import Proving, Task
-from memtopo.report import Check, Checks, DeviceMemory, Failure, Leak, Left, MachineLine, Progress, Report
+from memtopo.remnants import Remnants, free_memory
+from memtopo.report import Check, Checks, Failure, Leak, Left, MachineLine, Placed, Progress, Report
 from memtopo.steps import Phase
 
 
@@ -34,8 +35,10 @@ class Job:
     `picture` and the spec's `warnings` are for the report. Of a layout of several processes it is one of them, by its
     label, and `siblings` has the geometries of all. `facts` are the machine's, which replicas are built on for a full
     check; without them there are none. `check` is how thoroughly is looked, and `seed` what this run's bytes
-    depend on, the same in all processes. `alone` is whether
-    nobody else in this process makes driver calls, whose handles could have the values of ours.
+    label, and `siblings` has the geometries of all. `facts` are the machine's, which replicas are built on for a full
+    check; without them there are none. `check` is how thoroughly is looked, and `seed` what this run's bytes depend on,
+    the same in all processes. `alone` is whether nobody else in this process makes driver calls, whose handles could
+    have the values of ours. `timeout` is how many seconds somebody outside has to signal what is waited for.
     """
 
     plan: Plan
@@ -51,6 +54,7 @@ class Job:
     check: Check = "fast"
     seed: int = field(default_factory=lambda: secrets.randbits(64))
     alone: bool = True
+    timeout: float = 60.0
 
 
 class Kept(NamedTuple):
@@ -108,11 +112,10 @@ class Run:
         self.failure: StepFailed | None = None
         self.stopped = False
         self._signal = stop
-        self._before = ledger.counts()
-        self._held_ledger: dict[str, int] = {}
-        self._held: Observation | None = None
+        self.execution.layout.patience = job.timeout
+        self._remnants = Remnants(self.execution, ledger, job.place, job.alone)
+        self._placed: tuple[Placed, ...] = ()
         self._counter = Counter()
-        self._handles: dict[str, int] = {}
         self._teardown: Teardown | None = None
         self._kept = Kept()
         task = Task(job.process, job.geometry, job.siblings, job.check, job.seed, job.machine.simulated, job.facts)
@@ -135,8 +138,8 @@ class Run:
 
     def check(self) -> None:
         """Ask the driver about every step, unless nothing is to be checked. Raises `StepFailed` or `Stopped`."""
-        self._held_ledger = self.ledger.counts()
-        self._held = self.execution.observe()
+        self._remnants.while_held()
+        self._placed = tuple(folding.placed(self.execution.layout.ranges))
         if self.job.check == "none":
             return
         with self.execution.timed("check", len(self.job.plan.steps)) as meter:
@@ -184,7 +187,7 @@ class Run:
         """Undo everything; `peers` as for `Execution.take_down`."""
         layout = self.execution.layout
         layout.deliveries.settle()
-        self._handles = dict(layout.chunks)
+        self._remnants.before_end()
         self._teardown = self.execution.take_down(peers)
         if self.failure is None and self._teardown.failures:
             self.failure = self._teardown.failures[0]
@@ -194,8 +197,8 @@ class Run:
         job, teardown = self.job, self._teardown
         if teardown is None:
             raise InternalError("a run is reported before it is taken down")
-        left = self._left(teardown)
-        leaks = self._leaks(teardown, left)
+        left = self._remnants.left(teardown, self._kept.descriptors)
+        leaks = self._remnants.leaks(teardown, left)
         outcome, exit_code = self._outcome(leaks)
         return Report(
             name=job.plan.name,
@@ -209,58 +212,18 @@ class Run:
             failure=_failure(self.failure, job) if self.failure else None,
             leaks=leaks,
             left=left,
-            notes=(*self._kept.notes, *_notes(left, teardown, job)),
+            notes=(*self._kept.notes, *self._notes(teardown, left, clean=not leaks)),
             check=job.check,
+            placed=self._placed,
         )
 
-    def _left(self, teardown: Teardown) -> Left | None:
-        before, held, after = self.execution.before, self._held, teardown.after
-        if before is None or after is None:
-            return None
-        memory = tuple(
-            DeviceMemory(f"gpu{device}", free, held.free[device] if held else None, after.free[device])
-            for device, free in before.free.items()
-        )
-        ledger = self._before, self._held_ledger, self.ledger.counts()
-        fds = after.fds - self._kept.descriptors
-        return Left(*ledger, before.fds, held.fds if held else None, fds, memory)
-
-    def _leaks(self, teardown: Teardown, left: Left | None) -> tuple[Leak, ...]:
-        place = self.job.place
-        leaks = [Leak(leak.what, leak.error, leak.stays, leak.path, place(leak.path)) for leak in teardown.leaks]
-        if not leaks:
-            leaks.extend(self._still_open(left))
-        if not self.ledger.empty and not leaks:
-            leaks.append(Leak("something that no step owns", "the ledger is not empty"))
-        if left and left.fds_after > left.fds_before and not leaks:
-            more = left.fds_after - left.fds_before
-            leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", "open after taking down"))
-        return tuple(leaks)
-
-    def _still_open(self, left: Left | None) -> Iterator[Leak]:
-        """Chunks that are still there although they were released, as the ledger says.
-
-        Where memory is missing the driver is asked too, by releasing once more: that is refused for a handle that is
-        not open any more, and the one question about it that a real driver survives (facts 27, 51, 52).
-        """
-        missing = self.job.alone and left and any(each.after < each.before for each in left.memory)
-        paths = {step.thing(): step.path for step in self.job.plan.steps}
-        for label, handle in self._handles.items():
-            counted = handle in self.ledger.handles
-            if counted or (missing and self._released(handle)):
-                told = (
-                    "a handle to it is still open" if counted else "the driver still had a reference to it, now gone,"
-                )
-                path = paths.get(f"chunk {label}", ())
-                yield Leak(f"chunk {label}", f"{told} after it was released", (), path, self.job.place(path))
-
-    def _released(self, handle: int) -> bool:
-        """Whether there was one more reference to give back."""
-        try:
-            self.ledger.mem_release(handle)
-        except DriverError:
-            return False
-        return True
+    def _notes(self, teardown: Teardown, left: Left | None, *, clean: bool) -> Iterator[str]:
+        if self.job.siblings is None:
+            yield from remarks(self.job)
+        yield from self._remnants.owners(self.job.geometry, clean=clean)
+        if teardown.missed:
+            yield "another process was not through in time; what it imported from here may have been in use"
+        yield from free_memory(left, self.job.geometry)
 
     def _outcome(self, leaks: tuple[Leak, ...]) -> tuple[str, int]:
         if leaks:
@@ -277,10 +240,9 @@ class Run:
 
 
 def _failure(failed: StepFailed, job: Job) -> Failure:
-    path = failed.step.path if failed.step else ()
-    error = failed.error
+    error, path = failed.error, failed.path
     if isinstance(error, DriverError):
-        known = diagnose(error)
+        known = diagnose(error, failed.step.reading() if failed.step else None)
         cause, advice = known or (None, None)
         return Failure(failed.doing, f"{error.call}: {error.name}", error.reason, path, job.place(path), advice, cause)
     if isinstance(error, MemtopoError) and not isinstance(error, InternalError):
@@ -292,15 +254,3 @@ def remarks(job: Job) -> Iterator[str]:
     """What is to be said of a check, however it goes."""
     if job.check == "full" and job.machine.simulated:
         yield "simulated: the first and last 4 KiB of each granule stand for every byte"
-
-
-def _notes(left: Left | None, teardown: Teardown, job: Job) -> Iterator[str]:
-    if job.siblings is None:
-        yield from remarks(job)
-    if teardown.missed:
-        yield "another process was not through in time; what it imported from here may have been in use"
-    for device in left.memory if left else ():
-        if device.after != device.before:
-            less = device.before - device.after
-            word = "less" if less > 0 else "more"
-            yield f"{device.device} has {abs(less):,} bytes {word} free than before; another process may use it"

@@ -65,6 +65,14 @@ CODES = {
     "MT604": Code("an import that is not what is exported"),
     "MT605": Code("an import that its own process exports"),
     "MT606": Code("a GPU that the process does not see"),
+    # memory of other kinds
+    "MT701": Code("managed memory that the machine cannot give"),
+    "MT702": Code("a handle of another API that the machine cannot take"),
+    "MT703": Code("a part of an external object that cannot be mapped"),
+    "MT704": Code("a timeline that does not go forward"),
+    "MT705": Code("a wait that nothing signals", "warning"),
+    "MT706": Code("a use that only chunks have"),
+    "MT707": Code("one thing of another API that is declared in two ways"),
     # what is valid and probably not meant
     "MT501": Code("a chunk is mapped nowhere", "warning"),
     "MT502": Code("a range holds nothing", "warning"),

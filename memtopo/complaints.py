@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,9 @@ COMPARED = 1000
 SUGGESTED = 10
 """Faults, the first ones, that are worth looking for what was meant."""
 
+Keys = Callable[[tuple[str | int, ...]], Sequence[str]]
+"""Which keys may stand at a place in a section."""
+
 _SHAPES = {
     "dict_type": "a mapping",
     "model_type": "a mapping",
@@ -41,6 +44,9 @@ class Bounded(list[Diagnostic]):
     def append(self, fault: Diagnostic, /) -> None:
         if len(self) <= MOST:
             super().append(fault)
+
+    def extend(self, faults: Iterable[Diagnostic], /) -> None:
+        super().extend(islice(faults, MOST + 1 - len(self)))
 
 
 def first(faults: Iterable[Diagnostic]) -> list[Diagnostic]:
@@ -85,37 +91,44 @@ def bad_name(name: object, path: Path, at: At = "key") -> Diagnostic:
     )
 
 
-def explain(error: ValidationError, within: Path, known: Sequence[str]) -> list[Diagnostic]:
-    """What pydantic found wrong in a section whose entries may have the keys `known`; the first faults of many."""
+def explain(error: ValidationError, within: Path, known: Keys) -> list[Diagnostic]:
+    """What pydantic found wrong in a section; `known` says which keys may stand at a place in it. The first of many."""
     found = _without_misspelled(error.errors(include_url=False), known)
-    return first(_explain(fault, _path(within, fault["loc"]), known) for fault in found)
+    return first(_explain(fault, _path(within, fault), known) for fault in found)
 
 
-def _path(within: Path, loc: tuple[str | int, ...]) -> Path:
-    return (*within, *(part for part in loc if not str(part).startswith("<")))
+def _path(within: Path, fault: Any) -> Path:
+    """Where a fault is, without pydantic's own marks: of a key that is refused, and of the shape that access has."""
+    loc: tuple[str | int, ...] = fault["loc"]
+    if loc[-1] == "[key]" and fault["type"] == "value_error":
+        loc = loc[:-1]
+    if within[-1] == "access" and len(loc) > 1:
+        loc = (loc[0], *loc[2:])
+    return (*within, *loc)
 
 
-def _without_misspelled(found: Sequence[Any], known: Sequence[str]) -> Iterator[Any]:
+def _without_misspelled(found: Sequence[Any], known: Keys) -> Iterator[Any]:
     """A key that is missing since it is misspelled is told once, where it stands."""
     misspelled = set(_meant(found, known))
     return (fault for fault in found if fault["type"] != "missing" or fault["loc"] not in misspelled)
 
 
-def _meant(found: Sequence[Any], known: Sequence[str]) -> Iterator[tuple[object, ...]]:
+def _meant(found: Sequence[Any], known: Keys) -> Iterator[tuple[object, ...]]:
     """Where the keys would stand that unknown ones were probably meant to be; of many words, the first ones."""
-    near: dict[str, str | None] = {}
+    near: dict[tuple[str, ...], str | None] = {}
     for fault in found:
         if fault["type"] == "extra_forbidden":
             *entry, key = fault["loc"]
-            if key not in near and len(near) < COMPARED:
-                near[key] = nearest(str(key), known)
-            yield (*entry, near.get(key))
+            keys = known(fault["loc"])
+            if (case := (key, *keys)) not in near and len(near) < COMPARED:
+                near[case] = nearest(str(key), keys)
+            yield (*entry, near.get(case))
 
 
-def _explain(fault: Any, path: Path, known: Sequence[str]) -> Diagnostic:
+def _explain(fault: Any, path: Path, known: Keys) -> Diagnostic:
     kind = fault["type"]
     if kind == "extra_forbidden":
-        return unknown(path, known)
+        return unknown(path, known(fault["loc"]))
     if kind == "missing":
         return Diagnostic("MT102", f"{_entry(path[1:-1])} needs {path[-1]!r}", path, help=f"add '{path[-1]}: …'")
     cause = fault.get("ctx", {}).get("error")

@@ -1,4 +1,7 @@
-"""Who sees which bytes: every chunk and buffer of a geometry with all of its mappings, and every event."""
+"""Who sees which bytes: every chunk, buffer and managed memory of a geometry with all mappings, and every event.
+
+What another API made is not among them: its bytes are somebody else's.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from memtopo.diagnostics import Path
-from memtopo.driver.types import Access, Grant, Location
-from memtopo.geometry import BufferRun, ChunkRun, EventRun, Geometry, Placement, Stretch
+from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
+from memtopo.geometry import BufferRun, ChunkRun, EventRun, Geometry, ManagedRun, Placement, Stretch
 from memtopo.geometry.granting import Asked, stretches
 from memtopo.geometry.model import Instance
 
@@ -30,7 +33,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """One chunk or buffer and everywhere that it can be seen: (range or buffer, offset, access of each location).
+    """One chunk, buffer or managed memory, and everywhere that it can be seen: (range or itself, offset, access).
 
     `ours` is whether this run created it, in whichever process; only then may anything be written to it.
     """
@@ -45,7 +48,7 @@ class Contents:
 
 
 def contents(geometry: Geometry, label: str = "", siblings: Mapping[str, Geometry] | None = None) -> list[Contents]:
-    """Every chunk and buffer of one process, for whoever looks at bytes; in the order of creation.
+    """All that a process has of its own or imports, for whoever looks at bytes; in the order of creation.
 
     `label` is the process's own, and `siblings` the geometries of all of them, its own too.
     """
@@ -63,7 +66,7 @@ def contents(geometry: Geometry, label: str = "", siblings: Mapping[str, Geometr
         for run in geometry.chunks.values()
         for index in range(run.count)
     ]  # fmt: skip
-    return every + [
+    every += [
         Contents(
             *_who(run, index, label, siblings), run.declared, run.place_of(index), run.path,
             ((run.label(index), 0, (Grant(run.place_of(index), Access.RW),)),), ours=_ours(run),
@@ -71,6 +74,16 @@ def contents(geometry: Geometry, label: str = "", siblings: Mapping[str, Geometr
         for run in geometry.buffers.values()
         for index in range(run.count)
     ]  # fmt: skip
+    return every + [
+        Contents(Identity(label, run.name), run.name, run.size, gpu(run.home), run.path, ((run.name, 0, _users(run)),))
+        for run in geometry.managed.values()
+    ]
+
+
+def _users(run: ManagedRun) -> tuple[Grant, ...]:
+    """Who may read and write managed memory: the GPUs that it is for, its home first, and the host."""
+    gpus = [run.home, *sorted(run.gpus - {run.home})]
+    return tuple(Grant(place, Access.RW) for place in (*map(gpu, gpus), Location(LocationKind.HOST)))
 
 
 def everything(geometry: Geometry) -> dict[str, list[Contents]]:

@@ -1,10 +1,15 @@
-"""What a driver's error most likely means: the fact or rule that was broken, and what to do."""
+"""What a driver's error most likely means: the fact or rule that was broken, and what to do.
+
+A cause may name what the failed step was about: its `{subject}`, `{where}` that is, and how many `{bytes}` it has.
+"""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from memtopo.driver.types import DriverError
+from memtopo.steps import Reading
+from memtopo.units import exact
 
 
 class Diagnosis(NamedTuple):
@@ -76,6 +81,24 @@ _KNOWN: dict[tuple[str, str], Diagnosis] = {
     ("cuIpcGetEventHandle", "INVALID_HANDLE"): Diagnosis(
         "the event was created for one process (facts 32, 47)", _REPORT
     ),
+    ("cuImportExternalMemory", "UNKNOWN"): Diagnosis(
+        "what was handed over for {subject} is no descriptor of external memory, or of another GPU than {where} "
+        "(facts 54, 55)",
+        "see what the producer hands over, and on which GPU it allocated that",
+    ),
+    ("cuExternalMemoryGetMappedBuffer", "INVALID_VALUE"): Diagnosis(
+        "{subject} is smaller than the {bytes} that the spec declares (fact 53)",
+        "declare the size that the producer allocated it with",
+    ),
+    ("cuImportExternalSemaphore", "UNKNOWN"): Diagnosis(
+        "what was handed over for {subject} is no semaphore's descriptor (fact 54)", "see what the producer hands over"
+    ),
+    ("cuMemAdvise", "INVALID_DEVICE"): Diagnosis(
+        "{where} cannot use managed memory while the CPU does (fact 60)", "leave out what is advised for that GPU"
+    ),
+    ("cuMemPrefetchAsync", "INVALID_DEVICE"): Diagnosis(
+        "{where} cannot use managed memory while the CPU does (fact 60)", "leave 'prefetch' out"
+    ),
     ("cuMemcpyHtoD", "INVALID_VALUE"): Diagnosis(
         "the device has no write access there (fact 23)", "compare the checks of access above"
     ),
@@ -102,7 +125,12 @@ _ANYWHERE: dict[str, Diagnosis] = {
 }
 
 
-def diagnose(error: DriverError) -> Diagnosis | None:
-    """What most likely lies behind an error; None where nothing is known of it."""
+def diagnose(error: DriverError, reading: Reading | None = None) -> Diagnosis | None:
+    """What most likely lies behind an error of what reads so in a plan; None where nothing is known of it."""
     name = error.name.removeprefix("CUDA_ERROR_")
-    return _KNOWN.get((error.call, name)) or _ANYWHERE.get(name)
+    found = _KNOWN.get((error.call, name)) or _ANYWHERE.get(name)
+    if found is None or found.cause is None:
+        return found
+    about = reading or Reading("it", "its own")
+    size = exact(about.bytes_each) if about.bytes_each else "size"
+    return found._replace(cause=found.cause.format(subject=about.subject, where=about.where, bytes=size))

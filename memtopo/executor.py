@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path as File
 
+from memtopo.diagnostics import Path
 from memtopo.driver.protocol import Driver
 from memtopo.layout import Layout, current
 from memtopo.pause import collector_paused
@@ -24,11 +25,15 @@ STRIDE = 256
 
 
 class StepFailed(Exception):
-    """Something failed, mostly a driver call; `step` is None where it belongs to no step."""
+    """Something failed, mostly a driver call; `step` is None where it belongs to no step.
 
-    def __init__(self, step: Step | None, doing: str, error: Exception) -> None:
+    `path` is the spec's entry that it is about.
+    """
+
+    def __init__(self, step: Step | None, doing: str, error: Exception, path: Path = ()) -> None:
         super().__init__(f"{doing}: {error}")
         self.step, self.doing, self.error = step, doing, error
+        self.path = step.path if step else path
 
 
 class Stopped(Exception):
@@ -231,7 +236,7 @@ class Observation:
 def _of_a_context(fd: str) -> bool:
     """Whether the driver opened this file for a context's interprocess events; it stays as long as the context."""
     try:
-        return str(Path("/proc/self/fd", fd).readlink()).startswith("/dev/shm/cuda.shm.")  # noqa: S108 fact 49
+        return str(File("/proc/self/fd", fd).readlink()).startswith("/dev/shm/cuda.shm.")  # noqa: S108 fact 49
     except OSError:
         return False
 

@@ -28,7 +28,8 @@ class Piece:
     picture. `index` is the first chunk's number in its entry. The chunks are on `locations` in turn. In the n-th of
     equal ranges the chunks are those `n * step` further on, so 0 means the same ones in all. `elsewhere` counts the
     other mappings that these chunks have in the layout. `origin` is where imported chunks come from, as the spec writes
-    it: `server.weights`.
+    it: `server.weights`; of many exports in one piece, the first and the last one. What is imported from a process of
+    the same spec has the mark that it has there.
     """
 
     offset: int
@@ -97,27 +98,34 @@ class MemoryPicture:
 class Thing:
     """What has no place in a range: `count` equal buffers, events and so on, of one entry of the spec.
 
-    `kind` is the word for one of them (`buffer`, `event`), `name` the entry's. `locations` and `origin` are as of a
-    piece. `notes` say in words what else is to be known of it. `parts` are what is inside of it, in order.
+    `kind` is the word for one of them (`buffer`, `event`), `name` the entry's, `mark` that of its memory in a share.
+    `locations` and `origin` are as of a piece. `notes` say in words what else is to be known of it. `parts` are what is
+    inside of it, in the order of the spec, each from its `offset` on; they may overlap, and need not cover it.
     """
 
     kind: str
     name: str
+    mark: str = ""
     count: int = 1
     bytes_each: int = 0
     locations: tuple[str, ...] = ()
     origin: str = ""
     notes: tuple[str, ...] = ()
     parts: tuple[Thing, ...] = ()
+    offset: int = 0
     path: Path = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """`count` handles of one export, of the chunks, buffers or events `first` to `last` (`kind`), by `via`."""
+    """`count` handles of one export, of the chunks, buffers or events `first` to `last` (`kind`), by `via`.
+
+    `mark` is that of their pieces and shares.
+    """
 
     name: str
     kind: str
+    mark: str
     first: str
     last: str
     via: str
@@ -131,8 +139,10 @@ class Flow:
     """Handles on their way: from `source`'s `export` to `target`, where they are `name`.
 
     `source` and `target` are the `first` of a process picture each, or empty where the layout has one process; with
-    `outside`, `source` is a holder or a bound name outside of the spec. `processes` counts the source's processes that
-    each importing process takes `count` handles from.
+    `outside`, `source` is a holder or a bound name outside of the spec. `name` is the entry of the target's imports,
+    `export` that of the source's exports. What another API made is of kind `memory` or `semaphore`, is always from
+    outside, and is a thing of the target (`external`, `semaphore`) under the same name. `processes` counts the source's
+    processes that each importing process takes `count` handles from.
     """
 
     source: str
@@ -150,11 +160,15 @@ class Flow:
 
 @dataclass(frozen=True, slots=True)
 class ProcessPicture:
-    """`count` neighbouring processes of one entry, `first` to `last`, that look alike; `picture` is the first one's."""
+    """`count` processes of one entry that look alike: `first`, and each `step`-th from there up to `last`.
+
+    `picture` is the first one's; of its memory that is what it creates itself.
+    """
 
     first: str
     last: str
     count: int
+    step: int
     picture: Picture
     path: Path
 
@@ -164,7 +178,8 @@ class Picture:
     """One layout: its ranges in the order of the spec, and each memory that it takes.
 
     One of several processes has the pictures of these, and nothing of its own but `memory`, which is what all of them
-    take together, and the `flows` between them. Of a single process, `flows` are those from outside.
+    take together, and the `flows` between them and from outside, which theirs do not repeat. In it, marks begin with
+    the name of the process whose memory it is: `server: w`. Of a single process, `flows` are those from outside.
     """
 
     ranges: tuple[RangePicture, ...]

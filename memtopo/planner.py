@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
-from memtopo import folding
+from memtopo import folding, importing, migrating
 from memtopo.contents import Granted, granted, mappings
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, gpu
-from memtopo.geometry import BufferRun, ChunkRun, EventRun, Geometry, Placement, Stretch
+from memtopo.geometry import Geometry, Placement, Stretch
 from memtopo.geometry.granting import from_offset
 from memtopo.machine import Machine
 from memtopo.pause import collector_paused
@@ -19,28 +19,21 @@ from memtopo.remarks import remarks
 from memtopo.report import PlanSummary, ProcessPlan, Row
 from memtopo.steps import (
     AllocateBuffer,
-    Ask,
-    Attach,
     CreateChunk,
     CreateEvent,
+    CreateStream,
     Drain,
     ExportBuffer,
     ExportChunk,
     ExportEvent,
-    ImportChunk,
     LoadKernels,
     MapChunk,
-    OpenBuffer,
-    OpenEvent,
     Phase,
     ReserveRange,
     RetainContext,
     SetAccess,
     Step,
 )
-
-UNSEEN = -2
-"""The ordinal under which the driver reports an imported chunk's GPU that the process does not see (fact 43)."""
 
 LONGEST_GRANT = 1000
 """Mappings that one call grants access to: it takes 24 µs for each, and nothing can interrupt it."""
@@ -106,10 +99,13 @@ def _plan(geometry: Geometry, machine: Machine) -> Plan:
     steps += _reserve(geometry)
     steps += _create(geometry)
     steps += _export(geometry)
-    steps += _import(geometry)
+    steps += importing.imports(geometry)
     steps += _map(geometry, access, _everyone(machine, geometry))
+    steps += importing.mapped(geometry)
     steps += _grant(geometry, access)
+    steps += migrating.moved(geometry)
     steps += [Drain((), device) for device in geometry.gpus]
+    steps += importing.awaited(geometry, tuple(steps))
     return Plan(geometry.name, tuple(steps), _memory(geometry), tuple(remarks(geometry, access)))
 
 
@@ -168,6 +164,12 @@ def _create(geometry: Geometry) -> Iterator[Step]:
     for event in geometry.events.values():
         if not event.origin:
             yield CreateEvent(event.path, event.name, event.place_of(0).id, event.name in shared)
+    single = [run for run in geometry.managed.values() if run.attach == "single"]
+    owners = [(run.home, run.path) for run in single]
+    owners += [(run.place.id, run.path) for run in geometry.semaphores.values()]
+    for device, path in sorted(dict(reversed(owners)).items()):
+        yield CreateStream(path, device)
+    yield from migrating.created(geometry)
 
 
 def _export(geometry: Geometry) -> Iterator[Step]:
@@ -181,34 +183,6 @@ def _export(geometry: Geometry) -> Iterator[Step]:
                 yield ExportBuffer(export.path, export.name, thing, device, export.count)
             case "event":
                 yield ExportEvent(export.path, export.name, thing, device)
-
-
-def _import(geometry: Geometry) -> Iterator[Step]:
-    told: set[str] = set()
-    for run in geometry.runs:
-        if run.origin and not run.origin.siblings and run.origin.holders[0] not in told:
-            told.add(run.origin.holders[0])
-            yield Attach(run.path, run.origin.holders[0])
-    for run in geometry.runs:
-        if run.origin:
-            for index in range(run.count):
-                holder, number = run.origin.of(index)
-                ask = Ask(holder, run.origin.export, number, run.origin.text(holder))
-                yield _imported(run, index, ask, geometry.visible)
-
-
-def _imported(run: ChunkRun | BufferRun | EventRun, index: int, ask: Ask, visible: Sequence[Location]) -> Step:
-    match run:
-        case ChunkRun():
-            place = run.properties_of(index).location
-            if visible and place.kind is LocationKind.GPU and place not in visible:
-                place = gpu(UNSEEN)
-            assert run.origin
-            return ImportChunk(run.path, run.label(index), run.size, place, HandleType[run.origin.via.upper()], ask)
-        case BufferRun():
-            return OpenBuffer(run.path, run.label(index), run.size, run.place_of(index).id, ask)
-        case EventRun():
-            return OpenEvent(run.path, run.label(index), run.place_of(index).id, ask)
 
 
 def _map(geometry: Geometry, access_of: Granted, everyone: tuple[tuple[Location, Location], ...]) -> Iterator[Step]:
@@ -249,9 +223,11 @@ def _bites(placements: Sequence[Placement], stretch: Stretch) -> Iterator[tuple[
 
 
 def _memory(*members: Geometry) -> dict[str, int]:
-    """What is created, by location: what is imported is another's."""
+    """What is created, by location: what is imported is another's. Managed memory counts where it is allocated."""
     total: dict[Location, int] = {}
     for run in (run for member in members for run in member.created):
         for place, count in run.shares().items():
             total[place] = total.get(place, 0) + count * run.size
+    for managed in (run for member in members for run in member.managed.values()):
+        total[gpu(managed.home)] = total.get(gpu(managed.home), 0) + managed.size
     return {str(place): total[place] for place in sorted(total)}

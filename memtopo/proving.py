@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from memtopo import children
-from memtopo.contents import contents, events
+from memtopo.contents import Contents, contents, events
 from memtopo.counting import Counter
 from memtopo.diagnostics import Path
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.types import DriverError, LocationKind
+from memtopo.driver.types import Attribute, DriverError, Grant, LocationKind
 from memtopo.errors import InternalError
-from memtopo.executor import Execution, StepFailed
+from memtopo.executor import Execution, Meter, StepFailed
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
-from memtopo.proof import Prover, Samples, Scene, Whole, refusals
+from memtopo.proof import Prover, Samples, Scene, Sides, Whole, refusals
 from memtopo.report import Check, Finding, Rate
+from memtopo.synchronizing import Synchronizing, Unsignalled
 
 FORBIDDEN = "forbidden, on a replica"
 
@@ -56,35 +57,37 @@ class Proving:
     @property
     def turns(self) -> int:
         """How many turns there are; the same in every process of the run."""
-        return self._prover.turns if self._prover else 0
+        return len(self._turns)
 
     @property
     def volume(self) -> int:
         """How many bytes this process fills and verifies."""
-        return self._prover.volume if self._prover else 0
+        return sum(prover.volume for prover in self._provers)
 
     @property
     def rates(self) -> tuple[Rate, ...]:
         """How fast it went."""
-        return tuple(self._prover.rates()) if self._prover else ()
+        return tuple(rate for prover in self._provers for rate in prover.rates())
 
     def write(self, turn: int) -> None:
         """Write what is this process's to write in a turn."""
         if turn == 0 and self.volume:
             self._execution.progress.volume("prove", self.volume)
-        if self._provable(turn):
-            timed = self._execution.timed
-            with self._guarded(turn) as prover, timed(prover.verbs[0], told=not self.volume) as meter:
-                meter.steps = prover.write(turn)
+        if not self._provable(turn):
+            return
+        prover, own = self._turns[turn]
+        if prover.verbs[0]:
+            with self._guarded(prover, own), self._timed(prover.verbs[0]) as meter:
+                meter.steps = prover.write(own)
 
     def read(self, turn: int) -> None:
         """Read what everybody wrote in that turn."""
         if not self._provable(turn):
             return
-        timed = self._execution.timed
-        with self._guarded(turn) as prover, timed(prover.verbs[1], prover.expected(turn), told=not self.volume):
-            self._counter.take(prover.read(turn))
-        if turn == 0:
+        prover, own = self._turns[turn]
+        with self._guarded(prover, own), self._timed(prover.verbs[1], prover.expected(own)):
+            self._counter.take(prover.read(own))
+        if own == 0:
             for count, why in prover.unseen():
                 self._counter.not_checked(prover.aspect, count, why)
 
@@ -106,27 +109,41 @@ class Proving:
 
     def unproven(self, why: str) -> None:
         """Note that no byte is proven, and why not."""
-        if self._prover:
-            self._counter.not_checked(self._prover.aspect, self._prover.expected(0), why)
+        for prover in self._provers:
+            if count := prover.expected(0):
+                self._counter.not_checked(prover.aspect, count, why)
 
     @cached_property
-    def _prover(self) -> Prover | None:
-        match self._task.check:
-            case "none":
-                return None
-            case "fast":
-                return Samples(self._scene)
-            case "full":
-                return Whole(self._scene)
+    def _turns(self) -> list[tuple[Prover, int]]:
+        """Every turn with the prover whose it is, and which of its turns."""
+        return [(prover, turn) for prover in self._provers for turn in range(prover.turns)]
+
+    @cached_property
+    def _provers(self) -> list[Prover]:
+        """Which ways to prove there are, the same in all processes."""
+        task, scene = self._task, self._scene
+        if task.check == "none":
+            return []
+        found: list[Prover] = [Whole(scene) if task.check == "full" else Samples(scene)]
+        shared = (
+            grant for seen in scene.seen.values() for each in seen for _, _, grants in each.seen_at for grant in grants
+        )
+        if any(grant.location.kind is not LocationKind.GPU for grant in shared):
+            found.append(Sides(scene, kernels=task.check == "full"))
+        if any(member.foreign for member in (task.siblings or {"": task.geometry}).values()):
+            found.append(Synchronizing(task.geometry, self._driver, self._execution.layout, self._breathe))
+        return found
 
     @cached_property
     def _scene(self) -> Scene:
         """What is proven with; each process of the run is known by its label."""
         task = self._task
         members = task.siblings or {task.process: task.geometry}
+        seen = {label: contents(each, label, task.siblings) for label, each in members.items()}
+        seen[task.process] = [self._usable(each) for each in seen[task.process]]
         return Scene(
             process=task.process,
-            seen={label: contents(each, label, task.siblings) for label, each in members.items()},
+            seen=seen,
             events={label: events(each, label, task.siblings) for label, each in members.items()},
             driver=self._driver,
             layout=self._execution.layout,
@@ -175,23 +192,46 @@ class Proving:
             if count:
                 self._counter.not_checked(FORBIDDEN, count, why)
 
+    def _usable(self, each: Contents) -> Contents:
+        """Managed memory of the host or of one stream, without the GPUs that cannot use it while the CPU may."""
+        run = self._task.geometry.managed.get(each.identity.label)
+        if run is None or run.attach == "global" or not each.ours or each.chunk != run.name:
+            return each
+        ((label, at, grants),) = each.seen_at
+        able = tuple(grant for grant in grants if grant.location.kind is not LocationKind.GPU or self._shares(grant))
+        return replace(each, seen_at=((label, at, able),))
+
+    def _shares(self, grant: Grant) -> bool:
+        """Whether a GPU and the CPU may use managed memory at once; where nothing is known of it, it is tried."""
+        facts = self._task.facts
+        return not facts or bool(
+            facts.devices[grant.location.id].attributes.get(Attribute.CONCURRENT_MANAGED_ACCESS.name)
+        )
+
     def _provable(self, turn: int) -> bool:
-        if self._prover is None:
+        if not self._provers:
             raise InternalError("a run proves what it is not to check")
         if self._task.check != "full" or self.safe:
             return True
-        if turn == 0 and not self._counter.missed(self._prover.aspect):
+        if turn == 0 and not any(self._counter.missed(prover.aspect) for prover in self._provers):
             self.unproven(UNSAFE)
         return False
 
+    def _timed(self, verb: str, steps: int = 0) -> AbstractContextManager[Meter]:
+        return self._execution.timed(verb, steps, told=not self.volume)
+
     @contextmanager
-    def _guarded(self, turn: int) -> Iterator[Prover]:
-        prover = self._prover
-        assert prover
+    def _guarded(self, prover: Prover, turn: int) -> Iterator[None]:
         before = self._counter.looked_at(prover.aspect)
         try:
-            yield prover
+            yield
+        except Unsignalled as error:
+            self._unlooked(prover, turn, before, error.message)
+            raise StepFailed(None, prover.doing, error, error.path) from error
         except DriverError as error:
-            unseen = prover.expected(turn) - (self._counter.looked_at(prover.aspect) - before)
-            self._counter.not_checked(prover.aspect, max(0, unseen), f"the driver said {error.message}")
-            raise StepFailed(None, "proof by bytes", error) from error
+            self._unlooked(prover, turn, before, f"the driver said {error.message}")
+            raise StepFailed(None, prover.doing, error) from error
+
+    def _unlooked(self, prover: Prover, turn: int, before: int, why: str) -> None:
+        unseen = prover.expected(turn) - (self._counter.looked_at(prover.aspect) - before)
+        self._counter.not_checked(prover.aspect, max(0, unseen), why)

@@ -187,6 +187,20 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
+class Placed:
+    """Where ranges were while the layout stood: `first` at `address`, and each of `count` up to `last` `step` bytes on.
+
+    The numbers of counted ranges go up by one.
+    """
+
+    first: str
+    last: str
+    count: int
+    address: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessReport:
     """What became of one process of several; `lost` says how it ended where it could not report."""
 
@@ -199,11 +213,15 @@ class ProcessReport:
     leaks: tuple[Leak, ...] = ()
     left: Left | None = None
     times: tuple[PhaseTime, ...] = ()
+    placed: tuple[Placed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run of `apply`: `outcome` is ok, failed, leaked, different or interrupted; the exit status goes with it."""
+    """One run of `apply`: `outcome` is ok, failed, leaked, different or interrupted; the exit status goes with it.
+
+    `placed` are the ranges of a layout that stood; of several processes each has its own.
+    """
 
     name: str
     spec: str | None
@@ -219,6 +237,7 @@ class Report:
     notes: tuple[str, ...] = ()
     processes: tuple[ProcessReport, ...] = ()
     check: Check = "fast"
+    placed: tuple[Placed, ...] = ()
 
 
 class Progress:

@@ -16,7 +16,7 @@ from memtopo import machine, spec
 from memtopo.exchange import Looked, Released, Status, Survey
 from memtopo.fields import LARGEST_PROCESSES, NAME, Name, ReferringName
 from memtopo.probe.telling import Told
-from memtopo.render.json import Failed, Faults
+from memtopo.render.json import Drawn, Failed, Faults
 from memtopo.report import Report
 from memtopo.saved import SavedPlan
 
@@ -32,7 +32,10 @@ _SECTIONS = {
     "map": "Which chunks fill a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}].",
     "access": "Who may use a range: kv: {gpu0: rw, gpu1: r}. Nothing is granted unless it is written here.",
     "buffers": "Memory of cuMemAlloc, by name, which legacy IPC can share.",
+    "managed": "Memory of cuMemAllocManaged, by name, which migrates between GPUs and the host.",
     "events": "Events of GPUs, by name.",
+    "external": "Memory that another API made, such as Vulkan, by name.",
+    "semaphores": "Semaphores that another API made, by name, which order its work and CUDA's.",
     "exports": "What is handed to other processes: w: {chunk: hot, via: fd}.",
     "imports": "What other processes hand out, used like chunks, buffers and events: w: {from: server.w}.",
 }
@@ -180,6 +183,7 @@ _MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
         "memtopo: what validate --json prints, and of a spec with errors also plan and apply",
         _diagnostics,
     ),
+    "picture": ("memtopo: what draw --json prints", lambda: _printed(Drawn)),
     "layouts": ("memtopo: what ls --json prints", _held("layouts", Survey)),
     "layout": ("memtopo: what show --json prints", _held("layout", Status)),
     "check": ("memtopo: what check --json prints", _held("check", Looked)),

@@ -16,7 +16,21 @@ from pydantic import ValidationError as PydanticError
 
 from memtopo import complaints
 from memtopo.diagnostics import Diagnostic, Fault, Path
-from memtopo.entries import SECTIONS, Buffer, Chunk, Event, Export, Import, MapEntry, Part, Process, Range
+from memtopo.entries import (
+    SECTIONS,
+    Buffer,
+    Chunk,
+    Event,
+    Export,
+    External,
+    Import,
+    Managed,
+    MapEntry,
+    Part,
+    Process,
+    Range,
+    Semaphore,
+)
 from memtopo.fields import LARGEST_COUNT, LARGEST_PROCESSES, NAME, Grants, Reference, Source, parse_reference
 
 # What reads a spec needs the types of its entries and fields as well.
@@ -28,13 +42,16 @@ __all__ = [
     "Chunk",
     "Event",
     "Export",
+    "External",
     "Grants",
     "Import",
+    "Managed",
     "MapEntry",
     "Part",
     "Process",
     "Range",
     "Reference",
+    "Semaphore",
     "Source",
     "Spec",
     "parse_reference",
@@ -62,7 +79,10 @@ class Spec(NamedTuple):
     map: Mapping[str, list[MapEntry]] = _NONE
     access: Mapping[str, Grants | list[Part]] = _NONE
     buffers: Mapping[str, Buffer] = _NONE
+    managed: Mapping[str, Managed] = _NONE
     events: Mapping[str, Event] = _NONE
+    external: Mapping[str, External] = _NONE
+    semaphores: Mapping[str, Semaphore] = _NONE
     exports: Mapping[str, Export] = _NONE
     imports: Mapping[str, Import] = _NONE
     left_out: frozenset[tuple[str, str]] = frozenset()
@@ -158,7 +178,7 @@ def _process(
     try:
         own = Process.model_validate({key: entries[key] for key in ("count", "visible") if key in entries})
     except PydanticError as error:
-        faults += complaints.explain(error, path, ("count", "visible"))
+        faults += complaints.explain(error, path, lambda _: ("count", "visible"))
         return spec._replace(left_out=spec.left_out | {("count", ""), ("visible", "")})
     return spec._replace(instances=own.count, visible=tuple(own.visible))
 
@@ -214,9 +234,7 @@ def _section(path: Path, value: object, told: set[str], faults: list[Diagnostic]
     try:
         return _adapter(name).validate_python(entries), bad
     except PydanticError as error:
-        model = SECTIONS[name].model
-        known = [each.alias or key for key, each in model.model_fields.items()] if model else []
-        faults += complaints.explain(error, path, known)
+        faults += complaints.explain(error, path, SECTIONS[name].keys)
         bad |= {str(fault["loc"][0]) for fault in error.errors(include_url=False, include_context=False)}
     return _adapter(name).validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.renumbered import Renumbered
-from memtopo.driver.trying import Extras
+from memtopo.driver.trying import Extras, Foreign
 from memtopo.driver.types import DriverError
 from memtopo.errors import Unavailable
 from memtopo.machine import Machine, load, parse
@@ -88,6 +88,21 @@ def open_for_trials(record: bytes | None) -> tuple[KernelDriver, Extras]:
     simulated = SimDriver(parse(record, "the probed machine"))
     simulated.init()
     return simulated, SimExtras(simulated)
+
+
+def foreign(*, simulated: bool) -> Callable[[bytes], Foreign]:
+    """Another API by a GPU's UUID: Vulkan, or what stands for it on the simulator."""
+    if simulated:
+        from memtopo.driver.sim import SimForeign  # noqa: PLC0415
+
+        return SimForeign
+
+    def meet(uuid: bytes) -> Foreign:
+        from memtopo.vulkan import Gpu  # noqa: PLC0415
+
+        return Gpu(uuid)
+
+    return meet
 
 
 @cache

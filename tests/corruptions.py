@@ -16,7 +16,9 @@ _HOSTILE = [
     "host", "host:7", "c0", "r0", "r0.9", "c0.1:1", "c0.0:2", "page", "none", "count", "size", "offset", "grant", "---",
     "...", "<<<<<<< HEAD", "a:1", "[]", "{}", "{a: {b: [c]}}", "fabric", "true", "server.x0", "reader.0.x0", "pe/x0",
     "ipc", "processes", "exports", "imports", "from", "via", "chunk", "buffer", "event", "visible", "mine", "x0", "i0",
-    "129",
+    "129", "managed", "external", "semaphores", "attach", "prefer", "accessed_by", "prefetch", "read_mostly", "single",
+    "dedicated", "buffers", "wait", "signal", "opaque_fd", "timeline_fd", "dma_buf", "d3d12_fence", "camera",
+    "camera/frame", "/run/x.sock", "m0", "s0", "18446744073709551615", "18446744073709551616",
 ]  # fmt: skip
 _WORD = re.compile(r"[A-Za-z0-9_.:-]+")
 
@@ -24,7 +26,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.:-]+")
 @st.composite
 def corruptions(draw: Draw, specs: st.SearchStrategy[str] | None = None) -> str:
     """A valid spec's text to which something happened: often invalid, sometimes still a spec."""
-    text = draw(strategies.specs(identified=True) if specs is None else specs)
+    text = draw(strategies.specs(identified=True, foreign=True) if specs is None else specs)
     for _ in range(draw(st.integers(1, 3))):
         text = draw(st.sampled_from([_characters, _lines, _words, _swap]))(draw, text)
     return text

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
+from tests import others
 from tests.strategies import GPUS, Draw, Spec, sizes, written
 
 NAMES = ["server", "reader", "chunks", "pe", "B-2"]
@@ -84,6 +85,7 @@ def _process(draw: Draw, name: str, gpus: int) -> _Process:
         each, entry = draw(_thing("chunk", "own", ["mine"]))
         spec.setdefault("chunks", {})["own"] = entry
         made.append(each)
+    spec |= {section: found for section, found in (("managed", draw(others.managed(usable))),) if found}
     return _Process(name, count, usable, made, spec)
 
 

@@ -17,6 +17,7 @@ from memtopo.report import Check, MachineLine, Report
 from memtopo.source import Document, read_file, read_text
 from memtopo.validation import Validated, validate
 from tests.machines import invented
+from tests.producing import deliveries, sockets
 
 ROOT = Path(__file__).parent.parent
 EVERY_SPEC = sorted((ROOT / "specs").glob("*.yaml"))
@@ -48,7 +49,7 @@ def faults(text: str, machine: Machine | None = None) -> tuple[Diagnostic, ...]:
 
 
 def job(spec: str | Path, machine: Machine, check: Check = "fast") -> applying.Job:
-    """A spec's text or file, ready to be applied."""
+    """A spec's text or file, ready to be applied; what it takes from another API is `tests.producing`'s to give."""
     found = read_file(spec) if isinstance(spec, Path) else document(spec)
     validated = validate(found, machine)
     assert validated.geometry is not None, validated.diagnostics
@@ -67,7 +68,8 @@ def ensemble(
 ) -> Ensemble:
     """A spec's text or file of several processes, ready to be applied."""
     found = read_file(spec) if isinstance(spec, Path) else document(spec)
-    return Ensemble(job(spec, machine, check), found.text, machine, timeout, worker=worker)
+    made = job(spec, machine, check)
+    return Ensemble(made, found.text, machine, timeout, sockets(made.geometry, machine), worker=worker)
 
 
 @dataclass
@@ -86,6 +88,6 @@ def run(made: applying.Job, machine: Machine, *, at: int = 0, only: set[str] | N
     failing = Failing(driver, at, only=only, every=every)
     ledger = Ledger(failing)
     try:
-        return Run(applying.apply(made, ledger), ledger, failing)
+        return Run(applying.apply(made, ledger, deliveries=deliveries(made, machine)), ledger, failing)
     finally:
         driver.close()

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from memtopo.machine import Machine
+from tests import others
 from tests.machines import invented
 
 MIB = 1 << 20
@@ -54,14 +55,16 @@ class _Mapped(NamedTuple):
 
 
 @st.composite
-def dicts(draw: Draw, gpus: int = GPUS, *, identified: bool = False) -> Spec:
+def dicts(draw: Draw, gpus: int = GPUS, *, identified: bool = False, foreign: bool = False) -> Spec:
     """A valid spec as plain data, without `memtopo` and `name`, for a machine of so many GPUs and one NUMA node.
 
-    Where they are `identified`, as those of `machine()` are, they may be named by UUID and bus id.
+    Where they are `identified`, as those of `machine()` are, they may be named by UUID and bus id. What is `foreign`
+    comes from producers outside, so that the spec is built only where there are such.
     """
     devices = draw(_devices(gpus, identified=identified))
+    usable = _gpus(devices, gpus)
     chunks = draw(st.lists(st.booleans(), min_size=1, max_size=4))
-    made = [draw(_chunk(f"c{index}", _gpus(devices, gpus), host=host)) for index, host in enumerate(chunks)]
+    made = [draw(_chunk(f"c{index}", usable, host=host)) for index, host in enumerate(chunks)]
     spec: Spec = {"devices": devices, "chunks": {chunk.name: entry for chunk, entry in made}}
     sections: dict[str, dict[str, Any]] = {"ranges": {}, "map": {}, "access": {}}
     for index in range(draw(st.integers(1, 3))):
@@ -69,7 +72,9 @@ def dicts(draw: Draw, gpus: int = GPUS, *, identified: bool = False) -> Spec:
         entry, mapped, keyed = draw(_range(name, [chunk for chunk, _ in made]))
         sections["ranges"][name] = entry
         sections["map"] |= keyed
-        sections["access"] |= draw(_access(name, entry, mapped, _gpus(devices, gpus)))
+        sections["access"] |= draw(_access(name, entry, mapped, usable))
+    sections["managed"] = draw(others.managed(usable))
+    sections |= draw(others.foreign(usable)) if foreign else {}
     return {section: entries for section, entries in (spec | sections).items() if entries}
 
 
@@ -302,6 +307,6 @@ def _flow(value: Any) -> str:
 
 
 @st.composite
-def specs(draw: Draw, gpus: int = GPUS, *, identified: bool = False) -> str:
+def specs(draw: Draw, gpus: int = GPUS, *, identified: bool = False, foreign: bool = False) -> str:
     """A valid spec's text; see `dicts`."""
-    return draw(written(draw(dicts(gpus, identified=identified))))
+    return draw(written(draw(dicts(gpus, identified=identified, foreign=foreign))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from memtopo import facts
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.machine import Machine, Trial
@@ -90,6 +91,19 @@ def test_windows_handles(word: str, place: str) -> None:
         if each.severity == "error"
     )
     assert (fault.code, fault.notes) == ("MT404", ("the driver answers INVALID_VALUE on Linux",))
+
+
+def test_host_memory_that_cannot_be_shared() -> None:
+    """A node's memory takes the handle types that a trial there worked with; the host's takes none (facts 6, 61)"""
+    works = invented(1, nodes=2)
+    assert errors("location: host:1, handles: fd", works) == []
+    refused_there = {"host:1": works.host["host:1"].model_copy(update={"trials": {"fd": FAILED}})}
+    machine = facts.changed(works, host=works.host | refused_there)
+    assert errors("location: host:1, handles: fd", machine) == ["MT404"]
+    assert errors("location: [host:0, host:1], handles: fd, count: 2", machine) == ["MT404"]
+    assert errors("location: host:0, handles: fd", machine) == []
+    for each in (works, machine):
+        assert errors("location: host, handles: fd", each) == ["MT404"]
 
 
 def test_a_host_without_its_first_node() -> None:

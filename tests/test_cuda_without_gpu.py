@@ -28,13 +28,18 @@ from memtopo.driver.cuda.structs import (
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
     Access,
+    Advice,
     AllocationType,
     DriverError,
     Grant,
     HandleType,
     Location,
     LocationKind,
+    MemAttach,
+    MemoryHandleType,
     Properties,
+    RangeAttribute,
+    SemaphoreHandleType,
     gpu,
 )
 from memtopo.errors import Unavailable
@@ -260,3 +265,56 @@ def test_nodes_with_memory_are_read(tmp_path: Path, text: str, nodes: tuple[int,
     (tmp_path / "has_memory").write_text(text)
     assert numa_nodes(tmp_path / "has_memory") == nodes
     assert numa_nodes(tmp_path / "nothing") is None
+
+
+def test_numbers_that_no_struct_holds_are_invalid_values() -> None:
+    """What does not fit a field of external memory or semaphores does not reach the caller as Python's error"""
+    driver, memory, timeline = CudaDriver(), MemoryHandleType.OPAQUE_FD, SemaphoreHandleType.TIMELINE_FD
+    calls: list[Callable[[], object]] = [
+        lambda: driver.import_external_memory(1 << 40, memory, 1),
+        lambda: driver.import_external_memory(0, memory, -1),
+        lambda: driver.import_external_memory(0, 99, 1),  # type: ignore[arg-type]
+        lambda: driver.external_memory_get_mapped_buffer(1, -1, 1),
+        lambda: driver.import_external_semaphore(1 << 40, timeline),
+        lambda: driver.import_external_semaphore(0, 99),  # type: ignore[arg-type]
+        lambda: driver.signal_external_semaphore(1, 1 << 64, 0),
+        lambda: driver.wait_external_semaphore(1, -1, 0),
+    ]
+    for each in calls:
+        with pytest.raises(DriverError) as caught:
+            each()
+        assert caught.value.name == "CUDA_ERROR_INVALID_VALUE"
+
+
+@pytest.mark.skipif(has_libcuda(), reason="asks what happens where there is no driver")
+def test_the_bindings_take_what_they_are_given() -> None:
+    """Every call for managed memory, external memory, semaphores and streams gets as far as to a driver"""
+    driver, place = CudaDriver(), gpu(0)
+    calls: list[Callable[[], object]] = [
+        lambda: driver.mem_alloc_managed(1, MemAttach.GLOBAL),
+        lambda: driver.mem_advise(4096, 1, Advice.SET_ACCESSED_BY, place),
+        lambda: driver.mem_prefetch_async(4096, 1, place),
+        *[lambda each=each: driver.mem_range_get_attribute(4096, 1, each) for each in RangeAttribute],
+        lambda: driver.stream_attach_mem_async(5, 4096, MemAttach.SINGLE),
+        lambda: driver.pointer_is_managed(4096),
+        lambda: driver.stream_create(),
+        lambda: driver.stream_query(5),
+        lambda: driver.stream_destroy(5),
+        lambda: driver.import_external_memory(5, MemoryHandleType.OPAQUE_FD, 1, dedicated=True),
+        lambda: driver.external_memory_get_mapped_buffer(5, 0, 1),
+        lambda: driver.destroy_external_memory(5),
+        lambda: driver.import_external_semaphore(5, SemaphoreHandleType.TIMELINE_FD),
+        lambda: driver.signal_external_semaphore(5, 1, 5),
+        lambda: driver.wait_external_semaphore(5, 1, 5),
+        lambda: driver.destroy_external_semaphore(5),
+    ]
+    for each in calls:
+        with pytest.raises(Unavailable):
+            each()
+
+
+def test_the_cpu_reads_and_writes_by_itself() -> None:
+    """The CPU's own loads and stores go to any address of the process"""
+    room = ctypes.create_string_buffer(16)
+    CudaDriver().host_write(ctypes.addressof(room) + 3, b"abc")
+    assert CudaDriver().host_read(ctypes.addressof(room) + 2, 5) == b"\0abc\0"

@@ -35,7 +35,7 @@ def test_facts_are_there() -> None:
 
 def test_calls_are_there() -> None:
     """Every call that a diagnosis is for is one that memtopo makes"""
-    calls = {call_name(method) for method in vars(Driver) if not method.startswith("_")}
+    calls = {call_name(method) for method in dir(Driver) if not method.startswith("_")}
     assert {call for call, _ in _KNOWN} <= calls
 
 

@@ -14,11 +14,14 @@ import pytest
 
 from memtopo import machine
 from memtopo.diagnostics import has_errors
+from memtopo.drawing.mermaid import mermaid
+from memtopo.picturing import picture
+from memtopo.source import read_file
 from memtopo.validation import validate
 from tests.specs import ROOT, document
 
 BLOCK = re.compile(r"^```(\S+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = [ROOT / "README.md", ROOT / "docs" / "spec.md"]
+PAGES = [ROOT / "README.md", ROOT / "docs" / "spec.md", ROOT / "docs" / "drawing.md"]
 
 
 class Block(NamedTuple):
@@ -65,6 +68,15 @@ def test_console(block: Block) -> None:
     )
     pattern = ".*".join(re.escape(part) for part in "\n".join(expected).split("…"))
     assert re.fullmatch(pattern, done.stdout.strip(), re.DOTALL), done.stdout + done.stderr
+
+
+def test_flowchart() -> None:
+    """The flowchart in the documentation is the one that the command beside it prints"""
+    (block,) = of("mermaid")
+    facts = machine.load("h200x2")
+    found = validate(read_file(ROOT / "specs" / "hand-over.yaml"), facts).geometry
+    assert found
+    assert mermaid(picture(found, facts), found.name) == block.text
 
 
 def test_links() -> None:

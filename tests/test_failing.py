@@ -12,7 +12,7 @@ from tests.contract.built import PLAIN
 from tests.machines import invented
 
 M = 2 << 20
-METHODS = [name for name in vars(Driver) if not name.startswith("_")]
+METHODS = [name for name in dir(Driver) if not name.startswith("_")]
 
 
 def lay_out(driver: Driver) -> None:
@@ -123,6 +123,18 @@ def test_every_method_is_counted(method: str) -> None:
         ("ipc_open_event_handle", "cuIpcOpenEventHandle"),
         ("event_synchronize", "cuEventSynchronize"),
         ("stream_wait_event", "cuStreamWaitEvent"),
+        ("mem_alloc_managed", "cuMemAllocManaged"),
+        ("mem_prefetch_async", "cuMemPrefetchAsync"),
+        ("mem_range_get_attribute", "cuMemRangeGetAttribute"),
+        ("stream_attach_mem_async", "cuStreamAttachMemAsync"),
+        ("pointer_is_managed", "cuPointerGetAttribute"),
+        ("import_external_memory", "cuImportExternalMemory"),
+        ("external_memory_get_mapped_buffer", "cuExternalMemoryGetMappedBuffer"),
+        ("destroy_external_semaphore", "cuDestroyExternalSemaphore"),
+        ("signal_external_semaphore", "cuSignalExternalSemaphoresAsync"),
+        ("wait_external_semaphore", "cuWaitExternalSemaphoresAsync"),
+        ("host_write", "the CPU's store"),
+        ("host_read", "the CPU's load"),
         ("memset_d8", "cuMemsetD8"),
         ("memcpy_htod", "cuMemcpyHtoD"),
         ("memcpy_dtoh", "cuMemcpyDtoH"),

@@ -53,6 +53,35 @@ LARGE: dict[str, tuple[str, list[str]]] = {
         + "  - {chunk: p, offset: 0}\n" * MANY + "access: {kv: {gpu0: rw}}",
         ["MT304"] * 1000,
     ),
+    "very many managed allocations": (
+        "managed:\n"
+        + "".join(f"  m{index}: {{size: 1MiB, prefer: gpu0, accessed_by: [gpu1, host]}}\n" for index in range(MANY)),
+        [],
+    ),
+    "very many external objects": (
+        "external:\n" + "".join(
+            f"  f{index}: {{from: camera, via: opaque_fd, device: gpu0, size: 8MiB, buffers: {{y: {{size: 4MiB}}}}}}\n"
+            for index in range(MANY)
+        ),
+        [],
+    ),
+    "very many parts of one object": (
+        "external: {f: {from: camera, via: opaque_fd, device: gpu0, size: 1MiB, buffers: {"
+        + "".join(f"p{index}: {{offset: {index}B, size: 1MiB}}, " for index in range(MANY)) + "}}}",
+        ["MT703"] * 1000,
+    ),
+    "very many waits for one semaphore": (
+        "semaphores:\n" + "".join(
+            f"  s{each}: {{from: camera/r, via: timeline_fd, device: gpu0, wait: {each + 2}, signal: {each + 3}}}\n"
+            for each in range(MANY)
+        ),
+        ["MT705"] * 1000,
+    ),
+    "very many uses that only chunks have": (
+        "managed: {m: {size: 2MiB}}\nexports:\n"
+        + "".join(f"  x{index}: {{buffer: m, via: ipc}}\n" for index in range(MANY)),
+        ["MT706"] * 1000,
+    ),
     "very many locations": (
         f"chunks: {{p: {{size: 2MiB, count: {MANY}, location: [{'gpu0,' * MANY}]}}}}", ["MT501"]
     ),

@@ -7,9 +7,10 @@ import pytest
 from memtopo import machine
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.driver.sim import SimDriver
-from memtopo.driver.types import DriverError
+from memtopo.driver.sim import SimDriver, foreign
+from memtopo.driver.types import DriverError, MemAttach
 from tests.contract.built import PLAIN, current
+from tests.contract.making import OPAQUE, TIMELINE
 from tests.contract.other import Other
 from tests.contract.shared import FD, SHARED, SHARED_EVENT, closing
 from tests.machines import invented
@@ -30,7 +31,7 @@ def test_it_is_a_driver(ledger: Ledger) -> None:
     """The ledger satisfies the driver protocol, and hands on what it does not account for"""
     driver: Driver = ledger
     assert driver.device_get_count() == 2
-    assert [name for name in vars(Driver) if not name.startswith("_") and not callable(getattr(driver, name))] == []
+    assert [name for name in dir(Driver) if not name.startswith("_") and not callable(getattr(driver, name))] == []
 
 
 def test_everything_open_is_counted(ledger: Ledger) -> None:
@@ -153,3 +154,29 @@ def test_openings_are_counted(ledger: Ledger) -> None:
         other.event_destroy(theirs)
     assert ledger.empty
     other.end()
+
+
+def test_what_another_api_made_is_counted(ledger: Ledger) -> None:
+    """Objects, their buffers, semaphores, streams and managed memory are counted from their opening to their end"""
+    with current(ledger):
+        memory = ledger.import_external_memory(foreign.allocate(ledger.device_get_uuid(0), M), OPAQUE, M)
+        address = ledger.external_memory_get_mapped_buffer(memory, 0, 100)
+        semaphore = ledger.import_external_semaphore(foreign.make_semaphore(timeline=True), TIMELINE)
+        stream, managed = ledger.stream_create(), ledger.mem_alloc_managed(200, MemAttach.GLOBAL)
+        assert (ledger.external, ledger.semaphores, ledger.streams) == ({memory}, {semaphore}, {stream})
+        assert ledger.allocations == {address: 100, managed: 200}
+        rare = {"allocations": 2, "external": 1, "semaphores": 1, "streams": 1}
+        assert ledger.counts() == NOTHING | {"contexts": 1} | rare
+        for end, what in (
+            (ledger.mem_free, address),
+            (ledger.mem_free, managed),
+            (ledger.destroy_external_memory, memory),
+            (ledger.destroy_external_semaphore, semaphore),
+            (ledger.stream_destroy, stream),
+        ):
+            assert not ledger.empty
+            with pytest.raises(DriverError):
+                end(what + 1)
+            end(what)
+    assert ledger.empty
+    assert ledger.counts() == NOTHING | dict.fromkeys(rare, 0)

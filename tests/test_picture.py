@@ -82,8 +82,8 @@ def test_sums_agree(path: Path) -> None:
         assert each.used == sum(share.size for share in each.shares)
         assert each.free == (None if each.total is None else each.total - each.used)
         held.update({share.chunk: share.count for share in each.shares})
-    buffers = sum(run.count for run in found.buffers.values())
-    assert held.total() == sum(run.count for run in found.chunks.values()) + buffers
+    others = sum(run.count for run in found.buffers.values()) + len(found.managed)
+    assert held.total() == sum(run.count for run in found.chunks.values()) + others
 
 
 def test_a_hole() -> None:
@@ -241,3 +241,78 @@ def test_commands_carry_it(command: object, capsys: pytest.CaptureFixture[str]) 
     told = json.loads(capsys.readouterr().out)["plan"]["picture"]
     assert [piece["first"] for piece in told["ranges"][0]["pieces"]] == ["hot", "cold", "page.0"]
     assert [memory["device"] for memory in told["memory"]] == ["gpu0", "gpu1"]
+
+
+def test_managed_memory() -> None:
+    """Managed memory is a thing on the GPU that allocates it, with what it is advised; what is usual is not said"""
+    found = pictured(
+        "managed:\n"
+        "  index: {size: 8MiB, prefer: host, accessed_by: [gpu1, host]}\n"
+        "  table: {size: 4MiB, attach: single, read_mostly: true, prefetch: gpu1}\n"
+    )
+    index, table = found.things
+    assert (index.kind, index.name, index.bytes_each, index.locations) == ("managed", "index", 8 * MiB, ("gpu1",))
+    assert index.notes == ("prefers host", "accessed by gpu1, host")
+    assert table.notes == ("attached to one stream", "read mostly", "prefetched to gpu1")
+    shares = {memory.device: [share.chunk for share in memory.shares] for memory in found.memory}
+    assert shares == {"gpu1": [index.mark, table.mark]}
+    assert found.flows == ()
+
+
+FOREIGN = """
+external:
+  frame:
+    {from: camera, via: opaque_fd, device: gpu1, size: 8MiB,
+     buffers: {y: {offset: 0, size: 4MiB}, uv: {offset: 2MiB, size: 6MiB}}}
+  tile: {from: camera/other, via: opaque_fd, device: gpu0, size: 2MiB, dedicated: true}
+semaphores:
+  ready: {from: camera, via: timeline_fd, device: gpu1, wait: 1, signal: 2}
+  done: {from: camera, via: opaque_fd, device: gpu0, signal: true}
+"""
+
+
+def test_what_another_api_made() -> None:
+    """An external object is a thing with its parts, which may overlap; a semaphore says what a check does with it"""
+    frame, tile, ready, done = pictured(FOREIGN).things
+    assert (frame.kind, frame.bytes_each, frame.locations) == ("external", 8 * MiB, ("gpu1",))
+    assert (frame.origin, frame.notes) == ("camera/frame", ())
+    assert [(part.kind, part.name, part.offset, part.bytes_each) for part in frame.parts] == [
+        ("part", "frame.y", 0, 4 * MiB),
+        ("part", "frame.uv", 2 * MiB, 6 * MiB),
+    ]
+    assert {part.mark for part in frame.parts} == {frame.mark}
+    assert [part.path for part in frame.parts] == [("external", "frame", "buffers", part) for part in ("y", "uv")]
+    assert (tile.origin, tile.notes, tile.parts) == ("camera/other", ("dedicated",), ())
+    assert (ready.kind, ready.origin, ready.locations) == ("semaphore", "camera/ready", ("gpu1",))
+    assert ready.notes == ("timeline", "waits for 1", "signals 2")
+    assert done.notes == ("binary", "signals")
+
+
+def test_what_another_api_made_takes_no_memory() -> None:
+    """The memory of an external object is the producer's: no device's memory counts it"""
+    assert pictured(FOREIGN).memory == ()
+
+
+def test_the_way_of_what_another_api_made() -> None:
+    """Each object and each semaphore is one descriptor from outside, to the thing of the same name"""
+    found = pictured(FOREIGN)
+    assert {flow.name for flow in found.flows} == {thing.name for thing in found.things}
+    assert all(flow.outside and flow.count == 1 and flow.source == "camera" for flow in found.flows)
+    told = {flow.name: (flow.kind, flow.via, flow.bytes_each) for flow in found.flows}
+    assert told == {
+        "frame": ("memory", "opaque_fd", 8 * MiB),
+        "tile": ("memory", "opaque_fd", 2 * MiB),
+        "ready": ("semaphore", "timeline_fd", 0),
+        "done": ("semaphore", "opaque_fd", 0),
+    }
+
+
+def test_a_process_that_takes_from_another_api() -> None:
+    """Of several processes, the way leads to the one that has the thing, whose mark has its name"""
+    found = pictured(
+        "processes:\n"
+        "  maker: {ranges: {r: {size: 2MiB}}, chunks: {c: {location: gpu0, size: 2MiB}}, map: {r: [c]}}\n"
+        "  taker: {external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 2MiB}}}\n"
+    )
+    assert [(flow.source, flow.target, flow.name) for flow in found.flows] == [("camera", "taker", "frame")]
+    assert [[thing.mark for thing in each.picture.things] for each in found.processes] == [[], ["taker: frame"]]

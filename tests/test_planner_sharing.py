@@ -8,7 +8,8 @@ import pytest
 
 from memtopo import planner
 from memtopo.driver.types import Access, HandleType, gpu
-from memtopo.planner import UNSEEN, Plan
+from memtopo.importing import UNSEEN
+from memtopo.planner import Plan
 from memtopo.render.json import dumps
 from memtopo.steps import (
     AllocateBuffer,

@@ -174,6 +174,7 @@ PRINTED = {
     "ok": ("report", "apply", "2MiB", "", M),
     "failed": ("report", "apply", "3TiB", "", M),  # more than the simulator has of host memory
     "different": ("report", "apply", "2MiB", ", address: 0x600000000000, fixed: true", M),  # no simulated address
+    "drawn": ("picture", "draw", "2MiB", "", M),
     "right": ("diagnostics", "validate", "2MiB", "", M),
     "wrong": ("diagnostics", "validate", "3MiB", ", align: 6MiB", M),
     "refused": ("diagnostics", "apply", "3MiB", ", align: 6MiB", M),

@@ -123,4 +123,4 @@ def test_an_allocation_is_not_laid_out(sim: SimDriver) -> None:
 
 def test_the_lists_name_calls() -> None:
     """What the simulator is stricter or laxer about is told by the protocol's methods"""
-    assert set(STRICTER) | set(LAXER) <= set(vars(Driver)) | set(vars(Kernels))
+    assert set(STRICTER) | set(LAXER) <= set(dir(Driver)) | set(dir(Kernels))

@@ -15,7 +15,10 @@ from memtopo.report import Progress
 from tests.machines import invented
 from tests.specs import ROOT, SPECS, job, run
 
-UNDO = {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuDevicePrimaryCtxRelease"}
+UNDO = {
+    "cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemFree", "cuStreamDestroy", "cuDestroyExternalMemory",
+    "cuDestroyExternalSemaphore", "cuDevicePrimaryCtxRelease",
+}  # fmt: skip
 SAMPLED = 40
 SAMPLED_FULLY = 500
 

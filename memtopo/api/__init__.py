@@ -9,6 +9,7 @@ from memtopo.api.events import Event
 from memtopo.api.live import Live
 from memtopo.api.loading import Loaded, load, plan
 from memtopo.api.views import GpuView, HostView, View
+from memtopo.serving import ExternalMemory, Semaphore, Serving, serve
 
 __all__ = [
     "ApiError",
@@ -16,12 +17,15 @@ __all__ = [
     "Attached",
     "Attachment",
     "Event",
+    "ExternalMemory",
     "GpuView",
     "HostView",
     "InvalidSpec",
     "Live",
     "Loaded",
     "NotApplied",
+    "Semaphore",
+    "Serving",
     "Unsuitable",
     "View",
     "ViewOutlived",
@@ -29,4 +33,5 @@ __all__ = [
     "attach",
     "load",
     "plan",
+    "serve",
 ]

@@ -66,7 +66,7 @@ class Attached(Live):
             raise unknown("export", name, self.exports)
         if offer.kind == "event":
             raise Unsuitable(f"export {name!r} is an event, which has no memory", hint="event() gives it")
-        get = self.buffer if offer.kind == "buffer" else self.range
+        get = {"buffer": self.buffer, "memory": self.external}.get(offer.kind, self.range)
         return get(name, dtype, shape, offset, size, device)
 
     def notice(self, timeout: float = 0.0) -> Notice | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import ExitStack
 from types import TracebackType
 from typing import Generic, TypeVar
 
@@ -18,12 +19,17 @@ class Standing(Generic[L]):
     def __init__(self) -> None:
         self._live: L | None = None
         self._entered = False
+        self._around = ExitStack()
+        """What has to be there for as long as the layout is."""
 
     def __enter__(self) -> L:
         if self._entered:
             raise Unsuitable("a layout is entered once; call again for another one")
         self._entered = True
-        self._live = self._build()
+        with ExitStack() as stack:
+            stack.push(self._around)
+            self._live = self._build()
+            stack.pop_all()
         return self._live
 
     def __exit__(
@@ -32,7 +38,8 @@ class Standing(Generic[L]):
         live, self._live = self._live, None
         if live is None:
             return
-        report, outlived = live.end()
+        with self._around:
+            report, outlived = live.end()
         if outlived:
             told = f"layout {live.name!r} was taken down under views that are still in use: {', '.join(outlived)}"
             warnings.warn(f"{told}; delete them within the 'with'", ViewOutlived, stacklevel=2)

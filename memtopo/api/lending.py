@@ -71,14 +71,13 @@ class Lending:
         self._windows.clear()
 
     def _start(self, found: Found) -> int:
-        """Where the range or buffer begins, for whoever views it."""
-        address = self._session.layout.address(found.label)
+        """Where the range, or whatever it is, begins for whoever views it."""
         simulator = self._session.simulator
         if simulator is None:
-            return address
-        key = found.label, found.place
+            return self._session.layout.address(found.label)
+        label, shift = self._memory.behind(found.label)
+        key = label, found.place
         if key not in self._windows:
-            mappings = self._memory.mappings(found.label, found.place)
-            size = self._session.size(found.label)
-            self._windows[key] = Window(size, pieces(simulator, address, mappings))
-        return self._windows[key].address
+            address, size = self._session.layout.place(label)
+            self._windows[key] = Window(size, pieces(simulator, address, self._memory.mappings(label, found.place)))
+        return self._windows[key].address + shift

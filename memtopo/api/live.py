@@ -10,6 +10,7 @@ from memtopo.api.errors import Unsuitable
 from memtopo.api.events import Event
 from memtopo.api.lending import Lending
 from memtopo.api.memory import Found, Memory, unknown
+from memtopo.api.semaphores import ExternalSemaphore
 from memtopo.api.session import Session
 from memtopo.api.views import View
 from memtopo.api.wishes import Shape, Wish, extents
@@ -55,15 +56,16 @@ class Live:
 
     @property
     def buffers(self) -> Mapping[str, Reservation]:
-        """Address and size of each buffer."""
+        """Address and size of each buffer, and of all that is mapped of external memory."""
         return MappingProxyType(self._session.layout.buffers)
 
     def address(self, name: str) -> int:
-        """Where a range or a buffer begins, for the GPU; on a simulator, no address of this process."""
+        """Where a range, a buffer or managed memory begins, for the GPU; on a simulator, no address of this process."""
         self._stands()
-        found = self.ranges.get(name) or self.buffers.get(name)
+        managed = self._session.layout.managed
+        found = self.ranges.get(name) or self.buffers.get(name) or managed.get(name)
         if found is None:
-            raise unknown("range or buffer", name, [*self.ranges, *self.buffers])
+            raise unknown("range, buffer or managed memory", name, [*self.ranges, *self.buffers, *managed])
         return found.address
 
     def range(
@@ -105,6 +107,32 @@ class Live:
         wish = self._wish(dtype, shape, offset, size, device)
         return self._view(f"buffer {name!r}", self._memory.buffer(name, wish), wish)
 
+    def managed(
+        self,
+        name: str,
+        dtype: object = "uint8",
+        shape: Shape = None,
+        offset: int = 0,
+        size: int | None = None,
+        device: str | int | None = None,
+    ) -> View:
+        """Managed memory, or a part of it, for the host or for one of its GPUs; without a `device`, for the first."""
+        wish = self._wish(dtype, shape, offset, size, device)
+        return self._view(f"managed memory {name!r}", self._memory.managed(name, wish), wish)
+
+    def external(
+        self,
+        name: str,
+        dtype: object = "uint8",
+        shape: Shape = None,
+        offset: int = 0,
+        size: int | None = None,
+        device: str | int | None = None,
+    ) -> View:
+        """What another API made, as a whole (`frame`) or one of its buffers (`frame.y`), for its own GPU."""
+        wish = self._wish(dtype, shape, offset, size, device)
+        return self._view(f"external memory {name!r}", self._memory.external(name, wish), wish)
+
     def event(self, name: str) -> Event:
         """An event, to be recorded, waited for and asked."""
         self._stands()
@@ -112,6 +140,14 @@ class Live:
         if name not in devices:
             raise unknown("event", name, devices)
         return Event(name, devices[name], self._session.driver, self._session.layout)
+
+    def semaphore(self, name: str) -> ExternalSemaphore:
+        """A semaphore of another API, to be waited for and signalled once more: the check did what the spec says."""
+        self._stands()
+        found = self._session.geometry.semaphores.get(name)
+        if found is None:
+            raise unknown("semaphore", name, self._session.geometry.semaphores)
+        return ExternalSemaphore(name, found.place.id, self._session.driver, self._session.layout)
 
     def check(self) -> Checks:
         """Ask the driver about everything once more; queries only. Raises `StepFailed`."""

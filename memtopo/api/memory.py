@@ -11,7 +11,7 @@ from memtopo.api.regions import Region, Regions, access_of
 from memtopo.api.wishes import Wish
 from memtopo.complaints import COMPARED, LISTED
 from memtopo.driver.types import Access, Location, LocationKind, gpu
-from memtopo.geometry import Geometry
+from memtopo.geometry import Geometry, ManagedRun
 from memtopo.text import nearest
 from memtopo.units import exact, shorten
 
@@ -21,7 +21,7 @@ _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """`size` bytes from an `offset` on in a range or buffer of this `label`, which a place may use."""
+    """`size` bytes from an `offset` on in whatever has this `label`, which a place may use."""
 
     label: str
     offset: int
@@ -37,6 +37,12 @@ class Memory:
         self._devices, self._regions = geometry.devices, Regions(geometry)
         every = [(run, index) for run in geometry.buffers.values() for index in range(run.count)]
         self._buffers = {run.label(index): (run.declared, run.place_of(index)) for run, index in every}
+        self._managed = geometry.managed
+        self._external = {
+            label: (*part, run.place, run.name)
+            for run in geometry.external.values()
+            for label, part in run.parts.items()
+        }
 
     def range(self, label: str, wish: Wish) -> Found:
         """A range's bytes, which must be mapped throughout."""
@@ -65,16 +71,36 @@ class Memory:
         if label not in self._buffers:
             raise unknown("buffer", label, self._buffers)
         size, own = self._buffers[label]
-        start, end = wish.span(f"buffer {label!r}", size)
-        if wish.device is not None and self.place(wish.device) != own:
-            raise Unsuitable(f"buffer {label!r} is on {own}, and {self.place(wish.device)} has no access to it")
-        return Found(label, start, end - start, own, Access.RW)
+        return self._own(f"buffer {label!r}", label, size, own, wish)
+
+    def managed(self, label: str, wish: Wish) -> Found:
+        """Managed memory's bytes, for the host or for a GPU that it is declared to be used by."""
+        if label not in self._managed:
+            raise unknown("managed memory", label, self._managed)
+        run = self._managed[label]
+        start, end = wish.span(f"managed memory {label!r}", run.size)
+        place = gpu(run.home) if wish.device is None else self.place(wish.device)
+        if place.kind is LocationKind.GPU and place.id not in run.gpus:
+            raise _not_for(run, place)
+        return Found(label, start, end - start, place, Access.RW)
+
+    def external(self, label: str, wish: Wish) -> Found:
+        """The bytes of what another API made, or of one of its buffers, which its own GPU may read and write."""
+        if label not in self._external:
+            raise unknown("external memory", label, self._external)
+        _, size, own, _ = self._external[label]
+        return self._own(f"external memory {label!r}", label, size, own, wish)
 
     def mappings(self, label: str, place: Location) -> Iterator[tuple[int, int, Access]]:
-        """Offset, size and access of everything in a range or a buffer, as a place sees it."""
-        if label in self._buffers:
-            return iter([(0, self._buffers[label][0], Access.RW)])
+        """Offset, size and access of everything in a range, or of something else as a whole, as a place sees it."""
+        if (size := self._size(label)) is not None:
+            return iter([(0, size, Access.RW)])
         return ((at, size, access_of(grants, place)) for at, size, grants in self._regions.mapped(label))
+
+    def behind(self, label: str) -> tuple[str, int]:
+        """Of a buffer of external memory the whole object, and where it begins in that; anything else is itself."""
+        offset, _, _, whole = self._external.get(label, (0, 0, None, label))
+        return whole, offset
 
     def place(self, device: str | int) -> Location:
         """What a device's name or ordinal means."""
@@ -89,6 +115,20 @@ class Memory:
         if device == "host":
             return Location(LocationKind.HOST)
         raise unknown("device", device, dict.fromkeys([*self._devices, "gpu0", "host"]))
+
+    def _own(self, what: str, label: str, size: int, own: Location, wish: Wish) -> Found:
+        """Some bytes of what its own GPU alone may use."""
+        start, end = wish.span(what, size)
+        if wish.device is not None and self.place(wish.device) != own:
+            raise Unsuitable(f"{what} is on {own}, and {self.place(wish.device)} has no access to it")
+        return Found(label, start, end - start, own, Access.RW)
+
+    def _size(self, label: str) -> int | None:
+        if label in self._buffers:
+            return self._buffers[label][0]
+        if label in self._managed:
+            return self._managed[label].size
+        return self._external[label][1] if label in self._external else None
 
     def _mapped(self, label: str, offset: int, size: int, wish: Wish) -> Found:
         region = self._regions.of(label)
@@ -114,6 +154,12 @@ def unknown(what: str, name: str, known: Iterable[str]) -> Unsuitable:
     meant = nearest(name, some)
     there = f"there are {', '.join(some[:LISTED])}{' …' * (len(some) > LISTED)}" if some else "there are none"
     return Unsuitable(f"there is no {what} {shorten(name)!r}", hint=f"did you mean {meant!r}?" if meant else there)
+
+
+def _not_for(run: ManagedRun, place: Location) -> Unsuitable:
+    able = ", ".join(f"gpu{device}" for device in sorted(run.gpus))
+    told = f"managed memory {run.name!r} is declared for the host and {able}, and not for {place}"
+    return Unsuitable(told, hint=f"write 'accessed_by: [{place}]'")
 
 
 def _likeliest(region: Region, start: int, end: int, places: Sequence[Location]) -> Location | None:

@@ -19,13 +19,16 @@ def spec_of(
     """A spec with an import for each offer, and for each offer of chunks a range in which they are mapped in order.
 
     `gpus` are the UUIDs of this process's GPUs, as hex text by ordinal. Raises `Unsuitable` where an offer is of none
-    of them.
+    of them, or a semaphore.
     """
     found: dict[str, Any] = {
-        "memtopo": 1, "name": name, "ranges": {}, "map": {}, "access": {}, "imports": {},
+        "memtopo": 1, "name": name, "ranges": {}, "map": {}, "access": {}, "imports": {}, "external": {},
     }  # fmt: skip
     for offer in offers:
         places = _places(offer, gpus)
+        if offer.kind == "memory":
+            found["external"][offer.name] = _external(offer, places[0])
+            continue
         found["imports"][offer.name] = _import(offer, places)
         if offer.kind == "chunk":
             found["ranges"][offer.name] = {"size": exact(offer.size * offer.count)}
@@ -33,6 +36,11 @@ def spec_of(
             users = _users(places) if device is None else [_device(device, gpus)]
             found["access"][offer.name] = dict.fromkeys(users, access)
     return found
+
+
+def _external(offer: Offer, place: str) -> dict[str, Any]:
+    source = {"from": f"{HOLDER}/{offer.name}", "via": offer.via, "device": place, "size": exact(offer.size)}
+    return {**source, "dedicated": "dedicated" in offer.properties}
 
 
 def _import(offer: Offer, places: Sequence[str]) -> dict[str, Any]:
@@ -45,6 +53,9 @@ def _import(offer: Offer, places: Sequence[str]) -> dict[str, Any]:
 
 def _places(offer: Offer, gpus: Sequence[str]) -> list[str]:
     """Where the things of an offer are, in this process's words, in the order of dealing."""
+    if offer.kind == "semaphore":
+        told = f"export {offer.name!r} is a semaphore, which only a spec waits for and signals"
+        raise Unsuitable(told, hint="name the exports that are to be attached to")
     if offer.gpu is None:
         return offer.location.split(", ")
     return [_ordinal(offer, uuid, gpus) for uuid in offer.gpu.split(",")]

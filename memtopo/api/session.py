@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -22,11 +23,17 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A run that is held open for the program around it."""
+    """A run that is held open for the program around it; `noted` puts more notes into its report."""
 
-    def __init__(self, judged: Judged, driver: KernelDriver, deliveries: Deliveries | None = None) -> None:
+    def __init__(
+        self,
+        judged: Judged,
+        driver: KernelDriver,
+        deliveries: Deliveries | None = None,
+        noted: Callable[[Report], Report] = lambda report: report,
+    ) -> None:
         self.geometry, self.machine = judged.geometry, judged.target.line
-        self._judged, self._opened = judged, driver
+        self._judged, self._opened, self._noted = judged, driver, noted
         document = judged.document
         job = Job(
             plan=judged.plan,
@@ -36,6 +43,7 @@ class Session:
             place=document.place,
             warnings=judged.warnings,
             alone=False,
+            facts=judged.target.machine,
         )
         self.run = Run(job, Ledger(driver), deliveries=deliveries)
         self.layout = self.run.execution.layout
@@ -54,10 +62,6 @@ class Session:
     def simulator(self) -> SimDriver | None:
         """The simulator, where the machine is a simulated one."""
         return self._opened if self.machine.simulated else None  # type: ignore[return-value]
-
-    def size(self, label: str) -> int:
-        """Bytes of a range or a buffer."""
-        return (self.layout.ranges.get(label) or self.layout.buffers[label]).size
 
     def begin(self, *, prove: bool) -> None:
         """Build it, ask the driver about it and, where it is to be proven, touch the memory.
@@ -84,7 +88,7 @@ class Session:
             self.run.keep(lambda _: Kept(descriptors=len(_descriptors() - self._descriptors)))
         try:
             self.run.take_down()
-            return self.run.report()
+            return self._noted(self.run.report())
         finally:
             if simulator := self.simulator:
                 simulator.close()

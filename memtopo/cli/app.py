@@ -23,7 +23,7 @@ _WrongUsage: Any = typer.BadParameter.__mro__[2]
 _UNWRITTEN = 4
 
 COMMANDS = (
-    "validate", "plan", "apply", "ls", "show", "check", "release", "probe", "machines", "explain", "schema",
+    "validate", "plan", "draw", "apply", "ls", "show", "check", "release", "probe", "machines", "explain", "schema",
 )  # fmt: skip
 
 

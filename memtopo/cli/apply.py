@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Annotated
 
@@ -11,6 +11,7 @@ import typer
 
 from memtopo import applying, planner, processes, saved
 from memtopo.attaching import Holders
+from memtopo.cli.drawable import drawable
 from memtopo.cli.keeping import Keeper, Terms, terms
 from memtopo.cli.loading import Loaded, load
 from memtopo.cli.options import (
@@ -25,18 +26,23 @@ from memtopo.cli.options import (
     Thoroughly,
     seconds,
 )
+from memtopo.cli.outside import Outside, named
 from memtopo.cli.signals import Stopper
 from memtopo.driver.ledger import Ledger
-from memtopo.errors import UsageError
+from memtopo.hold import About
 from memtopo.picturing import picture
 from memtopo.render import json, plain
 from memtopo.render.progress import progress
-from memtopo.report import Report
+from memtopo.report import Check, Report
 
 Bound = Annotated[
     list[str] | None,
     typer.Option(
-        "--with", envvar="MEMTOPO_WITH", metavar="NAME=PATH", help="The socket of a holder that the spec names."
+        "--with",
+        envvar="MEMTOPO_WITH",
+        metavar="NAME=SOCKET|COMMAND",
+        help="Who a holder is that the spec names: a socket, or a program to start, which finds its socket's path in "
+        "MEMTOPO_SOCKET.",
     ),
 ]
 Timeout = Annotated[
@@ -65,16 +71,26 @@ def command(
     """
     lasts = None if lasting is None else seconds(lasting)
     keeping = terms(hold=hold, socket=socket, lasting=lasts, grace=seconds(grace), allow_uids=allow_uid or [])
-    sockets, silence = _sockets(bound or []), seconds(timeout)
+    outside = Outside(named(bound or []), tuple(allow_uid or ()), seconds(timeout))
     loaded = load(spec, machine)
-    geometry, facts = loaded.validated.geometry, loaded.target.machine
-    if geometry is None:
+    if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
+    job = _job(loaded, spec, check, outside.silence)
+    loaded.show_faults(sys.stderr)
+    with Stopper(ending=True) as stopper:  # around the report too, which somebody who is impatient should get as well
+        report = _run(job, loaded, stopper.signal, keeping, outside)
+        _show(report, as_json=as_json)
+    return report.exit_code
+
+
+def _job(loaded: Loaded, spec: str, check: Check, timeout: float) -> applying.Job:
+    """What is to be done. Raises `Stale` where a saved plan is not it."""
+    geometry, facts = loaded.validated.geometry, loaded.target.machine
+    assert geometry
     plan = planner.plan(geometry, facts)
     if loaded.saved:
         saved.compare(loaded.saved, spec, geometry, plan)
-    loaded.show_faults(sys.stderr)
-    job = applying.Job(
+    return applying.Job(
         plan=plan,
         geometry=geometry,
         machine=loaded.target.line,
@@ -84,53 +100,56 @@ def command(
         warnings=loaded.warnings,
         facts=facts,
         check=check,
+        timeout=timeout,
     )
-    with Stopper(ending=True) as stopper:  # around the report too, which somebody who is impatient should get as well
-        with _keeper(keeping, job, stopper.signal) as keeper:
-            work = _together if geometry.processes else _alone
-            report = work(job, loaded, stopper.signal, keeper, _Outside(sockets, tuple(allow_uid or ()), silence))
-        _show(report, as_json=as_json)
-    return report.exit_code
 
 
-class _Outside:
-    """What the flags say of other processes: sockets by name, users that are trusted, how long they may be silent."""
+def _run(job: applying.Job, loaded: Loaded, stop: Callable[[], int], keeping: Terms | None, outside: Outside) -> Report:
+    """Take the name, have everybody there that the spec takes something from, and apply."""
+    work = _together if job.geometry.processes else _alone
+    with (
+        _keeper(keeping, job, loaded, stop) as keeper,
+        outside.producers(job.geometry, loaded.target, stop) as producers,
+    ):
+        return producers.noted(work(job, loaded, stop, keeper, outside, producers.sockets))
 
-    def __init__(self, sockets: dict[str, str], allow_uids: tuple[int, ...], silence: float) -> None:
-        self.sockets, self.allow_uids, self.silence = sockets, allow_uids, silence
 
-
-def _keeper(keeping: Terms | None, job: applying.Job, stop: Callable[[], int]) -> AbstractContextManager[Keeper | None]:
-    return keeping.keeper(job.plan.name, job.spec, job.machine, stop) if keeping else nullcontext()
+def _keeper(
+    keeping: Terms | None, job: applying.Job, loaded: Loaded, stop: Callable[[], int]
+) -> AbstractContextManager[Keeper | None]:
+    if keeping is None:
+        return nullcontext()
+    source = drawable(loaded.document, loaded.target.machine)
+    return keeping.keeper(About(job.plan.name, job.spec, job.machine, source), stop)
 
 
 def _alone(
-    job: applying.Job, loaded: Loaded, stop: Callable[[], int], keeper: Keeper | None, outside: _Outside
+    job: applying.Job,
+    loaded: Loaded,
+    stop: Callable[[], int],
+    keeper: Keeper | None,
+    outside: Outside,
+    sockets: Mapping[str, str],
 ) -> Report:
     driver = Ledger(loaded.target.open())
     gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
-    deliveries = Holders(job.geometry, gpus, outside.sockets, outside.allow_uids)
+    deliveries = Holders(job.geometry, gpus, sockets, outside.allow_uids)
     held = keeper.keep if keeper else None
     return applying.apply(job, driver, progress=progress(), stop=stop, deliveries=deliveries, held=held)
 
 
 def _together(
-    job: applying.Job, loaded: Loaded, stop: Callable[[], int], keeper: Keeper | None, outside: _Outside
+    job: applying.Job,
+    loaded: Loaded,
+    stop: Callable[[], int],
+    keeper: Keeper | None,
+    outside: Outside,
+    sockets: Mapping[str, str],
 ) -> Report:
     ensemble = processes.Ensemble(
-        job, loaded.document.text, loaded.target.machine, outside.silence, outside.sockets, outside.allow_uids
+        job, loaded.document.text, loaded.target.machine, outside.silence, sockets, outside.allow_uids
     )
     return processes.apply(ensemble, progress=progress(), stop=stop, held=keeper.keep_all if keeper else None)
-
-
-def _sockets(bound: list[str]) -> dict[str, str]:
-    found = {}
-    for each in bound:
-        name, equals, path = each.partition("=")
-        if not (name and equals and path):
-            raise UsageError(f"--with {each!r} names no socket", hint="write --with NAME=/path/to/socket")
-        found[name] = path
-    return found
 
 
 def _show(report: Report, *, as_json: bool) -> None:

@@ -13,7 +13,6 @@ from memtopo.exchange import Claim, Importer, Shelf, claim, place
 from memtopo.hold import About, Held, hold
 from memtopo.processes import Coordinator, ProcessShelf
 from memtopo.render import plain
-from memtopo.report import MachineLine
 from memtopo.shelf import LiveShelf
 
 
@@ -27,10 +26,10 @@ class Terms:
     allow_uids: tuple[int, ...]
 
     @contextmanager
-    def keeper(self, name: str, spec: str | None, machine: MachineLine, stop: Callable[[], int]) -> Iterator[Keeper]:
+    def keeper(self, about: About, stop: Callable[[], int]) -> Iterator[Keeper]:
         """Take the layout's name before anything is built. Raises `ExchangeError` where another one has it."""
-        with claim(place(socket=self.socket) if self.socket else place(name)) as claimed:
-            yield Keeper(self, claimed, About(name, spec, machine), stop)
+        with claim(place(socket=self.socket) if self.socket else place(about.name)) as claimed:
+            yield Keeper(self, claimed, about, stop)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from memtopo.cli.drawable import drawn
 from memtopo.cli.holders import reached
 from memtopo.cli.options import AllowUid, AsJson, LayoutName, Socket
 from memtopo.render import json, plain
 
 
 def command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
-    """Show a held layout: its exports, and who uses them."""
+    """Show a held layout, its exports, and who uses them."""
     with reached(name, socket, allow_uid or ()) as client:
-        status = client.status()
+        status = replace(client.status(), picture=drawn(client))
     if as_json:
         plain.print_lines(json.dumps(json.marked("layout", status)).splitlines())
     else:

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.types import EventFlags, HandleType, Properties
+from memtopo.driver.types import (
+    EventFlags,
+    HandleType,
+    MemAttach,
+    MemoryHandleType,
+    Properties,
+    SemaphoreHandleType,
+)
 
 
 class Ledger:
     """A driver that hands every call to another one and notes what each successful call opened or closed.
 
-    `reservations`, `mappings` and `allocations` are sizes by address, `handles` references by handle, `contexts`
-    retains by device, `opened` openings by address, `events` those created or opened, `modules` kernels that are
-    loaded. A file descriptor of an exported chunk is the caller's and no driver's, so it is not counted here.
+    `reservations`, `mappings` and `allocations` (managed ones, and buffers of external memory, among them) are sizes by
+    address, `handles` references by handle, `contexts` retains by device, `opened` openings by address, `events` those
+    created or opened, `modules` kernels that are loaded, `external` objects and `semaphores` of another API, `streams`.
+    A file descriptor of an exported chunk is the caller's and no driver's, so it is not counted here.
     """
 
     def __init__(self, driver: KernelDriver) -> None:
@@ -23,17 +31,22 @@ class Ledger:
         self.opened: dict[int, int] = {}
         self.events: set[int] = set()
         self.modules: set[int] = set()
+        self.external: set[int] = set()
+        self.semaphores: set[int] = set()
+        self.streams: set[int] = set()
         self._occurred: set[str] = set()
         self._bind_accounted(driver)
         self._bind_shared(driver)
         self._bind_queries(driver)
         self._bind_rest(driver)
         self._bind_kernels(driver)
+        self._bind_managed(driver)
+        self._bind_external(driver)
 
     def counts(self) -> dict[str, int]:
         """How much of each kind is open: references to handles, retains of contexts, openings of memory.
 
-        Allocations, opened memory, events and modules are told of from the first of them on.
+        What stands behind contexts is told of from the first of its kind on.
         """
         common = {
             "reservations": len(self.reservations),
@@ -46,14 +59,16 @@ class Ledger:
             "opened": sum(self.opened.values()),
             "events": len(self.events),
             "modules": len(self.modules),
+            "external": len(self.external),
+            "semaphores": len(self.semaphores),
+            "streams": len(self.streams),
         }
         return common | {kind: count for kind, count in rare.items() if kind in self._occurred}
 
     @property
     def empty(self) -> bool:
         """Whether nothing is open."""
-        vmm = self.reservations or self.handles or self.mappings
-        return not (vmm or self.contexts or self.allocations or self.opened or self.events or self.modules)
+        return not any(self.counts().values())
 
     def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
         reserved = self._reserve(size, alignment, address, flags)
@@ -98,10 +113,13 @@ class Ledger:
         _give_back(self.contexts, device)
 
     def mem_alloc(self, size: int) -> int:
-        address = self._alloc(size)
-        self.allocations[address] = size
-        self._occurred.add("allocations")
-        return address
+        return self._allocated(self._alloc(size), size)
+
+    def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
+        return self._allocated(self._alloc_managed(size, flags), size)
+
+    def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
+        return self._allocated(self._map_buffer(memory, offset, size), size)
 
     def mem_free(self, address: int) -> None:
         self._mem_free(address)
@@ -117,29 +135,52 @@ class Ledger:
         _give_back(self.opened, address)
 
     def event_create(self, flags: EventFlags) -> int:
-        return self._event(self._create_event(flags))
+        return self._opening(self.events, "events", self._create_event(flags))
 
     def ipc_open_event_handle(self, handle: bytes) -> int:
-        return self._event(self._open_event(handle))
+        return self._opening(self.events, "events", self._open_event(handle))
 
     def event_destroy(self, event: int) -> None:
         self._destroy_event(event)
         self.events.discard(event)
 
     def module_load_data(self) -> int:
-        module = self._load_module()
-        self.modules.add(module)
-        self._occurred.add("modules")
-        return module
+        return self._opening(self.modules, "modules", self._load_module())
 
     def module_unload(self, module: int) -> None:
         self._unload_module(module)
         self.modules.discard(module)
 
-    def _event(self, event: int) -> int:
-        self.events.add(event)
-        self._occurred.add("events")
-        return event
+    def import_external_memory(self, fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool = False) -> int:
+        return self._opening(self.external, "external", self._import_memory(fd, kind, size, dedicated=dedicated))
+
+    def destroy_external_memory(self, memory: int) -> None:
+        self._destroy_memory(memory)
+        self.external.discard(memory)
+
+    def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
+        return self._opening(self.semaphores, "semaphores", self._import_semaphore(fd, kind))
+
+    def destroy_external_semaphore(self, semaphore: int) -> None:
+        self._destroy_semaphore(semaphore)
+        self.semaphores.discard(semaphore)
+
+    def stream_create(self, flags: int = 1) -> int:
+        return self._opening(self.streams, "streams", self._create_stream(flags))
+
+    def stream_destroy(self, stream: int) -> None:
+        self._destroy_stream(stream)
+        self.streams.discard(stream)
+
+    def _allocated(self, address: int, size: int) -> int:
+        self.allocations[address] = size
+        self._occurred.add("allocations")
+        return address
+
+    def _opening(self, account: set[int], kind: str, opened: int) -> int:
+        account.add(opened)
+        self._occurred.add(kind)
+        return opened
 
     def _forget(self, address: int, end: int) -> None:
         """Strike out all mappings from `address` to `end`: those that follow on one another, then any behind a hole."""
@@ -211,6 +252,28 @@ class Ledger:
         self.verify = driver.verify
         self.store = driver.store
         self.load = driver.load
+
+    def _bind_managed(self, driver: KernelDriver) -> None:
+        self._alloc_managed = driver.mem_alloc_managed
+        self.mem_advise = driver.mem_advise
+        self.mem_prefetch_async = driver.mem_prefetch_async
+        self.mem_range_get_attribute = driver.mem_range_get_attribute
+        self.stream_attach_mem_async = driver.stream_attach_mem_async
+        self.pointer_is_managed = driver.pointer_is_managed
+        self.host_write = driver.host_write
+        self.host_read = driver.host_read
+
+    def _bind_external(self, driver: KernelDriver) -> None:
+        self._create_stream = driver.stream_create
+        self._destroy_stream = driver.stream_destroy
+        self._import_memory = driver.import_external_memory
+        self._map_buffer = driver.external_memory_get_mapped_buffer
+        self._destroy_memory = driver.destroy_external_memory
+        self._import_semaphore = driver.import_external_semaphore
+        self._destroy_semaphore = driver.destroy_external_semaphore
+        self.stream_query = driver.stream_query
+        self.signal_external_semaphore = driver.signal_external_semaphore
+        self.wait_external_semaphore = driver.wait_external_semaphore
 
 
 def _taken(account: dict[int, int], key: int) -> int:

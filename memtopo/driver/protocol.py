@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from memtopo.driver.external import ExternalResources
+from memtopo.driver.managed import ManagedMemory
 from memtopo.driver.types import Attribute, EventFlags, Grant, HandleType, Location, PeerAttribute, Properties
 
 
-class Driver(Protocol):
-    """The CUDA driver API, as far as memtopo uses it."""
+class Driver(ManagedMemory, ExternalResources, Protocol):
+    """The CUDA driver API, as far as memtopo uses it; two kinds of calls stand in modules of their own."""
 
     def init(self) -> None:
         """`cuInit(0)`."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
+    HOST,
+    Advice,
     Attribute,
     DriverError,
     Grant,
@@ -14,6 +16,7 @@ from memtopo.driver.types import (
     LocationKind,
     PeerAttribute,
     Properties,
+    RangeAttribute,
     gpu,
 )
 
@@ -84,6 +87,18 @@ class Renumbered(Anything):  # type: ignore[misc]
         if found.location.kind != LocationKind.GPU:
             return found
         return found._replace(location=gpu(self._theirs.get(found.location.id, found.location.id)))
+
+    def mem_advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
+        self._driver.mem_advise(address, size, advice, self._location(location))
+
+    def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int = 0) -> None:
+        self._driver.mem_prefetch_async(address, size, self._location(location), stream)
+
+    def mem_range_get_attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
+        found = self._driver.mem_range_get_attribute(address, size, attribute)
+        if attribute == RangeAttribute.READ_MOSTLY:
+            return found
+        return tuple(each if each == HOST else self._theirs.get(each, each) for each in found)
 
     def _device(self, ordinal: int) -> int:
         if ordinal not in self._own:

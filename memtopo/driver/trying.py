@@ -1,11 +1,11 @@
-"""What only trials ask of a driver: stores by a kernel, the CPU's own reads and writes, managed memory, and pools.
+"""What only trials ask of a driver: stores by a kernel, also while the CPU writes the same memory, and pools.
 
 Apart from the driver proper, since no layout is built with it. The same rules hold: ints, bytes, `DriverError`.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, Self
 
 from memtopo.driver.types import HandleType, Location
 
@@ -14,7 +14,7 @@ WORD = 8
 
 
 class Extras(Protocol):
-    """Calls for trials, beside a `Driver` of the same process; a context must be current but for those of the CPU."""
+    """Calls for trials, beside a `Driver` of the same process; a context must be current."""
 
     def store(self, address: int, value: int) -> None:
         """Have a kernel store a word of 8 bytes, and wait for it.
@@ -29,15 +29,6 @@ class Extras(Protocol):
         memory while a kernel runs, the process dies of SIGSEGV.
         """
 
-    def cpu_write(self, address: int, data: bytes) -> None:
-        """The CPU's own store; it dies of SIGSEGV where the CPU may not write."""
-
-    def cpu_read(self, address: int, count: int) -> bytes:
-        """The CPU's own load; it dies of SIGSEGV where the CPU may not read."""
-
-    def mem_alloc_managed(self, size: int) -> int:
-        """Allocate managed memory that every GPU may use (fact 39); `mem_free` gives it back."""
-
     def mem_pool_create(self, location: Location, handles: HandleType) -> int:
         """Create a pool whose memory can be shared so."""
 
@@ -49,3 +40,60 @@ class Extras(Protocol):
 
     def mem_pool_destroy(self, pool: int) -> None:
         """Give up a pool, created or imported here."""
+
+
+class ForeignMemory(Protocol):
+    """Memory that another API allocated on its GPU; `whole` bytes as an object."""
+
+    whole: int
+
+    def fd(self) -> int:
+        """A new descriptor of it, which is the caller's."""
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Its bytes, as the other API reads them."""
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Put bytes, and wait for that."""
+
+    def free(self) -> None:
+        """Give it up there, once or more often; what was handed on of it stays."""
+
+
+class ForeignSemaphore(Protocol):
+    """A semaphore that another API made: a timeline, whose value is its `counter`, or a binary one."""
+
+    @property
+    def counter(self) -> int: ...
+
+    def fd(self) -> int:
+        """A new descriptor of it, which is the caller's."""
+
+    def signal(self, value: int = 1) -> None:
+        """Signal it from there."""
+
+    def wait(self, value: int, seconds: float) -> bool:
+        """Wait for it there; false where a timeline took too long."""
+
+    def free(self) -> None:
+        """Give it up there, once or more often."""
+
+
+class Foreign(Protocol):
+    """Another API on one GPU, for as long as a `with` lasts; then all that it made there is given up."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def allocate(self, size: int, *, dedicated: bool = False) -> ForeignMemory:
+        """Memory that can be exported."""
+
+    def adopt(self, fd: int, size: int) -> ForeignMemory:
+        """Memory that a driver exported, by a descriptor, which is the other API's then (fact 59)."""
+
+    def timeline(self, value: int = 0) -> ForeignSemaphore:
+        """A timeline semaphore that can be exported."""
+
+    def binary(self) -> ForeignSemaphore:
+        """A binary semaphore that can be exported."""

@@ -90,6 +90,64 @@ class AllocationType(IntEnum):
     MANAGED = 2
 
 
+class MemAttach(IntEnum):
+    """Who uses managed memory (`CUmemAttach_flags`)."""
+
+    GLOBAL = 1
+    HOST = 2
+    SINGLE = 4
+
+
+class Advice(IntEnum):
+    """How managed memory is going to be used (`CUmem_advise`)."""
+
+    SET_READ_MOSTLY = 1
+    SET_PREFERRED_LOCATION = 3
+    SET_ACCESSED_BY = 5
+
+
+class RangeAttribute(IntEnum):
+    """What a range of managed memory was advised (`CUmem_range_attribute`)."""
+
+    READ_MOSTLY = 1
+    PREFERRED_LOCATION = 2
+    ACCESSED_BY = 3
+    LAST_PREFETCH_LOCATION = 4
+
+
+HOST = -1
+"""The host among the ordinals that a range attribute answers (`CU_DEVICE_CPU`)."""
+
+
+class MemoryHandleType(IntEnum):
+    """Kinds of external memory (`CUexternalMemoryHandleType`)."""
+
+    OPAQUE_FD = 1
+    OPAQUE_WIN32 = 2
+    OPAQUE_WIN32_KMT = 3
+    D3D12_HEAP = 4
+    D3D12_RESOURCE = 5
+    D3D11_RESOURCE = 6
+    D3D11_RESOURCE_KMT = 7
+    NVSCIBUF = 8
+    DMABUF_FD = 9
+
+
+class SemaphoreHandleType(IntEnum):
+    """Kinds of external semaphores (`CUexternalSemaphoreHandleType`); an opaque fd is a binary semaphore."""
+
+    OPAQUE_FD = 1
+    OPAQUE_WIN32 = 2
+    OPAQUE_WIN32_KMT = 3
+    D3D12_FENCE = 4
+    D3D11_FENCE = 5
+    NVSCISYNC = 6
+    D3D11_KEYED_MUTEX = 7
+    D3D11_KEYED_MUTEX_KMT = 8
+    TIMELINE_FD = 9
+    TIMELINE_WIN32 = 10
+
+
 class Properties(NamedTuple):
     """What a chunk is created with (`CUmemAllocationProp`)."""
 

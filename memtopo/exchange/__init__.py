@@ -6,12 +6,14 @@
 from memtopo.exchange.claiming import Claim, claim
 from memtopo.exchange.client import Client, connect
 from memtopo.exchange.faults import ExchangeError, NoLayout
+from memtopo.exchange.listing import LONGEST_SOURCE
 from memtopo.exchange.offers import Handle, Kind, Offer, Secret, Shelf, Via
 from memtopo.exchange.places import Place, place
 from memtopo.exchange.status import Importer, Looked, Notice, Released, Status, Taken
 from memtopo.exchange.surveying import Entry, Survey, survey
 
 __all__ = [
+    "LONGEST_SOURCE",
     "Claim",
     "Client",
     "Entry",

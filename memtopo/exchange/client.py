@@ -92,6 +92,11 @@ class Client:
         with _believed(self._talk):
             return messages.checks(fields)
 
+    def source(self) -> str:
+        """What the layout can be drawn from, as the holder was told; nothing where it was not."""
+        with _believed(self._talk):
+            return listing.source(self._talk)
+
     def release(self, *, force: bool = False, grace: float = 5.0, wait: float = 60.0) -> Released:
         """Ask the holder to let go, and wait up to `wait` seconds until all is taken down.
 
@@ -109,6 +114,10 @@ class Client:
         """What the holder said unasked, if it did; waits for up to `timeout` seconds."""
         return self._talk.notice(timeout)
 
+    def gone(self) -> bool:
+        """Whether the holder has ended the connection, by its death or otherwise; nothing is waited for."""
+        return self._talk.gone()
+
     def fileno(self) -> int:
         """The connection's descriptor: readable when a notice is there, or the holder is gone."""
         return self._talk.fileno()
@@ -120,7 +129,7 @@ class Client:
     def _handles(self, offer: Offer, first: int, stop: int, batch: int) -> Iterator[Handle]:
         while first < stop:
             count = min(batch, stop - first)
-            if offer.via == "fd":
+            if offer.descriptors:
                 room(count)
             with _believed(self._talk):
                 left = listing.batch(self._talk, offer, first, count)

@@ -16,6 +16,10 @@ MOST = 1_000_000
 """Entries that a list may have, so that a holder cannot go on for ever."""
 
 
+LONGEST_SOURCE = 32 << 20
+"""Characters of a source, likewise."""
+
+
 def fields(talk: Talk, request: str, *, timeout: float | None = None, **more: object) -> Fields:
     """An answer that carries no descriptors. Raises `ExchangeError`."""
     packet = talk.ask(request, timeout=timeout, **more)
@@ -52,6 +56,20 @@ def importers(talk: Talk) -> Iterator[Importer]:
             yield each
 
 
+def source(talk: Talk) -> str:
+    """What a layout can be drawn from. Raises `ExchangeError`."""
+    found: list[str] = []
+    length, total = 0, 1
+    while length < total:
+        answer = fields(talk, "source", first=length)
+        total = answer.number("total", 0, LONGEST_SOURCE + 1)
+        found.append(answer.text("text", messages.TEXT))
+        length += len(found[-1])
+        if length > total or (total and not found[-1]):
+            raise BadPacket(f"it says that its source has {total} characters, and gives others")
+    return "".join(found)
+
+
 def batch(talk: Talk, offer: Offer, first: int, count: int) -> deque[Handle]:
     """Handles from `first` on, at least one and at most `count`; they belong to the caller. Raises `ExchangeError`."""
     packet = talk.ask("handles", export=offer.name, first=first, count=count)
@@ -60,7 +78,7 @@ def batch(talk: Talk, offer: Offer, first: int, count: int) -> deque[Handle]:
         if messages.offer(answer.object("offer")) != offer or answer.number("first") != first:
             raise BadPacket(f"{offer.name!r} is not what its status said")
         told = list(answer.objects("handles", count))
-        if not told or len(packet.fds) != (len(told) if offer.via == "fd" else 0):
+        if not told or len(packet.fds) != (len(told) if offer.descriptors else 0):
             raise BadPacket(f"{len(told)} handles of {offer.name!r} came with {len(packet.fds)} descriptors")
         return deque(messages.handles(told, packet.fds, offer.via))
     except ExchangeError:

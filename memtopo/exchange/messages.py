@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any, get_args
 
 from memtopo.exchange.faults import BadPacket
-from memtopo.exchange.offers import LONGEST_NAME, SECRET_BYTES, Handle, Kind, Offer, Secret, Via
+from memtopo.exchange.offers import DESCRIPTORS, LONGEST_NAME, SECRET_BYTES, Handle, Kind, Offer, Secret, Via
 from memtopo.exchange.reading import Fields
 from memtopo.exchange.status import Importer, Taken
 from memtopo.report import Checks, Difference, MachineLine, Tally
@@ -18,6 +18,9 @@ from memtopo.units import shorten
 
 PAGE = 48 << 10
 """Bytes of a list that go into one packet; the rest is for what stands around it."""
+
+TEXT = 8 << 10
+"""Characters of a long text that go into one packet, in which one of them may take six bytes."""
 
 MOST = 4096
 """Entries of a list in one packet, of which there are always fewer."""
@@ -156,7 +159,7 @@ def handles(fields: Iterable[Fields], fds: Iterable[int], via: Via) -> Iterator[
     left = iter(fds)
     for each in fields:
         offset = each.number("offset")
-        if via == "fd":
+        if via in DESCRIPTORS:
             yield Handle(fd=next(left), offset=offset)
         else:
             yield Handle(secret=_secret(each.text("secret", _CODED)), offset=offset)

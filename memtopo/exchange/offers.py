@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn, Protocol
 
 from memtopo.report import Checks
 
-Kind = Literal["chunk", "buffer", "event"]
-Via = Literal["fd", "fabric", "ipc"]
+Kind = Literal["chunk", "buffer", "event", "memory", "semaphore"]
+"""What is offered; the last two are what another API made: external memory, and semaphores."""
+Via = Literal["fd", "fabric", "ipc", "opaque_fd", "timeline_fd"]
+DESCRIPTORS: Collection[Via] = ("fd", "opaque_fd", "timeline_fd")
+"""The ways that are file descriptors, which travel beside a packet; the others are bytes within it."""
 
 LONGEST_NAME = 262
 """Characters that an export's name may have: one of a process among several is `PROCESS.123.EXPORT`."""
@@ -21,10 +24,11 @@ SECRET_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One export: `count` like things of `size` bytes each (0 for events), on a `location` (`gpu0`, `host:0`).
+    """One export: `count` like things of `size` bytes each, on a `location` (`gpu0`, `host:0`).
 
+    The size of events and semaphores is 0.
     `gpu` is the UUID of the GPU, as hex text, since ordinals differ from process to process (fact 38). `properties` are
-    words: rdma, compressible.
+    words: rdma, compressible; of external memory, dedicated.
     """
 
     name: str
@@ -35,6 +39,11 @@ class Offer:
     location: str
     gpu: str | None = None
     properties: tuple[str, ...] = ()
+
+    @property
+    def descriptors(self) -> bool:
+        """Whether its handles are file descriptors."""
+        return self.via in DESCRIPTORS
 
 
 class Secret:

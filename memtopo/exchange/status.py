@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from memtopo.exchange.offers import Kind, Offer, Via
+from memtopo.picture import Picture
 from memtopo.report import Checks, MachineLine
 
 State = Literal["serving", "releasing"]
@@ -42,7 +43,10 @@ class Importer:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A held layout. Times are in seconds of the epoch; `deadline` is when it is let go by itself."""
+    """A held layout. Times are in seconds of the epoch; `deadline` is when it is let go by itself.
+
+    `picture` is the layout as it is drawn, where its holder has told what it was built from.
+    """
 
     name: str
     socket: str
@@ -55,6 +59,7 @@ class Status:
     machine: MachineLine
     offers: tuple[Offer, ...]
     importers: tuple[Importer, ...]
+    picture: Picture | None = None
 
 
 @dataclass(frozen=True, slots=True)

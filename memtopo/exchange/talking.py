@@ -78,6 +78,14 @@ class Talk:
             return error.code == "gone"
         return False
 
+    def gone(self) -> bool:
+        """Whether the other end has closed, without waiting; what it still said can be read nevertheless."""
+        if self._sock.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self._sock, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     def fileno(self) -> int:
         return self._sock.fileno()
 

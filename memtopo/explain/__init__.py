@@ -19,6 +19,7 @@ GROUPS = {
     "MT3": "Arithmetic of the layout",
     "MT4": "What the machine can do",
     "MT6": "What is shared between processes",
+    "MT7": "Memory of other kinds",
     "MT5": "Valid, and probably not meant",
 }
 """The codes by what they begin with."""

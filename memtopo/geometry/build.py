@@ -10,13 +10,16 @@ from typing import NamedTuple
 from memtopo import complaints
 from memtopo.diagnostics import Diagnostic, Label
 from memtopo.geometry.exporting import declare
+from memtopo.geometry.foreign import take
 from memtopo.geometry.granting import parts
 from memtopo.geometry.importing import Sibling, receive
+from memtopo.geometry.managing import manage
 from memtopo.geometry.model import Geometry, Instance, Part, Placement
 from memtopo.geometry.naming import Devices
 from memtopo.geometry.placing import Slice, place, slices
 from memtopo.geometry.runs import ChunkRun, Imported, RangeRun
 from memtopo.geometry.sizing import Units, address_granule, chunk_run, in_granules, plain_granule, range_run
+from memtopo.geometry.unmapped import Use, explained
 from memtopo.machine import Machine
 from memtopo.spec import LARGEST_COUNT, Spec, parse_reference
 
@@ -87,6 +90,8 @@ class _Builder:
 
     def build(self, siblings: Mapping[str, Sibling], unread: Collection[str] = ()) -> Verdict:
         receive(self.spec, self.shared, siblings, unread, self.devices, self.machine, self.faults)
+        manage(self.spec, self.shared, self.devices, self.machine, self.faults)
+        take(self.spec, self.shared, siblings, self.devices, self.faults)
         self.unsure |= self.shared.unsure
         chunks = self.shared.chunks
         named = slices(self.spec, chunks, self.shared.others, self.faults)
@@ -110,6 +115,9 @@ class _Builder:
             self.shared.exports,
             self.spec.path,
             self.devices.visible,
+            managed=self.shared.managed,
+            external=self.shared.external,
+            semaphores=self.shared.semaphores,
         )
         return Verdict(geometry, complaints.first(self.faults))
 
@@ -190,10 +198,10 @@ class _Builder:
             return {}
         return {name: tuple(asked) for name, asked in found.items()}
 
-    def _range_of(self, key: str, section: str, ranges: dict[str, RangeRun]) -> RangeRun | None:
-        name = parse_reference(key).name
-        if not self.spec.may_have("ranges", name):
-            complaints.undeclared(self.faults, "range", name, self.spec.at(section, key), self.spec.ranges, "key")
+    def _range_of(self, key: str, section: Use, ranges: dict[str, RangeRun]) -> RangeRun | None:
+        name, path = parse_reference(key).name, self.spec.at(section, key)
+        if not (self.spec.may_have("ranges", name) or explained(self.spec, name, section, path, self.faults, "key")):
+            complaints.undeclared(self.faults, "range", name, path, self.spec.ranges, "key")
         return ranges.get(name)
 
     def _twice(self, key: str, asked: list[Part], spans: list[_Span]) -> bool:

@@ -10,8 +10,20 @@ from memtopo.diagnostics import Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.naming import Devices
 from memtopo.geometry.placing import indices
-from memtopo.geometry.runs import BufferRun, ChunkRun, EventRun, ExportRun, Imported, Kind, Via
+from memtopo.geometry.runs import (
+    BufferRun,
+    ChunkRun,
+    EventRun,
+    ExportRun,
+    ExternalRun,
+    Imported,
+    Kind,
+    ManagedRun,
+    SemaphoreRun,
+    Via,
+)
 from memtopo.geometry.sizing import resolved
+from memtopo.geometry.unmapped import KINDS, explained
 from memtopo.spec import Buffer, Event, Export, Spec
 
 BLOCK = 2 << 20
@@ -19,6 +31,7 @@ BLOCK = 2 << 20
 
 _ONE = {
     "ranges": "a range", "chunks": "a chunk", "buffers": "a buffer", "events": "an event", "imports": "an import",
+    **KINDS,
 }  # fmt: skip
 _TRANSPORTS: dict[Kind, tuple[Via, ...]] = {"chunk": ("fd", "fabric"), "buffer": ("ipc",), "event": ("ipc",)}
 
@@ -31,6 +44,9 @@ class Shared:
     buffers: dict[str, BufferRun] = field(default_factory=dict)
     events: dict[str, EventRun] = field(default_factory=dict)
     exports: dict[str, ExportRun] = field(default_factory=dict)
+    managed: dict[str, ManagedRun] = field(default_factory=dict)
+    external: dict[str, ExternalRun] = field(default_factory=dict)
+    semaphores: dict[str, SemaphoreRun] = field(default_factory=dict)
     unsure: set[tuple[str, str]] = field(default_factory=set)
 
     @property
@@ -68,7 +84,7 @@ def is_taken(spec: Spec, name: str, section: str, others: Sequence[str], faults:
     other = next((other for other in others if name in getattr(spec, other)), None)
     if other is None:
         return False
-    told = f"{_ONE[section].split()[-1]} {name!r} has the name of {_ONE[other]}"
+    told = f"{_ONE[section].removeprefix('a ').removeprefix('an ')} {name!r} has the name of {_ONE[other]}"
     label = Label(f"{name!r} is {_ONE[other]} here", spec.at(other, name), "key")
     faults.append(
         Diagnostic("MT203", told, spec.at(section, name), "key", labels=(label,), help="give it a name of its own")
@@ -140,7 +156,11 @@ def _missing(path: Path, kind: Kind, name: str, spec: Spec, faults: list[Diagnos
         told = f"export {path[-1]!r}: {name!r} is {_ONE[f'{other}s']}, and not {_ONE[f'{kind}s']}"
         help = f"write '{{{other}: {name}, via: {_TRANSPORTS[other][0]}}}'"
         faults.append(Diagnostic("MT201", told, where, help=help))
-    elif not (spec.may_have(f"{kind}s", name) or spec.may_have("imports", name)):
+    elif not (
+        spec.may_have(f"{kind}s", name)
+        or spec.may_have("imports", name)
+        or explained(spec, name, "export", where, faults)
+    ):
         complaints.undeclared(faults, kind, name, where, getattr(spec, f"{kind}s"))
 
 

@@ -9,7 +9,17 @@ from typing import Any, NamedTuple
 
 from memtopo.diagnostics import Path
 from memtopo.driver.types import Grant, Location, LocationKind
-from memtopo.geometry.runs import BufferRun, ChunkRun, EventRun, ExportRun, Imported, RangeRun
+from memtopo.geometry.runs import (
+    BufferRun,
+    ChunkRun,
+    EventRun,
+    ExportRun,
+    ExternalRun,
+    Imported,
+    ManagedRun,
+    RangeRun,
+    SemaphoreRun,
+)
 
 Instance = tuple[str, int]
 """One reservation: a range's name and which of its count."""
@@ -95,6 +105,14 @@ class Geometry(NamedTuple):
     visible: tuple[Location, ...] = ()
     """The only GPUs that this process is to see; without any it sees all."""
     processes: Mapping[str, Geometry] = _NONE
+    managed: Mapping[str, ManagedRun] = _NONE
+    external: Mapping[str, ExternalRun] = _NONE
+    semaphores: Mapping[str, SemaphoreRun] = _NONE
+
+    @property
+    def foreign(self) -> list[ExternalRun | SemaphoreRun]:
+        """What another API made: it always comes from outside of the spec."""
+        return [*self.external.values(), *self.semaphores.values()]
 
     @property
     def runs(self) -> list[Imported]:
@@ -119,13 +137,16 @@ class Geometry(NamedTuple):
     def gpus(self) -> list[int]:
         """The ordinals of the GPUs whose contexts are needed.
 
-        They hold memory that is created here, buffers or events of whomever, or are granted access.
+        They hold memory that is created here, buffers or events of whomever, may come to hold managed memory, own what
+        another API made, or are granted access.
         """
         places = {place for run in self.chunks.values() if not run.origin for place in run.places}
         every = (grant for parts in self.parts.values() for part in parts for grant in part.grants)
         places |= {grant.location for grant in every if grant.access}
         places |= {place for run in self.buffers.values() for place in run.places}
         places |= {place for run in self.events.values() for place in run.places}
+        places |= {run.place for run in self.foreign}
+        places |= {Location(LocationKind.GPU, device) for run in self.managed.values() for device in run.gpus}
         return sorted(place.id for place in places if place.kind is LocationKind.GPU)
 
     @property

@@ -10,6 +10,7 @@ from memtopo.diagnostics import At, Diagnostic, Path
 from memtopo.geometry.model import Placement
 from memtopo.geometry.runs import BufferRun, ChunkRun, EventRun, RangeRun
 from memtopo.geometry.sizing import misfit
+from memtopo.geometry.unmapped import explained
 from memtopo.spec import MapEntry, Reference, Spec, parse_reference
 from memtopo.units import exact
 
@@ -100,7 +101,11 @@ def _slice(
             told = f"{name!r} is {other}, and only chunks are mapped"
             help = "share a chunk via fd instead" if name in spec.imports else "declare it under 'chunks'"
             faults.append(Diagnostic("MT201", told, (*path, "chunk"), help=help))
-        elif not (spec.may_have("chunks", name) or spec.may_have("imports", name)):
+        elif not (
+            spec.may_have("chunks", name)
+            or spec.may_have("imports", name)
+            or explained(spec, name, "map", (*path, "chunk"), faults)
+        ):
             complaints.undeclared(faults, "chunk", name, (*path, "chunk"), [*spec.chunks, *spec.imports])
         return Slice(None, 0, 0, entry, path)
     span = indices(entry.chunk, run, (*path, "chunk"), faults)

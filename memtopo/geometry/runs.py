@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from memtopo.diagnostics import Path
-from memtopo.driver.types import HandleType, Location, Properties
+from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 
 Kind = Literal["chunk", "buffer", "event"]
-Via = Literal["fd", "fabric", "ipc"]
+Via = Literal["fd", "fabric", "ipc", "opaque_fd", "timeline_fd"]
+"""How handles travel; what Vulkan made comes by the last two. `opaque_fd` of a semaphore is a binary one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,78 @@ class EventRun:
     def place_of(self, index: int) -> Location:
         """Whose work one event marks."""
         return self.places[index % len(self.places)]
+
+
+@dataclass(frozen=True, slots=True)
+class ManagedRun:
+    """One allocation of managed memory.
+
+    `home` is the GPU whose context allocates it, and whose stream it belongs to where it is attached to a `single` one.
+    """
+
+    name: str
+    path: Path
+    size: int
+    attach: Literal["global", "host", "single"]
+    home: int
+    prefer: Location | None = None
+    accessed_by: tuple[Location, ...] = ()
+    read_mostly: bool = False
+    prefetch: Location | None = None
+
+    @property
+    def gpus(self) -> frozenset[int]:
+        """The GPUs that it may come to take the memory of."""
+        named = {each for each in (self.prefer, self.prefetch, *self.accessed_by) if each}
+        return frozenset({self.home, *(each.id for each in named if each.kind is LocationKind.GPU)})
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalPart:
+    """A part of an external object that is mapped as a buffer of its own; bytes from the object's begin."""
+
+    name: str
+    path: Path
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalRun:
+    """One object that another API allocated on `place`, of `size` bytes as a whole.
+
+    It is mapped as a whole, under its name, and each of its `buffers` once more, as `frame.y`.
+    """
+
+    name: str
+    path: Path
+    size: int
+    place: Location
+    dedicated: bool
+    origin: Origin
+    buffers: tuple[ExternalPart, ...] = ()
+
+    @property
+    def parts(self) -> dict[str, tuple[int, int]]:
+        """Offset and size of everything that is mapped, by label; the whole comes first."""
+        every = {f"{self.name}.{part.name}": (part.offset, part.size) for part in self.buffers}
+        return {self.name: (0, self.size), **every}
+
+
+@dataclass(frozen=True, slots=True)
+class SemaphoreRun:
+    """One semaphore that another API made. `wait` and `signal` are the values of a check, 0 where it is a binary one.
+
+    What is None is not done.
+    """
+
+    name: str
+    path: Path
+    place: Location
+    timeline: bool
+    origin: Origin
+    wait: int | None = None
+    signal: int | None = None
 
 
 Imported = ChunkRun | BufferRun | EventRun

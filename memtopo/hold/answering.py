@@ -42,6 +42,7 @@ class Answers:
             "importers": self._list_importers,
             "handles": self._handles,
             "check": self._check,
+            "source": self._source,
         }
 
     def answer(self, connection: Connection, request: str, fields: Fields, all_: Collection[Connection]) -> None:
@@ -65,6 +66,11 @@ class Answers:
             "machine": messages.machine_fields(about.machine),
         }
         connection.say({"ok": status})
+
+    def _source(self, connection: Connection, fields: Fields, _: Collection[Connection]) -> None:
+        fields.only("request", "first")
+        first, text = fields.number("first"), self._about.source
+        connection.say({"ok": {"total": len(text), "text": text[first : first + messages.TEXT]}})
 
     def _list_offers(self, connection: Connection, fields: Fields, _: Collection[Connection]) -> None:
         fields.only("request", "first")

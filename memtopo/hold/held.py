@@ -13,11 +13,15 @@ Why = Literal["signal", "release", "deadline"]
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What a holder tells about itself: the layout's name, the spec that it was built from, and the machine."""
+    """What a holder tells about itself: the layout's name, the spec that it was built from, and the machine.
+
+    `source` is what the layout can be drawn from, as text for whoever asks; where that is nothing, it is not told.
+    """
 
     name: str
     spec: str | None
     machine: MachineLine
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)

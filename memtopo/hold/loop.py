@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from memtopo.errors import MemtopoError
 from memtopo.exchange import messages
@@ -56,14 +57,14 @@ class Loop:
         self._glance = _BLIND
         self.notes: list[str | None] = []
 
-    def listen(self, listener: socket.socket, wakeup: socket.socket | None) -> None:
-        """Take connections from a socket from now on, and wake up for another, where there is one."""
+    def listen(self, listener: socket.socket, wakeups: Collection[socket.socket]) -> None:
+        """Take connections from a socket from now on, and wake up for the others, where there are any."""
         listener.setblocking(False)  # noqa: FBT003 the signature is the library's
         self._listener = listener
         self._selector.register(listener, selectors.EVENT_READ, lambda _: self._accept())
-        if wakeup:
+        for wakeup in wakeups:
             self._glance = _GLANCE
-            self._selector.register(wakeup, selectors.EVENT_READ, lambda _: drain(wakeup))
+            self._selector.register(wakeup, selectors.EVENT_READ, partial(drain, wakeup))
 
     def run(self) -> None:
         """Serve until the end has come and nobody has to be waited for any more."""

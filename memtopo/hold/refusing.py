@@ -12,7 +12,7 @@ from memtopo.exchange.reading import Fields
 from memtopo.hold.connection import Connection
 from memtopo.units import shorten
 
-REQUESTS = ("status", "offers", "importers", "handles", "check", "release")
+REQUESTS = ("status", "offers", "importers", "handles", "check", "source", "release")
 _TOLD = 1000
 _LISTED = 4
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import socket
 import time
 from collections.abc import Callable, Collection
 
@@ -35,12 +36,14 @@ def hold(
     patience: float = 10.0,
     allow_uids: Collection[int] = (),
     ready: Callable[[], None] = lambda: None,
+    wake: socket.socket | None = None,
 ) -> Held:
     """Serve a shelf at a claimed place until `stop()` gives a signal's number, a release, or `lasting` seconds.
 
     Then those who use something over ipc are told, and have `grace` seconds to let go. A client that does not read for
-    `patience` seconds is shown out. `ready` is called once clients can connect. The claim stays the caller's, to be
-    closed when everything is taken down. Raises `ExchangeError` where there can be no socket or too few descriptors.
+    `patience` seconds is shown out. `ready` is called once clients can connect. Where `wake` can be read, `stop` is
+    asked at once, as it is after a signal in the main thread. The claim stays the caller's, to be closed when
+    everything is taken down. Raises `ExchangeError` where there can be no socket or too few descriptors.
     """
     free = room(_OWN + MOST_CLIENTS + MOST_FDS, _LEAST) - _OWN
     batch = min(MOST_FDS, max(free // 2, free - MOST_CLIENTS))
@@ -55,7 +58,7 @@ def hold(
     ):
         answers = Answers(shelf, about, batch=batch, deadline=None if lasting is None else time.time() + lasting)
         loop = Loop(selector, answers, Ending(None if lasting is None else began + lasting), terms)
-        loop.listen(listener, wakeup)
+        loop.listen(listener, [each for each in (wakeup, wake) if each])
         loop.notes.append(notify("READY=1", f"STATUS=holding {about.name}, {len(answers.offers)} exports"))
         try:
             ready()

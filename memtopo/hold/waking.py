@@ -26,7 +26,7 @@ def woken() -> Iterator[socket.socket | None]:
             signal.set_wakeup_fd(before)
 
 
-def drain(sock: socket.socket) -> None:
+def drain(sock: socket.socket, _events: int = 0) -> None:
     """Forget the signals that came; the flag that their handler set is what counts."""
     with suppress(BlockingIOError):
         while sock.recv(4096):

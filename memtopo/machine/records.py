@@ -30,6 +30,9 @@ _GPU_ATTRIBUTES = {
     "fabric": "HANDLE_TYPE_FABRIC_SUPPORTED",
     "rdma": "GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED",
     "compressible": "GENERIC_COMPRESSION_SUPPORTED",
+    "managed": "MANAGED_MEMORY",
+    "concurrent": "CONCURRENT_MANAGED_ACCESS",
+    "external-semaphore": "TIMELINE_SEMAPHORE_INTEROP_SUPPORTED",
 }
 
 

@@ -5,15 +5,51 @@ from __future__ import annotations
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
 from memtopo.pause import collector_paused
-from memtopo.picture import Picture
-from memtopo.picturing.memory import memory
+from memtopo.picture import Picture, ProcessPicture
+from memtopo.picturing.alike import alike
+from memtopo.picturing.handing import flows
+from memtopo.picturing.marks import Marks
+from memtopo.picturing.memory import Owner, memory
 from memtopo.picturing.ranges import ranges
+from memtopo.picturing.things import exports, things
 
 __all__ = ["picture"]
 
 
 def picture(geometry: Geometry, machine: Machine) -> Picture:
     """The picture of a geometry that has passed the rules of this machine."""
-    marks: dict[str, str] = {}
+    marks = Marks(geometry.members)
     with collector_paused():
-        return Picture(tuple(ranges(geometry, marks)), tuple(memory(geometry, machine, marks)))
+        if geometry.processes:
+            return _together(geometry, machine, marks)
+        own = _alone("", geometry, machine, marks)
+        return Picture(own.ranges, own.memory, own.things, own.exports, flows=tuple(flows({"": geometry}, {"": ""})))
+
+
+def _alone(process: str, geometry: Geometry, machine: Machine, marks: Marks) -> Picture:
+    """One process, without what it takes from others."""
+    return Picture(
+        ranges=tuple(ranges(geometry, process, marks)),
+        memory=tuple(memory([Owner(process, geometry)], machine, marks)),
+        things=tuple(things(geometry, process, marks)),
+        exports=tuple(exports(geometry, process, marks)),
+    )
+
+
+def _together(geometry: Geometry, machine: Machine, marks: Marks) -> Picture:
+    groups = list(alike(geometry.processes))
+    firsts = {label: group.labels[0] for group in groups for label in group.labels}
+    shown = tuple(
+        ProcessPicture(
+            first=group.labels[0],
+            last=group.labels[-1],
+            count=len(group.labels),
+            step=group.step,
+            picture=_alone(group.labels[0], group.geometry, machine, marks),
+            path=group.geometry.path,
+        )
+        for group in groups
+    )
+    owners = [Owner(group.labels[0], group.geometry, len(group.labels)) for group in groups]
+    whole = tuple(memory(owners, machine, marks))
+    return Picture((), whole, processes=shown, flows=tuple(flows(geometry.processes, firsts)))

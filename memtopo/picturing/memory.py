@@ -2,44 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from memtopo.driver.types import Location, LocationKind
-from memtopo.geometry import BufferRun, ChunkRun, Geometry
+from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.geometry import BufferRun, ChunkRun, Geometry, ManagedRun
 from memtopo.machine import Machine
 from memtopo.picture import MemoryPicture, Share
+from memtopo.picturing.marks import Marks, named
 
-_Run = ChunkRun | BufferRun
+_Run = ChunkRun | BufferRun | ManagedRun
 _Shares = dict[tuple[str, int], tuple[int, _Run]]
-"""How many chunks or buffers there are of one mark and size, and the first entry that declares some."""
+"""How many things there are of one mark and size, and the first entry that declares some."""
 
 
-def memory(geometry: Geometry, machine: Machine, marks: Mapping[str, str]) -> Iterator[MemoryPicture]:
-    """Every device that holds chunks, GPUs by ordinal first."""
-    for place, shares in sorted(_shares(geometry, marks).items()):
-        names = tuple(name for name, named in geometry.devices.items() if named == place)
-        yield _memory(place, names, shares, machine)
+class Owner(NamedTuple):
+    """A process whose memory it is: its label, its geometry, and how many processes are like it."""
+
+    process: str
+    geometry: Geometry
+    times: int = 1
 
 
-def _shares(geometry: Geometry, marks: Mapping[str, str]) -> dict[Location, _Shares]:
-    found: dict[Location, _Shares] = {}
-    for run in geometry.chunks.values():
-        if run.origin:
-            continue  # another process's memory
-        kind = marks.get(run.name, run.name), run.size
-        for place, count in run.shares().items():
-            _add(found, place, kind, count, run)
-    for buffer in geometry.buffers.values():
-        if not buffer.origin:
-            for index in range(buffer.count):
-                _add(found, buffer.place_of(index), (buffer.name, buffer.size), 1, buffer)
+def memory(owners: Iterable[Owner], machine: Machine, marks: Marks) -> Iterator[MemoryPicture]:
+    """Every device that holds chunks of some processes, GPUs by ordinal first."""
+    owners = list(owners)
+    names = _names(owners)
+    for place, shares in sorted(_shares(owners, marks).items()):
+        yield _memory(place, names.get(place, ()), shares, machine)
+
+
+def _names(owners: Iterable[Owner]) -> Mapping[Location, tuple[str, ...]]:
+    """What the spec calls each device, by names that mean the same one in all processes."""
+    meant: dict[str, set[Location]] = {}
+    for owner in owners:
+        for name, place in owner.geometry.devices.items():
+            meant.setdefault(name, set()).add(place)
+    found: dict[Location, tuple[str, ...]] = {}
+    for name, places in meant.items():
+        if len(places) == 1:
+            (place,) = places
+            found[place] = (*found.get(place, ()), name)
     return found
 
 
-def _add(found: dict[Location, _Shares], place: Location, kind: tuple[str, int], count: int, run: _Run) -> None:
-    shares = found.setdefault(place, {})
-    before, first = shares.get(kind, (0, run))
-    shares[kind] = before + count, first
+def _shares(owners: Iterable[Owner], marks: Marks) -> dict[Location, _Shares]:
+    found: dict[Location, _Shares] = {}
+    for owner in owners:
+        for run in owner.geometry.created:  # what is imported is another process's memory
+            kind = marks.of(owner.process, run), run.size
+            for place, count in run.shares().items():
+                shares = found.setdefault(place, {})
+                before, first = shares.get(kind, (0, run))
+                shares[kind] = before + count * owner.times, first
+        for managed in owner.geometry.managed.values():  # where it is allocated: it may come to be elsewhere
+            shares = found.setdefault(gpu(managed.home), {})
+            shares[named(owner.process, managed.name), managed.size] = owner.times, managed
+    return found
 
 
 def _memory(place: Location, names: tuple[str, ...], shares: _Shares, machine: Machine) -> MemoryPicture:

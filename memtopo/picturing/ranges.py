@@ -11,16 +11,17 @@ from memtopo.geometry.model import Part
 from memtopo.picture import RangePicture
 from memtopo.picturing.cuts import cuts
 from memtopo.picturing.elsewhere import Elsewhere
-from memtopo.picturing.pieces import pieces
+from memtopo.picturing.marks import Marks
+from memtopo.picturing.pieces import Drawn, pieces
 
 
-def ranges(geometry: Geometry, marks: dict[str, str]) -> Iterator[RangePicture]:
-    """Every range of a geometry in its order; `marks` learns which entries share a mark."""
-    elsewhere = Elsewhere(geometry)
+def ranges(geometry: Geometry, process: str, marks: Marks) -> Iterator[RangePicture]:
+    """Every range of one process in its order; `marks` learns which entries share a mark."""
+    drawn = Drawn(process, Elsewhere(geometry), marks)
     asked = Asked(geometry.parts)
     for run in geometry.ranges.values():
-        for alike in _groups(geometry, run, asked, elsewhere):
-            yield alike.picture(elsewhere, marks)
+        for alike in _groups(geometry, run, asked, drawn.elsewhere):
+            yield alike.picture(drawn)
 
 
 @dataclass(slots=True)
@@ -50,10 +51,10 @@ class _Alike:
         self.count, self.firsts, self.steps = self.count + 1, firsts, steps
         return True
 
-    def picture(self, elsewhere: Elsewhere, marks: dict[str, str]) -> RangePicture:
+    def picture(self, drawn: Drawn) -> RangePicture:
         """The first of them with its pieces, for all of them."""
         found = cuts(self.placements, stretches(self.placements, self.asked), self.steps)
-        shown = tuple(pieces(found, self.run.size, elsewhere, marks))
+        shown = tuple(pieces(found, self.run.size, drawn))
         return RangePicture(
             first=self.run.label(self.instance),
             last=self.run.label(self.instance + self.count - 1),

@@ -52,7 +52,6 @@ _FD, _FABRIC = HandleType.FD, HandleType.FABRIC
 _ADVERTISED_FD = Attribute.HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
 _ADVERTISED_FABRIC = Attribute.HANDLE_TYPE_FABRIC_SUPPORTED
 _POOLS = (Attribute.MEMPOOL_SUPPORTED_HANDLE_TYPES,)
-_NO_VULKAN = "no Vulkan driver"
 _MULTICAST = "others share its switch"
 
 WAYS: dict[LocationKind, tuple[Way, ...]] = {
@@ -70,8 +69,8 @@ WAYS: dict[LocationKind, tuple[Way, ...]] = {
         Way("ipc-event", "ipc_event", (Attribute.IPC_EVENT_SUPPORTED,)),
         Way("pool-fd", "pool", _POOLS, _FD, bit=_FD),
         Way("pool-fabric", "pool", _POOLS, _FABRIC, bit=_FABRIC),
-        Way("external-memory", "external", never=_NO_VULKAN),
-        Way("external-semaphore", "external", (Attribute.TIMELINE_SEMAPHORE_INTEROP_SUPPORTED,), never=_NO_VULKAN),
+        Way("external-memory", "external_memory"),
+        Way("external-semaphore", "external_semaphore", (Attribute.TIMELINE_SEMAPHORE_INTEROP_SUPPORTED,)),
         Way("multicast", "never", (Attribute.MULTICAST_SUPPORTED,), never=_MULTICAST),
     ),
     LocationKind.HOST: (

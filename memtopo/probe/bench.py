@@ -8,8 +8,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trying import WORD, Extras
+from memtopo.driver.trying import WORD, Extras, Foreign
 from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, Properties, gpu
+from memtopo.errors import MemtopoError
 
 FIRST, SECOND, THIRD = 0x5A, 0xA5, 0x3C
 """Bytes that are written in turn, so that nobody reads what was there before."""
@@ -24,15 +25,20 @@ FATAL = frozenset(
 )  # fmt: skip
 """Errors after which nothing else that the process asks of a GPU tells anything (fact 24)."""
 
+VULKAN = "Vulkan"
+"""What stands for the driver's call in an error of the other API."""
+
 Import = Callable[[dict[str, Any], Sequence[int]], dict[str, Any]]
 """Has the importing process do something with what is handed over; the descriptors are gone afterwards."""
 
 
 class Bench:
-    """A driver and its extras, contexts that are made once and kept, and a way to the importing process."""
+    """A driver and its extras, contexts that are made once and kept, and ways to another process and to another API."""
 
-    def __init__(self, driver: Driver, extras: Extras, hand_over: Import) -> None:
-        self.driver, self.extras, self._hand_over = driver, extras, hand_over
+    def __init__(
+        self, driver: Driver, extras: Extras, hand_over: Import, meet: Callable[[bytes], Foreign] | None = None
+    ) -> None:
+        self.driver, self.extras, self._hand_over, self._meet = driver, extras, hand_over, meet
         self._contexts: dict[int, int] = {}
         self.opening = 0.0
 
@@ -53,6 +59,18 @@ class Bench:
             yield
         finally:
             self.driver.ctx_pop_current()
+
+    @contextmanager
+    def foreign(self, device: int) -> Iterator[Foreign]:
+        """Another API on the same GPU, found by its UUID (fact 38); its errors are told as the driver's are."""
+        assert self._meet
+        try:
+            with self._meet(self.driver.device_get_uuid(device)) as other:
+                yield other
+        except MemtopoError:
+            raise
+        except Exception as error:
+            raise DriverError(VULKAN, type(error).__name__, str(error)) from error
 
     def close(self) -> None:
         """Give the contexts back."""

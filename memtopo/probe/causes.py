@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Machine, Surroundings, Trial
+from memtopo.probe.bench import VULKAN
 
 _FEW_FILES = 256
 
@@ -129,8 +130,19 @@ def _fabric(case: _Case) -> _Told | None:
     return "the NVLink fabric is not ready", "look at Fabric in nvidia-smi -q, and at nvidia-fabricmanager"
 
 
+def _vulkan(case: _Case) -> _Told | None:
+    if case.trial.call != VULKAN:
+        return None
+    pass_on = "start the container with NVIDIA_DRIVER_CAPABILITIES=all, or " if _contained(case) else ""
+    return "Vulkan does not see this GPU, or cannot use it", f"{pass_on}set VK_DRIVER_FILES to NVIDIA's nvidia_icd.json"
+
+
+def _contained(case: _Case) -> bool:
+    return case.around is not None and case.around.container
+
+
 def _host(case: _Case) -> _Told | None:
-    if case.place.kind == LocationKind.GPU or not case.around or not case.around.container:
+    if case.place.kind == LocationKind.GPU or not _contained(case):
         return None
     return "the container may not choose NUMA nodes", "start it with --cap-add SYS_NICE"
 
@@ -178,5 +190,5 @@ def _older(driver: str, bindings: str) -> bool:
 
 
 _RULES: tuple[Callable[[_Case], _Told | None], ...] = (
-    _full, _context, _killed, _mig, _wsl, _fabric, _host, _apart, _lost, _old,
+    _full, _context, _killed, _mig, _wsl, _fabric, _vulkan, _host, _apart, _lost, _old,
 )  # fmt: skip

@@ -38,9 +38,10 @@ class _Child:
         briefing, fds = receive(channel) or sys.exit(0)
         self._asks = _read_asks(briefing.get("asks"))
         began = time.monotonic()
-        driver, extras = target.open_for_trials(_machine(fds))
+        record = _machine(fds)
+        driver, extras = target.open_for_trials(record)
         self._ledger = Ledger(wrap(driver))
-        self._bench = Bench(self._ledger, extras, self._hand_over)
+        self._bench = Bench(self._ledger, extras, self._hand_over, target.foreign(simulated=record is not None))
         self.tell({"ready": time.monotonic() - began})
 
     def tell(self, message: Message) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 from memtopo import facts
 from memtopo.driver.types import Location, LocationKind
@@ -83,14 +84,22 @@ def _untried(machine: Machine, ask: Ask, around: Surroundings | None, *, simulat
     if simulated:
         known = recorded(machine, ask)
         return None if known is None or known.works else known
-    never = None if ask.name == STORE else way(ask.place, ask.name).never
-    if ask.name == "pool-fabric" and around and not around.imex_channels:
-        never = "no IMEX channel"  # cuda-bindings was seen to abort the process at the refusal
-    if never is None:
+    never = _never(ask, around)
+    return Trial(advertised=advertised(machine, ask), note=never) if never else None
+
+
+def _never(ask: Ask, around: Surroundings | None) -> str | None:
+    """Why something is not tried on hardware."""
+    if ask.name == STORE or around is None:
         return None
-    if around and around.vulkan and "Vulkan" in never:
-        never = "memtopo has no trial of it yet"
-    return Trial(advertised=advertised(machine, ask), note=never)
+    if ask.name == "pool-fabric" and not around.imex_channels:
+        return "no IMEX channel"  # cuda-bindings was seen to abort the process at the refusal
+    if ask.name.startswith("external"):
+        if not around.vulkan:
+            return "no Vulkan driver"
+        if find_spec("vulkan") is None:
+            return "needs the package vulkan"
+    return way(ask.place, ask.name).never
 
 
 def _lanes(due: Sequence[tuple[int, Ask]], *, simulated: bool) -> list[list[tuple[int, Ask]]]:

@@ -5,15 +5,26 @@ Each leaves nothing behind, and uses a granule or two.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from memtopo.driver.trying import WORD
-from memtopo.driver.types import EventFlags, HandleType, Properties, gpu
+from memtopo.driver.trying import WORD, ForeignSemaphore
+from memtopo.driver.types import (
+    EventFlags,
+    HandleType,
+    MemAttach,
+    MemoryHandleType,
+    Properties,
+    SemaphoreHandleType,
+    gpu,
+)
 from memtopo.probe.asking import STORE, Ask, way
 from memtopo.probe.bench import FIRST, SECOND, THIRD, Bench, users, word
 
 BUFFER = 64 << 10
+PATIENCE = 5.0
+"""Seconds that another API is waited for."""
 _SHARED_EVENT = EventFlags.DISABLE_TIMING | EventFlags.INTERPROCESS
 
 
@@ -60,10 +71,10 @@ def _by_gpu(bench: Bench, ask: Ask) -> bool:
         bench.chunk(Properties(ask.place)) as (handle, size),
         bench.mapped(handle, size, users(ask.place, ask.by)) as address,
     ):
-        bench.extras.cpu_write(address, bytes(WORD))
+        bench.driver.host_write(address, bytes(WORD))
         with bench.current(ask.by):
             bench.extras.store(address, int.from_bytes(word(FIRST), "little"))
-        return bench.extras.cpu_read(address, WORD) == word(FIRST)
+        return bench.driver.host_read(address, WORD) == word(FIRST)
 
 
 def _by_cpu(bench: Bench, ask: Ask) -> bool:
@@ -72,8 +83,8 @@ def _by_cpu(bench: Bench, ask: Ask) -> bool:
         bench.chunk(Properties(ask.place)) as (handle, size),
         bench.mapped(handle, size, users(ask.place, ask.by)) as address,
     ):
-        bench.extras.cpu_write(address, word(SECOND))
-        return bench.holds(ask.by, address, SECOND) and bench.extras.cpu_read(address, WORD) == word(SECOND)
+        bench.driver.host_write(address, word(SECOND))
+        return bench.holds(ask.by, address, SECOND) and bench.driver.host_read(address, WORD) == word(SECOND)
 
 
 def _store(bench: Bench, ask: Ask) -> bool:
@@ -92,18 +103,18 @@ def _store(bench: Bench, ask: Ask) -> bool:
 def _managed(bench: Bench, ask: Ask) -> bool:
     """The GPU sees what the CPU wrote, and the other way round (fact 39)."""
     with bench.current(ask.by), ExitStack() as undo:
-        address = bench.extras.mem_alloc_managed(BUFFER)
+        address = bench.driver.mem_alloc_managed(BUFFER, MemAttach.GLOBAL)
         undo.callback(bench.driver.mem_free, address)
-        bench.extras.cpu_write(address, word(FIRST))
+        bench.driver.host_write(address, word(FIRST))
         read = bench.driver.memcpy_dtoh(address, WORD)
         bench.extras.store(address, int.from_bytes(word(SECOND), "little"))
-        return read == word(FIRST) and bench.extras.cpu_read(address, WORD) == word(SECOND)
+        return read == word(FIRST) and bench.driver.host_read(address, WORD) == word(SECOND)
 
 
 def _concurrent(bench: Bench, ask: Ask) -> bool:
     """The CPU writes managed memory while a kernel waits for just that."""
     with bench.current(ask.by), ExitStack() as undo:
-        address = bench.extras.mem_alloc_managed(BUFFER)
+        address = bench.driver.mem_alloc_managed(BUFFER, MemAttach.GLOBAL)
         undo.callback(bench.driver.mem_free, address)
         return bench.extras.meet(address, int.from_bytes(word(FIRST), "little"))
 
@@ -137,6 +148,51 @@ def _pool(bench: Bench, ask: Ask) -> bool:
         return bench.import_(ask.by, shared, what="pool", kind=int(kind))
 
 
+def _external_memory(bench: Bench, ask: Ask) -> bool:
+    """Memory that another API allocated on this GPU: each sees what the other wrote (fact 35)."""
+    with bench.foreign(ask.by) as other, bench.current(ask.by), ExitStack() as undo:
+        memory = other.allocate(BUFFER)
+        memory.write(0, word(FIRST))
+        object_ = bench.driver.import_external_memory(memory.fd(), MemoryHandleType.OPAQUE_FD, memory.whole)
+        undo.callback(bench.driver.destroy_external_memory, object_)
+        address = bench.driver.external_memory_get_mapped_buffer(object_, 0, BUFFER)
+        undo.callback(bench.driver.mem_free, address)
+        found = bench.holds(ask.by, address, FIRST)
+        bench.fill(ask.by, address, SECOND)
+        return found and memory.read(0, WORD) == word(SECOND)
+
+
+def _external_semaphore(bench: Bench, ask: Ask) -> bool:
+    """A timeline semaphore and a binary one of another API: each end waits for what the other signals (fact 36)."""
+    with bench.foreign(ask.by) as other, bench.current(ask.by), ExitStack() as undo:
+        stream = bench.driver.stream_create()
+        undo.callback(bench.driver.stream_destroy, stream)
+        timeline, binary = other.timeline(), other.binary()
+        return _relayed(bench, undo, stream, timeline, SemaphoreHandleType.TIMELINE_FD) and _relayed(
+            bench, undo, stream, binary, SemaphoreHandleType.OPAQUE_FD
+        )
+
+
+def _relayed(
+    bench: Bench, undo: ExitStack, stream: int, semaphore: ForeignSemaphore, kind: SemaphoreHandleType
+) -> bool:
+    driver = bench.driver
+    imported = driver.import_external_semaphore(semaphore.fd(), kind)
+    undo.callback(driver.destroy_external_semaphore, imported)
+    driver.signal_external_semaphore(imported, 1, stream)
+    heard = _done(bench, stream) and semaphore.wait(1, PATIENCE)
+    semaphore.signal(2)
+    driver.wait_external_semaphore(imported, 2, stream)
+    return _done(bench, stream) and heard
+
+
+def _done(bench: Bench, stream: int) -> bool:
+    """Whether a stream came to its end; a wait that is never answered ends with the trial's process (fact 58)."""
+    while not bench.driver.stream_query(stream):
+        time.sleep(0.001)
+    return True
+
+
 _TRIALS: dict[str, Callable[[Bench, Ask], bool]] = {
     "create": _create,
     "use": _use,
@@ -149,4 +205,6 @@ _TRIALS: dict[str, Callable[[Bench, Ask], bool]] = {
     "ipc": _ipc,
     "ipc_event": _ipc_event,
     "pool": _pool,
+    "external_memory": _external_memory,
+    "external_semaphore": _external_semaphore,
 }

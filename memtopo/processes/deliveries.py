@@ -29,8 +29,8 @@ class Siblings:
         self._ask, self._outside = ask, outside
         self._batch: dict[tuple[str, str, int], int | bytes] = {}
 
-    def attach(self, holder: str) -> None:
-        self._outside.attach(holder)
+    def attach(self, holder: str) -> int:
+        return self._outside.attach(holder)
 
     def detach(self, holder: str) -> None:
         self._outside.detach(holder)
@@ -42,6 +42,9 @@ class Siblings:
             self.settle()
             self._fetch(holder, export, index)
         return self._batch[holder, export, index]
+
+    def gone(self, holder: str) -> bool:
+        return self._outside.gone(holder)
 
     def settle(self) -> None:
         self._outside.settle()

@@ -96,7 +96,7 @@ def _process(member: Member, *, failed: bool) -> ProcessReport:
     outcome = "taken down" if report.outcome == "interrupted" or (report.outcome == "ok" and failed) else report.outcome
     return ProcessReport(
         member.label, member.process.pid, outcome, None, report.checks, report.failure, report.leaks, report.left,
-        report.times,
+        report.times, report.placed,
     )  # fmt: skip
 
 

@@ -27,7 +27,7 @@ class ProcessShelf:
     def handle(self, export: str, index: int) -> Handle:
         label, offer = self._owners[export]
         packet = self._coordinator.ask(label, offer.name, index, 1)
-        if offer.via == "fd":
+        if offer.descriptors:
             return Handle(fd=packet.fds.pop())
         return Handle(secret=Secret(bytes.fromhex(packet.message["secrets"][0])))
 

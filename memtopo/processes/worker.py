@@ -13,31 +13,19 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from memtopo import planner, source, target
-from memtopo.applying import Job, Run
-from memtopo.attaching import Holders
-from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.ledger import Ledger
+from memtopo.applying import Run
 from memtopo.errors import InternalError, MemtopoError
 from memtopo.exchange.wire import Packet
 from memtopo.executor import Peers, StepFailed, Stopped
-from memtopo.geometry import Geometry
-from memtopo.machine import Machine, parse
 from memtopo.processes.briefing import Briefing, pack
-from memtopo.processes.deliveries import Siblings
 from memtopo.processes.gate import Gate
 from memtopo.processes.link import Link
-from memtopo.report import MachineLine, Progress
+from memtopo.processes.preparing import Setting, Wrap, prepare
 from memtopo.shelf import LiveShelf
-from memtopo.source import Document
 from memtopo.steps import Phase
-from memtopo.validation import validate
 
 _PR_SET_PDEATHSIG = 1
 _TICK = 0.2
-
-Wrap = Callable[[str, KernelDriver], KernelDriver]
-"""What stands between a process, by its label, and its driver."""
 
 
 class Gone(MemtopoError):
@@ -102,7 +90,7 @@ class Worker:
             raise Gone("interrupted before anything was built") from error
         briefing = Briefing.unpack(packet.fds.pop())
         self._patience = briefing.timeout
-        run = _run(briefing, wrap, self)
+        run = prepare(briefing, Setting(wrap, self.ask, self.alive, self._stopped))
         self._link.send({"ready": os.getpid(), "turns": run.proving.turns, "volume": run.proving.volume})
         try:
             with run.guarded():
@@ -256,48 +244,3 @@ class _Together(Peers):
             if time.monotonic() > until:
                 return False
         return True
-
-
-class _Telling(Progress):
-    """Progress that the coordinator hears of, and takes for a sign of life."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    def phase(self, name: str, steps: int) -> None:
-        del name, steps
-        self._worker.alive(0)
-
-    def advance(self, steps: int) -> None:
-        self._worker.alive(steps)
-
-
-def _run(briefing: Briefing, wrap: Wrap, worker: Worker) -> Run:
-    machine = parse(briefing.machine.encode(), briefing.machine_name)
-    document = source.read_text(briefing.text.encode(), briefing.spec)
-    geometry = validate(document, machine).geometry
-    if geometry is None:
-        raise InternalError("a worker finds faults in a spec that the coordinator found valid")
-    driver = target.open_in_worker(machine, simulated=briefing.simulated, visible=briefing.visible)
-    job = _job(briefing, document, geometry, machine)
-    ledger = Ledger(wrap(briefing.process, driver))
-    outside = Holders(job.geometry, briefing.gpus, briefing.sockets, briefing.allow_uids)
-    deliveries = Siblings(job.geometry, worker.ask, outside)
-    return Run(job, ledger, progress=_Telling(worker), stop=worker._stopped, deliveries=deliveries)  # noqa: SLF001
-
-
-def _job(briefing: Briefing, document: Document, geometry: Geometry, machine: Machine) -> Job:
-    line = MachineLine(briefing.machine_name, briefing.simulated, (), machine.driver.cuda)
-    member = geometry.processes[briefing.process]
-    return Job(
-        plan=planner.plan(geometry, machine).processes[briefing.process],
-        geometry=member,
-        machine=line,
-        spec=briefing.spec,
-        place=document.place,
-        process=briefing.process,
-        siblings=geometry.processes,
-        facts=machine,
-        check=briefing.check,
-        seed=briefing.seed,
-    )

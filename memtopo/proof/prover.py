@@ -39,13 +39,21 @@ class Scene:
 class Prover(Protocol):
     """One way to prove, in `turns` turns: in each of them all processes write before any of them reads."""
 
-    aspect: str
-    """What its findings are about."""
+    @property
+    def doing(self) -> str:
+        """What it is called where it fails."""
 
-    verbs: tuple[str, str]
-    """What its writing and its reading are called."""
+    @property
+    def aspect(self) -> str:
+        """What its findings are about."""
 
-    turns: int
+    @property
+    def verbs(self) -> tuple[str, str]:
+        """What its writing and its reading are called; the first is empty where nothing is written."""
+
+    @property
+    def turns(self) -> int:
+        """How many there are, the same in all processes."""
 
     @property
     def volume(self) -> int:

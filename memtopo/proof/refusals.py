@@ -33,7 +33,7 @@ def _forbidden(scene: Scene, device: int) -> Iterator[tuple[str, Callable[[], ob
         if not chunk.ours or chunk.location.kind is not LocationKind.GPU:
             continue
         for label, offset, grants in chunk.seen_at:
-            if label in scene.layout.buffers:
+            if label not in scene.layout.ranges:
                 continue
             access = dict(grants).get(gpu(device), Access.NONE)
             address = scene.layout.address(label) + offset

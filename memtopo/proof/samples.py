@@ -62,6 +62,7 @@ Writers = Mapping[Identity, str]
 class Samples:
     """The ends of each chunk and buffer."""
 
+    doing = "proof by bytes"
     aspect = "bytes"
     verbs = "write", "read"
     volume = 0

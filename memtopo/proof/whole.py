@@ -49,6 +49,7 @@ class _Share(NamedTuple):
 class Whole:
     """Every byte of each chunk and buffer."""
 
+    doing = "proof by bytes"
     aspect = _ASPECT
     verbs = "fill", "verify"
 

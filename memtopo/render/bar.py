@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from rich.text import Text
 
@@ -47,8 +48,8 @@ def bar(blocks: Sequence[Block], cells: Sequence[int], width: int, inks: Inks) -
             taken = max(end, first + 1)
             drawn[start:taken] = _cells(block, taken - start, inks)
     line = Text(no_wrap=True, overflow="crop", end="")
-    for char, style in drawn:
-        line.append(char, style)
+    for style, cells_ in groupby(drawn, key=lambda cell: cell[1]):
+        line.append("".join(char for char, _ in cells_), style)
     return line
 
 
@@ -56,7 +57,7 @@ def _cells(block: Block, length: int, inks: Inks) -> list[tuple[str, str]]:
     if block.taken:
         return [(inks.taken, "dim")] * length
     devices = [_device(block, cell, length) for cell in range(length)]
-    head = (inks.letter(block.chunk), f"bold black on {inks.colour(devices[0])}")
+    head = (inks.letter(block.chunk), inks.swatch(devices[0]))
     return [head, *((inks.fill(device), inks.colour(device)) for device in devices[1:])]
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from memtopo.exchange import Entry, Importer, Looked, Offer, Released, Status, Survey, Taken
 from memtopo.render import checks, words
+from memtopo.render.map import Map
 from memtopo.render.parts import INDENT, Column, Rows, cell, heading, headline, notes, pairs
 from memtopo.units import rounded
 
@@ -41,6 +42,7 @@ def listed(survey: Survey, now: float) -> RenderableType:
 def shown(status: Status, now: float) -> RenderableType:
     """One held layout whole; `now` is in seconds of the epoch."""
     machine = cell(f"{words.devices(status.machine.devices)}, driver {status.machine.driver}", "dim")
+    drawing: list[RenderableType] = [Map(status.picture), Text()] if status.picture else []
     importers: list[RenderableType] = [Rows(_IMPORTERS, [_importer(each, now) for each in status.importers])]
     return Group(
         headline("show", status.name, status.machine),
@@ -48,6 +50,7 @@ def shown(status: Status, now: float) -> RenderableType:
         Text(),
         pairs(_facts(status, now)),
         Text(),
+        *drawing,
         heading("exports"),
         Rows(_EXPORTS, [_offer(each) for each in status.offers]),
         Text(),

@@ -14,7 +14,7 @@ _PLAIN_FILLS = "#=%+o~^-"
 _COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#0072b2", "#b8a500", "#999999")
 _LETTERS = string.ascii_lowercase + string.ascii_uppercase
 _MANY = "*"
-_TO_ASCII = str.maketrans({"…": "...", "×": "x"})
+_TO_ASCII = str.maketrans({"…": "...", "×": "x", "→": "->"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,10 @@ class Inks:
     def colour(self, device: str) -> str:
         """The colour of a device, as rich names it."""
         return _COLOURS[self.devices.get(device, 0) % len(_COLOURS)]
+
+    def swatch(self, device: str) -> str:
+        """How a letter looks where chunks of a device begin."""
+        return f"bold black on {self.colour(device)}"
 
     def told(self, text: str) -> str:
         """A text as it may be shown, in ASCII where that is asked for."""
@@ -80,12 +84,28 @@ class Inks:
 def inks(picture: Picture, *, ascii: bool = False) -> Inks:
     """Letters in the order of appearance, ranges before memory; devices in the order of memory."""
     letters = dict(zip(dict.fromkeys(_chunks(picture)), _LETTERS, strict=False))
-    devices = {memory.device: turn for turn, memory in enumerate(picture.memory)}
+    devices = {device: turn for turn, device in enumerate(dict.fromkeys(_devices(picture)))}
     return Inks(letters, devices, ascii)
 
 
 def _chunks(picture: Picture) -> Iterator[str]:
+    for process in picture.processes:
+        yield from _chunks(process.picture)
     for shown in picture.ranges:
         yield from (piece.chunk for piece in shown.pieces if piece.chunk)
+    yield from (thing.mark for thing in picture.things if thing.mark)
+    yield from (export.mark for export in picture.exports if export.mark)
     for memory in picture.memory:
         yield from (share.chunk for share in memory.shares)
+
+
+def _devices(picture: Picture) -> Iterator[str]:
+    """All memory there is; what is imported from outside is of none that the picture shows."""
+    yield from (memory.device for memory in picture.memory)
+    for process in picture.processes:
+        yield from _devices(process.picture)
+    for shown in picture.ranges:
+        for piece in shown.pieces:
+            yield from piece.locations
+    for thing in picture.things:
+        yield from thing.locations

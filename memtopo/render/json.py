@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from memtopo.checking import Checked, File, Result, Shared
 from memtopo.diagnostics import Diagnostic, Label, Path, Severity, Span
 from memtopo.errors import MemtopoError
+from memtopo.picture import Picture
 from memtopo.render.places import Placed, placed
-from memtopo.report import Report
+from memtopo.report import MachineLine, Report
 
 if TYPE_CHECKING:
     from memtopo.source import Document
@@ -98,6 +99,16 @@ class Failed:
     """A document of nothing but an error."""
 
     error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What `draw` shows: the picture of a layout, by name, on a machine."""
+
+    memtopo_picture: Literal[1]
+    name: str
+    machine: MachineLine
+    picture: Picture
 
 
 def dumps(thing: object, *, compact: bool = False) -> str:

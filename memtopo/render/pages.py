@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from memtopo.render.heat import Heat
 from memtopo.render.sheets import Grid, Sheet
 from memtopo.text import printable
 
@@ -61,7 +62,9 @@ def _paragraph(text: str) -> RenderableType:
     return Padding(_line(text.lstrip()), (0, 0, 0, indent))
 
 
-def _table(grid: Grid) -> Table:
+def _table(grid: Grid) -> RenderableType:
+    if grid.heat:
+        return Heat(grid)
     table = Table(box=None, pad_edge=False, padding=(0, 1 if grid.close else _GAP, 0, 0), header_style="dim")
     for n, column in enumerate(grid.columns):
         table.add_column(column, overflow="fold", justify="right" if grid.close and n else "left")

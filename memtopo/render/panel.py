@@ -15,21 +15,22 @@ from rich.text import Text
 
 from memtopo.render.bar import Block, bar, starts
 from memtopo.render.inks import Inks
+from memtopo.render.lines import GAP, INDENT, KEY, joined, key, line, packed, padded
+from memtopo.render.listing import Listing, Rule
+from memtopo.text import display_width
 
-INDENT = 2
-GAP = 2
-KEY = 2
-HEADINGS = ("chunk", "at", "size", "on", "access")
+HEADINGS = ("chunk", "at", "size", "on", "access", "")
 FEWEST = 3  # name, offset and size stay in one line
 _NUMBERS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One label: which block it belongs to, what marks its chunks, and its words, one for each of `HEADINGS`."""
+    """One label: which block it belongs to, the mark and the device of its chunks, and words for the `HEADINGS`."""
 
     block: int
     chunk: str
+    device: str
     cells: Sequence[Text]
 
 
@@ -51,8 +52,9 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """How the width is shared: `columns` of a label in one line, `widths` of each, `words` and `bar` in all."""
+    """How the `width` is shared: `columns` of a label in one line, `widths` of each, `words` and `bar` in all."""
 
+    width: int
     columns: int
     widths: Sequence[int]
     words: int
@@ -64,29 +66,48 @@ class Frame:
         return self.columns > 0
 
 
-def drawn(panels: Sequence[Panel], width: int, inks: Inks, console: Console) -> Iterator[Text]:
+Part = Panel | Rule | Listing
+"""What a map is made of."""
+
+
+def drawn(parts: Sequence[Part], width: int, inks: Inks, console: Console) -> Iterator[Text]:
     """Every line of a map, none of them wider than `width`."""
+    panels = [part for part in parts if isinstance(part, Panel)]
     frame = _frame(panels, width)
     draft = _Draft(frame, inks, console)
-    if frame.beside and any(panel.rows for panel in panels):
-        yield draft.headings()
-    for turn, panel in enumerate(panels):
-        if turn and not panel.close:
+    headings = [draft.headings()] if frame.beside and any(panel.rows for panel in panels) else []
+    before: Part | None = None
+    for part in parts:
+        if before and not (isinstance(before, Rule) or (isinstance(part, Panel) and part.close)):
             yield Text()
-        yield from draft.panel(panel)
+        if isinstance(part, Panel):
+            yield from headings
+            headings = []
+            yield from draft.panel(part)
+        else:
+            yield from part.lines(width, inks, console)
+        before = part
 
 
 def _frame(panels: Sequence[Panel], width: int) -> Frame:
     rows = [row for panel in panels for row in panel.rows]
     widths = [_width([row.cells[column] for row in rows], heading) for column, heading in enumerate(HEADINGS)]
-    heads = INDENT + max((_joined(panel.head).cell_len for panel in panels if panel.blocks), default=0) + GAP
-    room = max(16, width // 5)
+    head, part = _head_widths([panel for panel in panels if panel.blocks])
+    most, room = width * 3 // 5, max(16, width // 5)
     for columns in range(len(HEADINGS), FEWEST - 1, -1):
         words = INDENT + KEY + sum(each + GAP for each in widths[:columns] if each)
-        words = max(words, heads if heads <= width * 3 // 5 else 0)
+        words = max(words, head if head <= most else min(part, most))
         if width - words >= room:
-            return Frame(columns, widths, words, width - words)
-    return Frame(0, widths, width, max(1, width - INDENT))
+            return Frame(width, columns, widths, words, width - words)
+    return Frame(width, 0, widths, width, max(1, width - INDENT))
+
+
+def _head_widths(panels: Sequence[Panel]) -> tuple[int, int]:
+    """What the widest head needs in one line, and what the widest part of one needs alone, or a detail."""
+    heads = max((joined(panel.head).cell_len for panel in panels), default=0)
+    parts = [part.cell_len for panel in panels for part in panel.head]
+    parts += [display_width(", ".join(panel.detail)) for panel in panels]
+    return INDENT + heads + GAP, INDENT + KEY + max(parts, default=0) + GAP
 
 
 def _width(cells: Sequence[Text], heading: str) -> int:
@@ -101,26 +122,26 @@ class _Draft:
 
     def headings(self) -> Text:
         words = [Text(heading) for heading in HEADINGS]
-        return _line(Text(" " * (INDENT + KEY)), self._columns(words), style="dim")
+        return line(" " * (INDENT + KEY), self._columns(words), style="dim")
 
     def panel(self, panel: Panel) -> Iterator[Text]:
         if not panel.blocks:
-            yield _line(Text(" " * INDENT), _joined(panel.head))
+            yield from self._packed(panel.head, self.frame.width, INDENT)
             return
         cells = starts(panel.blocks, panel.size, self.frame.bar)
-        line = bar(panel.blocks, cells, self.frame.bar, self.inks)
+        drawn = bar(panel.blocks, cells, self.frame.bar, self.inks)
         if self.frame.beside:
-            yield from self._head_beside(panel, line, [cells[row.block] for row in panel.rows])
+            yield from self._head_beside(panel, drawn, [cells[row.block] for row in panel.rows])
             yield from self._rows_beside(panel, cells)
         else:
             yield from self._packed(panel.head, self.frame.words, INDENT)
-            yield _line(Text(" " * INDENT), line)
+            yield line(" " * INDENT, drawn)
             yield from self._rows_below(panel)
             yield from self._detail(panel)
 
-    def _head_beside(self, panel: Panel, line: Text, anchors: Sequence[int]) -> Iterator[Text]:
+    def _head_beside(self, panel: Panel, drawn: Text, anchors: Sequence[int]) -> Iterator[Text]:
         first, *more = self._packed(panel.head, self.frame.words - 1, INDENT)
-        yield _line(_padded(first, self.frame.words), line)
+        yield line(padded(first, self.frame.words), drawn)
         for words in (*more, *self._detail(panel)):
             yield self._with_tree(words, anchors)
 
@@ -135,24 +156,23 @@ class _Draft:
             if more := self._left_out(panel, turn):
                 yield self._with_tree(more, [anchors[turn], *later])
             yield self._pointing(row, anchors[turn], later)
-            for line in self._details(row):
-                yield self._with_tree(line, later)
+            for words in self._details(row):
+                yield self._with_tree(words, later)
 
     def _pointing(self, row: Row, anchor: int, later: Sequence[int]) -> Text:
-        words = _line(self._key(row), self._columns(row.cells))
-        words.append(" ")
-        line = _padded(words, self.frame.words, self.inks.along)
-        line.append(self.inks.along * anchor, "dim")
-        line.append(self.inks.joint if anchor in later else self.inks.corner, "dim")
-        return self._with_tree(line, [cell for cell in later if cell > anchor])
+        words = line(" " * INDENT, self._key(row), self._columns(row.cells), " ")
+        told = padded(words, self.frame.words, self.inks.along)
+        told.append(self.inks.along * anchor, "dim")
+        told.append(self.inks.joint if anchor in later else self.inks.corner, "dim")
+        return self._with_tree(told, [cell for cell in later if cell > anchor])
 
-    def _with_tree(self, line: Text, anchors: Sequence[int]) -> Text:
+    def _with_tree(self, told: Text, anchors: Sequence[int]) -> Text:
         """A line with those that pass it by on their way to the bar."""
         for cell in anchors:
-            if self.frame.words + cell >= line.cell_len:
-                line = _padded(line, self.frame.words + cell)
-                line.append(self.inks.up, "dim")
-        return line
+            if self.frame.words + cell >= told.cell_len:
+                told = padded(told, self.frame.words + cell)
+                told.append(self.inks.up, "dim")
+        return told
 
     def _details(self, row: Row) -> Iterator[Text]:
         """The words that the columns of the first line had no room for."""
@@ -163,61 +183,30 @@ class _Draft:
             if more := self._left_out(panel, turn):
                 yield more
             name, at, size = row.cells[:FEWEST]
-            words = [_line(self._key(row), name)[INDENT:], Text(f"{size} at {at}"), *self._rest(row, FEWEST)]
+            words = [line(self._key(row), name), Text(f"{size} at {at}"), *self._rest(row, FEWEST)]
             yield from self._packed(words, self.frame.words, INDENT)
 
     def _left_out(self, panel: Panel, turn: int) -> Text | None:
         """What stands for the blocks between two labels that have none."""
         more = panel.rows[turn].block - panel.rows[turn - 1].block - 1 if turn else 0
         told = Text(self.inks.told(f"… {more:,} more"), "dim")
-        return _line(Text(" " * (INDENT + KEY)), told) if more else None
+        return line(" " * (INDENT + KEY), told) if more else None
 
     def _rest(self, row: Row, columns: int) -> list[Text]:
         return [cell for cell in row.cells[columns:] if cell.plain]
 
     def _key(self, row: Row) -> Text:
-        return Text(f"{' ' * INDENT}{self.inks.letter(row.chunk)} ", "bold" if row.chunk else "dim")
+        return key(row.chunk, row.device, self.inks)
 
     def _columns(self, cells: Sequence[Text]) -> Text:
-        line = Text()
+        told = Text()
         for column, cell in enumerate(cells[: self.frame.columns]):
             if width := self.frame.widths[column]:
                 blank = " " * (width - cell.cell_len)
-                line.append_text(Text.assemble(blank, cell) if column in _NUMBERS else Text.assemble(cell, blank))
-                line.append(" " * GAP)
-        line.rstrip()
-        return line
+                told.append_text(Text.assemble(blank, cell) if column in _NUMBERS else Text.assemble(cell, blank))
+                told.append(" " * GAP)
+        told.rstrip()
+        return told
 
-    def _packed(self, parts: Sequence[Text], width: int, indent: int, glue: str = "  ") -> Iterator[Text]:
-        """As many parts to a line as fit; later lines stand as far in as details do."""
-        line: Text | None = None
-        for part in parts:
-            if line is None:
-                line = part
-            elif line.cell_len + len(glue) + part.cell_len <= width - indent:
-                line = Text.assemble(line, (glue, part.style), part)
-            else:
-                yield from self._folded(Text.assemble(line, (glue.rstrip(), part.style)), width, indent)
-                line, indent = part, INDENT + KEY
-        if line is not None:
-            yield from self._folded(line, width, indent)
-
-    def _folded(self, text: Text, width: int, indent: int) -> Iterator[Text]:
-        for line in text.wrap(self.console, max(width - indent, 1), overflow="fold"):
-            line.rstrip()
-            yield _line(Text(" " * indent), line)
-
-
-def _line(*parts: Text | str, style: str = "") -> Text:
-    line = Text.assemble(*parts, no_wrap=True, overflow="crop")
-    line.stylize(style)
-    return line
-
-
-def _joined(parts: Sequence[Text]) -> Text:
-    return Text("  ").join(parts)
-
-
-def _padded(line: Text, width: int, char: str = " ") -> Text:
-    line.append(char * (width - line.cell_len), "dim" if char != " " else "")
-    return line
+    def _packed(self, parts: Sequence[Text], width: int, indent: int, glue: str = " " * GAP) -> Iterator[Text]:
+        return packed(parts, width, indent, self.console, glue=glue)

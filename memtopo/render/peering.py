@@ -20,6 +20,9 @@ _RATES = (
     ("sm_write", "kernel, the row's GPU writes to the column's"),
     ("sm_read", "kernel, the row's GPU reads from the column's"),
 )
+_FAR = ("SYS", "NODE", "PHB", "PXB", "PIX")
+"""What joins GPUs that have no NVLink, the longest way first."""
+
 _SHORT = 8
 """GPUs up to which a square's columns have whole names."""
 
@@ -43,17 +46,32 @@ def _facts(square: Sequence[Sequence[Peer | None]]) -> Iterator[str | Grid]:
         if len(values) == 1:
             same.append((title, str(values.pop())))
         else:
-            squares += [f"{title}:", _square(told)]
+            squares += [f"{title}:", _square(told, _linked if title == "link" else None)]
     if same:
         yield Grid(("", "every pair"), same)
     yield from squares
 
 
-def _square(cells: Sequence[Sequence[str | None]]) -> Grid:
+def _square(cells: Sequence[Sequence[str | None]], worth: Callable[[str], float | None] | None = None) -> Grid:
+    """A row and a column for each GPU; coloured by what each cell is worth beside the one that is worth most."""
     short = len(cells) > _SHORT
     heads = [str(n) if short else f"gpu{n}" for n in range(len(cells))]
     rows = [(f"gpu{n}", *("-" if cell is None else cell for cell in row)) for n, row in enumerate(cells)]
-    return Grid(("", *heads), rows, close=True)
+    heat = [[None if worth is None or cell is None else worth(cell) for cell in row] for row in cells]
+    most = max((each for row in heat for each in row if each), default=0.0)
+    shares = [[None if each is None else each / most for each in row] for row in heat] if most else []
+    return Grid(("", *heads), rows, close=True, heat=shares)
+
+
+def _linked(link: str) -> float | None:
+    """How near two GPUs are, from what joins them; more NVLinks are nearer."""
+    name = link.rstrip("0123456789")
+    number = link[len(name) :]
+    return len(_FAR) + int(number or 1) if name == "NV" else _FAR.index(name) + 1 if name in _FAR else None
+
+
+def _measured(rate: str) -> float | None:
+    return None if rate == "?" else float(rate)
 
 
 def _store(trial: Trial | None) -> str | None:
@@ -74,7 +92,10 @@ def _number(value: int | None) -> str | None:
 
 def _rates(square: Sequence[Sequence[Peer | None]]) -> Iterator[str | Grid]:
     for name, title in _RATES:
-        for show, heading in ((_rate, f"GB/s by {title}:"), (_latency, f"µs by {title}, a few bytes:")):
+        for show, heading, worth in (
+            (_rate, f"GB/s by {title}:", _measured),
+            (_latency, f"µs by {title}, a few bytes:", None),
+        ):
             told = [[show(peer.copies, name) if peer else None for peer in row] for row in square]
             if any(cell for row in told for cell in row):
                 yield heading
@@ -82,7 +103,8 @@ def _rates(square: Sequence[Sequence[Peer | None]]) -> Iterator[str | Grid]:
                     [
                         [cell or ("?" if peer else None) for cell, peer in zip(*both, strict=True)]
                         for both in zip(told, square, strict=True)
-                    ]
+                    ],
+                    worth,
                 )
 
 

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from memtopo.render import words
-from memtopo.render.map import Map
+from memtopo.render.map import Addresses, Map
 from memtopo.render.parts import Column, Rows, heading, headline, notes, pairs, stacked
 from memtopo.report import MachineLine, PlanSummary, Row
 from memtopo.units import rounded
@@ -23,16 +23,19 @@ def renderable(summary: PlanSummary, machine: MachineLine) -> RenderableType:
     return Group(headline("plan", summary.name, machine), Text(), *body(summary))
 
 
-def body(summary: PlanSummary) -> list[RenderableType]:
-    """A plan without its first line: rows, the map where there is a picture, memory, calls, notes."""
+def body(summary: PlanSummary, addresses: Addresses | None = None) -> list[RenderableType]:
+    """A plan without its first line: rows, the map where there is a picture, memory, calls, notes.
+
+    The map has the addresses of the ranges of a layout that stood.
+    """
     parts: list[RenderableType] = []
     for process in summary.processes:
         parts += [heading(words.processes(process)), Rows(_COLUMNS, _rows(process.rows)), Text()]
         parts += [notes(process.notes), Text()] if process.notes else []
     if summary.rows:
         parts += [Rows(_COLUMNS, _rows(summary.rows)), Text()]
-    if summary.picture and summary.picture.ranges:
-        parts += [Map(summary.picture), Text()]
+    if summary.picture:
+        parts += [Map(summary.picture, addresses=addresses or {}), Text()]
     parts.append(pairs(_sums(summary)))
     return [*parts, Text(), notes(summary.notes)] if summary.notes else parts
 

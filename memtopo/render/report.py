@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from memtopo.render import checks, plan, words
+from memtopo.render import checks, placed, plan, words
 from memtopo.render.parts import INDENT, Column, Rows, cell, heading, headline, notes, pairs, stacked
 from memtopo.report import Failure, Leak, Left, PhaseTime, ProcessReport, Rate, Report
 from memtopo.units import rounded
@@ -39,7 +39,7 @@ def renderable(report: Report) -> RenderableType:
 
 def _sections(report: Report) -> Iterator[list[RenderableType]]:
     yield _machine(report)
-    yield plan.body(report.plan)
+    yield plan.body(report.plan, placed.addresses(report))
     yield _processes(report.processes) if report.processes else []
     yield checks.parts(report.checks) if report.checks else []
     yield _rates(report.checks.rates) if report.checks else []

@@ -13,11 +13,15 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table by its headings and rows. Cells of a `close` one stand one blank apart, and numbers to the right."""
+    """A table by its headings and rows. Cells of a `close` one stand one blank apart, and numbers to the right.
+
+    `heat` is how much there is in each cell of each row but its first, from 0 to 1, where that is to be seen.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     close: bool = False
+    heat: Sequence[Sequence[float | None]] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from typing import TextIO
@@ -30,17 +31,24 @@ def text(renderable: RenderableType, console: Console) -> str:
     return _BLANK_ENDS.sub("", capture.get())
 
 
-def show(renderable: RenderableType, stream: TextIO | None = None) -> None:
-    """Write a plan, a report or another result to stdout."""
+def show(renderable: RenderableType, stream: TextIO | None = None, *, width: int | None = None) -> None:
+    """Write a plan, a report or another result to stdout; of a `width` in columns where it is not the stream's."""
     stream = stream or sys.stdout
-    plain.print_lines(text(renderable, results(stream)).splitlines(), stream)
+    plain.print_lines(text(renderable, _console(stream, width)).splitlines(), stream)
 
 
-def _console(stream: TextIO) -> Console:
-    colour = plain.colour(stream)
+def unstyled(renderable: RenderableType, width: int) -> str:
+    """What a stream of a width without colours would get."""
+    stream = io.StringIO()
+    console = _console(stream, width, colour=False)
+    return "".join(f"{line}\n" for line in text(renderable, console).splitlines())
+
+
+def _console(stream: TextIO, width: int | None = None, *, colour: bool | None = None) -> Console:
+    colour = plain.colour(stream) if colour is None else colour
     return Console(
         file=stream,
-        width=plain.width(stream),
+        width=width or plain.width(stream),
         color_system="auto" if colour else None,
         force_terminal=colour or stream.isatty(),
         no_color=not colour,

@@ -6,7 +6,7 @@ from memtopo import complaints
 from memtopo.diagnostics import Diagnostic
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
-from memtopo.rules import capability, fitting, granting, memory, unused
+from memtopo.rules import capability, fitting, foreign, granting, managing, memory, unused
 
 RULES = (
     fitting.past_the_end,
@@ -19,6 +19,8 @@ RULES = (
     capability.handle_types,
     capability.properties,
     capability.transports,
+    managing.managed,
+    foreign.imports,
     unused.chunks,
     unused.ranges,
 )
@@ -33,4 +35,5 @@ def judge(geometry: Geometry, machine: Machine) -> list[Diagnostic]:
         for rule in RULES
         for fault in dict.fromkeys(fault for member in members for fault in complaints.first(rule(member, machine)))
     ]
-    return [*found, *complaints.first(memory.fits(geometry, machine))]
+    together = (memory.fits, foreign.alike, foreign.unsignalled)
+    return [*found, *(fault for rule in together for fault in complaints.first(dict.fromkeys(rule(geometry, machine))))]

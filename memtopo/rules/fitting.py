@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memtopo.diagnostics import Diagnostic, Label
-from memtopo.geometry import ChunkRun, Geometry, Placement, RangeRun
+from memtopo.geometry import BufferRun, ChunkRun, ExternalRun, Geometry, ManagedRun, Placement, RangeRun
 from memtopo.machine import Machine
 from memtopo.units import exact, rounded
 
@@ -35,22 +35,27 @@ def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT310. Address space is bounded even where memory is not needed for it (fact 9); no chunk can be larger."""
+    """MT310. Address space is bounded even where memory is not needed for it (fact 9); nothing can be larger."""
     del machine
-    for chunk in [*geometry.created, *geometry.received]:
-        if chunk.size >= ADDRESS_SPACE:
-            kind = "import" if chunk.origin else "chunk" if isinstance(chunk, ChunkRun) else "buffer"
-            told = f"{kind} {chunk.name!r}: {rounded(chunk.size)} do not fit into {rounded(ADDRESS_SPACE)} of addresses"
-            yield Diagnostic("MT310", told, (*chunk.path, "size"))
-    total = 0
-    for run in geometry.ranges.values():
-        total += run.size * run.count
-        if total >= ADDRESS_SPACE:
-            told = (
-                f"range {run.name!r}: {rounded(total)} up to here do not fit into {rounded(ADDRESS_SPACE)} of addresses"
-            )
+    for kind, run in _sized(geometry):
+        if run.size >= ADDRESS_SPACE:
+            told = f"{kind} {run.name!r}: {rounded(run.size)} do not fit into {rounded(ADDRESS_SPACE)} of addresses"
             yield Diagnostic("MT310", told, (*run.path, "size"))
+    total = 0
+    for range_ in geometry.ranges.values():
+        total += range_.size * range_.count
+        if total >= ADDRESS_SPACE:
+            up_to_here = f"{rounded(total)} up to here do not fit into {rounded(ADDRESS_SPACE)} of addresses"
+            yield Diagnostic("MT310", f"range {range_.name!r}: {up_to_here}", (*range_.path, "size"))
             return
+
+
+def _sized(geometry: Geometry) -> Iterator[tuple[str, ChunkRun | BufferRun | ManagedRun | ExternalRun]]:
+    """Everything that has a size and no range, with what it is."""
+    for chunk in [*geometry.created, *geometry.received]:
+        yield "import" if chunk.origin else "chunk" if isinstance(chunk, ChunkRun) else "buffer", chunk
+    yield from (("managed memory", run) for run in geometry.managed.values())
+    yield from (("external object", run) for run in geometry.external.values())
 
 
 def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

@@ -1,4 +1,4 @@
-"""The chunks and buffers fit into the memory of their devices, and so do the contexts of all processes."""
+"""What is created fits into the memory of its devices, and so do the contexts of all processes."""
 
 from __future__ import annotations
 
@@ -57,10 +57,13 @@ def _summed(shares: Iterable[_Share]) -> list[_Share]:
 
 
 def _shares(geometry: Geometry, ordinal: int) -> Iterator[_Share]:
-    """What one process creates on a GPU; what it imports is another's."""
+    """What one process creates on a GPU; what it imports is another's. Managed memory may come to be there in full."""
     for run in geometry.created:
         if count := run.shares().get(gpu(ordinal)):
             yield _Share(run.name, run.path, count * run.size)
+    for managed in geometry.managed.values():
+        if ordinal in managed.gpus:
+            yield _Share(managed.name, managed.path, managed.size)
 
 
 def _tenths(amount: int) -> str:

@@ -22,14 +22,13 @@ class Attach(Step):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         del driver
-        layout.deliveries.attach(self.holder)
-        layout.attached.add(self.holder)
+        layout.attached[self.holder] = layout.deliveries.attach(self.holder)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         del driver
         if self.holder in layout.attached:
             layout.deliveries.detach(self.holder)
-            layout.attached.discard(self.holder)
+            del layout.attached[self.holder]
 
     def reading(self) -> Reading:
         return Reading(self.holder, "")

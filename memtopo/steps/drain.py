@@ -11,7 +11,10 @@ from memtopo.steps.base import Phase, Reading, Step
 
 @dataclass(frozen=True, slots=True)
 class Drain(Step):
-    """Waits before the layout is handed out, and again before anything of it is taken down."""
+    """Waits before the layout is handed out, and again before anything of it is taken down.
+
+    A GPU whose stream still waits for somebody else is not waited for: that may never end (fact 58).
+    """
 
     device: int
 
@@ -25,7 +28,7 @@ class Drain(Step):
             driver.ctx_synchronize()
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.device in layout.contexts:
+        if self.device in layout.contexts and self.device not in layout.waiting:
             self.do(driver, layout)
 
     def reading(self) -> Reading:

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
+from memtopo.cli.drawable import drawable
+from memtopo.machine import load
+from memtopo.source import read_file
 from tests.cli.conftest import Here
+from tests.cli.running import ROOT
 
 
 @pytest.fixture
@@ -25,9 +29,9 @@ def test_ls(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
     holder = start()
     said = ask("ls")
     assert (said.status, said.err) == (0, "")
-    assert said.out.splitlines()[1].split()[:5] == ["kv", "serving", str(holder.pid), "6", "0"]
+    assert said.out.splitlines()[1].split()[:5] == ["kv", "serving", str(holder.pid), "9", "0"]
     (entry,) = ask("ls", "--json").document["layouts"]
-    assert (entry["name"], entry["pid"], entry["exports"]) == ("kv", holder.pid, 6)
+    assert (entry["name"], entry["pid"], entry["exports"]) == ("kv", holder.pid, 9)
     holder.kill()
     assert ask("ls").out == "no layout is held\n"
 
@@ -47,6 +51,27 @@ def test_show(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
         importer.pid,
     )
     assert document["offers"][0]["name"] == "page"
+
+
+def test_show_draws_it(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
+    """Show draws a layout from what its holder was told of it, as `draw` draws the spec on that machine"""
+    path = ROOT / "specs" / "paged-kv.yaml"
+    start(source=drawable(read_file(path), load("h200x4")))
+    _, _, drawing = ask("draw", path, "-mh200x4").out.partition("\n\n")
+    assert drawing in ask("show", "kv").out
+    picture = ask("show", "kv", "--json").document["picture"]
+    assert picture == ask("draw", path, "-mh200x4", "--json").document["picture"]
+
+
+@pytest.mark.parametrize(
+    "source", ["", "x", "[]", "{}", '{"spec": 1, "machine": 2}', '{"spec": "a: [", "machine": "{}"}', "[" * 100_000]
+)
+def test_show_of_what_cannot_be_drawn(ask: Callable[..., Any], start: Callable[..., Any], source: str) -> None:
+    """What is no spec and machine is not drawn, and all else is shown"""
+    start(source=source)
+    assert ask("show", "kv").status == 0
+    document = ask("show", "kv", "--json").document
+    assert (document["picture"], document["offers"][0]["name"]) == (None, "page")
 
 
 @pytest.mark.parametrize(("differences", "status"), [(0, 0), (3, 1)])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from uuid import UUID
 
 import pytest
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
+from memtopo.driver.trying import Foreign
 from memtopo.driver.types import Properties, gpu
+from memtopo.target import foreign
 from tests.contract.other import Other
 
 
@@ -80,6 +83,36 @@ def _machine(gpus: int, uuids: list[str]) -> str:
 def other(start: Callable[..., Other]) -> Other:
     """One other process, which sees every GPU."""
     return start()
+
+
+@pytest.fixture(scope="session")
+def makers() -> Iterator[tuple[ExitStack, dict[bytes, Foreign]]]:
+    """Another API's devices, by the UUIDs of their GPUs: Vulkan's take long to make."""
+    with ExitStack() as stack:
+        yield stack, {}
+
+
+@pytest.fixture
+def make(on_hardware: bool, driver: Ledger, makers: tuple[ExitStack, dict[bytes, Foreign]]) -> Callable[[int], Foreign]:
+    """Another API on one of the driver's GPUs, by ordinal."""
+    stack, made = makers
+
+    def on(device: int) -> Foreign:
+        uuid = driver.device_get_uuid(device)
+        if uuid not in made:
+            try:
+                made[uuid] = stack.enter_context(foreign(simulated=not on_hardware)(uuid))
+            except (ImportError, OSError) as error:
+                pytest.skip(f"needs the package vulkan, and libvulkan: {error}")
+        return made[uuid]
+
+    return on
+
+
+@pytest.fixture
+def maker(make: Callable[[int], Foreign]) -> Foreign:
+    """Another API on the first GPU."""
+    return make(0)
 
 
 @pytest.fixture

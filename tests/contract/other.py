@@ -23,14 +23,17 @@ else:
 
 ROOT = Path(__file__).parent.parent.parent
 EXPORT, IMPORT = "mem_export_to_shareable_handle", "mem_import_from_shareable_handle"
+HANDED_OVER = ("import_external_memory", "import_external_semaphore")
+"""Calls that take a descriptor for good: the other process's copy of it; the one that was given stays open here."""
+
 PATIENCE = 120.0  # seconds for one call
 
 
 class Other(Anything):  # type: ignore[misc]
     """A driver whose calls another process makes, which is started anew and never forked (fact 33).
 
-    It is a simulator of the machine that this JSON tells, or without one the real driver. File descriptors of chunks
-    go from the one process to the other, as a driver's user would send them.
+    It is a simulator of the machine that this JSON tells, or without one the real driver. File descriptors go from the
+    one process to the other, as a driver's user would send them.
     """
 
     def __init__(self, machine: str | None, visible: str | None = None) -> None:
@@ -59,7 +62,7 @@ class Other(Anything):  # type: ignore[misc]
 
     def ask(self, method: str, *args: Any, **kwargs: Any) -> None:
         """Send a call, and do not wait for its answer."""
-        fds = [args[0]] if method == IMPORT and args[1] == HandleType.FD else []
+        fds = [args[0]] if method in HANDED_OVER or (method == IMPORT and args[1] == HandleType.FD) else []
         _send(self._channel, (method, args, kwargs), fds)
 
     def await_answer(self) -> None:
@@ -74,6 +77,14 @@ class Other(Anything):  # type: ignore[misc]
         if refused:
             raise DriverError(*refused)
         return fds[0] if fds else value
+
+    def is_silent(self, seconds: float = 0.5) -> bool:
+        """Whether no answer comes for so long."""
+        return not select.select([self._channel], [], [], seconds)[0]
+
+    def fate(self) -> int:
+        """Wait for the process to end; its status, or minus the signal that ended it."""
+        return self._process.wait(PATIENCE)
 
     @property
     def pid(self) -> int:
@@ -119,7 +130,7 @@ def serve(channel: socket.socket) -> None:
             _send(channel, (None, None if driver.empty else driver.counts()))
             return
         _answer(channel, driver, method, (*fds, *args[len(fds) :]), kwargs)
-        for fd in fds:
+        for fd in () if method in HANDED_OVER else fds:
             os.close(fd)
 
 

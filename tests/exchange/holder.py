@@ -25,6 +25,7 @@ def main(
     limit: int = 0,
     hard: int = 0,
     uid: int = 0,
+    source: str = "",
     **terms: Any,
 ) -> None:
     """Hold a shelf as a test wishes it, under a limit of open files where one is given."""
@@ -37,7 +38,7 @@ def main(
     before = _fds()
     with Stopper(ending=True) as stopper:
         with claim(place(name) if socket is None else place(socket=socket)) as claimed:
-            about = About(name, "kv.yaml", MACHINE)
+            about = About(name, "kv.yaml", MACHINE, source)
             held = hold(shelf, claimed, about, stop=stopper.signal, ready=lambda: _say({"serving": name}), **terms)
         _say({"held": asdict(held), "fds": _fds() - before})
 

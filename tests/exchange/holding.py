@@ -118,6 +118,18 @@ def until(happened: Callable[[], Any]) -> None:
         select.select([], [], [], 0.01)
 
 
+def gone(pid: int) -> bool:
+    """Whether a process has ended, all of its threads: whoever started it can be told how."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([fd], [], [], 0)[0])
+    finally:
+        os.close(fd)
+
+
 def fds() -> int:
     """How many descriptors this process has open."""
     return len(os.listdir("/proc/self/fd"))

@@ -20,6 +20,9 @@ OFFERS = (
     Offer("woven", "chunk", "fabric", 3, PAGE, "gpu1", GPU[::-1]),
     Offer("block", "buffer", "ipc", 2, PAGE, "gpu0", GPU),
     Offer("done", "event", "ipc", 1, 0, "gpu0", GPU),
+    Offer("frame", "memory", "opaque_fd", 1, 2 * PAGE, "gpu0", GPU, ("dedicated",)),
+    Offer("ready", "semaphore", "timeline_fd", 1, 0, "gpu0", GPU),
+    Offer("flip", "semaphore", "opaque_fd", 1, 0, "any GPU"),
 )
 
 
@@ -45,8 +48,7 @@ class Memfds:
     def handle(self, export: str, index: int) -> Handle:
         if export == "broken":
             raise MemtopoError(f"cuMemExportToShareableHandle: {export}.{index} cannot be had", hint="ask for another")
-        via = next(offer.via for offer in self.kept if offer.name == export)
-        if via == "fd":
+        if next(offer.descriptors for offer in self.kept if offer.name == export):
             return Handle(fd=os.dup(self.memory))
         return Handle(secret=Secret(secret(export, index)), offset=512 * index)
 

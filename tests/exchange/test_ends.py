@@ -196,7 +196,7 @@ def test_systemd(tmp_path: Path, runtime: Path, abstract: bool) -> None:
         systemd.settimeout(60)
         holder = Holder(runtime, NOTIFY_SOCKET=address.replace("\0", "@"))
         try:
-            assert systemd.recv(4096) == b"READY=1\nSTATUS=holding kv, 6 exports"
+            assert systemd.recv(4096) == b"READY=1\nSTATUS=holding kv, 9 exports"
             assert holder.end()["held"]["notes"] == []
             assert systemd.recv(4096) == b"STOPPING=1"
         finally:

@@ -18,7 +18,7 @@ from memtopo.report import Tally
 from tests.exchange.holding import Holder, fds, heard, raw, scripted, until
 from tests.exchange.mutating import Mutator
 from tests.exchange.shelves import OFFERS
-from tests.exchange.test_lies import BLOCKS, NOBODY, PAGES, RELEASING, STATUS, given
+from tests.exchange.test_lies import BLOCKS, FRAME, NOBODY, PAGES, READY, RELEASING, STATUS, given
 from tests.exchange.test_lies import OFFERS as LISTED
 
 FEW, MANY = 1_000, 50_000
@@ -30,7 +30,10 @@ REQUESTS: list[dict[str, Any]] = [
     {"memtopo": 1, "request": "importers", "after": 0},
     {"memtopo": 1, "request": "handles", "export": "page", "first": 0, "count": 3},
     {"memtopo": 1, "request": "handles", "export": "block", "first": 1, "count": 1},
+    {"memtopo": 1, "request": "handles", "export": "frame", "first": 0, "count": 1},
+    {"memtopo": 1, "request": "handles", "export": "ready", "first": 0, "count": 1},
     {"memtopo": 1, "request": "check"},
+    {"memtopo": 1, "request": "source", "first": 0},
 ]
 CHECKED = {"ok": {"tallies": [asdict(Tally("access", 4, 4))], "differences": [], "different": 0}}
 RELEASED = {"ok": {"name": "kv", "lost": [], "kept": []}}
@@ -119,6 +122,14 @@ def pages(client: Client) -> None:
         handle.close()
 
 
+def frames(client: Client) -> None:
+    """Take memory and a semaphore of another API, each by a descriptor."""
+    for name in (FRAME.name, READY.name):
+        (handle,) = client.handles(name)
+        assert handle.fd is not None
+        handle.close()
+
+
 def blocks(client: Client) -> None:
     """Take handles that are secrets, and believe no others."""
     for handle in client.handles(BLOCKS.name):
@@ -129,6 +140,7 @@ def blocks(client: Client) -> None:
 SCRIPTS: list[tuple[Callable[[Client], object], list[tuple[Any, int]]]] = [
     (pages, [(LISTED, 0), (given(), 4)]),
     (blocks, [(LISTED, 0), (given(BLOCKS, 2), 0)]),
+    (frames, [(LISTED, 0), (given(FRAME, 1), 1), (given(READY, 1), 1)]),
     (Client.status, [(STATUS, 0), (LISTED, 0), (NOBODY, 0)]),
     (Client.check, [(CHECKED, 0)]),
     (Client.release, [(RELEASED, 0)]),

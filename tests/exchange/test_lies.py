@@ -16,7 +16,9 @@ from tests.exchange.shelves import GPU, MACHINE
 
 PAGES = Offer("page", "chunk", "fd", 4, 4096, "gpu0", GPU)
 BLOCKS = Offer("block", "buffer", "ipc", 2, 4096, "gpu0", GPU)
-OFFERS = {"ok": {"total": 2, "offers": [asdict(PAGES), asdict(BLOCKS)]}}
+FRAME = Offer("frame", "memory", "opaque_fd", 1, 8192, "gpu0", GPU, ("dedicated",))
+READY = Offer("ready", "semaphore", "timeline_fd", 1, 0, "any GPU")
+OFFERS = {"ok": {"total": 4, "offers": [asdict(each) for each in (PAGES, BLOCKS, FRAME, READY)]}}
 STATUS = {
     "ok": {
         "name": "kv", "pid": 1, "since": 1.0, "state": "serving", "deadline": None, "spec": None,
@@ -30,7 +32,7 @@ SECRET = base64.b64encode(b"s" * 64).decode()
 
 def given(offer: Offer = PAGES, count: int = 4, first: int = 0, **changed: Any) -> Any:
     """An answer to `handles`."""
-    each = {"offset": 0} if offer.via == "fd" else {"offset": 0, "secret": SECRET}
+    each = {"offset": 0} if offer.descriptors else {"offset": 0, "secret": SECRET}
     return {"ok": {"offer": asdict(offer) | changed, "first": first, "handles": [each] * count}}
 
 
@@ -105,6 +107,12 @@ def told(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> Exchan
         ([({"notice": "releasing", "grace": "soon"}, 0)], Client.offers),
         ([(RELEASING, 1)], Client.offers),
         ([(RELEASING, 0)] * 1100, Client.offers),
+        ([({"ok": {"total": 3, "text": "abcd"}}, 0)], Client.source),
+        ([({"ok": {"total": 3, "text": ""}}, 0)], Client.source),
+        ([({"ok": {"total": 3, "text": "ab"}}, 0), ({"ok": {"total": 3, "text": ""}}, 0)], Client.source),
+        ([({"ok": {"total": 1 << 40, "text": "ab"}}, 0)], Client.source),
+        ([({"ok": {"total": 3, "text": "abc"}}, 1)], Client.source),
+        ([({"ok": {"total": 3, "text": 7}}, 0)], Client.source),
         ([(OFFERS, 0)], Client.notice),
         ([(STATUS, 0), (OFFERS, 0), ({"ok": {"importers": [importer(2)] * 2, "more": False}}, 0)], Client.status),
         ([(STATUS, 0), (OFFERS, 0), ({"ok": {"importers": [importer(0)], "more": True}}, 0)], Client.status),
@@ -179,7 +187,7 @@ def test_notices_do_not_disturb() -> None:
     """A notice between a question and its answer is kept for who asks for it"""
     with scripted((RELEASING, []), (OFFERS, [])) as talk:
         client = Client(talk)
-        assert list(client.offers()) == ["page", "block"]
+        assert list(client.offers()) == ["page", "block", "frame", "ready"]
         assert client.notice() is not None
 
 
@@ -189,7 +197,7 @@ def test_what_was_right_before_is_right() -> None:
     script = [(STATUS, []), (OFFERS, []), (NOBODY, []), (given(count=3), [file] * 3), (given(count=1, first=3), [file])]
     with scripted(*script, (given(BLOCKS, 2), [])) as talk:
         client = Client(talk)
-        assert client.status().offers == (PAGES, BLOCKS)
+        assert client.status().offers == (PAGES, BLOCKS, FRAME, READY)
         pages(client)
         assert [handle.secret and handle.secret.reveal() for handle in client.handles("block")] == [b"s" * 64] * 2
     os.close(file)

@@ -304,8 +304,8 @@ def test_survey(start: Callable[..., Holder], runtime: Path) -> None:
     stopped.send(signal.SIGSTOP)
     serving, silent = survey().layouts
     stopped.send(signal.SIGCONT)
-    assert (serving.name, serving.state, serving.pid, serving.exports) == ("kv", "serving", first.pid, 6)
-    assert serving.bytes == (PAGES.count + 4 + 3 + 2 + 1) * 4096
+    assert (serving.name, serving.state, serving.pid, serving.exports) == ("kv", "serving", first.pid, 9)
+    assert serving.bytes == (PAGES.count + 4 + 3 + 2 + 1 + 2) * 4096
     assert (silent.name, silent.state) == ("stopped", "unreachable")
     assert silent.error
     assert f"process {stopped.pid}" in silent.error

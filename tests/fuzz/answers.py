@@ -18,12 +18,15 @@ KEYS = [
     "round", "location", "handles", "rdma", "compressible", "chunk", "offset", "grant", "kv", "kv.0", "kv.0:2", "hot",
     "page", "page.1", "page.0:3", "gpu0", "gpu1", "host", "host:0", "a", "b", "processes", "<<", "", "9", "kv.2:2",
     "buffers", "events", "exports", "imports", "from", "via", "buffer", "event", "device", "visible", "server", "out",
+    "managed", "external", "semaphores", "attach", "prefer", "accessed_by", "read_mostly", "prefetch", "dedicated",
+    "wait", "signal", "frame",
 ]  # fmt: skip
 VALUES = [
     "1", "0", "2", "3", "16", "-1", "1e3", "true", "false", "yes", "up", "fd", "fabric", "r", "rw", "none", "2MiB",
     "4MiB", "32MiB", "3MiB", "1 granule", "4 granules", "64", "0x200000", "0x7fffffe00000", "999999999999", "GPU-x",
     "1c:00.0", "18446744073709551615 granules", "\x1b", "é", "\u202e", "ipc", "server.out", "a.out", "b.a", "kv/hot",
-    "/x/y", "server.out.0", "server", "/", ".", "128", "64KiB",
+    "/x/y", "server.out.0", "server", "/", ".", "128", "64KiB", "global", "single", "opaque_fd", "timeline_fd",
+    "dma_buf", "nvscisync", "camera", "camera/frame", "a/b", "18446744073709551615", "18446744073709551616",
 ]  # fmt: skip
 
 
@@ -79,6 +82,7 @@ def _steps(found: Geometry) -> int:
 def _own_steps(found: Geometry) -> int:
     mapped = sum(each.count for placed in found.placements.values() for each in placed)
     made = sum(run.count for run in (*found.runs, *found.exports.values()))
+    made += len(found.managed) + len(found.semaphores) + sum(len(run.parts) for run in found.external.values())
     return mapped + made + sum(run.count for run in found.ranges.values())
 
 

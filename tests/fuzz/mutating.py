@@ -14,6 +14,8 @@ TOKENS = [
     b"---\n", b"...\n", b"<<: ", b"<<<<<<< ", b"2MiB", b"0", b"-1", b"1e9", b"999999999999", b"granules", b"count: ",
     b"size: ", b"gpu0", b"host:0", b"kv", b".0:2", b".9", b"  ", b"processes:\n", b"exports: ", b"imports: ", b"from: ",
     b"via: ipc", b"server.out", b"count: 127", b"visible: ",
+    b"managed:\n", b"external: ", b"semaphores: ", b"prefer: ", b"accessed_by: ", b"via: opaque_fd", b"wait: ",
+    b"signal: ", b"camera/frame",
 ]  # fmt: skip
 
 

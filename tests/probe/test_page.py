@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import io
+import re
 
 import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
 from memtopo.facts import changed
-from memtopo.machine import Copies, Machine, Rate, Trial
+from memtopo.machine import Copies, Machine, Peer, Rate, Trial
 from memtopo.probe.comparing import differences
-from memtopo.render import pages, probe
+from memtopo.render import pages, probe, terminal
 from tests.machines import complete, invented
 
 RATE = Rate(bytes_per_second=391_234_000_000, latency_ns=1830)
@@ -50,7 +51,50 @@ def test_width(gpus: int, width: int) -> None:
 
 def test_eight_gpus_are_not_folded() -> None:
     """At 80 columns a square of eight GPUs has a line for each"""
-    assert ["gpu7", *["391.2"] * 7, "-"] in rows(shown(measured(8)))
+    assert ["gpu7", *["█", "391.2"] * 7, "-"] in rows(shown(measured(8)))
+    assert ["gpu7", *["391.2"] * 7, "-"] in rows(shown(measured(8), width=60))
+
+
+def uneven() -> Machine:
+    """Two pairs of GPUs that are joined by NVLink, with the system between them; one way was not measured."""
+    machine = measured(4)
+
+    def peer(a: int, b: int, found: Peer) -> Peer:
+        near = a // 2 == b // 2
+        rate = Rate(bytes_per_second=400_000_000_000 if near else 190_000_000_000 if a > b else 40_000_000_000)
+        copies = None if (a, b) == (0, 3) else Copies(engine_write=rate)
+        link = {"link": "NV", "links": 18} if near else {"link": "SYS", "links": None}
+        return found.model_copy(update={**link, "copies": copies})
+
+    peers = [[each and peer(a, b, each) for b, each in enumerate(row)] for a, row in enumerate(machine.peers)]
+    return changed(machine, peers=peers)
+
+
+def test_a_heat_map() -> None:
+    """A cell is shaded by its share of the fastest pair; what was not measured is neither told nor shaded"""
+    found = rows(shown(uneven()))
+    assert ["gpu0", "-", "█", "400.0", "40.0", "?"] in found
+    assert ["gpu2", "▒", "190.0", "▒", "190.0", "-", "█", "400.0"] in found
+    assert ["gpu1", "█", "NV18", "-", "SYS", "SYS"] in found
+    assert "█" not in "\n".join(pages.markdown(probe.page(uneven(), "ours", simulated=True)))
+
+
+def test_a_heat_map_in_ascii() -> None:
+    """Where a stream has no blocks, other marks shade"""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    terminal.show(pages.drawn(probe.page(uneven(), "ours", simulated=True)), stream, width=80)
+    stream.seek(0)
+    assert ["gpu2", "+", "190.0", "+", "190.0", "-", "#", "400.0"] in rows(stream.read())
+
+
+def test_a_heat_map_in_colour() -> None:
+    """The colour of a cell goes by its share too"""
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor")
+    console.print(pages.drawn(probe.page(uneven(), "ours", simulated=True)))
+    assert isinstance(console.file, io.StringIO)
+    told = console.file.getvalue()
+    styles = {number: re.search(rf"\x1b\[([0-9;]*)m[ █▓▒░]*{number}", told) for number in ("400.0", "190.0", "40.0")}
+    assert len({each[1] for each in styles.values() if each}) == 3
 
 
 def test_the_first_line_says_whether_it_is_simulated() -> None:

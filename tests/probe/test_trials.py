@@ -77,9 +77,9 @@ class Deaf(SimDriver):
     """A machine whose peers' stores are lost on the way, and nobody is told."""
 
     def parts(self) -> Any:
-        contexts, contents, allocations = super().parts()
+        contexts, contents = super().parts()
         contents.store = lambda *_: None  # type: ignore[method-assign]
-        return contexts, contents, allocations
+        return contexts, contents
 
 
 def test_a_lost_store_is_seen() -> None:

@@ -19,6 +19,7 @@ from memtopo.attaching import Holders
 from memtopo.cli.keeping import Terms
 from memtopo.driver.ledger import Ledger
 from memtopo.exchange import Client, ExchangeError, NoLayout, connect, place
+from memtopo.hold import About
 from memtopo.report import MachineLine, Report
 from memtopo.source import read_file
 from memtopo.target import Target
@@ -40,7 +41,7 @@ def hold(found: Target) -> Callable[[], Report]:
     made, ledger = job("held.yaml", found), Ledger(found.open())
 
     def once() -> Report:
-        with Terms(None, None, 1.0, ()).keeper("held", None, made.machine, lambda: 0) as keeper:
+        with Terms(None, None, 1.0, ()).keeper(About("held", None, made.machine), lambda: 0) as keeper:
             return apply(made, ledger, held=keeper.keep)
 
     return once

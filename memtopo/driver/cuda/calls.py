@@ -9,8 +9,10 @@ from collections.abc import Callable
 
 from cuda.bindings import driver as cuda
 
-from memtopo.driver.cuda.calling import call
+from memtopo.driver.cuda.calling import call, named
+from memtopo.driver.cuda.external import CudaExternal
 from memtopo.driver.cuda.kernels import CudaKernels
+from memtopo.driver.cuda.managed import CudaManaged
 from memtopo.driver.cuda.structs import (
     SHARED_BYTES,
     access_descriptors,
@@ -37,13 +39,6 @@ _TEXT = 256
 _get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", cuda.cuDeviceGetUuid)
 
 
-def _named(kind: Callable[[int], object], number: int, function: Callable[..., object]) -> object:
-    try:
-        return kind(int(number))
-    except ValueError as error:
-        raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", f"cuda-bindings: {error}") from error
-
-
 def _sized(data: object, function: Callable[..., object]) -> bytes:
     """The bytes of a shared handle. The bindings would hand the driver fewer, or a number as a pointer."""
     if not isinstance(data, bytes) or len(data) != SHARED_BYTES:
@@ -51,7 +46,7 @@ def _sized(data: object, function: Callable[..., object]) -> bytes:
     return data
 
 
-class CudaDriver(CudaKernels):
+class CudaDriver(CudaKernels, CudaManaged, CudaExternal):
     """The real driver. It keeps nothing but where its kernels are: all other state is the driver's own."""
 
     def init(self) -> None:
@@ -74,7 +69,7 @@ class CudaDriver(CudaKernels):
 
     def device_get_attribute(self, device: int, attribute: Attribute) -> int:
         function = cuda.cuDeviceGetAttribute
-        return int(call(function, _named(cuda.CUdevice_attribute, attribute, function), device)[1])
+        return int(call(function, named(cuda.CUdevice_attribute, attribute, function), device)[1])
 
     def device_total_mem(self, device: int) -> int:
         return int(call(cuda.cuDeviceTotalMem, device)[1])
@@ -84,7 +79,7 @@ class CudaDriver(CudaKernels):
 
     def device_get_p2p_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
         function = cuda.cuDeviceGetP2PAttribute
-        return int(call(function, _named(cuda.CUdevice_P2PAttribute, attribute, function), device, peer)[1])
+        return int(call(function, named(cuda.CUdevice_P2PAttribute, attribute, function), device, peer)[1])
 
     def device_primary_ctx_retain(self, device: int) -> int:
         return int(call(cuda.cuDevicePrimaryCtxRetain, device)[1])
@@ -148,17 +143,17 @@ class CudaDriver(CudaKernels):
 
     def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:
         function = cuda.cuMemExportToShareableHandle
-        shared = call(function, handle, _named(cuda.CUmemAllocationHandleType, kind, function), flags)[1]
+        shared = call(function, handle, named(cuda.CUmemAllocationHandleType, kind, function), flags)[1]
         return shared_bytes(shared) if kind == HandleType.FABRIC else int(shared)
 
     def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
         function = cuda.cuMemImportFromShareableHandle
-        named = _named(cuda.CUmemAllocationHandleType, kind, function)
+        numbered = named(cuda.CUmemAllocationHandleType, kind, function)
         if kind == HandleType.FABRIC:
-            return int(call(function, bytearray(_sized(shared, function)), named)[1])  # bytes are refused (fact 48)
+            return int(call(function, bytearray(_sized(shared, function)), numbered)[1])  # bytes are refused (fact 48)
         if not isinstance(shared, int) or not 0 <= shared < 1 << 31:
             raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", "that is no file descriptor")
-        return int(call(function, shared, named)[1])
+        return int(call(function, shared, numbered)[1])
 
     def mem_alloc(self, size: int) -> int:
         return int(call(cuda.cuMemAlloc, size)[1])

@@ -12,7 +12,6 @@ from memtopo.driver.cuda.trial_kernels import Kernels
 from memtopo.driver.trying import WORD
 from memtopo.driver.types import DriverError, HandleType, Location
 
-_GLOBAL = 1
 _FOUND = (1).to_bytes(WORD, "little")
 
 
@@ -27,20 +26,11 @@ class CudaExtras:
         call(cuda.cuCtxSynchronize)
 
     def meet(self, address: int, value: int) -> bool:
-        self.cpu_write(address, bytes(2 * WORD))
+        ctypes.memset(address, 0, 2 * WORD)
         self._kernels.launch("meet", address, value)
-        self.cpu_write(address, _FOUND)
+        ctypes.memmove(address, _FOUND, WORD)
         call(cuda.cuCtxSynchronize)
-        return self.cpu_read(address + WORD, WORD) == value.to_bytes(WORD, "little")
-
-    def cpu_write(self, address: int, data: bytes) -> None:
-        ctypes.memmove(address, data, len(data))
-
-    def cpu_read(self, address: int, count: int) -> bytes:
-        return ctypes.string_at(address, count)
-
-    def mem_alloc_managed(self, size: int) -> int:
-        return int(call(cuda.cuMemAllocManaged, size, _GLOBAL)[1])
+        return ctypes.string_at(address + WORD, WORD) == value.to_bytes(WORD, "little")
 
     def mem_pool_create(self, location: Location, handles: HandleType) -> int:
         properties = cuda.CUmemPoolProps()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from memtopo.driver.sim.driver import SimDriver
 from memtopo.driver.sim.extras import SimExtras
+from memtopo.driver.sim.other import SimForeign
 
-__all__ = ["LAXER", "STRICTER", "SimDriver", "SimExtras"]
+__all__ = ["LAXER", "STRICTER", "SimDriver", "SimExtras", "SimForeign"]
 
 # Where the simulator refuses on purpose what hardware accepts, by method.
 STRICTER = {
@@ -26,16 +27,42 @@ STRICTER = {
     "ipc_close_mem_handle": "refused without a current context: hardware was not asked",
     "event_synchronize": "likewise",
     "event_destroy": "an event that is not open is refused, here and in every call: hardware may end the process",
-    "event_record": "refused on any stream but the default one, since there are no others",
+    "event_record": "refused on any stream but the default one, since others only signal, wait and prefetch",
     "stream_wait_event": "likewise, and with flags",
     "mem_create": "a fabric handle that was never tried on the recorded machine is refused (fact 4)",
     "mem_export_to_shareable_handle": "a handle that was released is refused: on hardware the process dies (fact 51)",
+    "mem_import_from_shareable_handle": "another API's memory whose size is no multiple of the granularity is refused:"
+    " such was not tried (fact 59)",
+    "import_external_memory": "a chunk of the host's memory is refused: hardware was not asked",
+    "external_memory_get_mapped_buffer": "of an object that was destroyed it is refused: on hardware the process dies"
+    " (fact 57); without a current context, and of a semaphore that was imported as memory: hardware was not asked",
+    "destroy_external_memory": "a second time it is refused: on hardware the process dies (fact 57)",
+    "destroy_external_semaphore": "likewise; and it waits for whatever any stream still waits for",
+    "mem_free": "of managed memory it waits for whatever any stream still waits for: hardware waits for those of the"
+    " GPUs that touched it (fact 58)",
+    "signal_external_semaphore": "refused on stream 0, on a stream of another context, and of what was imported as"
+    " another type than it is: hardware was not asked",
+    "wait_external_semaphore": "likewise",
+    "stream_create": "refused with other flags than 1: a stream that waits for stream 0 is not simulated",
+    "stream_destroy": "a stream that is not open is refused, here and in every call: hardware may end the process",
+    "mem_alloc_managed": "refused where the gpu does not advertise managed memory: no such gpu was asked",
+    "mem_advise": "refused without a current context, and at a gpu that does not advertise concurrent access: neither"
+    " was tried",
+    "mem_prefetch_async": "likewise",
+    "mem_range_get_attribute": "refused without a current context: hardware was not asked",
+    "stream_attach_mem_async": "likewise, and inside of an allocation",
+    "pointer_is_managed": "likewise without a context",
+    "host_write": "where the CPU may not write it is refused: on hardware the process dies of SIGSEGV (facts 21, 40);"
+    " likewise past the end of one mapping or allocation, whatever is behind it",
+    "host_read": "likewise where it may not read",
 }
 
 # Where it accepts what hardware would not, because a simulator knows its own process alone, by method.
 LAXER = {
     "mem_get_info": "each process has all of the machine's memory: what others took is not missing, nor what others, or"
-    " descriptors alone, still hold of what this one gave up (facts 29, 46)",
+    " descriptors alone, still hold of what this one gave up (facts 29, 46); nor what another API made; and managed"
+    " memory takes none of it (fact 60)",
+    "stream_query": "what stands behind a wait is done when this process next asks for something of its streams",
     "mem_import_from_shareable_handle": "fabric handles, where a machine says that they work, reach processes of the"
     " same user and host: no machine had any that worked (fact 4)",
     "event_query": "what was recorded is always done (fact 47)",

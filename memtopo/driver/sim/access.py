@@ -60,7 +60,7 @@ class AccessRules:
         Facts 23 and 40 tell what that takes.
         """
         if allocation := self._allocations.find(address):
-            _check_use(allocation, address + count, device)
+            self._check_use(allocation, address + count, device, reads=copying and wanted == Access.R)
             return [allocation]
         found, at, user = [], address, gpu(device)
         while at < address + count:
@@ -76,12 +76,27 @@ class AccessRules:
 
     def cpu_reach(self, address: int, count: int, wanted: Access) -> tuple[Physical, int]:
         """The memory that the CPU itself touches, and where in it (facts 21, 39); anything else ends the process."""
-        if (allocation := self._allocations.find(address)) and allocation.managed:
-            return allocation.physical, address - allocation.start
-        mapping = self._mappings.around(address)
-        if mapping.access.get(HOST, 0) & wanted != wanted or address + count > mapping.end:
+        place = self._allocations.find(address) or self._mappings.around(address)
+        allowed = place.advised if isinstance(place, Allocation) else place.access.get(HOST, 0) & wanted == wanted
+        if not allowed or address + count > place.end:
             raise invalid("the CPU may not do this there: on hardware the process dies of SIGSEGV")
-        return mapping.physical, address - mapping.start
+        return place.physical, address - place.start
+
+    def is_managed(self, address: int) -> bool:
+        """Whether an address is in managed memory, and in no other allocation or mapping."""
+        found = self._allocations.find(address)
+        if found is None:
+            self._mappings.around(address)
+        return found is not None and found.advised is not None
+
+    def _check_use(self, allocation: Allocation, end: int, device: int, *, reads: bool) -> None:
+        # A copy from a buffer of external memory works from a peer's context too (fact 55). Otherwise what is refused
+        # here was never tried on hardware.
+        peer = allocation.kind == "buffer" and reads and self._machine.can_access(device, allocation.device)
+        if device not in allocation.users and not peer:
+            raise invalid(f"{gpu(device)} has no access to the allocation")
+        if end > allocation.end:
+            raise invalid("the bytes run past the end of the allocation")
 
     def _check(self, grant: Grant, owners: set[Location]) -> None:
         if not self._is_known(grant.location):
@@ -110,14 +125,6 @@ class AccessRules:
 def _user(location: Location) -> Location:
     """Whose access a location's is: the host and its NUMA nodes have one in common."""
     return location if location.kind == LocationKind.GPU else HOST
-
-
-def _check_use(allocation: Allocation, end: int, device: int) -> None:
-    # Neither was ever tried on hardware.
-    if device not in allocation.users:
-        raise invalid(f"{gpu(device)} has no access to the allocation")
-    if end > allocation.end:
-        raise invalid("the bytes run past the end of the allocation")
 
 
 def _check_host_copy(device: int, host: int, wanted: Access) -> None:

@@ -1,11 +1,13 @@
-"""Memory that is allocated rather than laid out: this process's, and what it opened of others' (facts 45, 46)."""
+"""Memory that is allocated rather than laid out: this process's, and what it has of others' (facts 45, 46, 53, 60)."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
+from memtopo.driver.sim.advice import Advised
 from memtopo.driver.sim.arena import Arena, Physical
 from memtopo.driver.sim.blocks import Blocks
 from memtopo.driver.sim.refusal import invalid
@@ -15,8 +17,8 @@ from memtopo.driver.sim.refusal import invalid
 class Allocation:
     """One allocation, which the contexts of `users` may read and write, by ordinal.
 
-    It lives and dies with the context of `device`. `opens` counts how often another process's was opened; 0 of own.
-    `managed` memory is the CPU's too (fact 39).
+    It lives and dies with the context of `device`. `opens` counts how often another process's was opened. A buffer is
+    mapped of external memory. `advised` is how managed memory is used, which is the CPU's too (fact 39).
     """
 
     start: int
@@ -24,8 +26,9 @@ class Allocation:
     device: int
     users: set[int]
     physical: Physical
+    kind: Literal["own", "opened", "buffer", "managed"] = "own"
     opens: int = 0
-    managed: bool = False
+    advised: Advised | None = None
 
     @property
     def size(self) -> int:
@@ -41,17 +44,29 @@ class Allocations:
         self._starts: list[int] = []
         self._at: dict[int, Allocation] = {}
 
-    def take(self, device: int, size: int, managed: Iterable[int] = ()) -> int:
-        """Allocate memory of a device (fact 45), or memory that the CPU and all of some devices may use (fact 39)."""
+    def take(self, device: int, size: int) -> int:
+        """Allocate memory of a device (fact 45)."""
         if size <= 0:
             raise invalid("the size is 0")
-        address, users = self._blocks.take(device, size), {device, *managed}
-        allocation = Allocation(address, address + size, device, users, self._arena.take(size), managed=bool(managed))
-        self._add(allocation)
+        address = self._blocks.take(device, size)
+        self._add(Allocation(address, address + size, device, {device}, self._arena.take(size)))
+        return address
+
+    def manage(self, device: int, size: int, users: Iterable[int]) -> int:
+        """Memory in a device's context that the CPU and all of some devices may use; it takes none of theirs."""
+        address = self._blocks.take_addresses(size)
+        physical, advised = self._arena.take(size), Advised(size)
+        self._add(Allocation(address, address + size, device, set(users), physical, "managed", advised=advised))
+        return address
+
+    def map(self, physical: Physical, device: int) -> int:
+        """Put a part of external memory at addresses (fact 53)."""
+        address = self._blocks.take_addresses(physical.size)
+        self._add(Allocation(address, address + physical.size, device, {device}, physical, "buffer"))
         return address
 
     def free(self, address: int) -> None:
-        """Free an allocation of this process; 0 is none, and that is well (fact 45)."""
+        """Free an allocation of this process, or give a buffer back; 0 is none, and that is well (facts 45, 53)."""
         if address:
             self._end(self._starting(address, opened=False))
 
@@ -66,13 +81,13 @@ class Allocations:
     def open(self, physical: Physical, device: int) -> Allocation:
         """Put another process's memory at addresses here; it takes no memory of this one (fact 46)."""
         address = self._blocks.take_addresses(physical.size)
-        allocation = Allocation(address, address + physical.size, device, set(), physical)
+        allocation = Allocation(address, address + physical.size, device, set(), physical, "opened")
         self._add(allocation)
         return allocation
 
     def opened(self, nonce: str) -> Allocation | None:
         """The memory of another process that was opened here already."""
-        foreign = (allocation for allocation in self._at.values() if allocation.opens)
+        foreign = (allocation for allocation in self._at.values() if allocation.kind == "opened")
         return next((each for each in foreign if each.physical.tag and each.physical.tag.nonce == nonce), None)
 
     def close(self, address: int) -> None:
@@ -80,16 +95,16 @@ class Allocations:
         allocation = self._starting(address, opened=True)
         allocation.opens -= 1
         if not allocation.opens:
-            self._end(allocation, foreign=True)
+            self._end(allocation)
 
     def drop(self, device: int) -> None:
         """End everything that lived in a device's context."""
         for allocation in [each for each in self._at.values() if each.device == device]:
-            self._end(allocation, foreign=bool(allocation.opens))
+            self._end(allocation)
 
     def _starting(self, address: int, *, opened: bool) -> Allocation:
         allocation = self._at.get(address)
-        if allocation is None or bool(allocation.opens) != opened:
+        if allocation is None or (allocation.kind == "opened") != opened:
             what = "memory opened from another process" if opened else "an allocation of this process"
             raise invalid(f"the address is not the start of {what}")
         return allocation
@@ -98,11 +113,11 @@ class Allocations:
         insort(self._starts, allocation.start)
         self._at[allocation.start] = allocation
 
-    def _end(self, allocation: Allocation, *, foreign: bool = False) -> None:
+    def _end(self, allocation: Allocation) -> None:
         del self._at[allocation.start]
         del self._starts[bisect_left(self._starts, allocation.start)]
-        if foreign:
-            self._blocks.give_addresses(allocation.start, allocation.size)
-        else:
+        if allocation.kind == "own":
             self._blocks.give(allocation.device, allocation.start, allocation.size)
+        else:
+            self._blocks.give_addresses(allocation.start, allocation.size)
         self._arena.give(allocation.physical)

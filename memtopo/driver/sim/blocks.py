@@ -12,7 +12,7 @@ from memtopo.driver.types import gpu
 
 BLOCK = 2 << 20
 UNIT = 512  # what small allocations are rounded to; only that two of 64 KiB lay side by side was seen
-FIRST, LAST = HIGHEST + (12 << 40), HIGHEST + (28 << 40)  # where no reservation is
+FIRST, LAST = HIGHEST + (12 << 40), HIGHEST + (76 << 40)  # where no reservation is, with room for fact 60
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Blocks:
             self.give(device, start, BLOCK)
 
     def take_addresses(self, size: int) -> int:
-        """Addresses alone, for memory that another process allocated."""
+        """Addresses alone, for memory that is not allocated here, or managed."""
         address = self._holes.take(_up(size, BLOCK), BLOCK)
         if address is None:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses are left")

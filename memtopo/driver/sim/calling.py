@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
 from memtopo.driver.names import call_name
-from memtopo.driver.sim.refusal import Refused
+from memtopo.driver.sim.refusal import Outstanding, Refused
 from memtopo.driver.types import DriverError
 
 _SURVIVING = (
@@ -16,6 +17,9 @@ _SURVIVING = (
     *("ctx_push_current", "ctx_pop_current", "device_primary_ctx_retain", "device_primary_ctx_release"),
 )
 """What still succeeds in a process that a kernel's forbidden access has ended, beside queries of devices (fact 24)."""
+
+
+_PAUSE = 0.001  # seconds
 
 
 class Callee:
@@ -39,8 +43,7 @@ def driver_call(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[
     name = call_name(method.__name__)
     survives = method.__name__ in _SURVIVING or method.__name__.startswith(("device_get", "device_total", "driver_"))
 
-    @wraps(method)
-    def call(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def once(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
         with self.lock:
             if self.shut:
                 raise DriverError(name, *self.shut)
@@ -52,5 +55,13 @@ def driver_call(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[
                 raise DriverError(name, refused.name, refused.reason) from None
             except OSError as error:  # no descriptor or memory is left to simulate with
                 raise DriverError(name, "CUDA_ERROR_OPERATING_SYSTEM", f"the simulator: {error.strerror}") from error
+
+    @wraps(method)
+    def call(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        while True:
+            try:
+                return once(self, *args, **kwargs)
+            except Outstanding:
+                time.sleep(_PAUSE)  # without the lock: another thread may be the one that is waited for
 
     return call

@@ -44,12 +44,12 @@ class Contents:
         for physical, at, _ in self.parts(device, address, len(data), Access.RW, copying=False):
             physical.write(at, data)
 
-    def cpu_write(self, address: int, data: bytes) -> None:
+    def host_write(self, address: int, data: bytes) -> None:
         """Put bytes as the CPU does itself."""
         physical, at = self._access.cpu_reach(address, len(data), Access.RW)
         physical.write(at, data)
 
-    def cpu_read(self, address: int, count: int) -> bytes:
+    def host_read(self, address: int, count: int) -> bytes:
         """Get bytes as the CPU does itself."""
         physical, at = self._access.cpu_reach(address, count, Access.R)
         return physical.read(at, count)

@@ -43,6 +43,10 @@ class Contexts:
             del self._retains[device]
             self._budget.give(gpu(device), CONTEXT_BYTES)
 
+    def is_last(self, device: int) -> bool:
+        """Whether the next release ends a device's primary context."""
+        return self._retains.get(device) == 1
+
     def active(self, device: int) -> bool:
         """Whether a device's primary context is retained."""
         return device in self._retains

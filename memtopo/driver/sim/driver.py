@@ -17,18 +17,24 @@ from memtopo.driver.sim.contents import Contents
 from memtopo.driver.sim.contexts import Contexts
 from memtopo.driver.sim.creation import Creation
 from memtopo.driver.sim.devices import Devices
+from memtopo.driver.sim.event_calls import EventCalls
 from memtopo.driver.sim.events import Events
+from memtopo.driver.sim.external import ExternalMemory
+from memtopo.driver.sim.external_calls import ExternalCalls
 from memtopo.driver.sim.files import Files
 from memtopo.driver.sim.ipc import MemoryHandles
 from memtopo.driver.sim.kernels import SimKernels
 from memtopo.driver.sim.launching import Launching
+from memtopo.driver.sim.managed import Managed
+from memtopo.driver.sim.managed_calls import ManagedCalls
 from memtopo.driver.sim.mappings import Mappings
 from memtopo.driver.sim.refusal import invalid
+from memtopo.driver.sim.semaphores import Semaphores
 from memtopo.driver.sim.sharing import Sharing
+from memtopo.driver.sim.streams import Streams
 from memtopo.driver.types import (
     Attribute,
     DriverError,
-    EventFlags,
     Grant,
     HandleType,
     Location,
@@ -39,7 +45,7 @@ from memtopo.driver.types import (
 from memtopo.machine import Machine
 
 
-class SimDriver(Launching):
+class SimDriver(Launching, ManagedCalls, ExternalCalls, EventCalls):
     """A driver without a GPU: a machine's facts, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
     It answers with the driver's error names and adds the reason. Close it to give its memory back.
@@ -65,6 +71,10 @@ class SimDriver(Launching):
         self._sharing = Sharing(self._devices, self._creation, self._chunks, self._arena, self._files)
         self._memory_handles = MemoryHandles(self._devices, self._allocations, self._arena, self._files)
         self._events = Events(self._devices, self._files)
+        self._streams = Streams()
+        self._managed = Managed(machine, self._allocations)
+        self._external = ExternalMemory(self._devices, self._allocations, self._files)
+        self._semaphores = Semaphores(self._streams, self._files)
 
     def close(self) -> None:
         """Give all memory back to the system; every later call is refused. A second time does nothing."""
@@ -94,14 +104,9 @@ class SimDriver(Launching):
         """How much of the system's memory is behind the simulated memory; what nobody touched does not count."""
         return self._arena.resident() + self._files.resident()
 
-    def event_records(self, event: int) -> int:
-        """How often an open event was recorded, here and by all who share it: what no real driver tells."""
-        with self.lock:
-            return self._events.records(event)
-
-    def parts(self) -> tuple[Contexts, Contents, Allocations]:
+    def parts(self) -> tuple[Contexts, Contents]:
         """What trials use beside the driver's calls."""
-        return self._contexts, self._contents, self._allocations
+        return self._contexts, self._contents
 
     def init(self) -> None:
         """Allow all other calls."""
@@ -153,11 +158,13 @@ class SimDriver(Launching):
     @driver_call
     def device_primary_ctx_release(self, device: int) -> None:
         self._devices.get(device)
+        if self._contexts.is_last(device):
+            self._streams.check_done()  # another GPU's wait holds it up too
         self._contexts.release(device)
         if not self._contexts.active(device):
-            self._kernels.drop(device)
-            self._allocations.drop(device)
-            self._events.drop(device)
+            for parts in (self._kernels, self._allocations, self._events, self._external, self._semaphores):
+                parts.drop(device)
+            self._streams.drop(device)
 
     @driver_call
     def device_primary_ctx_get_state(self, device: int) -> bool:
@@ -174,7 +181,7 @@ class SimDriver(Launching):
 
     @driver_call
     def ctx_synchronize(self) -> None:
-        self._contexts.current()
+        self._streams.check_done(self._contexts.current())
 
     @driver_call
     def mem_get_info(self) -> tuple[int, int]:
@@ -246,6 +253,8 @@ class SimDriver(Launching):
 
     @driver_call
     def mem_free(self, address: int) -> None:
+        found = self._allocations.find(address)
+        self._streams.check_done(None if found is None or found.kind == "managed" else found.device)
         self._allocations.free(address)
 
     @driver_call
@@ -261,42 +270,6 @@ class SimDriver(Launching):
     def ipc_close_mem_handle(self, address: int) -> None:
         self._contexts.current()
         self._memory_handles.close(address)
-
-    @driver_call
-    def event_create(self, flags: EventFlags) -> int:
-        return self._events.create(flags, self._contexts.current())
-
-    @driver_call
-    def event_destroy(self, event: int) -> None:
-        self._events.destroy(event)
-
-    @driver_call
-    def event_record(self, event: int, stream: int = 0) -> None:
-        self._events.record(event, stream, self._contexts.current())
-
-    @driver_call
-    def event_query(self, event: int) -> bool:
-        self._events.get(event)
-        return True
-
-    @driver_call
-    def event_synchronize(self, event: int) -> None:
-        self._contexts.current()
-        self._events.get(event)
-
-    @driver_call
-    def ipc_get_event_handle(self, event: int) -> bytes:
-        self._contexts.current()
-        return self._events.share(event)
-
-    @driver_call
-    def ipc_open_event_handle(self, handle: bytes) -> int:
-        return self._events.open(handle, self._contexts.current())
-
-    @driver_call
-    def stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
-        self._contexts.current()
-        self._events.wait(event, stream, flags)
 
     @driver_call
     def memset_d8(self, address: int, value: int, count: int) -> None:

@@ -118,7 +118,7 @@ class Events:
 
 def _check_stream(stream: int) -> None:
     if stream:
-        raise Refused("CUDA_ERROR_INVALID_HANDLE", "the simulator has the default stream alone")
+        raise Refused("CUDA_ERROR_INVALID_HANDLE", "the simulator records events in the default stream alone")
 
 
 def _count_one(fd: int) -> None:

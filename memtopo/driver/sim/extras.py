@@ -1,4 +1,4 @@
-"""`memtopo.driver.trying.Extras` on the simulator: what kernels, the CPU and pools do, by bytes."""
+"""`memtopo.driver.trying.Extras` on the simulator: what kernels and pools do, by bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SimExtras(Callee):
         super().__init__()
         self.lock, self.shut = driver.lock, driver.shut
         self._driver = driver
-        self._contexts, self._contents, self._allocations = driver.parts()
+        self._contexts, self._contents = driver.parts()
 
     def store(self, address: int, value: int) -> None:
         try:
@@ -32,22 +32,9 @@ class SimExtras(Callee):
         self._contents.store(self._contexts.current(), address, value.to_bytes(WORD, "little"))
 
     def meet(self, address: int, value: int) -> bool:
-        self.cpu_write(address, bytes(2 * WORD))
+        self._driver.host_write(address, bytes(2 * WORD))
         self.store(address + WORD, value)
-        return self.cpu_read(address + WORD, WORD) == value.to_bytes(WORD, "little")
-
-    @driver_call
-    def cpu_write(self, address: int, data: bytes) -> None:
-        self._contents.cpu_write(address, data)
-
-    @driver_call
-    def cpu_read(self, address: int, count: int) -> bytes:
-        return self._contents.cpu_read(address, count)
-
-    @driver_call
-    def mem_alloc_managed(self, size: int) -> int:
-        gpus = range(len(self._driver.machine.devices))
-        return self._allocations.take(self._contexts.current(), size, managed=gpus)
+        return self._driver.host_read(address + WORD, WORD) == value.to_bytes(WORD, "little")
 
     def mem_pool_create(self, location: Location, handles: HandleType) -> int:
         properties = Properties(location, handles)

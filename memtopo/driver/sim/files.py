@@ -13,16 +13,17 @@ from typing import NamedTuple
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _SPARE = 200  # descriptors that the process may need beside
 _NAME = re.compile(
-    r"/memfd:memtopo (chunk|allocation|event) ([0-9]{1,19}) ([0-9]{1,19}) ((?:gpu|node) [0-9a-f]{1,32}) ([01]) ([01])"
-    r" ([0-9a-f]{16}) \(deleted\)"
+    r"/memfd:memtopo (chunk|allocation|event|memory|timeline|binary) ([0-9]{1,19}) ([0-9]{1,19})"
+    r" ((?:gpu|node) [0-9a-f]{1,32}) ([01]) ([01]) ([0-9a-f]{16}) \(deleted\)"
 )
 
 
 class Tag(NamedTuple):
     """What a file holds, as its name tells it: a descriptor carries that along to whoever is given it.
 
-    `kind` is chunk, allocation or event; `place` its GPU by UUID or its NUMA node, since ordinals differ from process
-    to process (fact 38); `nonce` tells it from every other file.
+    `kind` is chunk, allocation or event, or of what another API made memory, timeline or binary (semaphores). `place`
+    is its GPU by UUID or its NUMA node, since ordinals differ from process to process (fact 38); a semaphore's means
+    nothing. `nonce` tells it from every other file.
     """
 
     kind: str
@@ -42,6 +43,18 @@ class Tag(NamedTuple):
 def nonce() -> str:
     """16 hexadecimal digits that no other file has."""
     return os.urandom(8).hex()
+
+
+def make(tag: Tag) -> int:
+    """A new file of the tag's size, which nobody can shorten under a reader or lengthen."""
+    fd = os.memfd_create(tag.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, tag.size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def read_tag(fd: str) -> Tag | None:
@@ -64,25 +77,26 @@ class Files:
         self._close = weakref.finalize(self, _close_all, self._open)
 
     def create(self, tag: Tag) -> int:
-        """A new file of the tag's size, which nobody can shorten under a reader or lengthen."""
+        """A new file of the tag's size."""
         self._make_room()
-        fd = os.memfd_create(tag.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        fd = make(tag)
         self._open.add(fd)
-        try:
-            os.ftruncate(fd, tag.size)
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, SEALS)
-        except BaseException:
-            self.close(fd)
-            raise
         return fd
 
-    def adopt(self, path: str, kind: str) -> tuple[int, Tag] | None:
+    def again(self, fd: int) -> int:
+        """One more descriptor of a file that is open here."""
+        self._make_room()
+        another = os.dup(fd)
+        self._open.add(another)
+        return another
+
+    def adopt(self, path: str, *kinds: str) -> tuple[int, Tag] | None:
         """A descriptor of one's own for the file behind a path of `/proc/PID/fd`, with its tag.
 
-        None where it is no such file, also if it was exchanged for another meanwhile.
+        None where it is no file of these kinds, also if it was exchanged for another meanwhile.
         """
         # Looked at before it is opened too: opening what is somebody else's device could do something.
-        if (tag := read_tag(path)) is None or tag.kind != kind:
+        if (tag := read_tag(path)) is None or tag.kind not in kinds:
             return None
         self._make_room()
         try:

@@ -24,8 +24,8 @@ class MemoryHandles:
     def get(self, address: int) -> bytes:
         """64 bytes that lead to the allocation around an address, the same for each address in it."""
         allocation = self._allocations.find(address)
-        if allocation is None or allocation.opens:
-            raise invalid("the address is in no allocation of this process")
+        if allocation is None or allocation.kind != "own":
+            raise invalid("the address is in no allocation of this process's device memory")
         tag = allocation.physical.tag or self._move(allocation)
         return tickets.write(allocation.physical.fd, tag)
 

@@ -8,6 +8,7 @@ from memtopo.driver.kernels import Area, Verified
 from memtopo.driver.sim.calling import Callee, driver_call
 from memtopo.driver.sim.contexts import Contexts
 from memtopo.driver.sim.kernels import ILLEGAL, SimKernels
+from memtopo.driver.sim.streams import Streams
 
 
 class Launching(Callee):
@@ -15,6 +16,7 @@ class Launching(Callee):
 
     _contexts: Contexts
     _kernels: SimKernels
+    _streams: Streams
 
     @driver_call
     def module_load_data(self) -> int:
@@ -22,7 +24,7 @@ class Launching(Callee):
 
     @driver_call
     def module_unload(self, module: int) -> None:
-        self._contexts.current()
+        self._streams.check_done(self._contexts.current())
         self._kernels.unload(module)
 
     @driver_call

@@ -1,4 +1,4 @@
-"""How the simulator's parts say no, before the facade names the call."""
+"""How the simulator's parts say no, before the facade names the call, or that a call must wait."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ class Refused(Exception):
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
         self.name, self.reason = name, reason
+
+
+class Outstanding(Exception):
+    """The call waits for what somebody else has to do. It has changed nothing, and is made again until it need not."""
 
 
 def invalid(reason: str) -> Refused:

@@ -55,9 +55,12 @@ class Sharing:
         """A descriptor of one's own beside the one given, which stays its owner's."""
         if not isinstance(fd, int) or not 0 <= fd < 1 << 31:
             raise invalid("that is no file descriptor")
-        found = self._files.adopt(f"/proc/self/fd/{fd}", "chunk")
+        found = self._files.adopt(f"/proc/self/fd/{fd}", "chunk", "memory")
         if found is None:
             raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no chunk's")
+        if found[1].size % found[1].granule:  # another API's memory (fact 59), but such was never tried
+            self._files.close(found[0])
+            raise Refused("CUDA_ERROR_UNKNOWN", "the memory's size is not a multiple of the granularity")
         return found
 
     def _move(self, chunk: Chunk) -> Tag:

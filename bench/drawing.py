@@ -1,0 +1,88 @@
+"""Drawing 100,000 chunks in each form, against validating their spec.
+
+Written line by line and with `count`, and as `mixed`, of which no two neighbours can be told as one. Needs no GPU. Each
+pair of figures comes from one process.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+from bench import scaling
+from memtopo import source
+from memtopo.drawing.forms import FORMS, Shown
+from memtopo.machine import load
+from memtopo.picture import Picture
+from memtopo.picturing import picture
+from memtopo.render.map import Map
+from memtopo.render.terminal import unstyled
+from memtopo.validation import validate
+
+COUNT = 100_000
+ROUNDS = 3
+LARGEST_RATIO = 3.0
+
+
+def main() -> None:
+    """Print the seconds of validating and of drawing, and the largest ratio of the two."""
+    print(f"{COUNT:,} chunks on {scaling.MACHINE}, median of {ROUNDS} processes each")
+    largest = 0.0
+    for spec in _SPECS:
+        runs = [_measured(spec) for _ in range(ROUNDS)]
+        validating = statistics.median(run["validate"] for run in runs)
+        print(f"{spec:<6} validate  {validating:7.3f} s")
+        for form in _DRAWN:
+            ratio = statistics.median(run[form] / run["validate"] for run in runs)
+            print(f"{spec:<6} {form:<8}  {statistics.median(run[form] for run in runs):7.3f} s   ratio {ratio:5.2f}")
+            largest = max(largest, ratio)
+    print(f"largest ratio {largest:13.2f}   (at most {LARGEST_RATIO:g})")
+
+
+def once(spec: str) -> None:
+    """Measure one spec in this process, and print the seconds of each form as JSON."""
+    data = _SPECS[spec](COUNT).encode()
+    machine = load(scaling.MACHINE)
+    start = time.perf_counter()
+    geometry = validate(source.read_text(data, "drawing.yaml"), machine).geometry
+    seconds = {"validate": time.perf_counter() - start}
+    assert geometry is not None
+    for form, draw in _DRAWN.items():
+        start = time.perf_counter()
+        assert draw(picture(geometry, machine))
+        seconds[form] = time.perf_counter() - start
+    print(json.dumps(seconds))
+
+
+def _measured(spec: str) -> dict[str, float]:
+    command = [sys.executable, "-c", f"from bench import drawing; drawing.once({spec!r})"]
+    found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return found
+
+
+def _mixed(count: int) -> str:
+    """Each chunk of another size and place than the one before it, and every hundredth behind a hole."""
+    chunks = "".join(
+        f"  c{index}: {{location: gpu{index % 4}, size: {2 + 2 * (index % 3)}MiB}}\n" for index in range(count)
+    )
+    entries = "".join(
+        f"    - {{chunk: c{index}, offset: {8 * index}MiB}}\n" if index % 100 == 0 else f"    - c{index}\n"
+        for index in range(count)
+    )
+    head = f"memtopo: 1\nname: drawing\nranges: {{kv: {{size: {8 * count}MiB}}}}\nchunks:\n{chunks}map:\n  kv:\n"
+    return f"{head}{entries}access:\n  kv: {{gpu0: rw}}\n"
+
+
+def _form(form: str) -> Callable[[Picture], str]:
+    return lambda shown: FORMS[form](Shown(shown, "drawing"))
+
+
+_SPECS: Mapping[str, Callable[[int], str]] = {**scaling.FORMS, "mixed": _mixed}
+_DRAWN: Mapping[str, Callable[[Picture], str]] = {
+    "text": lambda shown: unstyled(Map(shown), 80),
+    **{form: _form(form) for form in FORMS},
+}

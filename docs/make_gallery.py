@@ -1,0 +1,97 @@
+"""Writes docs/gallery.md and the pictures in docs/gallery/: every spec in specs/, drawn on a shipped machine."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from memtopo import machine, source
+from memtopo.drawing.svg import svg
+from memtopo.drawing.told import told
+from memtopo.picturing import picture
+from memtopo.validation import validate
+
+ROOT = Path(__file__).parent.parent
+MACHINES = ("h200x2", "h200x4")
+"""Each spec is drawn on the first of these that it fits."""
+HEAD = """\
+# Gallery
+
+Every spec in [specs/](../specs), as `memtopo draw SPEC --machine h200x2 -o map.svg` draws it. The pictures need nothing
+but themselves and follow the reader's light or dark scheme; opened by themselves, they tell more of what a pointer
+rests on. `-o map.html` makes a page with the same facts as tables. `make docs` writes this page.
+"""
+
+
+class Drawn(NamedTuple):
+    """One spec as a picture: its name, the machine, the sentence that it begins with, and what a screen reader says."""
+
+    name: str
+    machine: str
+    sentence: str
+    words: str
+    picture: str
+
+
+def main() -> None:
+    """Write every file, and remove pictures of specs that are gone."""
+    made = files()
+    for old in (ROOT / "docs" / "gallery").glob("*.svg"):
+        if f"docs/gallery/{old.name}" not in made:
+            old.unlink()
+    for name, text in made.items():
+        (ROOT / name).parent.mkdir(exist_ok=True)
+        (ROOT / name).write_text(text, encoding="utf-8")
+
+
+def files() -> Mapping[str, str]:
+    """Every file of the gallery, by its path in the repository."""
+    every = [drawn(path) for path in sorted((ROOT / "specs").glob("*.yaml"), key=_order)]
+    page = "\n".join([HEAD, *(_section(each) for each in every)])
+    return {"docs/gallery.md": page} | {f"docs/gallery/{each.name}.svg": each.picture for each in every}
+
+
+def drawn(path: Path) -> Drawn:
+    """A spec on the first machine that it fits."""
+    document = source.read_text(path.read_bytes(), f"specs/{path.name}")
+    for name in MACHINES:
+        facts = machine.load(name)
+        found = validate(document, facts)
+        if found.geometry:
+            shown = picture(found.geometry, facts)
+            drawing = svg(shown, path.stem, note=f"on {name}: {_gpus(facts)}", place=document.place)
+            return Drawn(path.stem, name, sentence(document.text), told(shown), drawing)
+    raise ValueError(f"{path} is right on none of {', '.join(MACHINES)}")
+
+
+def sentence(text: str) -> str:
+    """The first sentence of the comment that a spec begins with."""
+    lines = (line.removeprefix("#").strip() for line in _comment(text))
+    return re.split(r"(?<=\.) (?=[A-Z])", " ".join(lines), maxsplit=1)[0]
+
+
+def _comment(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        if not line.startswith("# "):
+            return
+        yield line
+
+
+def _section(each: Drawn) -> str:
+    spec = f"[specs/{each.name}.yaml](../specs/{each.name}.yaml) on `{each.machine}`"
+    return f"## {each.name}\n\n{each.sentence}\n\n![{each.words}](gallery/{each.name}.svg)\n\n{spec}\n"
+
+
+def _gpus(facts: machine.Machine) -> str:
+    return f"{len(facts.devices)} × {facts.devices[0].name}"
+
+
+def _order(path: Path) -> tuple[bool, str]:
+    """The quickstart first."""
+    return path.stem != "quickstart", path.stem
+
+
+if __name__ == "__main__":
+    main()

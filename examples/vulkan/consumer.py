@@ -1,0 +1,49 @@
+"""Uses a chunk of memtopo's in Vulkan: reads what CUDA wrote, and writes for CUDA to read.
+
+    memtopo apply specs/vulkan-consumer.yaml --hold &
+    python examples/vulkan/consumer.py vulkan-consumer/picture
+
+It prints the first word that it found, writes its own all over the chunk, and reads that back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from memtopo.exchange import connect, place
+from memtopo.vulkan import Gpu
+
+WORD = 0x0B5E55ED
+
+
+def main() -> int:
+    """Import one chunk of a layout that another process holds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("export", help="LAYOUT/EXPORT, or /path/to/socket/EXPORT")
+    parser.add_argument("--validate", action="store_true", help="have Vulkan's validation layer watch")
+    asked = parser.parse_args()
+    holder, _, name = asked.export.rpartition("/")
+    with connect(place(socket=holder) if "/" in holder else place(holder)) as client:
+        offer = client.offers()[name]
+        (handle,) = client.handles(name)
+        if handle.fd is None or offer.gpu is None:
+            sys.exit(f"{asked.export} is no chunk of a GPU that is exported as a descriptor")
+        with Gpu(bytes.fromhex(offer.gpu), validation=asked.validate) as gpu:
+            # Vulkan owns what it imports, and nobody else: so it gets a copy, and ours is closed in any case.
+            copy = os.dup(handle.fd)
+            handle.close()
+            chunk = gpu.adopt(copy, offer.size)
+            found = chunk.read(0, 4)
+            chunk.fill(WORD)
+            same = chunk.read() == WORD.to_bytes(4, "little") * (offer.size // 4)
+            chunk.free()
+        for message in gpu.messages:
+            print(f"validation: {message}", file=sys.stderr)
+    print(f"found {int.from_bytes(found, 'little'):#010x}, wrote {WORD:#010x}")
+    return 0 if same and not gpu.messages else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

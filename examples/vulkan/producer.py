@@ -1,0 +1,75 @@
+"""A camera without a window: offers a frame that Vulkan allocated, and a timeline semaphore that says when it is ready.
+
+    memtopo apply specs/vulkan-frame.yaml --with 'camera=python examples/vulkan/producer.py'
+
+memtopo gives it the socket. It draws the frame, signals 1, waits until whoever imported it signals 2, and then looks at
+the frame again: as it drew it, or with every bit turned. It ends with 0 in these two cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+
+import memtopo
+from memtopo.vulkan import Gpu, Semaphore
+
+FRAME = 8 << 20
+WORD = 0x00C0FFEE
+PATIENCE, GLANCE = 60.0, 0.2
+
+
+def main() -> int:
+    """Offer one frame, and say what became of it."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--socket", default=os.environ.get("MEMTOPO_SOCKET"), help="where to offer it")
+    parser.add_argument("--gpu", help="the GPU's UUID in hexadecimal digits; else the first")
+    parser.add_argument("--validate", action="store_true", help="have Vulkan's validation layer watch")
+    asked = parser.parse_args()
+    if asked.socket is None:
+        parser.error("no --socket, and MEMTOPO_SOCKET is not set")
+    ended: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: ended.append(number))  # memtopo is through: so are we, soon
+    uuid = bytes.fromhex(asked.gpu.replace("GPU-", "").replace("-", "")) if asked.gpu else None
+    with Gpu(uuid, validation=asked.validate) as gpu:
+        frame, ready = gpu.allocate(FRAME), gpu.timeline()
+        # The descriptors are ours, and stay ours: whoever imports gets a copy of them (fact 54).
+        memory_fd, semaphore_fd = frame.fd(), ready.fd()
+        exports = {
+            "frame": memtopo.ExternalMemory(memory_fd, frame.whole, gpu=gpu.uuid),
+            "ready": memtopo.Semaphore(semaphore_fd, timeline=True, gpu=gpu.uuid),
+        }
+        with memtopo.serve(asked.socket, exports):
+            frame.fill(WORD, signal=(ready, 1))
+            answered = _answered(ready, ended)
+        told = _told(frame.read()) if answered else "nobody signalled 2"
+        frame.free()
+        ready.free()
+    for fd in (memory_fd, semaphore_fd):
+        os.close(fd)
+    for message in gpu.messages:
+        print(f"validation: {message}", file=sys.stderr)
+    print(f"the frame is {told}" if answered else told, file=sys.stderr)
+    return 0 if told in ("as it was drawn", "turned") and not gpu.messages else 1
+
+
+def _answered(ready: Semaphore, ended: list[int]) -> bool:
+    """Whether somebody signalled 2 before it took too long, or we were asked to end."""
+    until = time.monotonic() + PATIENCE
+    while not ready.wait(2, GLANCE):
+        if ended or time.monotonic() > until:
+            return False
+    return True
+
+
+def _told(seen: bytes) -> str:
+    drawn = WORD.to_bytes(4, "little") * (FRAME // 4)
+    turned = (WORD ^ 0xFFFFFFFF).to_bytes(4, "little") * (FRAME // 4)
+    return {drawn: "as it was drawn", turned: "turned"}.get(seen, "damaged")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,144 @@
+"""`memtopo draw`: a layout to look at, in the terminal or as a document. Builds nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from memtopo.cli.loading import load
+from memtopo.cli.options import AsJson, MachineName, SpecFile
+from memtopo.cli.writing import write
+from memtopo.complaints import choose
+from memtopo.drawing.forms import FORMS, SUFFIXES, Shown
+from memtopo.errors import UsageError
+from memtopo.picturing import picture
+from memtopo.render import json, plain, words
+from memtopo.report import MachineLine
+
+if TYPE_CHECKING:
+    from memtopo.render.draw import Sheet
+
+Output = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output",
+        "-o",
+        envvar="MEMTOPO_DRAW_OUTPUT",
+        metavar="FILE",
+        help="Draw into a file, whose suffix says in which form; may be given again.",
+    ),
+]
+Form = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        envvar="MEMTOPO_DRAW_FORMAT",
+        metavar="FORM",
+        help=f"What goes to stdout: text, json, {', '.join(FORMS)}.",
+        show_default="text",
+    ),
+]
+Ascii = Annotated[bool, typer.Option("--ascii", envvar="MEMTOPO_ASCII", help="Draw text with ASCII alone.")]
+Width = Annotated[
+    int | None,
+    typer.Option(
+        "--width",
+        envvar="MEMTOPO_WIDTH",
+        metavar="COLUMNS",
+        help="How wide text is drawn, if not as the terminal.",
+        min=plain.NARROWEST,
+        max=1000,
+    ),
+]
+
+_ENDINGS = {".txt": "text", ".json": "json", **SUFFIXES}
+_NAMES = ("text", "json", *FORMS)
+
+
+def command(
+    spec: SpecFile,
+    machine: MachineName = "local",
+    output: Output = None,
+    form: Form = None,
+    ascii: Ascii = False,
+    width: Width = None,
+    as_json: AsJson = False,
+) -> int:
+    """Draw a layout: what lies where, and whose memory it is.
+
+    Without -o it goes to stdout, and with -o - as well.
+    """
+    told = _stdout_form(form, as_json=as_json)
+    files = dict(_files(output or ()))
+    loaded = load(spec, machine)
+    geometry, line = loaded.validated.geometry, loaded.target.line
+    if geometry is None:
+        return loaded.refuse(as_json=told == "json")
+    loaded.show_faults(sys.stderr)
+    note = f"on {words.machine(line)}"
+    shown = Shown(picture(geometry, loaded.target.machine), geometry.name, note, loaded.document.place)
+    sheet = _Sheet(shown, line, ascii, width)
+    for file, ending in files.items():
+        if file != "-":
+            write(file, sheet.document(ending))
+            plain.print_lines([f"memtopo: drawn to {file}"], sys.stderr)
+    if not files or "-" in files:
+        sheet.show(told)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """A picture in any form; `ascii` and `width` are for text."""
+
+    shown: Shown
+    line: MachineLine
+    ascii: bool
+    width: int | None
+
+    def show(self, form: str) -> None:
+        """Write it to stdout."""
+        if form == "text":
+            self._text.show()
+        else:
+            plain.print_lines(self.document(form).splitlines())
+
+    def document(self, form: str) -> str:
+        """All of it, as it stands in a file."""
+        if form == "text":
+            return self._text.text()
+        return json.dumps(self._data) if form == "json" else FORMS[form](self.shown)
+
+    @property
+    def _data(self) -> json.Drawn:
+        return json.Drawn(json.VERSION, self.shown.title, self.line, self.shown.picture)
+
+    @property
+    def _text(self) -> Sheet:
+        from memtopo.render import draw  # rich is slow to import
+
+        return draw.Sheet(self._data, self.ascii, self.width)
+
+
+def _stdout_form(form: str | None, *, as_json: bool) -> str:
+    if as_json and form not in (None, "json"):
+        raise UsageError(f"--json and --format {form} are two forms for one output", hint="write one of them to a file")
+    told = form or ("json" if as_json else "text")
+    if told not in _NAMES:
+        raise UsageError(f"there is no format {told!r}", hint=choose(told, _NAMES))
+    return told
+
+
+def _files(output: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Each file with the form that its suffix asks for. Raises `UsageError` where it asks for none."""
+    for file in output:
+        ending = PurePath(file).suffix.lower()
+        if file != "-" and ending not in _ENDINGS:
+            told = f"{file!r} ends in no suffix of a drawing" if file else "-o names no file"
+            raise UsageError(told, hint=f"there are {', '.join(_ENDINGS)}")
+        yield file, _ENDINGS.get(ending, "")

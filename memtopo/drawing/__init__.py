@@ -1,0 +1,1 @@
+"""Layouts as documents: what a picture is as SVG, HTML, DOT and Mermaid."""

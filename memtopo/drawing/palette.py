@@ -1,0 +1,82 @@
+"""Colours: those of devices, which people who see fewer colours tell apart, and those of everything around them.
+
+The hues are Okabe and Ito's. Every pair of a text and its ground has a contrast of 4.5 and more in both schemes, every
+edge one of 3 and more; a test computes them. A texture tells devices apart where no colour does.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Hue(NamedTuple):
+    """A device's colour in one scheme: the ground of its memory, and the edge and texture on it."""
+
+    fill: str
+    edge: str
+
+
+class Scheme(NamedTuple):
+    """The colours of a drawing in one scheme, light or dark."""
+
+    paper: str
+    card: str
+    line: str
+    edge: str
+    ink: str
+    muted: str
+    hole: str
+    hues: tuple[Hue, ...]
+
+
+LIGHT = Scheme(
+    paper="#ffffff",
+    card="#f7f8fa",
+    line="#d5dae1",
+    edge="#7d8795",
+    ink="#1c2128",
+    muted="#565f6b",
+    hole="#ffffff",
+    hues=(
+        Hue("#86c7ee", "#10608f"),
+        Hue("#f5bd4f", "#7f5200"),
+        Hue("#5ec4a1", "#00573f"),
+        Hue("#e3aac8", "#8b3a68"),
+        Hue("#f3976a", "#8c3800"),
+        Hue("#7aa7dc", "#003f73"),
+        Hue("#e6dc6c", "#615a00"),
+        Hue("#bcc2ca", "#4a515b"),
+    ),
+)
+DARK = Scheme(
+    paper="#0e1116",
+    card="#161b22",
+    line="#2d343d",
+    edge="#75808d",
+    ink="#e8edf3",
+    muted="#a3adb9",
+    hole="#0e1116",
+    hues=(
+        Hue("#1d5f8a", "#8fd0f7"),
+        Hue("#7c5405", "#ffcc66"),
+        Hue("#0d6049", "#6fdab6"),
+        Hue("#7c3d60", "#f0b8d6"),
+        Hue("#85401a", "#ffab7f"),
+        Hue("#1f4c80", "#9cc3f0"),
+        Hue("#5c5600", "#f0e778"),
+        Hue("#4b535e", "#d0d6dd"),
+    ),
+)
+TURNS = len(LIGHT.hues)
+
+# Strokes on a tile of 8 by 8, one for each hue, and none for the first.
+TEXTURES = (
+    "",
+    "M-2 2L2 -2M0 8L8 0M6 10L10 6",
+    "M1 2h2M5 6h2",
+    "M0 4H8",
+    "M4 0V8",
+    "M-2 6L2 10M0 0L8 8M6 -2L10 2",
+    "M0 4H8M4 0V8",
+    "M0 2h4M4 6h4",
+)

@@ -1,0 +1,101 @@
+"""Memory that another API made: objects, and the buffers that are mapped of them (facts 53 to 55, 57 and 59)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+from memtopo.driver.sim import handing, places
+from memtopo.driver.sim.allocations import Allocations
+from memtopo.driver.sim.arena import Physical
+from memtopo.driver.sim.devices import Devices
+from memtopo.driver.sim.files import Files, Tag
+from memtopo.driver.sim.payloads import BINARY, TIMELINE
+from memtopo.driver.sim.refusal import Refused, invalid, unsupported
+from memtopo.driver.types import MemoryHandleType, gpu
+
+FIRST_MEMORY = 0x6E00_0000
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """One object, imported with the size that was declared, in the context of a device."""
+
+    device: int
+    size: int
+    fd: int
+    tag: Tag
+    dedicated: bool
+
+
+class ExternalMemory:
+    """Every object that one process has imported."""
+
+    def __init__(self, devices: Devices, allocations: Allocations, files: Files) -> None:
+        self._devices, self._allocations, self._files = devices, allocations, files
+        self._numbers = count(FIRST_MEMORY, 16)
+        self._open: dict[int, Memory] = {}
+
+    def take(self, fd: int, kind: MemoryHandleType, size: int, device: int, *, dedicated: bool = False) -> int:
+        """An object by a descriptor, which is closed then, and where it is refused as unknown too (fact 54).
+
+        Any size is believed, and what is a semaphore's too (facts 53, 55).
+        """
+        _check(handing.checked(fd), kind, size)
+        found = handing.opened(fd, self._files, "memory", "chunk", TIMELINE, BINARY)
+        handing.closed(fd)
+        if found is None:
+            raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no memory's; it is closed now")
+        own, tag = found
+        if not _is_semaphore(tag) and places.found(tag.place, self._devices) != gpu(device):
+            self._files.close(own)
+            raise Refused("CUDA_ERROR_UNKNOWN", f"the memory is not of gpu{device}; its file descriptor is closed now")
+        number = next(self._numbers)
+        self._open[number] = Memory(device, size, own, tag, dedicated)
+        return number
+
+    def map(self, memory: int, offset: int, size: int) -> int:
+        """The address of a part of an object; it outlives the object, and takes no memory (fact 53)."""
+        found = self._get(memory)
+        if offset < 0 or size <= 0:
+            raise invalid("the size is 0")
+        if offset and found.dedicated:
+            raise invalid("a dedicated object is mapped from its begin alone")
+        if offset + size > found.size:
+            raise invalid(f"the buffer runs past the size that was declared, {found.size} bytes")
+        if _is_semaphore(found.tag):
+            raise invalid("the object is a semaphore")
+        if offset + size > found.tag.size:
+            raise invalid(f"the buffer runs past the end of the memory, which has {found.tag.size} bytes")
+        physical = Physical(self._files.again(found.fd), offset, size, tag=found.tag)
+        return self._allocations.map(physical, found.device)
+
+    def destroy(self, memory: int) -> None:
+        """Give up an object; its buffers go on (fact 53)."""
+        self._files.close(self._get(memory).fd)
+        del self._open[memory]
+
+    def drop(self, device: int) -> None:
+        """End every object of a device's context."""
+        for number in [number for number, memory in self._open.items() if memory.device == device]:
+            self.destroy(number)
+
+    def _get(self, memory: int) -> Memory:
+        if memory not in self._open:
+            raise invalid("the object is not open: on hardware the process dies of SIGSEGV")
+        return self._open[memory]
+
+
+def _check(fd: int, kind: MemoryHandleType, size: int) -> None:
+    """Refuse what is refused whatever the descriptor is, which stays open then (fact 54)."""
+    if size <= 0:
+        raise invalid("the size is 0")
+    if kind == MemoryHandleType.OPAQUE_FD:
+        return
+    if kind == MemoryHandleType.DMABUF_FD and fd < 0:
+        raise invalid("that is no file descriptor")
+    raise unsupported("only opaque file descriptors can be imported")
+
+
+def _is_semaphore(tag: Tag) -> bool:
+    return tag.kind in {TIMELINE, BINARY}

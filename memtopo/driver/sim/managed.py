@@ -1,0 +1,102 @@
+"""Managed memory: allocation, advice and prefetches (facts 39 and 60)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from memtopo.driver.sim.advice import Advised, Uses
+from memtopo.driver.sim.allocations import Allocation, Allocations
+from memtopo.driver.sim.refusal import Refused, invalid, unsupported
+from memtopo.driver.types import HOST, Advice, Attribute, Location, LocationKind, MemAttach, RangeAttribute
+from memtopo.machine import Machine
+
+Change = Callable[[], bool]
+
+
+class Managed:
+    """The rules of managed memory on one machine."""
+
+    def __init__(self, machine: Machine, allocations: Allocations) -> None:
+        self._machine, self._allocations = machine, allocations
+
+    def allocate(self, size: int, flags: int, device: int) -> int:
+        """Allocate memory that the CPU and every GPU may use; none of a GPU's is taken for it (fact 60)."""
+        if flags not in {MemAttach.GLOBAL, MemAttach.HOST}:
+            raise invalid("the flags must be those of memory for all GPUs, or at first for the host")
+        if not self._has(device, Attribute.MANAGED_MEMORY):
+            raise unsupported(f"gpu{device} has no managed memory")
+        if size <= 0:
+            raise invalid("the size is 0")
+        return self._allocations.manage(device, size, range(len(self._machine.devices)))
+
+    def advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
+        """Advise a part of an allocation."""
+        start, end, advised = self._part(address, size)
+        place = self._place(location, missing="CUDA_ERROR_INVALID_VALUE")
+        if advice == Advice.SET_ACCESSED_BY and location.kind not in {LocationKind.GPU, LocationKind.HOST}:
+            raise invalid("memory is accessed by the host as a whole")
+        if location.kind in {LocationKind.GPU, LocationKind.HOST} or advice != Advice.SET_PREFERRED_LOCATION:
+            advised.change(start, end, lambda uses: _with(uses, advice, place))  # a node's shows nowhere (fact 60)
+
+    def prefetch(self, address: int, size: int, location: Location) -> Change:
+        """What a stream has to do for a prefetch, once all is checked."""
+        start, end, advised = self._part(address, size)
+        place = self._place(location, missing="CUDA_ERROR_INVALID_DEVICE")
+
+        def work() -> bool:
+            advised.change(start, end, lambda uses: uses._replace(prefetched=(place,)))
+            return True
+
+        return work
+
+    def attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
+        """What a part of an allocation was advised throughout."""
+        start, end, advised = self._part(address, size)
+        return advised.told(start, end, attribute)
+
+    def attach(self, stream: int, address: int, flags: int) -> None:
+        """Say who uses an allocation; it shows in nothing where a GPU and the CPU may use memory at once (fact 60)."""
+        found = self._around(address)
+        if found.start != address:
+            raise invalid("the address is not the start of an allocation")
+        if flags not in set(MemAttach):
+            raise invalid("the flags are none of memory for all, for the host, and for a single stream")
+        if flags == MemAttach.SINGLE and not stream:
+            raise invalid("memory cannot be attached to stream 0 alone")
+
+    def _around(self, address: int) -> Allocation:
+        found = self._allocations.find(address)
+        if found is None or found.advised is None:
+            raise invalid("the address is in no managed memory")
+        return found
+
+    def _part(self, address: int, size: int) -> tuple[int, int, Advised]:
+        found = self._around(address)
+        if size <= 0 or address + size > found.end or found.advised is None:
+            raise invalid("the bytes are none, or run past the end of the allocation")
+        return address - found.start, address - found.start + size, found.advised
+
+    def _place(self, location: Location, *, missing: str) -> int:
+        """A location as an attribute tells it; refuses one that does not exist, a GPU with the error `missing`."""
+        if location.kind == LocationKind.GPU:
+            if location not in self._machine.locations:
+                raise Refused(missing, f"{location} does not exist")
+            if not self._has(location.id, Attribute.CONCURRENT_MANAGED_ACCESS):
+                raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} cannot use managed memory while the CPU does")
+            return location.id
+        if location.kind == LocationKind.HOST_NUMA and location not in self._machine.locations:
+            raise invalid(f"{location} does not exist")
+        return HOST
+
+    def _has(self, device: int, attribute: Attribute) -> bool:
+        return bool(self._machine.devices[device].attributes.get(attribute.name))
+
+
+def _with(uses: Uses, advice: Advice, place: int) -> Uses:
+    match advice:
+        case Advice.SET_READ_MOSTLY:
+            return uses._replace(read_mostly=True)
+        case Advice.SET_PREFERRED_LOCATION:
+            return uses._replace(preferred=(place,))
+        case Advice.SET_ACCESSED_BY:
+            return uses._replace(accessed_by=tuple(dict.fromkeys((*uses.accessed_by, place))))

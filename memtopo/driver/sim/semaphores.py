@@ -1,0 +1,92 @@
+"""Semaphores that another API made, and the streams that signal them and wait for them (facts 54 to 58)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+from memtopo.driver.sim import handing, payloads
+from memtopo.driver.sim.files import Files, Tag
+from memtopo.driver.sim.payloads import BINARY, TIMELINE
+from memtopo.driver.sim.refusal import Refused, invalid, unsupported
+from memtopo.driver.sim.streams import Streams
+from memtopo.driver.types import SemaphoreHandleType
+
+FIRST_SEMAPHORE = 0x7A00_0000
+_KINDS = {SemaphoreHandleType.OPAQUE_FD: BINARY, SemaphoreHandleType.TIMELINE_FD: TIMELINE}
+_VALUES = 1 << 64
+
+
+@dataclass(slots=True, eq=False)
+class Semaphore:
+    """One semaphore in the context of a device, imported as of a kind, which need not be what it is (fact 55)."""
+
+    device: int
+    kind: str
+    fd: int
+    tag: Tag
+
+
+class Semaphores:
+    """Every semaphore that one process has imported."""
+
+    def __init__(self, streams: Streams, files: Files) -> None:
+        self._streams, self._files = streams, files
+        self._numbers = count(FIRST_SEMAPHORE, 16)
+        self._open: dict[int, Semaphore] = {}
+
+    def take(self, fd: int, kind: SemaphoreHandleType, device: int) -> int:
+        """A semaphore by a descriptor, which is closed then, and of whichever GPU and type it is (facts 54, 55)."""
+        if kind not in _KINDS:
+            raise unsupported("only opaque file descriptors can be imported")
+        if handing.checked(fd) < 0 and kind == SemaphoreHandleType.TIMELINE_FD:
+            raise invalid("that is no file descriptor")
+        found = handing.opened(fd, self._files, TIMELINE, BINARY, "memory")
+        if found is None:
+            raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no semaphore's")
+        handing.closed(fd)
+        number = next(self._numbers)
+        self._open[number] = Semaphore(device, _KINDS[kind], *found)
+        return number
+
+    def signal(self, semaphore: int, value: int, stream: int) -> None:
+        """Have a stream signal, which may take a timeline back too (fact 56)."""
+        found = self._usable(semaphore, value, stream)
+
+        def work() -> bool:
+            payloads.signal(found.fd, found.kind, value)
+            return True
+
+        self._streams.add(stream, work)
+
+    def wait(self, semaphore: int, value: int, stream: int) -> None:
+        """Have a stream wait for at least a value of a timeline, or for the signal of a binary one (fact 56)."""
+        found = self._usable(semaphore, value, stream)
+        self._streams.add(stream, lambda: payloads.taken(found.fd, found.kind, value))
+
+    def destroy(self, semaphore: int) -> None:
+        """Give up a semaphore, once no stream has anything left to wait for (fact 58)."""
+        found = self._get(semaphore)
+        self._streams.check_done()
+        del self._open[semaphore]
+        self._files.close(found.fd)
+
+    def drop(self, device: int) -> None:
+        """End every semaphore of a device's context, whose streams are done."""
+        for number in [number for number, found in self._open.items() if found.device == device]:
+            self._files.close(self._open.pop(number).fd)
+
+    def _get(self, semaphore: int) -> Semaphore:
+        if semaphore not in self._open:
+            raise invalid("the semaphore is not open: destroying it again ends the process on hardware")
+        return self._open[semaphore]
+
+    def _usable(self, semaphore: int, value: int, stream: int) -> Semaphore:
+        found = self._get(semaphore)
+        if value not in range(_VALUES):
+            raise invalid("the value is no number of 64 bits")
+        if self._streams.get(stream).device != found.device:
+            raise Refused("CUDA_ERROR_INVALID_HANDLE", "the semaphore and the stream are of different contexts")
+        if found.kind != found.tag.kind:
+            raise invalid(f"what was imported as a {found.kind} semaphore is something else: {found.tag.kind}")
+        return found

@@ -1,0 +1,54 @@
+"""Which word marks which memory: the same for the same chunks, whichever process of a layout shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from memtopo.geometry import Geometry
+from memtopo.geometry.runs import Imported, Origin
+
+
+class Marks:
+    """The marks of a layout. Entries that one piece stands for share the mark that the first of them had."""
+
+    def __init__(self, members: Mapping[str, Geometry]) -> None:
+        self._members = members
+        self._shared: dict[str, str] = {}
+
+    def of(self, process: str, run: Imported) -> str:
+        """The mark of what one entry declares or imports, in the process of that label."""
+        own = self._own(process, run)
+        return self._shared.get(own, own)
+
+    def join(self, process: str, runs: Iterable[Imported]) -> str:
+        """One mark for all of some entries, but those that have another already."""
+        first, *more = runs
+        own = self._own(process, first)
+        mark = self._shared.setdefault(own, own)
+        for run in more:
+            self._shared.setdefault(self._own(process, run), mark)
+        return mark
+
+    def _own(self, process: str, run: Imported) -> str:
+        if run.origin and run.origin.siblings:
+            process = run.origin.holders[0]
+            run = self._members[process].exports[run.origin.export].run
+        return named(process, run.name)
+
+
+def named(process: str, name: str) -> str:
+    """The mark of what no other entry shares."""
+    return f"{entry(process)}: {name}" if process else name
+
+
+def entry(process: str) -> str:
+    """The entry of the spec that a process is of: `reader` of `reader.3`."""
+    return process.partition(".")[0]
+
+
+def source(origin: Origin | None) -> str:
+    """Where something comes from, as the spec writes it; nothing where it is made here."""
+    if origin is None:
+        return ""
+    holder = origin.holders[0]
+    return origin.text(entry(holder) if origin.siblings else holder)

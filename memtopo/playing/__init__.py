@@ -1,0 +1,1 @@
+"""A producer that plays what another API would be to a layout, on a simulated machine."""

@@ -1,0 +1,51 @@
+"""What a name of a spec is bound to: the socket of somebody who is there, or a command that is started."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import stat
+from collections.abc import Iterator
+
+from memtopo.errors import Unavailable, UsageError
+from memtopo.geometry import Geometry
+
+Bound = str | tuple[str, ...]
+"""The path of a socket, or the words of a command."""
+
+
+def resolve(name: str, text: str) -> Bound:
+    """What `--with NAME=TEXT` means: a socket that is there, else a command, split as a shell does and run without one.
+
+    Raises `Unavailable` where there is neither, `UsageError` where the text cannot be split.
+    """
+    if _is_socket(text):
+        return text
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        told = f"--with {name}: {text!r} cannot be split into words: {str(error).lower()}"
+        raise UsageError(told) from error
+    if not words or shutil.which(words[0]) is None:
+        told = f"--with {name}: there is neither a socket {text!r} nor a program {words[0] if words else ''!r}"
+        raise Unavailable(told, hint="a producer that is not running yet is started by its command")
+    return words
+
+
+def holders(geometry: Geometry) -> set[str]:
+    """All outside of a spec that it takes something from."""
+    return {holder for member in geometry.members.values() for holder in _holders(member)}
+
+
+def _holders(geometry: Geometry) -> Iterator[str]:
+    origins = [run.origin for run in geometry.runs if run.origin and not run.origin.siblings]
+    for origin in [*origins, *(run.origin for run in geometry.foreign)]:
+        yield from origin.holders
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 the text may be no path at all
+    except (OSError, ValueError):
+        return False

@@ -1,0 +1,41 @@
+"""`memtopo.attach` to a program that serves what another API made."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+import memtopo
+from memtopo.producers.program import Program
+from memtopo.target import Target, uuids
+from tests.cli.running import ROOT, environment
+from tests.exchange.holding import PATIENCE
+from tests.machines import invented
+
+GPU = uuids(invented(2))[1]
+
+
+@pytest.fixture
+def camera(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The socket of a program that has memory on gpu1 and a semaphore."""
+    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
+    monkeypatch.chdir(ROOT)
+    with Program("camera", [sys.executable, "-m", "tests.producers.behaving", "serve", str(1 << 20), GPU]) as program:
+        program.await_served(lambda: 0, PATIENCE)
+        yield program.socket
+
+
+def test_memory(camera: str, machine: Target) -> None:
+    """Memory of another API is attached to on its GPU, and seen as it is written"""
+    with memtopo.attach(camera, "frame", machine=machine) as layout:
+        view = layout.export("frame")
+        assert (view.device, bytes(view.memory[:6])) == ("gpu1", b"memory")
+        del view
+
+
+def test_a_semaphore(camera: str, machine: Target) -> None:
+    """A semaphore is not attached to: nobody would say what it is waited for"""
+    with pytest.raises(memtopo.Unsuitable, match="'ready' is a semaphore"):
+        memtopo.attach(camera, machine=machine).__enter__()

@@ -1,0 +1,98 @@
+"""Views of managed memory and of what another API made."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import memtopo
+from memtopo.units import MiB
+
+SPEC = {
+    "memtopo": 1,
+    "name": "kinds",
+    "devices": {"prefill": 0, "decode": 1},
+    "managed": {
+        "m": {"size": "2MiB", "prefer": "prefill", "accessed_by": ["host", "decode"]},
+        "own": {"size": "2MiB", "attach": "single"},
+    },
+    "external": {
+        "frame": {
+            "from": "camera",
+            "via": "opaque_fd",
+            "device": "prefill",
+            "size": "8MiB",
+            "buffers": {"y": {"size": "4MiB"}, "odd": {"offset": "4097KiB", "size": "1KiB"}},
+        }
+    },
+    "semaphores": {"ready": {"from": "camera", "via": "timeline_fd", "device": "prefill", "wait": 1, "signal": 2}},
+}
+
+
+def test_managed_memory_from_both_sides() -> None:
+    """A view for the host and one for a GPU are of the same bytes, each of the device that it is for"""
+    with memtopo.applied(SPEC, machine="h200x2") as layout:
+        views = [layout.managed("m", dtype="float32", device=each) for each in ("host", "decode", None)]
+        assert [view.device for view in views] == ["host", "gpu1", "gpu0"]
+        host, other, home = (np.from_dlpack(view) for view in views)
+        host[3] = 7
+        assert other[3] == home[3] == 7
+        assert layout.address("m") % (2 * MiB) == 0
+        del views, host, other, home
+        gc.collect()
+    assert layout.report
+    assert layout.report.outcome == "ok"
+
+
+def test_external_memory_and_its_buffers() -> None:
+    """What is mapped of external memory can be viewed as a whole and in parts, and those are the same bytes"""
+    with memtopo.applied(SPEC, machine="h200x2") as layout:
+        whole, luma = (
+            np.from_dlpack(layout.external("frame")),
+            np.from_dlpack(layout.external("frame.y", shape=(1024, -1))),
+        )
+        odd = np.from_dlpack(layout.external("frame.odd", dtype="uint16"))
+        assert (len(whole), luma.shape, len(odd)) == (8 * MiB, (1024, 4096), 512)
+        assert whole[250] == 250  # as the producer filled it
+        luma[0, 5], odd[1] = 99, 0x0403
+        assert whole[5] == 99
+        assert [*whole[4097 * 1024 + 2 : 4097 * 1024 + 4]] == [3, 4]
+        assert layout.buffers["frame.y"].size == 4 * MiB
+        assert layout.address("frame.y") != layout.address("frame")
+        del whole, luma, odd
+        gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("view", "told"),
+    [
+        (lambda layout: layout.managed("x"), "no managed memory 'x'"),
+        (lambda layout: layout.managed("own", device="decode"), "declared for the host and gpu0, and not for gpu1"),
+        (lambda layout: layout.managed("m", offset=2 * MiB), "managed memory 'm' has 2MiB"),
+        (lambda layout: layout.external("frame.z"), "no external memory 'frame.z'"),
+        (lambda layout: layout.external("frame", device="host"), "is on gpu0, and host has no access to it"),
+        (lambda layout: layout.buffer("frame"), "no buffer 'frame'"),
+    ],
+)
+def test_what_cannot_be_viewed(view: object, told: str) -> None:
+    """What is not there, or not for a device, is refused with what there is"""
+    assert callable(view)
+    with memtopo.applied(SPEC, machine="h200x2") as layout, pytest.raises(memtopo.Unsuitable, match=told):
+        view(layout)
+
+
+def outliving() -> tuple[np.ndarray, np.ndarray]:
+    """Arrays over memory whose layout was taken down under them."""
+    with memtopo.applied(SPEC, machine="h200x2") as layout:
+        frame, m = np.from_dlpack(layout.external("frame")), np.from_dlpack(layout.managed("m", device="host"))
+        m[0] = 5
+    return frame, m
+
+
+def test_views_that_outlive_their_layout() -> None:
+    """A view of either kind that is in use when its layout ends is named, and reads zeros from then on"""
+    with pytest.warns(memtopo.ViewOutlived, match="external memory 'frame', managed memory 'm'"):
+        frame, m = outliving()
+    assert (frame[250], m[0]) == (0, 0)

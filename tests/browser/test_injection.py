@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memtopo import machine
+from memtopo.drawing.html import page
+from memtopo.drawing.svg import svg
+from memtopo.picturing import picture
+from memtopo.validation import validate
+from tests.browser.looking import Browser, View
+from tests.specs import document
+
+SPEC = """
+memtopo: 1
+name: test
+ranges: {r: {size: 4MiB}}
+imports:
+  w:
+    from: '/tmp/"><script>document.title=1</script><img src=x onerror=alert(1)>]]>.sock/w'
+    location: gpu0
+    size: 2MiB
+    count: 2
+external:
+  frame:
+    from: '/tmp/"><script>document.title=1</script><img src=x onerror=alert(1)>]]>.sock/x'
+    via: opaque_fd
+    device: gpu0
+    size: 4MiB
+    buffers: {y: {offset: 2MiB, size: 2MiB}}
+semaphores: {ready: {from: '/path/<script>/x', via: timeline_fd, device: gpu0, wait: 1}}
+map: {r: [w]}
+access: {r: {gpu0: r}}
+"""
+EVIL = "</title></style>]]>\"'><script>document.documentElement.dataset.evil=1</script><svg/onload=alert(1)>&\x1b"
+
+
+@pytest.mark.parametrize("suffix", ["svg", "html"])
+def test_nothing_of_a_spec_runs(suffix: str, browser: Browser, tmp_path: Path) -> None:
+    """Origins, titles and names of files that are made to be markup are shown as text, and nothing of them runs"""
+    facts = machine.load("h200x2")
+    found = validate(document(SPEC), facts)
+    assert found.geometry, found.diagnostics
+    draw = {"svg": svg, "html": page}[suffix]
+    file = tmp_path / f"page.{suffix}"
+    file.write_text(draw(picture(found.geometry, facts), EVIL, note=EVIL, place=lambda _: EVIL))
+    browser.open(file)
+    assert browser.look(View(1000)) == []
+    assert browser.complaints() == []
+    scripts = "return document.querySelectorAll('script,img,[onload],[onerror],[data-evil]').length"
+    assert browser.driver.execute_script(scripts) == 0

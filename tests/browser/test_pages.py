@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from memtopo import machine
+from memtopo.drawing.html import page
+from memtopo.drawing.svg import svg
+from memtopo.picturing import picture
+from memtopo.validation import validate
+from tests.browser.looking import VIEWS, Browser, View
+from tests.pictures import HARD, pictured
+from tests.specs import EVERY_SPEC, document
+
+EVERY = [*EVERY_SPEC, HARD]
+LONG = "a-name-that-somebody-gave-to-a-chunk-in-a-spec-with-much-care"
+NESTED = "".join(
+    f"""
+  p{turn}:
+    ranges: {{r: {{size: 16MiB}}}}
+    chunks: {{c: {{location: gpu{turn % 4}, size: 2MiB, count: 2, handles: fd}}}}
+    exports: {{c: {{chunk: c, via: fd}}, again: {{chunk: c.0, via: fd}}}}
+    imports: {{m: {{from: p{(turn + 1) % 5}.c}}, n: {{from: p{(turn + 2) % 5}.c}}}}
+    map: {{r: [c, m, n]}}
+    access: {{r: {{gpu{turn % 4}: rw}}}}
+"""
+    for turn in range(5)
+)
+CRAMPED = {
+    "long names": f"""
+        devices: {{{LONG}0: 0, {LONG}1: 1}}
+        ranges: {{{LONG}: {{size: 64MiB, count: 3}}, b: {{size: 1GiB}}}}
+        chunks: {{{LONG}: {{location: [{LONG}0, {LONG}1], size: 2MiB, count: 96, handles: [fd]}}}}
+        buffers: {{{LONG}-buffer: {{location: {LONG}0, size: 3MiB, count: 700}}}}
+        map: {{{LONG}: [{LONG}]}}
+        access: {{{LONG}: {{{LONG}0: rw, {LONG}1: r}}}}
+        exports: {{{LONG}-x: {{chunk: {LONG}, via: fd}}, {LONG}-y: {{buffer: {LONG}-buffer, via: ipc}}}}
+        imports:
+          {LONG}-i: {{from: /a/long/path/{"語" * 20}.sock/{LONG}, location: gpu1, size: 2MiB, count: 4}}
+        """,
+    "long names of others": f"""
+        managed: {{{LONG}-managed: {{size: 3MiB, prefer: host, accessed_by: [gpu0, gpu1, gpu2], prefetch: gpu3}}}}
+        external:
+          {LONG}:
+            from: '/a/long/path/{"語" * 20}<script>.sock/{LONG}'
+            via: opaque_fd
+            device: gpu1
+            size: 64MiB
+            buffers: {{a: {{offset: 63MiB, size: 1KiB}}, {LONG}: {{offset: 1KiB, size: 60MiB}},
+                       {", ".join(f"p{turn}: {{offset: {turn}MiB, size: 7MiB}}" for turn in range(20))}}}
+        semaphores:
+          {LONG}-ready: {{from: camera/{LONG}, via: timeline_fd, device: gpu2, wait: 100000, signal: 200000}}
+        """,
+    "many lanes": """
+        ranges: {a: {size: 64MiB}, b: {size: 64MiB}}
+        chunks: {x: {location: [gpu0, gpu1, gpu2, gpu3], size: 2MiB, count: 32}}
+        map: {a: [x], b: [{chunk: x.0:7, offset: 4MiB}, {chunk: x.20, offset: 40MiB}, x.2, x.2, x.2]}
+        access: {a: {gpu0: rw, gpu1: r, gpu2: rw, gpu3: r}, b: {gpu0: rw, gpu1: r, gpu2: rw, gpu3: r}}
+        """,
+    "many lines": f"memtopo: 1\nname: test\nprocesses:\n{NESTED}",
+    "many labels": f"""
+        ranges: {{r: {{size: 4000MiB}}}}
+        chunks: {{a: {{location: gpu0, size: 2MiB, count: 900}}, b: {{location: gpu1, size: 4MiB, count: 450}}}}
+        map: {{r: [{", ".join(f"a.{turn}, b.{turn}" for turn in range(450))}]}}
+        access: {{r: {{gpu1: r}}}}
+        """,
+}
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+def test_a_page_is_whole(path: Path, browser: Browser, tmp_path: Path) -> None:
+    """Narrow and wide, light, dark and printed: nothing clipped, covered, hard to read, fetched or complained about"""
+    shown, read = pictured(path)
+    file = tmp_path / "page.html"
+    file.write_text(page(shown, path.stem, note="4 × NVIDIA H200", place=read.place))
+    browser.open(file)
+    assert [fault for view in VIEWS for fault in browser.look(view)] == []
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+def test_an_svg_is_whole(path: Path, browser: Browser, tmp_path: Path) -> None:
+    """A drawing by itself has nothing clipped, covered, hard to read, fetched or complained about, light and dark"""
+    shown, read = pictured(path)
+    file = tmp_path / "map.svg"
+    file.write_text(svg(shown, path.stem, note="4 × NVIDIA H200", place=read.place))
+    browser.open(file)
+    assert [fault for scheme in ("light", "dark") for fault in browser.look(View(960, scheme))] == []
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize("name", CRAMPED)
+def test_what_is_cramped_is_whole(name: str, browser: Browser, tmp_path: Path) -> None:
+    """The same holds where names are long, and where there are many lanes, lines and labels"""
+    facts = machine.load("h200x4")
+    found = validate(document(dedent(CRAMPED[name])), facts)
+    assert found.geometry, found.diagnostics
+    shown = picture(found.geometry, facts)
+    for suffix, draw, views in (("html", page, VIEWS), ("svg", svg, [View(960)])):
+        file = tmp_path / f"page.{suffix}"
+        file.write_text(draw(shown, "a title of many words " * 9, note="a note of many words " * 9))
+        browser.open(file)
+        assert [fault for view in views for fault in browser.look(view)] == []
+    assert browser.complaints() == []
+
+
+def test_a_picture_in_a_page_follows_the_scheme(browser: Browser, tmp_path: Path) -> None:
+    """An SVG that a page shows as an image, as GitHub does, is light or dark as the reader's scheme is"""
+    shown, _ = pictured(EVERY[0])
+    (tmp_path / "map.svg").write_text(svg(shown, "title"))
+    file = tmp_path / "page.html"
+    file.write_text('<!doctype html><body style="margin:0"><img src="map.svg" width="960" alt="">')
+    browser.open(file)
+    assert browser.colour(View(960, "light"), 12, 12) == (255, 255, 255)
+    assert browser.colour(View(960, "dark"), 12, 12) == (14, 17, 22)

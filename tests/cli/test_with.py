@@ -1,0 +1,190 @@
+"""`memtopo apply --with`: who the holders are that a spec names."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+from memtopo import target
+from tests.cli.running import MEMTOPO, ROOT, Said, environment, memtopo
+from tests.exchange.holding import PATIENCE, gone, until
+
+BEHAVING = f"{sys.executable} -m tests.producers.behaving"
+GPU = target.uuids(target.resolve("h200x2").machine)[0]
+SERVE = f"{BEHAVING} serve 65536 {GPU}"
+SPEC = """memtopo: 1
+name: frames
+external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 64KiB}}
+"""
+SEVERAL = """memtopo: 1
+name: frames
+processes:
+  one: {external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 64KiB}}}
+  two: {external: {own: {from: camera/frame, via: opaque_fd, device: gpu0, size: 64KiB}}}
+"""
+M = ("--machine", "h200x2")
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    """A spec that takes memory from a camera."""
+    found = tmp_path / "frames.yaml"
+    found.write_text(SPEC)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where the folders of sockets are made; nothing is left there."""
+    found = tmp_path / "folders"
+    found.mkdir()
+    monkeypatch.setenv("TMPDIR", str(found))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(found))
+    yield found
+    assert [each for each in found.iterdir() if each.name != "memtopo"] == []
+
+
+def applied(spec: Path, *more: str, **variables: str) -> Said:
+    return memtopo("apply", spec, *M, "--json", *more, **variables)
+
+
+def test_a_command(spec: Path) -> None:
+    """A command is started, its output is on stderr, and what it serves is imported"""
+    said = applied(spec, "--with", f"camera={SERVE}")
+    assert (said.status, said.document["outcome"]) == (0, "ok")
+    assert "serving" in said.err
+    assert not any("played" in note for note in said.document["notes"])
+
+
+def test_a_command_for_several_processes(tmp_path: Path) -> None:
+    """Of a layout of several processes the coordinator starts it, once, and all of them import from it"""
+    spec = tmp_path / "several.yaml"
+    spec.write_text(SEVERAL)
+    said = applied(spec, "--with", f"camera={SERVE}")
+    assert (said.status, said.document["outcome"]) == (0, "ok")
+    assert said.err.count("serving") == 1
+
+
+def test_a_socket(spec: Path, tmp_path: Path) -> None:
+    """A socket that is there is one, and its holder goes on afterwards"""
+    where = str(tmp_path / "camera.sock")
+    env = environment(MEMTOPO_SOCKET=where)
+    with subprocess.Popen(SERVE.split(), stdout=subprocess.PIPE, env=env, cwd=ROOT, text=True) as producer:
+        try:
+            assert producer.stdout
+            assert producer.stdout.readline() == f"serving as {producer.pid}\n"
+            outcomes = [applied(spec, "--with", f"camera={where}").document["outcome"] for _ in range(2)]
+        finally:
+            producer.terminate()
+        assert (outcomes, producer.wait(PATIENCE)) == (["ok", "ok"], 0)
+
+
+def test_memtopo_itself(tmp_path: Path) -> None:
+    """A command may be memtopo's own: it finds its socket in the variable of --socket"""
+    held, attached = (ROOT / "tests" / "processes" / f"{name}.yaml" for name in ("held", "attached"))
+    command = f"{sys.executable} -m memtopo apply --hold --json {held} --machine h200x2"
+    said = applied(attached, "--with", f"held={command}")
+    assert said.document["outcome"] == "ok"
+
+
+def test_nobody(spec: Path) -> None:
+    """On a simulated machine a holder that is bound to nobody is played, and the report says so"""
+    said = applied(spec)
+    assert said.document["outcome"] == "ok"
+    assert "camera is played by a built-in producer: this machine is simulated" in said.document["notes"]
+
+
+def test_the_variable(spec: Path) -> None:
+    """MEMTOPO_WITH has as many of them as a shell sees words in it"""
+    said = applied(spec, MEMTOPO_WITH=f"'camera={SERVE}' other=/nowhere")
+    assert (said.document["outcome"], "serving" in said.err) == ("ok", True)
+    said = memtopo("apply", spec, *M, MEMTOPO_WITH="'camera=")
+    assert (said.status, "MEMTOPO_WITH cannot be split" in said.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "told"),
+    [
+        ("nothing", 2, "names neither a socket nor a program"),
+        ("=x", 2, "names neither a socket nor a program"),
+        ("camera=", 2, "names neither a socket nor a program"),
+        ("camera=/no/such.sock", 3, "there is neither a socket '/no/such.sock' nor a program '/no/such.sock'"),
+        ("camera=no-such-program --fast", 3, "nor a program 'no-such-program'"),
+        ("camera='unclosed", 2, "cannot be split into words"),
+        ("camera= ", 3, "nor a program ''"),
+        ("camera=false", 4, "the program of 'camera' ended with status 1 before it served"),
+    ],
+)
+def test_what_is_wrong(spec: Path, given: str, status: int, told: str) -> None:
+    """What is neither a socket nor a program, and a program that does not serve, is told before anything is built"""
+    said = memtopo("apply", spec, *M, "--with", given)
+    assert (said.status, said.out) == (status, "")
+    assert told in said.err
+
+
+def test_no_shell(spec: Path, tmp_path: Path) -> None:
+    """No shell reads a command: what would be a second one is the first one's argument"""
+    mark = tmp_path / "mark"
+    said = memtopo("apply", spec, *M, "--with", f"camera=false; touch {mark}")
+    assert (said.status, mark.exists()) == (3, False)
+
+
+def test_what_is_not_named_is_not_started(spec: Path, tmp_path: Path) -> None:
+    """A command for a name that the spec does not use is not started"""
+    mark = tmp_path / "mark"
+    assert applied(spec, "--with", f"other=touch {mark}").document["outcome"] == "ok"
+    assert not mark.exists()
+
+
+def test_not_as_declared(spec: Path) -> None:
+    """What is not as declared ends the run in 4, after everything was undone, and names what was declared"""
+    said = applied(spec, "--with", f"camera={BEHAVING} serve 4096 {GPU}")
+    assert (said.status, said.document["outcome"]) == (4, "failed")
+    assert "external 'frame' declares size 64KiB; camera/frame has 4KiB" in said.document["failure"]["error"]
+    assert not any(said.document["left"]["ledger_after"].values())
+
+
+def test_a_program_that_dies_before_the_handle(spec: Path) -> None:
+    """A producer that dies between offer and handle ends the run in 4, undone; what was declared is named"""
+    said = applied(spec, "--with", f"camera={BEHAVING} vanishes 65536 {GPU}")
+    assert (said.status, said.document["outcome"]) == (4, "failed")
+    assert said.document["failure"]["error"].startswith("external 'frame' cannot be had: the holder ended")
+    assert not any(said.document["left"]["ledger_after"].values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_it_starts(spec: Path, number: signal.Signals, tmp_path: Path) -> None:
+    """A signal while a program is waited for ends that program, and the run in 130 or 143"""
+    mark = tmp_path / "mark"
+    os.mkfifo(mark)
+    code = f"open({str(mark)!r}, 'w').close(); import signal; signal.pause()"
+    command = [*MEMTOPO, "apply", str(spec), *M, "--json", "--with", f'camera={sys.executable} -c "{code}"']
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(), cwd=ROOT) as process:
+        mark.read_text()  # it has been started
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 128 + number
+    assert json.loads(out)["error"]["message"] == "interrupted"
+
+
+def test_a_program_that_dies_while_its_layout_stands(spec: Path) -> None:
+    """What was imported stays good when its producer ends (fact 53), and the report says how that ended"""
+    command = [*MEMTOPO, "apply", str(spec), *M, "--json", "--hold", "--with", f"camera={BEHAVING} dies 65536 {GPU}"]
+    env = environment()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=ROOT, text=True) as it:
+        assert it.stderr
+        said = list(takewhile(lambda line: not line.startswith("holding"), it.stderr))
+        (pid,) = (int(line.rpartition(" ")[2]) for line in said if line.startswith("serving as "))
+        until(lambda: gone(pid))
+        it.terminate()
+        report = json.loads(it.communicate(timeout=PATIENCE)[0])
+    assert (it.returncode, report["outcome"]) == (0, "ok")
+    assert "the program of camera ended with status 9 while its layout stood" in report["notes"]

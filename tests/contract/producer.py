@@ -1,0 +1,49 @@
+"""A program that makes memory and a timeline by another API, hands them over, and is killed. Run as a script."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from memtopo.driver.trying import Foreign
+from memtopo.target import foreign
+from tests.contract.making import PATIENCE
+
+SIZE = 2 << 20
+BYTES = b"theirs"
+
+
+@contextmanager
+def produced(uuid: bytes, *, on_hardware: bool) -> Iterator[tuple[int, int, subprocess.Popen[bytes]]]:
+    """Descriptors of memory that begins with `BYTES` and of a timeline, and the process that made them."""
+    ours, theirs = socket.socketpair()
+    ours.settimeout(PATIENCE)
+    with theirs:
+        words = [str(theirs.fileno()), uuid.hex(), "vulkan" if on_hardware else "simulated"]
+        command = [sys.executable, "-m", "tests.contract.producer", *words]
+        process = subprocess.Popen(command, cwd=Path(__file__).parent.parent.parent, pass_fds=[theirs.fileno()])
+    try:
+        with ours:
+            _, fds, _, _ = socket.recv_fds(ours, 1, 2)
+            assert len(fds) == 2, "the producer handed nothing over"
+            yield fds[0], fds[1], process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def main(channel: socket.socket, maker: Foreign) -> None:
+    memory, timeline = maker.allocate(SIZE), maker.timeline()
+    memory.write(0, BYTES)
+    socket.send_fds(channel, [b"."], [memory.fd(), timeline.fd()])
+    channel.recv(1)
+
+
+if __name__ == "__main__":
+    channel, uuid = socket.socket(fileno=int(sys.argv[1])), bytes.fromhex(sys.argv[2])
+    with foreign(simulated=sys.argv[3] == "simulated")(uuid) as maker:
+        main(channel, maker)

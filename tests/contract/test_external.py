@@ -1,0 +1,258 @@
+"""Memory that another API allocated."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.trying import Foreign
+from memtopo.driver.types import HandleType, MemoryHandleType, gpu
+from memtopo.units import MiB
+from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, created, current, refused
+from tests.contract.making import OPAQUE, UNKNOWN, buffer, external, is_open, whole
+from tests.contract.other import Other
+from tests.contract.producer import BYTES, produced
+from tests.contract.producer import SIZE as PRODUCED
+from tests.contract.shared import FD, SHARED, closing, exported, imported, usable
+
+SIZE = 8 * MiB
+
+
+def test_bytes_go_both_ways(driver: Driver, maker: Foreign) -> None:
+    """Facts 35 and 53: what either writes, the other reads, at the same offsets"""
+    made = maker.allocate(SIZE)
+    with current(driver), whole(driver, made.fd(), SIZE) as address:
+        made.write(4 * MiB, b"theirs")
+        assert driver.memcpy_dtoh(address + 4 * MiB, 6) == b"theirs"
+        driver.memcpy_htod(address + SIZE - 4, b"ours")
+        driver.memset_d8(address, 3, MiB)
+        driver.ctx_synchronize()
+        assert made.read(SIZE - 4, 4) == b"ours"
+        assert made.read(MiB - 2, 2) == b"\3\3"
+
+
+@pytest.mark.parametrize("size", [1, 4096, 2 * MiB, SIZE, SIZE + 4096, 2 * SIZE])
+def test_any_size_is_believed(driver: Driver, maker: Foreign, size: int) -> None:
+    """Facts 35 and 53: any size imports; what is mapped must be inside of the declared and the real one"""
+    with current(driver), external(driver, maker.allocate(SIZE).fd(), size) as memory:
+        inside = min(size, SIZE)
+        for offset, count in ((0, inside), (0, 1), (inside - 1, 1)):
+            with buffer(driver, memory, offset, count):
+                pass
+        for offset, count in ((0, inside + 1), (1, inside), (inside, 1), (0, 0)):
+            with refused(INVALID_VALUE):
+                driver.external_memory_get_mapped_buffer(memory, offset, count)
+
+
+@pytest.mark.parametrize("allocated", [False, True])
+@pytest.mark.parametrize("told", [False, True])
+def test_dedicated_is_not_guarded(driver: Driver, maker: Foreign, *, allocated: bool, told: bool) -> None:
+    """Fact 53: memory imports whichever way it was allocated and is told to be"""
+    fd = maker.allocate(SIZE, dedicated=allocated).fd()
+    with current(driver), external(driver, fd, SIZE, dedicated=told) as memory:
+        assert not is_open(fd)
+        with buffer(driver, memory, 0, SIZE):
+            pass
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_dedicated_memory_is_mapped_from_its_begin(driver: Driver, maker: Foreign, *, told: bool) -> None:
+    """Fact 53: what is told to be dedicated is mapped from offset 0 alone, a part of it too"""
+    fd = maker.allocate(SIZE, dedicated=True).fd()
+    with current(driver), external(driver, fd, SIZE, dedicated=told) as memory:
+        with buffer(driver, memory, 0, 4096):
+            pass
+        if told:
+            with refused(INVALID_VALUE):
+                driver.external_memory_get_mapped_buffer(memory, 4 * MiB, 4096)
+        else:
+            with buffer(driver, memory, 4 * MiB, 4096):
+                pass
+
+
+def test_two_buffers_are_one_memory(driver: Driver, maker: Foreign) -> None:
+    """Fact 53: two buffers have different addresses and the same bytes; each has the range that was asked for"""
+    with (
+        current(driver),
+        external(driver, maker.allocate(SIZE).fd(), SIZE) as memory,
+        buffer(driver, memory, 0, SIZE) as one,
+        buffer(driver, memory, MiB, 4096) as two,
+    ):
+        assert one != two
+        driver.memset_d8(one + MiB, 3, 16)
+        driver.ctx_synchronize()
+        assert driver.memcpy_dtoh(two, 17) == b"\3" * 16 + driver.memcpy_dtoh(one + MiB + 16, 1)
+        assert driver.mem_get_address_range(one) == (one, SIZE)
+        assert driver.mem_get_address_range(two) == (two, 4096)
+
+
+def test_a_buffer_is_no_mapping(driver: Driver, maker: Foreign) -> None:
+    """Fact 53: the calls for mappings and for sharing know nothing of a buffer; it is freed once"""
+    with current(driver), external(driver, maker.allocate(SIZE).fd(), SIZE) as memory:
+        with buffer(driver, memory, 0, SIZE) as address:
+            assert driver.mem_get_access(address, gpu(0)) == 0
+            for call in (driver.mem_retain_allocation_handle, driver.ipc_get_mem_handle):
+                with refused(INVALID_VALUE):
+                    call(address)
+            with refused(INVALID_VALUE):
+                driver.mem_unmap(address, SIZE)
+        with refused(INVALID_VALUE):
+            driver.mem_free(address)
+
+
+def test_mapping_takes_no_memory(driver: Driver, maker: Foreign) -> None:
+    """Fact 53: what is mapped was there already"""
+    made = maker.allocate(SIZE)
+    with current(driver):
+        free = driver.mem_get_info()
+        with whole(driver, made.fd(), SIZE):
+            assert driver.mem_get_info() == free
+        assert driver.mem_get_info() == free
+
+
+def test_a_buffer_outlives_its_object(driver: Driver, maker: Foreign) -> None:
+    """Fact 53: an object that is given up under its buffer leaves the buffer as it was"""
+    with current(driver):
+        with external(driver, maker.allocate(SIZE).fd(), SIZE) as memory:
+            address = driver.external_memory_get_mapped_buffer(memory, 0, SIZE)
+        driver.memset_d8(address, 5, 16)
+        assert driver.memcpy_dtoh(address, 2) == b"\5\5"
+        driver.mem_free(address)
+
+
+def test_memory_outlives_its_maker(driver: Driver, maker: Foreign) -> None:
+    """Fact 53: once the other API has freed it, the bytes stay, and a descriptor that is still there imports"""
+    made = maker.allocate(SIZE)
+    with current(driver), whole(driver, made.fd(), SIZE) as one:
+        driver.memcpy_htod(one, b"bytes")
+        with closing(made.fd()) as fd:
+            made.free()
+            with whole(driver, os.dup(fd), SIZE) as two:
+                assert driver.memcpy_dtoh(two, 5) == driver.memcpy_dtoh(one, 5) == b"bytes"
+
+
+def test_memory_outlives_its_makers_process(driver: Driver, on_hardware: bool, make: Callable[[int], Foreign]) -> None:
+    """Facts 37 and 53: after its exporter was killed memory keeps its bytes, and still imports"""
+    make(0)  # skips where there is no other API
+    with current(driver), produced(driver.device_get_uuid(0), on_hardware=on_hardware) as (memory, timeline, process):
+        os.close(timeline)
+        with whole(driver, os.dup(memory), PRODUCED) as before:
+            process.kill()
+            process.wait()
+            with whole(driver, memory, PRODUCED) as after:
+                assert driver.memcpy_dtoh(before, 6) == driver.memcpy_dtoh(after, 6) == BYTES
+
+
+def test_what_is_no_memory_is_closed(driver: Driver) -> None:
+    """Facts 35 and 54: what is refused as unknown memory is gone; import a copy"""
+    ours, theirs = os.pipe()
+    with current(driver):
+        for fd in (ours, theirs, os.open(os.devnull, os.O_RDWR), os.memfd_create("x")):
+            with refused(UNKNOWN):
+                driver.import_external_memory(fd, OPAQUE, SIZE)
+            assert not is_open(fd)
+        for wrong in (fd, -1):
+            with refused(UNKNOWN):
+                driver.import_external_memory(wrong, OPAQUE, SIZE)
+
+
+def test_what_is_refused_otherwise_stays_open(driver: Driver, maker: Foreign) -> None:
+    """Fact 54: no size, another kind of handle, or no context: the descriptor is still the caller's"""
+    kinds = MemoryHandleType
+    with closing(maker.allocate(SIZE).fd()) as fd:
+        with refused(INVALID_CONTEXT):
+            driver.import_external_memory(fd, OPAQUE, SIZE)
+        with current(driver):
+            with refused(INVALID_VALUE):
+                driver.import_external_memory(fd, OPAQUE, 0)
+            for kind in (kinds.DMABUF_FD, kinds.NVSCIBUF, kinds.OPAQUE_WIN32, kinds.OPAQUE_WIN32_KMT):
+                with refused(NOT_SUPPORTED):
+                    driver.import_external_memory(fd, kind, SIZE)
+            assert is_open(fd)
+            with whole(driver, os.dup(fd), SIZE):
+                pass
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_memory_is_imported_on_its_gpu(driver: Driver, make: Callable[[int], Foreign]) -> None:
+    """Facts 38 and 55: in another GPU's context memory is unknown, and its descriptor closed"""
+    made = make(1).allocate(SIZE)
+    fd = made.fd()
+    with current(driver, 0), refused(UNKNOWN):
+        driver.import_external_memory(fd, OPAQUE, SIZE)
+    assert not is_open(fd)
+    with current(driver, 1), whole(driver, made.fd(), SIZE) as address:
+        driver.memset_d8(address, 7, 16)
+        driver.ctx_synchronize()
+        with current(driver, 0):
+            assert driver.memcpy_dtoh(address, 2) == b"\7\7"
+            with refused(INVALID_VALUE):
+                driver.memset_d8(address, 1, 8)
+
+
+def test_a_chunk_imports_as_external_memory(driver: Driver, granule: int) -> None:
+    """Fact 59: a chunk's descriptor imports, and both addresses have the same bytes"""
+    with (
+        current(driver),
+        created(driver, granule, SHARED) as handle,
+        usable(driver, granule, handle) as one,
+        exported(driver, handle) as fd,
+        whole(driver, os.dup(fd), granule) as two,
+    ):
+        driver.memset_d8(one, 0x5A, granule)
+        driver.ctx_synchronize()
+        assert driver.memcpy_dtoh(two + granule - 2, 2) == b"ZZ"
+
+
+def test_the_other_imports_a_chunk(driver: Driver, granule: int, maker: Foreign) -> None:
+    """Fact 59: the other API takes a chunk's descriptor, and bytes go both ways"""
+    with (
+        current(driver),
+        created(driver, granule, SHARED) as handle,
+        usable(driver, granule, handle) as address,
+        exported(driver, handle) as fd,
+    ):
+        theirs = maker.adopt(os.dup(fd), granule)
+        driver.memset_d8(address, 0x5A, granule)
+        driver.ctx_synchronize()
+        assert theirs.read(granule - 4, 4) == b"ZZZZ"
+        theirs.write(100, b"theirs")
+        assert driver.memcpy_dtoh(address + 99, 7) == b"Ztheirs"
+        theirs.free()
+
+
+def test_it_imports_as_a_chunk(driver: Driver, granule: int, maker: Foreign) -> None:
+    """Fact 59: memory of the other API imports as a chunk of the GPU without handle types, and is mapped"""
+    made = maker.allocate(granule)
+    with current(driver), closing(made.fd()) as fd, imported(driver, fd) as handle:
+        properties = driver.mem_get_allocation_properties_from_handle(handle)
+        assert (properties.location, properties.handles) == (gpu(0), HandleType.NONE)
+        with usable(driver, granule, handle) as address:
+            driver.memset_d8(address, 6, granule)
+            driver.ctx_synchronize()
+            assert made.read(granule - 2, 2) == b"\6\6"
+        with refused(INVALID_VALUE):
+            driver.mem_export_to_shareable_handle(handle, FD)
+
+
+@pytest.mark.parametrize("call", ["destroy_external_memory", "external_memory_get_mapped_buffer"])
+def test_using_what_was_destroyed_ends_the_process(other: Other, maker: Foreign, on_hardware: bool, call: str) -> None:
+    """Fact 57: an object is given up once, and not mapped after: the simulator refuses, hardware ends by SIGSEGV"""
+    context = other.device_primary_ctx_retain(0)
+    other.ctx_push_current(context)
+    with closing(maker.allocate(SIZE).fd()) as fd:
+        memory = other.import_external_memory(fd, OPAQUE, SIZE)
+    other.destroy_external_memory(memory)
+    arguments = [memory] if call == "destroy_external_memory" else [memory, 0, SIZE]
+    if on_hardware:
+        other.ask(call, *arguments)
+        assert other.fate() == -signal.SIGSEGV
+        return
+    with refused(INVALID_VALUE):
+        getattr(other, call)(*arguments)
+    other.ctx_pop_current()
+    other.device_primary_ctx_release(0)

@@ -1,0 +1,204 @@
+"""Managed memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import HOST as CPU
+from memtopo.driver.types import Advice, Location, LocationKind, MemAttach, RangeAttribute, gpu
+from memtopo.units import MiB, TiB
+from tests.contract.built import (
+    HOST,
+    INVALID_CONTEXT,
+    INVALID_DEVICE,
+    INVALID_VALUE,
+    NODE,
+    OUT_OF_MEMORY,
+    current,
+    refused,
+)
+from tests.contract.making import stream
+from tests.contract.shared import allocated
+
+SIZE = 3 * MiB
+NO_NODE = Location(LocationKind.HOST_NUMA, 99)
+CURRENT_NODE = Location(LocationKind.HOST_NUMA_CURRENT)
+READ_MOSTLY, PREFER, ACCESSED_BY = Advice.SET_READ_MOSTLY, Advice.SET_PREFERRED_LOCATION, Advice.SET_ACCESSED_BY
+
+
+@contextmanager
+def managed(driver: Driver, size: int = SIZE, flags: MemAttach = MemAttach.GLOBAL) -> Iterator[int]:
+    address = driver.mem_alloc_managed(size, flags)
+    try:
+        yield address
+    finally:
+        driver.mem_free(address)
+
+
+def told(driver: Driver, address: int, size: int = SIZE) -> list[tuple[int, ...]]:
+    """Read mostly, preferred location, accessed by in any order, last prefetched to."""
+    found = [driver.mem_range_get_attribute(address, size, attribute) for attribute in RangeAttribute]
+    return [tuple(sorted(each)) for each in found]
+
+
+@pytest.mark.parametrize(("size", "error"), [(0, INVALID_VALUE), (1 << 62, OUT_OF_MEMORY)])
+def test_a_size_that_cannot_be(driver: Driver, size: int, error: str) -> None:
+    """Facts 39 and 60: nothing, or more than there are addresses, cannot be allocated"""
+    with current(driver), refused(error):
+        driver.mem_alloc_managed(size, MemAttach.GLOBAL)
+
+
+def test_more_than_there_is(driver: Driver) -> None:
+    """Fact 60: far more memory than any GPU has is allocated with success, since none is taken yet"""
+    with current(driver):
+        free = driver.mem_get_info()
+        with managed(driver, 32 * TiB):
+            assert driver.mem_get_info() == free
+
+
+@pytest.mark.parametrize("flags", [0, 3, MemAttach.SINGLE, 5, 8])
+def test_flags_that_cannot_be(driver: Driver, flags: int) -> None:
+    """Facts 39 and 60: managed memory is allocated for all, or at first for the host"""
+    with current(driver), refused(INVALID_VALUE):
+        driver.mem_alloc_managed(SIZE, flags)  # type: ignore[arg-type]  # that is the point
+
+
+def test_it_wants_a_context(driver: Driver) -> None:
+    """Fact 60: managed memory is allocated in a context"""
+    with refused(INVALID_CONTEXT):
+        driver.mem_alloc_managed(SIZE, MemAttach.GLOBAL)
+
+
+@pytest.mark.parametrize("flags", [MemAttach.GLOBAL, MemAttach.HOST])
+def test_both_see_what_either_writes(driver: Driver, flags: MemAttach) -> None:
+    """Facts 39 and 60: the CPU and a GPU see each other's writes after a synchronise, whoever it is attached to"""
+    with current(driver), managed(driver, flags=flags) as address:
+        driver.host_write(address + MiB, b"host")
+        assert driver.memcpy_dtoh(address + MiB, 4) == b"host"
+        driver.memset_d8(address, 0x41, SIZE)
+        driver.ctx_synchronize()
+        assert driver.host_read(address + SIZE - 4, 4) == b"AAAA"
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_two_gpus_see_the_same(driver: Driver) -> None:
+    """Facts 39 and 60: every GPU uses managed memory, whichever one's context it was allocated in"""
+    with current(driver), managed(driver) as address:
+        with current(driver, 1):
+            driver.memset_d8(address, 0x42, 16)
+            driver.ctx_synchronize()
+        assert driver.memcpy_dtoh(address, 2) == driver.host_read(address, 2) == b"BB"
+        for device in (0, 1):
+            driver.mem_advise(address, SIZE, ACCESSED_BY, gpu(device))
+        driver.mem_prefetch_async(address, SIZE, gpu(1))
+        driver.ctx_synchronize()
+        assert told(driver, address) == [(0,), (), (0, 1), (1,)]
+
+
+def test_it_is_an_allocation(driver: Driver) -> None:
+    """Fact 60: aligned, with the range that was asked for, freed once, and neither a mapping nor shared"""
+    with current(driver):
+        with managed(driver) as address:
+            assert address % (2 * MiB) == 0
+            assert driver.mem_get_address_range(address + MiB) == (address, SIZE)
+            assert driver.mem_get_access(address, gpu(0)) == 0
+            for call in (driver.mem_retain_allocation_handle, driver.ipc_get_mem_handle):
+                with refused(INVALID_VALUE):
+                    call(address)
+            with refused(INVALID_VALUE):
+                driver.mem_free(address + MiB)
+        with refused(INVALID_VALUE):
+            driver.mem_free(address)
+
+
+def test_it_is_told_from_other_memory(driver: Driver) -> None:
+    """Fact 60: any address inside is managed, and one of `cuMemAlloc` is not"""
+    with current(driver), managed(driver) as address, allocated(driver, 64) as plain:
+        assert driver.pointer_is_managed(address)
+        assert driver.pointer_is_managed(address + SIZE - 1)
+        assert not driver.pointer_is_managed(plain)
+
+
+def test_advice_is_read_back(driver: Driver) -> None:
+    """Fact 60: nothing is advised at first; then each advice is read back, the host as -1; a node is not told"""
+    with current(driver), managed(driver) as address:
+        assert told(driver, address) == [(0,), (), (), ()]
+        driver.mem_advise(address, SIZE, READ_MOSTLY, gpu(0))
+        assert told(driver, address) == [(1,), (), (), ()]
+        for place, seen in ((HOST, CPU), (gpu(0), 0), (NODE, 0), (HOST, CPU), (CURRENT_NODE, CPU)):
+            driver.mem_advise(address, SIZE, PREFER, place)
+            assert told(driver, address)[1] == (seen,)
+        driver.mem_advise(address, SIZE, ACCESSED_BY, gpu(0))
+        driver.mem_advise(address, SIZE, ACCESSED_BY, HOST)
+        driver.mem_advise(address, SIZE, ACCESSED_BY, HOST)
+        assert told(driver, address) == [(1,), (CPU,), (CPU, 0), ()]
+
+
+@pytest.mark.parametrize(
+    ("advice", "place"),
+    [(ACCESSED_BY, NODE), (ACCESSED_BY, CURRENT_NODE), (ACCESSED_BY, gpu(99)), (PREFER, gpu(99)), (PREFER, NO_NODE)],
+)
+def test_where_it_cannot_be(driver: Driver, advice: Advice, place: Location) -> None:
+    """Fact 60: neither a GPU or a node that does not exist, nor accessed by a single node; nothing changes then"""
+    with current(driver), managed(driver) as address:
+        with refused(INVALID_VALUE):
+            driver.mem_advise(address, SIZE, advice, place)
+        assert told(driver, address) == [(0,), (), (), ()]
+
+
+def test_a_prefetch_is_read_back(driver: Driver) -> None:
+    """Fact 60: the last place is told as ordinal or as the host; bytes go along"""
+    with current(driver), managed(driver) as address:
+        driver.host_write(address, b"bytes")
+        for place, seen in ((gpu(0), 0), (HOST, CPU), (gpu(0), 0), (NODE, CPU)):
+            driver.mem_prefetch_async(address, SIZE, place)
+            driver.ctx_synchronize()
+            assert told(driver, address)[3] == (seen,)
+            assert driver.host_read(address, 5) == b"bytes"
+
+
+def test_a_prefetch_in_a_stream(driver: Driver) -> None:
+    """Fact 60: a stream prefetches too, also a part, by unaligned addresses"""
+    with current(driver), managed(driver) as address, stream(driver) as at:
+        driver.mem_prefetch_async(address, SIZE, gpu(0), at)
+        driver.mem_prefetch_async(address + 1, 100, HOST, at)
+        driver.ctx_synchronize()
+        assert driver.stream_query(at)
+        assert driver.mem_range_get_attribute(address, 4096, RangeAttribute.LAST_PREFETCH_LOCATION) == (CPU,)
+
+
+@pytest.mark.parametrize(("place", "error"), [(gpu(99), INVALID_DEVICE), (NO_NODE, INVALID_VALUE)])
+def test_where_it_cannot_go(driver: Driver, place: Location, error: str) -> None:
+    """Fact 60: memory is not prefetched to what does not exist"""
+    with current(driver), managed(driver) as address, refused(error):
+        driver.mem_prefetch_async(address, SIZE, place)
+
+
+def test_only_managed_memory_is_advised(driver: Driver) -> None:
+    """Fact 60: past the end of it, and in other memory, nothing is advised, prefetched or told"""
+    with current(driver), managed(driver) as address, allocated(driver, 2 * MiB) as plain:
+        for at, size in ((address, 8 * MiB), (plain, MiB), (4096, MiB)):
+            with refused(INVALID_VALUE):
+                driver.mem_advise(at, size, READ_MOSTLY, gpu(0))
+            with refused(INVALID_VALUE):
+                driver.mem_prefetch_async(at, size, gpu(0))
+        for at, size in ((address, 8 * MiB), (plain, MiB)):
+            with refused(INVALID_VALUE):
+                driver.mem_range_get_attribute(at, size, RangeAttribute.READ_MOSTLY)
+
+
+def test_a_stream_of_its_own(driver: Driver) -> None:
+    """Fact 60: memory is attached to one stream, which is not stream 0, and back to the host or to all"""
+    with current(driver), managed(driver, flags=MemAttach.HOST) as address, stream(driver) as at:
+        for flags in (MemAttach.SINGLE, MemAttach.GLOBAL, MemAttach.HOST, MemAttach.SINGLE):
+            driver.stream_attach_mem_async(at, address, flags)
+            driver.ctx_synchronize()
+        driver.memset_d8(address, 1, 64)
+        driver.ctx_synchronize()
+        assert driver.host_read(address, 2) == b"\1\1"
+        with refused(INVALID_VALUE):
+            driver.stream_attach_mem_async(0, address, MemAttach.SINGLE)

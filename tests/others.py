@@ -1,0 +1,79 @@
+"""Random valid entries of managed memory, and of what another API made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+Draw = st.DrawFn
+Spec = dict[str, Any]
+HOSTS = ["host", "host:0"]
+_KINDS = ["global", "host", "single"]
+
+
+@st.composite
+def managed(draw: Draw, gpus: list[str]) -> Spec:
+    """A section of up to three allocations of managed memory, with any advice, for GPUs of these names."""
+    return {f"m{index}": draw(_allocation(gpus)) for index in range(draw(st.integers(0, 3)))}
+
+
+@st.composite
+def _allocation(draw: Draw, gpus: list[str]) -> Spec:
+    entry: Spec = {"size": draw(st.sampled_from(["1B", "4096B", "64KiB", "2MiB", "3MiB", "5 MiB"]))}
+    for key, place in (("prefer", [*gpus, *HOSTS]), ("prefetch", [*gpus, *HOSTS])):
+        if draw(st.booleans()):
+            entry[key] = draw(st.sampled_from(place))
+    if draw(st.booleans()):
+        places = draw(st.lists(st.sampled_from([*gpus, "host"]), min_size=1, max_size=3))
+        entry["accessed_by"] = places if len(places) > 1 or draw(st.booleans()) else places[0]
+    if draw(st.booleans()):
+        entry["attach"] = draw(st.sampled_from(_KINDS))
+    if draw(st.booleans()):
+        entry["read_mostly"] = draw(st.sampled_from(["true", "false"]))
+    return entry
+
+
+@st.composite
+def foreign(draw: Draw, gpus: list[str]) -> Spec:
+    """Sections of objects and semaphores of other APIs, from producers that something is taken from, or nothing."""
+    producers = draw(st.lists(st.sampled_from(["camera", "B-2", "/run/x.sock"]), unique=True, max_size=2))
+    external = {f"x{index}": draw(_object(producer, gpus)) for index, producer in enumerate(producers)}
+    every = draw(st.lists(st.sampled_from(producers), max_size=3)) if producers else []
+    semaphores = {f"s{index}": draw(_semaphore(producer, f"done{index}", gpus)) for index, producer in enumerate(every)}
+    return {name: found for name, found in (("external", external), ("semaphores", semaphores)) if found}
+
+
+def _from(producer: str, export: str) -> st.SearchStrategy[str]:
+    """A producer, and an export of it; a socket's path does not stand alone."""
+    return st.sampled_from([f"{producer}/{export}", f"{producer}/{export}" if "/" in producer else producer])
+
+
+@st.composite
+def _object(draw: Draw, producer: str, gpus: list[str]) -> Spec:
+    size = draw(st.integers(1, 1 << 20))
+    entry: Spec = {"from": draw(_from(producer, "frame")), "via": "opaque_fd", "device": draw(st.sampled_from(gpus))}
+    entry["size"] = f"{size}B"
+    if draw(st.booleans()):
+        entry["dedicated"] = draw(st.sampled_from(["true", "false"]))
+    parts: Spec = {}
+    for name in draw(st.lists(st.sampled_from(["y", "uv", "A-1"]), unique=True, max_size=3)):
+        last = 0 if entry.get("dedicated") == "true" else size - 1  # such a one is mapped from its begin
+        offset = draw(st.integers(0, last))
+        parts[name] = {"size": f"{draw(st.integers(1, size - offset))}B"}
+        if offset or draw(st.booleans()):
+            parts[name]["offset"] = f"{offset}B" if offset else "0"
+    return entry | ({"buffers": parts} if parts else {})
+
+
+@st.composite
+def _semaphore(draw: Draw, producer: str, export: str, gpus: list[str]) -> Spec:
+    timeline = draw(st.booleans())
+    entry: Spec = {"from": draw(_from(producer, export)), "via": "timeline_fd" if timeline else "opaque_fd"}
+    entry["device"] = draw(st.sampled_from(gpus))
+    wait = draw(st.none() | st.integers(1, 1 << 63))
+    if wait is not None:
+        entry["wait"] = str(wait) if timeline else "true"
+    if draw(st.booleans()):
+        entry["signal"] = str((wait or 0) + draw(st.integers(1, 1 << 62))) if timeline else "true"
+    return entry
