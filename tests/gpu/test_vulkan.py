@@ -121,6 +121,12 @@ def test_a_chunk_in_vulkan(tmp_path: Path) -> None:
         held.wait(60)
 
 
+def go_on(process: subprocess.Popen[str]) -> None:
+    assert process.stdin
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
 def test_rounds_leave_nothing(tmp_path: Path) -> None:
     """After 200 rounds of import, use and release, descriptors and free memory are where they were, at both ends"""
     driver = open_cuda()
@@ -129,7 +135,6 @@ def test_rounds_leave_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.gpu.frames", str(tmp_path), uuid().hex(), str(ROUNDS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
-            assert process.stdin
             assert process.stdout
             for turn in range(ROUNDS):
                 assert process.stdout.readline() == "serving\n"
@@ -137,11 +142,11 @@ def test_rounds_leave_nothing(tmp_path: Path) -> None:
                     address = layout.address("frame")
                     with current(driver, context):
                         assert driver.memcpy_dtoh(address, SIZE) == words(turn, SIZE // 4)
-                process.stdin.write("\n")
-                process.stdin.flush()
+                go_on(process)
                 theirs = int(process.stdout.readline())
                 with current(driver, context):
                     seen.append((theirs, len(os.listdir("/proc/self/fd")), driver.mem_get_info()[0]))
+                go_on(process)
             assert process.wait(30) == 0
         finally:
             process.kill()

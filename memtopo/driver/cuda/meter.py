@@ -48,6 +48,7 @@ class CudaMeter:
     def peers(self, device: int, peer: int) -> Rates:
         """What `device` writes into the memory of `peer`, and reads from it. Raises `DriverError`."""
         with ExitStack() as undo:
+            undo.enter_context(self._current(peer))  # a GPU without a context is slow to answer others
             undo.enter_context(self._current(device))
             theirs = undo.enter_context(_buffer(peer, device))
             own = undo.enter_context(_buffer(device, device))
