@@ -197,7 +197,7 @@ def test_a_large_drawing_is_small(pieces: int, ranges: int) -> None:
 
 def test_many_processes_are_small() -> None:
     """The same holds of many processes that hand much to one another"""
-    one, label = many(300, 300), "p{}".format
+    one, label = many(100, 100), "p{}".format
     exports = tuple(Exported(f"e{turn}", "chunk", "c1", "a", "b", "fd", 2, MiB, ()) for turn in range(50))
     alike = replace(one, memory=(), exports=exports)
     shown = Picture(
