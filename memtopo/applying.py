@@ -23,7 +23,7 @@ from memtopo.picture import Picture
 from memtopo.planner import Plan
 from memtopo.proof import isolation
 from memtopo.proving import Proving, Task
-from memtopo.remnants import Remnants, free_memory
+from memtopo.remnants import Remnants, descriptors, free_memory
 from memtopo.report import Check, Checks, Failure, Leak, Left, MachineLine, Placed, Progress, Report
 from memtopo.steps import Phase
 
@@ -33,8 +33,6 @@ class Job:
     """What is to be applied: a plan with the geometry it came from, the machine, and how a path reads as a place.
 
     `picture` and the spec's `warnings` are for the report. Of a layout of several processes it is one of them, by its
-    label, and `siblings` has the geometries of all. `facts` are the machine's, which replicas are built on for a full
-    check; without them there are none. `check` is how thoroughly is looked, and `seed` what this run's bytes
     label, and `siblings` has the geometries of all. `facts` are the machine's, which replicas are built on for a full
     check; without them there are none. `check` is how thoroughly is looked, and `seed` what this run's bytes depend on,
     the same in all processes. `alone` is whether nobody else in this process makes driver calls, whose handles could
@@ -224,6 +222,8 @@ class Run:
         if teardown.missed:
             yield "another process was not through in time; what it imported from here may have been in use"
         yield from free_memory(left, self.job.geometry)
+        if not self.job.alone:
+            yield from descriptors(left)
 
     def _outcome(self, leaks: tuple[Leak, ...]) -> tuple[str, int]:
         if leaks:

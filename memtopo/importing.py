@@ -36,13 +36,13 @@ def imports(geometry: Geometry) -> Iterator[Step]:
                 holder, number = run.origin.of(index)
                 ask = Ask(holder, run.origin.export, number, run.origin.text(holder))
                 yield _imported(run, index, ask, geometry.visible)
-    external, semaphores = list(geometry.external.values()), list(geometry.semaphores.values())
-    yield from map(_taken, external)
-    for memory in external:
+    # Each descriptor is handed over as soon as it is copied: the driver may close it, refused too (fact 54).
+    for memory in geometry.external.values():
+        yield _taken(memory)
         kind = MemoryHandleType[memory.origin.via.upper()]
         yield ImportMemory(memory.path, memory.name, memory.size, memory.place.id, kind, memory.dedicated)
-    yield from map(_taken, semaphores)
-    for each in semaphores:
+    for each in geometry.semaphores.values():
+        yield _taken(each)
         yield ImportSemaphore(each.path, each.name, each.place.id, SemaphoreHandleType[each.origin.via.upper()])
 
 

@@ -66,7 +66,7 @@ class Remnants:
             leaks.extend(self._still_open(left))
         if not self.ledger.empty and not leaks:
             leaks.append(Leak("something that no step owns", "the ledger is not empty"))
-        if left and left.fds_after > left.fds_before and not leaks:
+        if left and left.fds_after > left.fds_before and self.alone and not leaks:
             more = left.fds_after - left.fds_before
             leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", "open after taking down"))
         return tuple(leaks)
@@ -109,6 +109,14 @@ class Remnants:
         except DriverError:
             return False
         return True
+
+
+def descriptors(left: Left | None) -> Iterator[str]:
+    """That there are more descriptors than before, where they may be somebody else's in this process."""
+    if left and left.fds_after > left.fds_before:
+        more = left.fds_after - left.fds_before
+        told = f"{more} file descriptor{'s are' if more > 1 else ' is'} open that {'were' if more > 1 else 'was'} not"
+        yield f"{told}; something else in this process may have opened {'them' if more > 1 else 'it'}"
 
 
 def free_memory(left: Left | None, geometry: Geometry) -> Iterator[str]:

@@ -133,8 +133,6 @@ def test_what_was_never_asked_of_hardware(sim: SimDriver) -> None:
         for call in (sim.signal_external_semaphore, sim.wait_external_semaphore):
             for mistyped in (wrong, none):
                 assert "something else" in why(call, mistyped, 1, at)
-            with refused(INVALID_HANDLE):
-                call(right, 1, 0)
             with refused(INVALID_VALUE):
                 call(right, 1 << 64, at)
         with current(sim, 1), stream(sim) as elsewhere, refused(INVALID_HANDLE):
@@ -144,6 +142,15 @@ def test_what_was_never_asked_of_hardware(sim: SimDriver) -> None:
         with refused(INVALID_HANDLE):
             sim.stream_query(at + 1)
     assert {"signal_external_semaphore", "wait_external_semaphore", "stream_create", "stream_destroy"} <= set(STRICTER)
+
+
+def test_stream_0_waits_too(sim: SimDriver) -> None:
+    """What stream 0 waits for is told by a query, and ends by a signal in another stream"""
+    with current(sim), stream(sim) as at, semaphore(sim, timeline()) as imported:
+        sim.wait_external_semaphore(imported, 2, 0)
+        assert not sim.stream_query(0)
+        sim.signal_external_semaphore(imported, 2, at)
+        assert sim.stream_query(0)
 
 
 def test_host_chunks_are_no_external_memory(sim: SimDriver) -> None:

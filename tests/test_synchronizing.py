@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -66,9 +69,11 @@ def applied(
     stop: Callable[[], int] = lambda: 0,
     holders: type[Holders] = Holders,
     check: Check = "fast",
+    *,
+    alone: bool = True,
 ) -> tuple[Report, Ledger]:
     """The layout, built with what the producer makes."""
-    made = replace(job(TEXT, MACHINE, check), timeout=timeout)
+    made = replace(job(TEXT, MACHINE, check), timeout=timeout, alone=alone)
     deliveries = holders(made.geometry, target.uuids(MACHINE), {"camera": producer.path})
     with SimDriver(MACHINE) as driver:
         driver.init()
@@ -178,3 +183,18 @@ def test_one_process_of_several(producer: Silent) -> None:
     report = with_timeout(30.0)
     assert report.outcome == "ok", report
     assert producer.tell("counter") == "2"
+
+
+def test_two_wait_for_a_producer_that_dies(producer: Silent) -> None:
+    """What one importer signals to end its own wait is not taken for the producer's signal by another one"""
+    with ThreadPoolExecutor(2) as pool:
+        met = Barrier(2)
+
+        def once() -> None:
+            if met.wait(30) == 0:
+                producer.kill()
+
+        how = partial(applied, producer, timeout=60.0, progress=At("synchronize", once), alone=False)
+        runs = [pool.submit(how) for _ in range(2)]
+        reports = [run.result()[0] for run in runs]
+    assert [report.exit_code for report in reports] == [4, 4], reports

@@ -10,7 +10,6 @@ from typing import Any
 from memtopo.driver.protocol import Driver
 from memtopo.driver.trying import WORD, Extras, Foreign
 from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, Properties, gpu
-from memtopo.errors import MemtopoError
 
 FIRST, SECOND, THIRD = 0x5A, 0xA5, 0x3C
 """Bytes that are written in turn, so that nobody reads what was there before."""
@@ -67,9 +66,9 @@ class Bench:
         try:
             with self._meet(self.driver.device_get_uuid(device)) as other:
                 yield other
-        except MemtopoError:
-            raise
         except Exception as error:
+            if not _is_vulkans(error):
+                raise
             raise DriverError(VULKAN, type(error).__name__, str(error)) from error
 
     def close(self) -> None:
@@ -121,6 +120,11 @@ class Bench:
         if answer.get("error"):
             raise DriverError(str(answer.get("call") or ""), str(answer["error"]))
         return bool(answer.get("same"))
+
+
+def _is_vulkans(error: Exception) -> bool:
+    """Whether the package raised it, or could not be loaded, or found no such GPU."""
+    return isinstance(error, LookupError | OSError | ImportError) or type(error).__module__.startswith("vulkan")
 
 
 def word(value: int) -> bytes:

@@ -13,6 +13,10 @@ from memtopo.steps.base import Phase, Reading, Step
 GRACE = 5.0
 """Seconds that a wait has to end by itself when all is taken down."""
 
+LAST = 1.5
+"""Seconds after the end of a producer in which what it signalled last may arrive, and in which others who wait for it
+give up: a signal from here must not be taken for the producer's."""
+
 _PAUSE = 0.002
 
 
@@ -20,7 +24,8 @@ _PAUSE = 0.002
 class AwaitStream(Step):
     """Asks a stream whether it is done. It never waits in the driver, which would do so for ever (fact 58).
 
-    A wait whose other end is gone is signalled here, since nobody else will. Where it still stands then, `stays` names
+    A wait whose other end is gone is signalled here, since nobody else will; whoever begins to wait after that takes it
+    for the producer's. Where it still stands then, `stays` names
     what cannot be undone because of it; the end of the process ends it all.
     """
 
@@ -39,7 +44,8 @@ class AwaitStream(Step):
         wait = layout.waiting.get(self.device)
         if wait is None:
             return
-        if not self._done(driver, layout, min(GRACE, layout.patience), wait) and layout.deliveries.gone(wait.holder):
+        ended = self._done(driver, layout, min(GRACE, layout.patience), wait)
+        if not ended and layout.deliveries.gone(wait.holder) and not self._done(driver, layout, LAST):
             self._signal(driver, layout, wait)
             self._done(driver, layout, GRACE)
         if self.device in layout.waiting:

@@ -74,8 +74,8 @@ class Gpu:
     def adopt(self, fd: int, size: int) -> Memory:
         """Memory that another API exported, as a chunk of memtopo's; the descriptor is Vulkan's from then on.
 
-        Where that fails the descriptor stays the caller's, and the GPU should be given up: its device is not to be
-        relied on.
+        Where it is refused nobody knows whose the descriptor is: hand over a copy, and give the GPU up, whose device is
+        not to be relied on then.
         """
         return self._kept(Memory(self, size, fd=fd))
 

@@ -30,16 +30,17 @@ class Memory:
             chain = vk.VkImportMemoryFdInfoKHR(pNext=chain, handleType=OPAQUE_FD, fd=fd)
         kind = gpu.memory_type(needs.memoryTypeBits, vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)
         self.whole = needs.size if fd is None else size
+        asked = vk.VkMemoryAllocateInfo(pNext=chain, allocationSize=self.whole, memoryTypeIndex=kind)
         try:
-            self.handle = vk.vkAllocateMemory(
-                gpu.device,
-                vk.VkMemoryAllocateInfo(pNext=chain, allocationSize=self.whole, memoryTypeIndex=kind),
-                None,
-            )
-        except vk.VkError:
+            self.handle: Any = vk.vkAllocateMemory(gpu.device, asked, None)
+        except Exception:
             vk.vkDestroyBuffer(gpu.device, self.buffer, None)
             raise
-        vk.vkBindBufferMemory(gpu.device, self.buffer, self.handle, 0)
+        try:
+            vk.vkBindBufferMemory(gpu.device, self.buffer, self.handle, 0)
+        except Exception:
+            self.free()
+            raise
 
     def fd(self) -> int:
         """A new descriptor of the memory."""

@@ -42,7 +42,7 @@ class Semaphore:
         vk.vkSignalSemaphore(self._gpu.device, vk.VkSemaphoreSignalInfo(semaphore=self.handle, value=value))
 
     def wait(self, value: int, seconds: float) -> bool:
-        """Have the CPU wait for a timeline, or the queue for a binary one; false where it took too long."""
+        """Have the CPU wait for a timeline, false where it took too long; a binary one is waited for however long."""
         if not self._timeline:
             self._gpu.submit(wait=(self, value))
             return True

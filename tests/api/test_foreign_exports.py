@@ -39,3 +39,21 @@ def test_a_semaphore(camera: str, machine: Target) -> None:
     """A semaphore is not attached to: nobody would say what it is waited for"""
     with pytest.raises(memtopo.Unsuitable, match="'ready' is a semaphore"):
         memtopo.attach(camera, machine=machine).__enter__()
+
+
+def test_a_semaphore_of_a_layout() -> None:
+    """A layout's semaphore is waited for and signalled in the default stream, with values of the program's own"""
+    spec = {
+        "memtopo": 1,
+        "name": "viewer",
+        "external": {"frame": {"from": "camera", "via": "opaque_fd", "device": "gpu0", "size": "1MiB"}},
+        "semaphores": {"ready": {"from": "camera", "via": "timeline_fd", "device": "gpu0", "wait": 1}},
+    }
+    with memtopo.applied(spec, machine="h200x2") as layout:
+        ready = layout.semaphore("ready")
+        ready.signal(5)
+        ready.wait(5)
+        with pytest.raises(memtopo.Unsuitable, match="redy"):
+            layout.semaphore("redy")
+    with pytest.raises(memtopo.Unsuitable, match="gone"):
+        ready.wait(5)

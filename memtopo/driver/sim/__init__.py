@@ -40,8 +40,8 @@ STRICTER = {
     "destroy_external_semaphore": "likewise; and it waits for whatever any stream still waits for",
     "mem_free": "of managed memory it waits for whatever any stream still waits for: hardware waits for those of the"
     " GPUs that touched it (fact 58)",
-    "signal_external_semaphore": "refused on stream 0, on a stream of another context, and of what was imported as"
-    " another type than it is: hardware was not asked",
+    "signal_external_semaphore": "refused on a stream of another context, and of what was imported as another type than"
+    " it is: hardware was not asked",
     "wait_external_semaphore": "likewise",
     "stream_create": "refused with other flags than 1: a stream that waits for stream 0 is not simulated",
     "stream_destroy": "a stream that is not open is refused, here and in every call: hardware may end the process",
@@ -62,6 +62,7 @@ LAXER = {
     "mem_get_info": "each process has all of the machine's memory: what others took is not missing, nor what others, or"
     " descriptors alone, still hold of what this one gave up (facts 29, 46); nor what another API made; and managed"
     " memory takes none of it (fact 60)",
+    "wait_external_semaphore": "copies and fills do not wait for what stream 0 waits for, nor do events (fact 47)",
     "stream_query": "what stands behind a wait is done when this process next asks for something of its streams",
     "mem_import_from_shareable_handle": "fabric handles, where a machine says that they work, reach processes of the"
     " same user and host: no machine had any that worked (fact 4)",

@@ -6,7 +6,7 @@ from memtopo.driver.sim.calling import Callee, driver_call
 from memtopo.driver.sim.contexts import Contexts
 from memtopo.driver.sim.external import ExternalMemory
 from memtopo.driver.sim.semaphores import Semaphores
-from memtopo.driver.sim.streams import Streams
+from memtopo.driver.sim.streams import Stream, Streams
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType
 
 
@@ -28,10 +28,7 @@ class ExternalCalls(Callee):
 
     @driver_call
     def stream_query(self, stream: int) -> bool:
-        if stream:
-            return self._streams.is_done(stream)
-        self._contexts.current()
-        return True
+        return self._streams.is_done(stream, None if stream else self._contexts.current())
 
     @driver_call
     def import_external_memory(self, fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool = False) -> int:
@@ -52,12 +49,15 @@ class ExternalCalls(Callee):
 
     @driver_call
     def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
-        self._semaphores.signal(semaphore, value, stream)
+        self._semaphores.signal(semaphore, value, self._stream(stream))
 
     @driver_call
     def wait_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
-        self._semaphores.wait(semaphore, value, stream)
+        self._semaphores.wait(semaphore, value, self._stream(stream))
 
     @driver_call
     def destroy_external_semaphore(self, semaphore: int) -> None:
         self._semaphores.destroy(semaphore)
+
+    def _stream(self, stream: int) -> Stream:
+        return self._streams.get(stream, None if stream else self._contexts.current())

@@ -34,7 +34,7 @@ class ManagedCalls(Callee):
         self._contexts.current()
         work = self._managed.prefetch(address, size, location)
         if stream:
-            self._streams.add(stream, work)
+            self._streams.add(self._streams.get(stream), work)
         else:
             work()
 

@@ -9,7 +9,7 @@ from memtopo.driver.sim import handing, payloads
 from memtopo.driver.sim.files import Files, Tag
 from memtopo.driver.sim.payloads import BINARY, TIMELINE
 from memtopo.driver.sim.refusal import Refused, invalid, unsupported
-from memtopo.driver.sim.streams import Streams
+from memtopo.driver.sim.streams import Stream, Streams
 from memtopo.driver.types import SemaphoreHandleType
 
 FIRST_SEMAPHORE = 0x7A00_0000
@@ -49,7 +49,7 @@ class Semaphores:
         self._open[number] = Semaphore(device, _KINDS[kind], *found)
         return number
 
-    def signal(self, semaphore: int, value: int, stream: int) -> None:
+    def signal(self, semaphore: int, value: int, stream: Stream) -> None:
         """Have a stream signal, which may take a timeline back too (fact 56)."""
         found = self._usable(semaphore, value, stream)
 
@@ -59,7 +59,7 @@ class Semaphores:
 
         self._streams.add(stream, work)
 
-    def wait(self, semaphore: int, value: int, stream: int) -> None:
+    def wait(self, semaphore: int, value: int, stream: Stream) -> None:
         """Have a stream wait for at least a value of a timeline, or for the signal of a binary one (fact 56)."""
         found = self._usable(semaphore, value, stream)
         self._streams.add(stream, lambda: payloads.taken(found.fd, found.kind, value))
@@ -81,11 +81,11 @@ class Semaphores:
             raise invalid("the semaphore is not open: destroying it again ends the process on hardware")
         return self._open[semaphore]
 
-    def _usable(self, semaphore: int, value: int, stream: int) -> Semaphore:
+    def _usable(self, semaphore: int, value: int, stream: Stream) -> Semaphore:
         found = self._get(semaphore)
         if value not in range(_VALUES):
             raise invalid("the value is no number of 64 bits")
-        if self._streams.get(stream).device != found.device:
+        if stream.device != found.device:
             raise Refused("CUDA_ERROR_INVALID_HANDLE", "the semaphore and the stream are of different contexts")
         if found.kind != found.tag.kind:
             raise invalid(f"what was imported as a {found.kind} semaphore is something else: {found.tag.kind}")

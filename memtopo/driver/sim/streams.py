@@ -29,12 +29,13 @@ class Stream:
 
 
 class Streams:
-    """Every stream of one process. Stream 0 of each context never has anything left to do."""
+    """Every stream of one process, and stream 0 of each context."""
 
     def __init__(self) -> None:
         self._numbers = count(FIRST_STREAM, 16)
         self._open: dict[int, Stream] = {}
         self._given_up: list[Stream] = []
+        self._zeroth: dict[int, Stream] = {}
 
     def create(self, flags: int, device: int) -> int:
         """Create a stream in the context of a device."""
@@ -50,20 +51,22 @@ class Streams:
         del self._open[stream]
         self._advance()
 
-    def get(self, stream: int) -> Stream:
-        """A stream that is open, other than 0."""
+    def get(self, stream: int, device: int | None = None) -> Stream:
+        """A stream that is open, or stream 0 of a device's context."""
+        if not stream and device is not None:
+            return self._zeroth.setdefault(device, Stream(device))
         if stream not in self._open:
             raise Refused("CUDA_ERROR_INVALID_HANDLE", "the stream is not open" if stream else "it is stream 0")
         return self._open[stream]
 
-    def add(self, stream: int, work: Work) -> None:
+    def add(self, stream: Stream, work: Work) -> None:
         """Have a stream do something after all that it has to do already."""
-        self.get(stream).work.append(work)
+        stream.work.append(work)
         self._advance()
 
-    def is_done(self, stream: int) -> bool:
+    def is_done(self, stream: int, device: int | None = None) -> bool:
         """Whether all work of a stream is done."""
-        found = self.get(stream)
+        found = self.get(stream, device)
         self._advance()
         return not found.work
 
@@ -74,20 +77,23 @@ class Streams:
         `stream_query` first.
         """
         self._advance()
-        every = [*self._open.values(), *self._given_up]
-        if any(stream.work for stream in every if device in {None, stream.device}):
+        if any(stream.work for stream in self._every() if device in {None, stream.device}):
             raise Outstanding
 
     def drop(self, device: int) -> None:
         """End every stream of a device's context."""
         self._open = {number: stream for number, stream in self._open.items() if stream.device != device}
+        self._zeroth.pop(device, None)
+
+    def _every(self) -> list[Stream]:
+        return [*self._open.values(), *self._zeroth.values(), *self._given_up]
 
     def _advance(self) -> None:
         """Do what can be done: what one stream signals may end what another one waits for."""
         moving = True
         while moving:
             moving = False
-            for stream in (*self._open.values(), *self._given_up):
+            for stream in self._every():
                 while stream.work and stream.work[0]():
                     stream.work.popleft()
                     moving = True

@@ -1,0 +1,35 @@
+"""Layouts in a program whose other threads do something too."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import memtopo
+from memtopo.driver.sim import foreign
+from memtopo.machine import load
+from memtopo.target import uuids
+
+SIZE = 1 << 20
+
+
+def test_serving_and_importing_in_one_process(tmp_path: Path) -> None:
+    """What a serving thread opens while a layout is built, and closes late, is no leak of the layout's"""
+    gpu = bytes.fromhex(uuids(load("h200x2"))[0])
+    spec = {
+        "memtopo": 1,
+        "name": "viewer",
+        "external": {"frame": {"from": "camera", "via": "opaque_fd", "device": "gpu0", "size": "1MiB"}},
+    }
+    fd = foreign.allocate(gpu, SIZE)
+    exports = {"frame": memtopo.ExternalMemory(fd, SIZE, gpu=gpu)}
+    for turn in range(20):
+        where = tmp_path / f"{turn}.sock"
+        with (
+            memtopo.serve(where, exports),
+            memtopo.applied(spec, machine="h200x2", bind={"camera": str(where)}) as made,
+        ):
+            assert made.address("frame")
+        assert made.report
+        assert made.report.outcome == "ok"
+    os.close(fd)
