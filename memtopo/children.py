@@ -27,6 +27,7 @@ from memtopo.driver.types import Access, DriverError, Grant, HandleType, Locatio
 from memtopo.errors import MemtopoError
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
+from memtopo.text import signal_name
 
 LIMIT = 60
 """Seconds that a child may take: two contexts and a compilation of kernels, on a busy machine."""
@@ -153,7 +154,7 @@ class _Child:
         if said:
             return Tried(*json.loads(said))
         status = self.process.returncode
-        how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+        how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
         return Tried("", f"the process {how}")
 
     def end(self, patience: float = 0) -> None:

@@ -71,15 +71,20 @@ def undeclared(
     """Add that a name is used and nowhere declared, and which one was probably meant."""
     some = list(islice(known, COMPARED)) if len(faults) < SUGGESTED else list(islice(known, LISTED + 1))
     meant = nearest(name, some) if len(faults) < SUGGESTED else None
-    help = f"did you mean {meant!r}?" if meant else (_list(some) if some else f"no {what} is declared")
+    help = f"did you mean {meant!r}?" if meant else (listed(some) if some else f"no {what} is declared")
     faults.append(Diagnostic("MT201", f"{what} {shorten(name)!r} is not declared", path, at, help=help))
+
+
+def listed(known: Sequence[str]) -> str:
+    """Help that names what is known, the first of it."""
+    return f"known are {', '.join(known[:LISTED])}{' …' * (len(known) > LISTED)}"
 
 
 def unknown(path: Path, known: Sequence[str]) -> Diagnostic:
     """A key that the language does not have here."""
     key = str(path[-1])
     meant = nearest(key, known)
-    help = f"did you mean {meant!r}?" if meant else _list(known)
+    help = f"did you mean {meant!r}?" if meant else listed(known)
     return Diagnostic("MT101", f"unknown key {shorten(key)!r}", path, "key", help=help)
 
 
@@ -149,7 +154,3 @@ def _found(value: object) -> str:
     if isinstance(value, str):
         return f"{shorten(value)!r}" if value else "nothing"
     return "a list" if isinstance(value, list) else "a mapping"
-
-
-def _list(known: Sequence[str]) -> str:
-    return f"known are {', '.join(known[:LISTED])}{' …' * (len(known) > LISTED)}"

@@ -1,7 +1,11 @@
-"""Text for people: what cannot be seen is escaped, what is seen is measured in columns, what was meant is guessed."""
+"""Text for people: what cannot be seen is escaped, what is seen is measured in columns, what was meant is guessed.
+
+And signals have their names.
+"""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from unicodedata import category, east_asian_width
 
@@ -35,6 +39,14 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 
     near = get_close_matches(word[:64], candidates, n=1)
     return near[0] if near else None
+
+
+def signal_name(number: int) -> str:
+    """`SIGSEGV`; `signal 40` where it has no name, as most real-time signals have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _escape(char: str) -> str:

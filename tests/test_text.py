@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import unicodedata
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtopo.pause import collector_paused
-from memtopo.text import display_width, printable
+from memtopo.text import display_width, printable, signal_name
 
 
 @given(st.text(st.characters()))
@@ -65,3 +66,10 @@ def test_the_collector_is_left_as_it_was(was_on: bool) -> None:
         assert gc.isenabled() is was_on
     finally:
         (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.parametrize("number", range(1, signal.NSIG))
+def test_every_signal_has_a_name(number: int) -> None:
+    """A signal is told by its name, or by its number where it has none"""
+    known = {each.value: each.name for each in signal.Signals}
+    assert signal_name(number) == known.get(number, f"signal {number}")

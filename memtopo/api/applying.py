@@ -13,7 +13,8 @@ from memtopo.api.loading import Judged, MachineLike, SpecLike, judge, targeted
 from memtopo.api.session import Session, uuids
 from memtopo.attaching import Holders
 from memtopo.driver.protocol import Driver
-from memtopo.producers import Bound, Producers, producers
+from memtopo.producers import Bound, Producers, producers, unused
+from memtopo.report import Report
 
 BoundLike = str | os.PathLike[str] | Sequence[str]
 """The path of a socket, or the words of a command."""
@@ -27,18 +28,24 @@ class Applied(Standing[Live]):
     ) -> None:
         super().__init__()
         self._spec, self._machine, self._bind, self._allowed = spec, machine, bind, allow_uids
+        self._others = Producers({})
 
     def _build(self) -> Live:
         judged = judge(self._spec, targeted(self._machine))
         if judged.geometry.processes:
             told = f"{judged.document.name} is of several processes, and 'applied' builds in this one alone"
             raise Unsuitable(told, hint="'memtopo apply' starts a process for each")
-        others = self._around.enter_context(self._producers(judged))
+        if wrong := unused(self._bind, judged.geometry):
+            raise Unsuitable(f"bind: {wrong[0]}", hint=wrong[1])
+        others = self._others = self._around.enter_context(self._producers(judged))
         driver = judged.target.open()
         session = Session(judged, driver, self._deliveries(judged, driver, others), others.noted)
         live = Live(session)
         session.begin(prove=True)
         return live
+
+    def _over(self, report: Report) -> Report:
+        return self._others.over(report)
 
     def _producers(self, judged: Judged) -> AbstractContextManager[Producers]:
         machine = judged.target.machine if judged.target.simulated else None
@@ -63,9 +70,9 @@ def applied(
     `bind` says who the holders are that the spec imports from by a name of its own: the path of a socket, or a command
     as a list of words, which runs until the end and serves at the path that it finds in MEMTOPO_SOCKET. `allow_uids`
     are other users whose layouts may be imported. What the memory holds at first is not said. On entering it raises
-    `InvalidSpec` with every fault, `Unavailable` where there is no such machine, `ProducerFailed` where a command does
-    not serve, and `NotApplied` with its report, once everything was undone. A view that is in use when it ends is named
-    in a `ViewOutlived` warning.
+    `InvalidSpec` with every fault, `Unavailable` where there is no such machine, `Unsuitable` where the spec takes
+    nothing from a name in `bind`, `ProducerFailed` where a command does not serve, and `NotApplied` with its report,
+    once everything was undone. A view that is in use when it ends is named in a `ViewOutlived` warning.
     """
     return Applied(spec, machine, {name: _bound(given) for name, given in (bind or {}).items()}, allow_uids)
 

@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
 from memtopo.api.live import Live
+from memtopo.report import Report
 
 L = TypeVar("L", bound=Live)
 
@@ -40,6 +41,7 @@ class Standing(Generic[L]):
             return
         with self._around:
             report, outlived = live.end()
+        live.report = report = self._over(report)
         if outlived:
             told = f"layout {live.name!r} was taken down under views that are still in use: {', '.join(outlived)}"
             warnings.warn(f"{told}; delete them within the 'with'", ViewOutlived, stacklevel=2)
@@ -48,6 +50,10 @@ class Standing(Generic[L]):
         if error is None:
             raise NotApplied(report)
         error.add_note(str(NotApplied(report)))
+
+    def _over(self, report: Report) -> Report:
+        """The report, once what was around the layout is gone as well."""
+        return report
 
     def _build(self) -> L:
         raise NotImplementedError

@@ -26,7 +26,7 @@ from memtopo.cli.options import (
     Thoroughly,
     seconds,
 )
-from memtopo.cli.outside import Outside, named
+from memtopo.cli.outside import Outside, named, typed
 from memtopo.cli.signals import Stopper
 from memtopo.driver.ledger import Ledger
 from memtopo.hold import About
@@ -71,7 +71,7 @@ def command(
     """
     lasts = None if lasting is None else seconds(lasting)
     keeping = terms(hold=hold, socket=socket, lasting=lasts, grace=seconds(grace), allow_uids=allow_uid or [])
-    outside = Outside(named(bound or []), tuple(allow_uid or ()), seconds(timeout))
+    outside = Outside(named(bound or []), tuple(allow_uid or ()), seconds(timeout), typed(bound or []))
     loaded = load(spec, machine)
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
@@ -111,7 +111,8 @@ def _run(job: applying.Job, loaded: Loaded, stop: Callable[[], int], keeping: Te
         _keeper(keeping, job, loaded, stop) as keeper,
         outside.producers(job.geometry, loaded.target, stop) as producers,
     ):
-        return producers.noted(work(job, loaded, stop, keeper, outside, producers.sockets))
+        report = producers.noted(work(job, loaded, stop, keeper, outside, producers.sockets))
+    return producers.over(report)
 
 
 def _keeper(

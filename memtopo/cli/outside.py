@@ -19,15 +19,22 @@ from memtopo.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """Texts of `--with` by name, users that are trusted, and how many seconds others may be silent."""
+    """Texts of `--with` by name, users that are trusted, and how many seconds others may be silent.
+
+    A name that the spec does not use is a fault where it was `typed`, not where it is from the variable, which may be
+    set for many specs.
+    """
 
     named: Mapping[str, str]
     allow_uids: tuple[int, ...]
     silence: float
+    typed: bool = False
 
     @contextmanager
     def producers(self, geometry: Geometry, target: Target, stop: Callable[[], int]) -> Iterator[Producers]:
         """Have everybody there that a layout takes something from. Raises `MemtopoError`, `Interrupted`."""
+        if self.typed and (wrong := producers.unused(self.named, geometry)):
+            raise UsageError(f"--with: {wrong[0]}", hint=wrong[1])
         used = producers.holders(geometry)
         bound = {name: producers.resolve(name, text) for name, text in self.named.items() if name in used}
         machine = target.machine if target.simulated else None
@@ -38,6 +45,11 @@ class Outside:
                 yield found
         except Stopped as error:
             raise Interrupted(stop()) from error
+
+
+def typed(given: list[str]) -> bool:
+    """Whether `--with` was written, and its values are not from the variable."""
+    return given != os.environ.get("MEMTOPO_WITH", "").split()
 
 
 def named(given: list[str]) -> dict[str, str]:
@@ -54,10 +66,9 @@ def named(given: list[str]) -> dict[str, str]:
 
 def _words(given: list[str]) -> list[str]:
     """The values; of MEMTOPO_WITH those that a shell would see, since the parser splits a variable at every blank."""
-    variable = os.environ.get("MEMTOPO_WITH", "")
-    if given != variable.split():
+    if typed(given):
         return given
     try:
-        return shlex.split(variable)
+        return shlex.split(os.environ.get("MEMTOPO_WITH", ""))
     except ValueError as error:
         raise UsageError(f"MEMTOPO_WITH cannot be split into words: {str(error).lower()}") from error

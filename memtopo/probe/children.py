@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Self
 
 from memtopo.probe.asking import Ask
 from memtopo.probe.talking import Message, receive, send
+from memtopo.text import signal_name
 
 # The package is found where this process found it; the working directory is not searched for one.
 _ROOT = str(Path(__file__).parents[2])
@@ -77,7 +77,7 @@ class Child:
             self._process.wait(_ENDING)
         if status is None:
             return None
-        return signal.Signals(-status).name if status < 0 else f"EXIT {status}"
+        return signal_name(-status) if status < 0 else f"EXIT {status}"
 
     @property
     def stuck(self) -> int | None:

@@ -19,6 +19,7 @@ from memtopo.exchange.wire import Packet
 from memtopo.processes.briefing import Briefing, unpack
 from memtopo.processes.link import Link
 from memtopo.report import Checks, Report
+from memtopo.text import signal_name
 
 _EXIT = 10.0
 """Seconds that a worker's interpreter and driver have to shut down after its last word."""
@@ -168,7 +169,7 @@ class Member:
         self.gone = True
         status = self._reap(_EXIT)
         if self.report is None and (self.failed is None or status):
-            how = f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+            how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
             self.lost = f"{self.lost} and {how}" if self.lost else how
 
     def _signal(self, number: signal.Signals) -> None:

@@ -3,8 +3,8 @@
 A spec only names them. What is behind a name is told beside it, by `--with` or by `bind`.
 """
 
-from memtopo.producers.binding import Bound, holders, resolve
+from memtopo.producers.binding import Bound, holders, resolve, unused
 from memtopo.producers.producing import Producers, producers
 from memtopo.producers.program import ProducerFailed
 
-__all__ = ["Bound", "ProducerFailed", "Producers", "holders", "producers", "resolve"]
+__all__ = ["Bound", "ProducerFailed", "Producers", "holders", "producers", "resolve", "unused"]

@@ -6,10 +6,13 @@ import os
 import shlex
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from memtopo.complaints import COMPARED, listed
 from memtopo.errors import Unavailable, UsageError
 from memtopo.geometry import Geometry
+from memtopo.text import nearest
+from memtopo.units import shorten
 
 Bound = str | tuple[str, ...]
 """The path of a socket, or the words of a command."""
@@ -36,6 +39,17 @@ def resolve(name: str, text: str) -> Bound:
 def holders(geometry: Geometry) -> set[str]:
     """All outside of a spec that it takes something from."""
     return {holder for member in geometry.members.values() for holder in _holders(member)}
+
+
+def unused(given: Iterable[str], geometry: Geometry) -> tuple[str, str] | None:
+    """The first of the names that a spec takes nothing from, as an error and its hint; None where it uses them all."""
+    known = sorted(holders(geometry))
+    for name in given:
+        if name not in known:
+            meant = nearest(name, known[:COMPARED])
+            help = f"did you mean {meant!r}?" if meant else listed(known) if known else "it takes nothing from outside"
+            return f"the spec takes nothing from {shorten(name)!r}", help
+    return None
 
 
 def _holders(geometry: Geometry) -> Iterator[str]:

@@ -31,7 +31,7 @@ _COMMAND = (sys.executable, "-P", "-c", _START)
 
 @dataclass(frozen=True, slots=True)
 class Producers:
-    """The sockets of holders by name, and the programs behind some of them; `played` are memtopo's own."""
+    """The sockets of holders by name, and the programs behind some of them; of these, `played` are memtopo's own."""
 
     sockets: Mapping[str, str]
     programs: Sequence[Program] = ()
@@ -42,9 +42,18 @@ class Producers:
         told = [f"{name} is played by a built-in producer: this machine is simulated" for name in self.played]
         # Of a failure it may be the cause: a connection ends some time before the process does.
         within = _DYING if report.exit_code else 0.0
-        ends = [(program.name, program.ended(within)) for program in self.programs]
+        ends = [(program.name, program.ended(within)) for program in self._others()]
         told += [f"the program of {name} {how} while its layout stood" for name, how in ends if how]
         return replace(report, notes=(*told, *report.notes)) if told else report
+
+    def over(self, report: Report) -> Report:
+        """A report that says which program was not to be ended, once all were."""
+        left = [(program.name, pid) for program in self.programs if (pid := program.stuck) is not None]
+        told = [f"the program of {name} did not end when it was killed: process {pid} is left" for name, pid in left]
+        return replace(report, notes=(*report.notes, *told)) if told else report
+
+    def _others(self) -> list[Program]:
+        return [program for program in self.programs if program.name not in self.played]
 
 
 @contextmanager
@@ -66,13 +75,18 @@ def producers(
     sockets = {holder: path for holder, path in used.items() if isinstance(path, str)}
     programs = [Program(holder, words) for holder, words in used.items() if not isinstance(words, str)]
     played = _played(geometry, machine, name, used) if machine else []
+    started = [*programs, *played]
     with ExitStack() as stack:
-        for program in [*programs, *played]:
-            stack.enter_context(program)
-        for program in [*programs, *played]:
-            program.await_served(stop, patience)
-        sockets |= {program.name: program.socket for program in [*programs, *played]}
-        yield Producers(sockets, programs, [program.name for program in played])
+        try:
+            for program in started:
+                stack.enter_context(program)
+            for program in started:
+                program.await_served(stop, patience)
+            sockets |= {program.name: program.socket for program in started}
+            yield Producers(sockets, started, [program.name for program in played])
+        finally:
+            for program in started:  # all of them before one is waited for: their graces are one
+                program.ask()
 
 
 def player(holder: str, script: Script) -> Program:

@@ -17,6 +17,7 @@ from typing import Self
 from memtopo.errors import MemtopoError
 from memtopo.exchange.dialling import answers
 from memtopo.executor import Stopped
+from memtopo.text import signal_name
 
 GRACE = 5.0
 """Seconds, where nobody says otherwise."""
@@ -47,7 +48,7 @@ class Program:
     """A command that runs until the `with` ends. It finds the path of its socket in MEMTOPO_SOCKET.
 
     Its standard output goes where its standard error does. With `said`, that is on its standard input, whose end tells
-    it of ours; else it has none. After SIGTERM it has `grace` seconds to end.
+    it of ours; else it has none. After SIGTERM it has `grace` seconds to end, and as many after SIGKILL.
     """
 
     def __init__(self, name: str, command: Sequence[str], said: bytes | None = None, *, grace: float = GRACE) -> None:
@@ -55,28 +56,42 @@ class Program:
         self._command, self._said, self._grace = command, said, grace
         self._folder = ""
         self._process: subprocess.Popen[bytes] | None = None
+        self._until: float | None = None
+        self._killed = False
 
     @property
     def socket(self) -> str:
         """The socket's path."""
         return str(Path(self._folder, _FILE))
 
+    @property
+    def stuck(self) -> int | None:
+        """Its process id, where it did not end although it was killed."""
+        return self._process.pid if self._process and self._killed and self._process.poll() is None else None
+
     def __enter__(self) -> Self:
         """Start it. Raises `ProducerFailed`."""
         self._folder = tempfile.mkdtemp(prefix="memtopo-")  # closed to everybody else
         try:
-            self._process = self._started()
+            self._start()
         except BaseException:
-            self._remove()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         """End it, by SIGTERM and then by SIGKILL, and remove its folder."""
         try:
-            self._end()
+            if self._process:
+                self._end(self._process)
         finally:
             self._remove()
+
+    def ask(self) -> None:
+        """Ask it to end, by SIGTERM, once: its grace begins."""
+        if self._process and self._until is None:
+            self._until = time.monotonic() + self._grace
+            self._signal(signal.SIGTERM)
 
     def await_served(self, stop: Callable[[], int], patience: float) -> None:
         """Wait until somebody answers at the socket. Raises `ProducerFailed`, `Stopped`."""
@@ -97,22 +112,29 @@ class Program:
 
     def ended(self, within: float = 0.0) -> str | None:
         """How it came to its end, if it does in so many seconds: `ended with status 3`, `was killed by SIGSEGV`."""
-        assert self._process
         until = time.monotonic() + within
-        # It is not waited for yet: its number stays its own, and that of its group.
-        while (found := os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is None:
-            if time.monotonic() >= until:
-                return None
-            time.sleep(_GLANCE)
+        try:
+            while (found := self._found()) is None:
+                if time.monotonic() >= until:
+                    return None
+                time.sleep(_GLANCE)
+        except ChildProcessError:
+            return "ended (nobody knows how)"
         if found.si_code == os.CLD_EXITED:
             return f"ended with status {found.si_status}"
-        return f"was killed by {signal.Signals(found.si_status).name}"
+        return f"was killed by {signal_name(found.si_status)}"
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _found(self) -> os.waitid_result | None:
+        """What became of it. Raises `ChildProcessError` where SIGCHLD is ignored, or somebody else waited for it."""
+        assert self._process
+        # It is not waited for yet: its number stays its own, and that of its group.
+        return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+    def _start(self) -> None:
         environment = {key: value for key, value in os.environ.items() if key != "MEMTOPO_WITH"}  # or memtopo, for ever
         launch = (sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())) if self._said is None else ()
         try:
-            process = subprocess.Popen(  # noqa: S603 what the user wrote at the command line, and no shell
+            self._process = process = subprocess.Popen(  # noqa: S603 what the user wrote at the command line, and no shell
                 [*launch, *self._command],
                 stdin=subprocess.DEVNULL if self._said is None else subprocess.PIPE,
                 stdout=2,
@@ -126,23 +148,34 @@ class Program:
             with suppress(BrokenPipeError):
                 process.stdin.write(self._said or b"")
                 process.stdin.flush()
-        return process
 
-    def _end(self) -> None:
-        process = self._process
-        assert process
-        self._signal(signal.SIGTERM)
-        self.ended(within=self._grace)
-        self._signal(signal.SIGKILL)  # what it started itself as well
-        process.wait()
-        if process.stdin:
-            with suppress(BrokenPipeError):
-                process.stdin.close()
+    def _end(self, process: subprocess.Popen[bytes]) -> None:
+        try:
+            self.ask()
+            self.ended(within=(self._until or 0.0) - time.monotonic())
+        finally:
+            self._signal(signal.SIGKILL)  # what it started itself as well
+            self._killed = True
+            with suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel, or is another user's by now
+                process.wait(self._grace)
+            if process.stdin:
+                with suppress(BrokenPipeError):
+                    process.stdin.close()
 
     def _signal(self, number: signal.Signals) -> None:
+        """Send it to its group, but where all of that may be another user's."""
         assert self._process
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, number)
+        with suppress(ProcessLookupError, PermissionError):
+            if not self._replaced(self._process.pid):
+                os.killpg(self._process.pid, number)
+
+    def _replaced(self, pid: int) -> bool:
+        """Whether its number is another process's by now. While its group has anybody left, no process gets that."""
+        try:
+            self._found()
+        except ChildProcessError:
+            return Path(f"/proc/{pid}").exists()
+        return False
 
     def _remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)

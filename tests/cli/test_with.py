@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from memtopo import target
-from tests.cli.running import MEMTOPO, ROOT, Said, environment, memtopo
+from tests.cli.running import MEMTOPO, QUICKSTART, ROOT, Said, environment, memtopo
 from tests.exchange.holding import PATIENCE, gone, until
 
 BEHAVING = f"{sys.executable} -m tests.producers.behaving"
@@ -138,10 +138,37 @@ def test_no_shell(spec: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_not_named_is_not_started(spec: Path, tmp_path: Path) -> None:
-    """A command for a name that the spec does not use is not started"""
+    """A command of MEMTOPO_WITH for a name that the spec does not use is not started: it may be for another spec"""
     mark = tmp_path / "mark"
-    assert applied(spec, "--with", f"other=touch {mark}").document["outcome"] == "ok"
+    assert applied(spec, MEMTOPO_WITH=f"'other=touch {mark}'").document["outcome"] == "ok"
     assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "hint"), [("camra", "did you mean 'camera'?"), ("radio", "known are camera"), ("Camera", "'camera'?")]
+)
+def test_a_name_that_the_spec_does_not_use(spec: Path, tmp_path: Path, given: str, hint: str) -> None:
+    """A name that the spec takes nothing from is told with the one that was meant, and nothing is started"""
+    mark = tmp_path / "mark"
+    said = memtopo("apply", spec, *M, "--with", f"camera=touch {mark}", "--with", f"{given}=touch {mark}")
+    assert (said.status, said.out, mark.exists()) == (2, "", False)
+    assert f"--with: the spec takes nothing from {given!r}" in said.err
+    assert hint in said.err
+
+
+def test_a_spec_that_takes_nothing() -> None:
+    """A name for a spec that takes nothing from outside is told as well"""
+    said = memtopo("apply", QUICKSTART, *M, "--with", "camera=true")
+    assert (said.status, "it takes nothing from outside" in said.err) == (2, True)
+
+
+def test_sigchld_is_ignored(spec: Path) -> None:
+    """Whoever started memtopo may have SIGCHLD ignored: programs and built-in producers are ended all the same"""
+    ignoring = "import os, sys; from signal import *; signal(SIGCHLD, SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    for more in ([], ["--with", f"camera={SERVE}"]):
+        command = [sys.executable, "-c", ignoring, *MEMTOPO, "apply", str(spec), *M, "--json", *more]
+        done = subprocess.run(command, env=environment(), cwd=ROOT, capture_output=True, text=True, check=False)
+        assert (done.returncode, json.loads(done.stdout)["outcome"]) == (0, "ok"), done.stderr
 
 
 def test_not_as_declared(spec: Path) -> None:

@@ -1,8 +1,10 @@
 """A program that `--with` starts, and that behaves as its first argument says; the others are its own.
 
 `serve` serves a simulator's memory as `frame`, of the size and on the GPU that follow, and a timeline as `ready`;
-`dies` does so and ends once somebody has it, `vanishes` when somebody asks for it; `stubborn` ignores SIGTERM; `parent`
-starts a process, and tells its number in the file that follows.
+`dies` does so and ends once somebody has it, `vanishes` when somebody asks for it; `stubborn` ignores SIGTERM, and
+`interrupting` hands SIGINT to whoever started it then; `mutual` ends once both files that follow are there, of which it
+makes the first after SIGTERM, and the third in the end; `parent` starts a process, and tells its number in the file
+that follows.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from tests.exchange.shelves import MACHINE
 def main(how: str, *more: str) -> None:
     """Serve until SIGTERM, or whatever was asked for."""
     over = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: over.set() if how != "stubborn" else None)
+    signal.signal(signal.SIGTERM, lambda *_: asked(how, over))
     if how == "parent":
         child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
         Path(more[0]).write_text(str(child.pid))
@@ -43,6 +45,19 @@ def main(how: str, *more: str) -> None:
             await_importer(served.path)
             os._exit(9)
         over.wait()
+        if how == "mutual":
+            mine, other, end = map(Path, more[2:])
+            mine.touch()
+            until(other.exists)
+            end.touch()
+
+
+def asked(how: str, over: threading.Event) -> None:
+    """What SIGTERM does."""
+    if how == "interrupting":
+        os.kill(os.getppid(), signal.SIGINT)
+    elif how != "stubborn":
+        over.set()
 
 
 class Vanishing(GivenShelf):

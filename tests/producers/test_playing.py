@@ -191,6 +191,13 @@ def test_from_a_program() -> None:
     assert "camera is played by a built-in producer: this machine is simulated" in layout.report.notes
 
 
+def test_a_name_that_is_bound_in_vain() -> None:
+    """`memtopo.applied` refuses a name in `bind` that the spec takes nothing from, with the one that was meant"""
+    layout = memtopo.applied(SPEC_OF_ONE, "h200x2", bind={"camra": "/run/camera.sock"})
+    with pytest.raises(memtopo.Unsuitable, match=r"nothing from 'camra' \(hint: did you mean 'camera'\?\)"):
+        layout.__enter__()
+
+
 SPEC_OF_ONE = {
     "memtopo": 1,
     "name": "one",

@@ -8,13 +8,14 @@ import signal
 import stat
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from memtopo.exchange import connect, place
 from memtopo.executor import Stopped
-from memtopo.producers import ProducerFailed, producers
+from memtopo.producers import ProducerFailed, Producers, producers
 from memtopo.producers.program import Program
 from tests.cli.running import QUICKSTART, ROOT, environment
 from tests.exchange.holding import PATIENCE, fds, gone, until
@@ -22,6 +23,11 @@ from tests.machines import invented
 from tests.specs import job, judged, run
 
 BEHAVING = (sys.executable, "-m", "tests.producers.behaving")
+OF_TWO = """
+external:
+  frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}
+  depth: {from: lidar/frame, via: opaque_fd, device: gpu0, size: 4KiB}
+"""
 STARTING = (sys.executable, "-m", "tests.producers.starting")
 
 
@@ -58,6 +64,7 @@ def test_from_start_to_end(folders: Path) -> None:
         ("raise SystemExit(3)", "ended with status 3 before it served"),
         ("pass", "ended with status 0 before it served"),
         ("import os; os.kill(os.getpid(), 11)", "was killed by SIGSEGV before it served"),
+        ("import os; os.kill(os.getpid(), 40)", "was killed by signal 40 before it served"),
     ],
 )
 def test_it_ends_before_it_serves(code: str, told: str, folders: Path) -> None:
@@ -105,6 +112,72 @@ def test_one_that_does_not_end() -> None:
         with connect(place(socket=program.socket)) as client:
             pid = client.pid
     assert gone(pid)
+
+
+def test_one_that_is_interrupted(folders: Path) -> None:
+    """Ctrl-C while a program has its grace is heard, and the program is killed all the same"""
+    with ExitStack() as stack:
+        program = stack.enter_context(Program("camera", [*BEHAVING, "interrupting"], grace=PATIENCE))
+        program.await_served(lambda: 0, PATIENCE)
+        with connect(place(socket=program.socket)) as client:
+            pid = client.pid
+        with pytest.raises(KeyboardInterrupt):
+            stack.close()
+    assert gone(pid)
+    assert [*folders.iterdir()] == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not kill its own child")
+def test_one_that_cannot_be_killed() -> None:
+    """A program that may not be killed, as one that became another user, is left after a while; a report names it"""
+    program = Program("camera", ["sleep", "1000"], grace=0.1)
+    try:
+        with program:
+            os.setresuid(65534, 65534, 0)
+    finally:
+        os.setresuid(0, 0, 0)
+    pid = program.stuck
+    assert pid
+    machine = invented(2)
+    report = Producers({}, [program]).over(run(job(Path(QUICKSTART), machine), machine).report)
+    assert report.notes[-1] == f"the program of camera did not end when it was killed: process {pid} is left"
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: program.stuck is None)
+
+
+def test_nobody_knows_how_it_ended(capfd: pytest.CaptureFixture[str]) -> None:
+    """Where SIGCHLD is ignored, how a program ended cannot be known, but that it did; what it started ends too"""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with (
+            Program("camera", ["sh", "-c", "sleep 1000 & echo $! >&2"]) as program,
+            pytest.raises(
+                ProducerFailed, match=r"^the program of 'camera' ended \(nobody knows how\) before it served$"
+            ),
+        ):
+            program.await_served(lambda: 0, PATIENCE)
+        child = int(capfd.readouterr().err)
+        until(lambda: gone(child))
+        with Program("camera", [*BEHAVING, "serve"]) as program:
+            program.await_served(lambda: 0, PATIENCE)
+            with connect(place(socket=program.socket)) as client:
+                pid = client.pid
+        assert gone(pid)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_all_have_one_grace(tmp_path: Path) -> None:
+    """All programs are asked to end before one of them is waited for"""
+    machine = invented(2)
+    spec = judged(OF_TWO, machine)
+    assert spec.geometry
+    one, two = (str(tmp_path / name) for name in ("one", "two"))
+    serve = (*BEHAVING, "mutual", "4096", "0" * 32)
+    bound = {"camera": (*serve, one, two, f"{one}-end"), "lidar": (*serve, two, one, f"{two}-end")}
+    with producers(spec.geometry, bound, machine):
+        pass
+    assert sorted(each.name for each in tmp_path.iterdir() if each.is_file()) == ["one", "one-end", "two", "two-end"]
 
 
 def test_what_it_started_ends_too(tmp_path: Path) -> None:
