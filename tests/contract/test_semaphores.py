@@ -196,8 +196,10 @@ def test_a_semaphore_outlives_its_maker(driver: Driver, on_hardware: bool, make:
             assert ends(driver, at)
 
 
-def test_what_was_destroyed_is_not_signalled(driver: Driver, maker: Foreign) -> None:
-    """Fact 57: a signal of a destroyed semaphore is refused"""
+def test_what_was_destroyed_is_not_signalled(driver: Driver, maker: Foreign, on_hardware: bool) -> None:
+    """Fact 57: the simulator refuses a signal of a destroyed semaphore; hardware may do anything"""
+    if on_hardware:
+        pytest.skip("its memory may be another's by then")
     with current(driver), stream(driver) as at:
         imported = driver.import_external_semaphore(maker.timeline().fd(), TIMELINE)
         driver.destroy_external_semaphore(imported)
