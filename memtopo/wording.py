@@ -1,11 +1,11 @@
-"""How a picture's sizes, spans and grants read: the words that every drawing shares, in the terminal or on a page."""
+"""What all drawings of a picture have in common: how sizes, spans and grants read, and in what order marks stand."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from memtopo.picture import Granted, Piece, ProcessPicture
+from memtopo.picture import Granted, Picture, Piece, ProcessPicture
 from memtopo.text import printable
 from memtopo.units import exact, rounded
 
@@ -74,3 +74,27 @@ def processes(shown: ProcessPicture) -> str:
     stem, _, number = shown.first.rpartition(".")
     second = f"{stem}.{int(number) + shown.step}" if number.isdecimal() else shown.last
     return f"{shown.first}, {subjects(second, shown.last)}"
+
+
+def marks(picture: Picture) -> Iterator[str]:
+    """What marks memory in a picture, in the order that every drawing letters it in; some of it more than once."""
+    for process in picture.processes:
+        yield from marks(process.picture)
+    for shown in picture.ranges:
+        yield from (piece.chunk for piece in shown.pieces if piece.chunk)
+    yield from (thing.mark for thing in picture.things if thing.mark)
+    yield from (export.mark for export in picture.exports if export.mark)
+    for memory in picture.memory:
+        yield from (share.chunk for share in memory.shares)
+
+
+def devices_of(picture: Picture) -> Iterator[str]:
+    """All devices with memory, likewise; what is imported from outside is of none that the picture shows."""
+    yield from (memory.device for memory in picture.memory)
+    for process in picture.processes:
+        yield from devices_of(process.picture)
+    for shown in picture.ranges:
+        for piece in shown.pieces:
+            yield from piece.locations
+    for thing in picture.things:
+        yield from thing.locations

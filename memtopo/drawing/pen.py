@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from memtopo.diagnostics import Path
 from memtopo.drawing.palette import TURNS
 from memtopo.picture import Picture
+from memtopo.wording import devices_of, marks
 
 Place = Callable[[Path], str | None]
 
@@ -67,8 +68,8 @@ class Pen:
 
 def pen(picture: Picture, place: Place | None, addresses: Mapping[tuple[str, str], int] | None, prefix: str) -> Pen:
     """The pen for a picture: letters in the order of appearance, hues in the order of memory."""
-    letters = dict(zip(dict.fromkeys(_marks(picture)), _LETTERS, strict=False))
-    devices = {device: turn for turn, device in enumerate(dict.fromkeys(_devices(picture)))}
+    letters = dict(zip(dict.fromkeys(marks(picture)), _LETTERS, strict=False))
+    devices = {device: turn for turn, device in enumerate(dict.fromkeys(devices_of(picture)))}
     names = {memory.device: memory.names for memory in picture.memory}
     return Pen(letters, devices, names, place or (lambda _: None), addresses or {}, prefix, _most(picture))
 
@@ -87,25 +88,3 @@ def _most(picture: Picture) -> Most:
 
 def _share(whole: int, parts: int, least: int, most: int) -> int:
     return min(most, max(least, whole // max(parts, 1)))
-
-
-def _marks(picture: Picture) -> Iterator[str]:
-    for process in picture.processes:
-        yield from _marks(process.picture)
-    for shown in picture.ranges:
-        yield from (piece.chunk for piece in shown.pieces if piece.chunk)
-    yield from (thing.mark for thing in picture.things if thing.mark)
-    yield from (export.mark for export in picture.exports if export.mark)
-    for memory in picture.memory:
-        yield from (share.chunk for share in memory.shares)
-
-
-def _devices(picture: Picture) -> Iterator[str]:
-    yield from (memory.device for memory in picture.memory)
-    for process in picture.processes:
-        yield from _devices(process.picture)
-    for shown in picture.ranges:
-        for piece in shown.pieces:
-            yield from piece.locations
-    for thing in picture.things:
-        yield from thing.locations

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import string
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from memtopo.picture import Picture
+from memtopo.wording import devices_of, marks
 
 _FILLS = "█▒▚░▌▓▀▄"
 _PLAIN_FILLS = "#=%+o~^-"
@@ -83,29 +84,6 @@ class Inks:
 
 def inks(picture: Picture, *, ascii: bool = False) -> Inks:
     """Letters in the order of appearance, ranges before memory; devices in the order of memory."""
-    letters = dict(zip(dict.fromkeys(_chunks(picture)), _LETTERS, strict=False))
-    devices = {device: turn for turn, device in enumerate(dict.fromkeys(_devices(picture)))}
+    letters = dict(zip(dict.fromkeys(marks(picture)), _LETTERS, strict=False))
+    devices = {device: turn for turn, device in enumerate(dict.fromkeys(devices_of(picture)))}
     return Inks(letters, devices, ascii)
-
-
-def _chunks(picture: Picture) -> Iterator[str]:
-    for process in picture.processes:
-        yield from _chunks(process.picture)
-    for shown in picture.ranges:
-        yield from (piece.chunk for piece in shown.pieces if piece.chunk)
-    yield from (thing.mark for thing in picture.things if thing.mark)
-    yield from (export.mark for export in picture.exports if export.mark)
-    for memory in picture.memory:
-        yield from (share.chunk for share in memory.shares)
-
-
-def _devices(picture: Picture) -> Iterator[str]:
-    """All memory there is; what is imported from outside is of none that the picture shows."""
-    yield from (memory.device for memory in picture.memory)
-    for process in picture.processes:
-        yield from _devices(process.picture)
-    for shown in picture.ranges:
-        for piece in shown.pieces:
-            yield from piece.locations
-    for thing in picture.things:
-        yield from thing.locations
