@@ -22,6 +22,7 @@ from memtopo.steps import (
     Step,
     TakeDescriptor,
 )
+from memtopo.steps.base import context_thing, kernels_thing
 
 UNSEEN = -2
 """The ordinal under which the driver reports an imported chunk's GPU that the process does not see (fact 43)."""
@@ -93,7 +94,7 @@ def _held_up(steps: Sequence[Step], device: int) -> Iterator[str]:
     for step in steps:
         match step:
             case RetainContext():
-                yield from (f"context of gpu{step.device}", f"kernels of gpu{step.device}")
+                yield from (context_thing(step.device), kernels_thing(step.device))
             case AllocateManaged() | ImportSemaphore():
                 yield step.thing()
             case AllocateBuffer() | OpenBuffer() | MapExternal() | ImportMemory() if step.device == device:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import HOST, Advice, Location, LocationKind, RangeAttribute
+from memtopo.driver.types import Advice, Location, LocationKind, RangeAttribute
 from memtopo.layout import Layout, current
 from memtopo.report import Finding
-from memtopo.steps.base import Phase, Reading, Step
+from memtopo.steps.base import Phase, Reading, Step, place, spoken
 
 _WORDS = {
     Advice.SET_READ_MOSTLY: "read mostly",
@@ -70,13 +70,3 @@ class Advise(Step):
         if self.advice is Advice.SET_ACCESSED_BY and wanted in found:
             return wanted, wanted
         return wanted, ", ".join(found) or "nobody"
-
-
-def place(ordinal: int) -> str:
-    """A device that a range attribute answers, in the words of a spec."""
-    return "host" if ordinal == HOST else f"gpu{ordinal}"
-
-
-def spoken(location: Location) -> str:
-    """A device as a range attribute can tell it: of the host's NUMA nodes it knows none (fact 60)."""
-    return str(location) if location.kind is LocationKind.GPU else "host"

@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple
 
 from memtopo.diagnostics import Path
 from memtopo.driver.protocol import Driver
+from memtopo.driver.types import HOST, Location, LocationKind
 from memtopo.layout import Deliveries, Layout
 from memtopo.report import Finding
 
@@ -94,3 +95,28 @@ class Step:
 def range_thing(label: str) -> str:
     """How a reserved range is called among what stays, by itself and by the mappings that stand in it."""
     return f"range {label}"
+
+
+def memory_thing(label: str) -> str:
+    """How external memory is called among what stays, by itself and by what is mapped of it."""
+    return f"external memory {label}"
+
+
+def context_thing(device: int) -> str:
+    """How a GPU's context is called among what stays, by itself and by what a stream that waits holds up."""
+    return f"context of gpu{device}"
+
+
+def kernels_thing(device: int) -> str:
+    """How a GPU's kernels are called, likewise."""
+    return f"kernels of gpu{device}"
+
+
+def place(ordinal: int) -> str:
+    """A device that a range attribute answers, in the words of a spec."""
+    return "host" if ordinal == HOST else f"gpu{ordinal}"
+
+
+def spoken(location: Location) -> str:
+    """A device as a range attribute can tell it: of the host's NUMA nodes it knows none (fact 60)."""
+    return str(location) if location.kind is LocationKind.GPU else "host"

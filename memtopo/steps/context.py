@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
 from memtopo.layout import Layout
-from memtopo.steps.base import Phase, Reading, Step
+from memtopo.steps.base import Phase, Reading, Step, context_thing
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +32,4 @@ class RetainContext(Step):
         return Reading(f"gpu{self.device}", f"gpu{self.device}")
 
     def thing(self) -> str:
-        return f"context of gpu{self.device}"
+        return context_thing(self.device)

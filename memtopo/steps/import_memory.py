@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MemoryHandleType
 from memtopo.layout import Layout, current
-from memtopo.steps.base import Phase, Reading, Step
+from memtopo.steps.base import Phase, Reading, Step, memory_thing
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,3 @@ class ImportMemory(Step):
 
     def thing(self) -> str:
         return memory_thing(self.label)
-
-
-def memory_thing(label: str) -> str:
-    """How external memory is called among what stays, by itself and by what is mapped of it."""
-    return f"external memory {label}"

@@ -8,7 +8,7 @@ from typing import cast
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
 from memtopo.layout import Layout, current
-from memtopo.steps.base import Phase, Reading, Step
+from memtopo.steps.base import Phase, Reading, Step, kernels_thing
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +36,4 @@ class LoadKernels(Step):
         return Reading(f"gpu{self.device}", f"gpu{self.device}")
 
     def thing(self) -> str:
-        return f"kernels of gpu{self.device}"
+        return kernels_thing(self.device)

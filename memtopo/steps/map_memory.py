@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.layout import Layout, Reservation, current
 from memtopo.report import Finding
-from memtopo.steps.base import Phase, Reading, Step
-from memtopo.steps.import_memory import memory_thing
+from memtopo.steps.base import Phase, Reading, Step, memory_thing
 
 
 @dataclass(frozen=True, slots=True)

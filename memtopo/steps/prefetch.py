@@ -9,8 +9,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Location, RangeAttribute
 from memtopo.layout import Layout, current
 from memtopo.report import Finding
-from memtopo.steps.advise import place, spoken
-from memtopo.steps.base import Phase, Reading, Step
+from memtopo.steps.base import Phase, Reading, Step, place, spoken
 
 
 @dataclass(frozen=True, slots=True)
