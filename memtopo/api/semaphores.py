@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from operator import index
+from typing import SupportsIndex
+
 from memtopo.api.errors import Unsuitable
 from memtopo.api.events import stream_handle
 from memtopo.driver.protocol import Driver
@@ -24,19 +27,26 @@ class ExternalSemaphore:
     def __repr__(self) -> str:
         return f"<semaphore {self.name} of gpu{self.device}>"
 
-    def wait(self, value: int = 0, stream: object = 0) -> None:
+    def wait(self, value: SupportsIndex = 0, stream: object = 0) -> None:
         """Have later work of a stream wait until a timeline is at `value` or above; returns at once."""
         semaphore = self._semaphore()
         with current(self._driver, self._layout.contexts[self.device]):
-            self._driver.wait_external_semaphore(semaphore, value, stream_handle(stream))
+            self._driver.wait_external_semaphore(semaphore, _whole(value), stream_handle(stream))
 
-    def signal(self, value: int = 0, stream: object = 0) -> None:
+    def signal(self, value: SupportsIndex = 0, stream: object = 0) -> None:
         """Have it signalled once the work that is now in a stream is done; a timeline goes to `value` (fact 56)."""
         semaphore = self._semaphore()
         with current(self._driver, self._layout.contexts[self.device]):
-            self._driver.signal_external_semaphore(semaphore, value, stream_handle(stream))
+            self._driver.signal_external_semaphore(semaphore, _whole(value), stream_handle(stream))
 
     def _semaphore(self) -> int:
         if self.name not in self._layout.semaphores:
             raise Unsuitable(f"semaphore {self.name!r} is gone: its layout was taken down")
         return self._layout.semaphores[self.name]
+
+
+def _whole(value: SupportsIndex) -> int:
+    try:
+        return index(value)
+    except TypeError:
+        raise Unsuitable(f"{value!r} is no value of a semaphore: a whole number is") from None

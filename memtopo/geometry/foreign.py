@@ -132,7 +132,7 @@ def _inside(part: ExternalPart, path: Path) -> Diagnostic:
     told = f"'{path[-1]}.{part.name}' begins at {exact(part.offset)} of {path[-1]!r}, which is dedicated"
     label = Label("dedicated here", (*path, "dedicated"))
     note = "the driver maps a dedicated object from its begin alone (fact 53)"
-    help = "leave 'dedicated' out, which the driver takes whichever way it was allocated, or 'offset: 0'"
+    help = "write 'offset: 0', or have it allocated and offered without 'dedicated', and leave that out here too"
     return Diagnostic("MT703", told, (*part.path, "offset"), labels=(label,), notes=(note,), help=help)
 
 

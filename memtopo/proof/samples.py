@@ -101,7 +101,7 @@ class Samples:
     def unseen(self) -> Iterator[tuple[int, str]]:
         """Windows that nobody may write or read, and those that are somebody else's."""
         if self._unseen:
-            yield self._unseen, "no device may write them, or read them there"
+            yield self._unseen, "no device may write them, or read them there, by copies; --check full may"
         if self._foreign:
             yield self._foreign, "they are somebody else's memory, which is not written"
 

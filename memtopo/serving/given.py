@@ -33,8 +33,8 @@ class ExternalMemory:
 
     def offer(self, name: str) -> Offer:
         """What is offered under a name. Raises `UsageError`."""
-        if self.size <= 0:
-            raise UsageError(f"external memory {name!r} has a size of {self.size}")
+        if not isinstance(self.size, int) or self.size <= 0:
+            raise UsageError(f"external memory {name!r} has a size of {self.size!r}; it has whole bytes")
         gpu, words = _gpu(self.gpu), ("dedicated",) if self.dedicated else ()
         return Offer(name, "memory", "opaque_fd", 1, self.size, _words(gpu), gpu, words)
 

@@ -10,10 +10,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
 
+from memtopo.errors import UsageError
 from memtopo.exchange import Claim, Place, claim, place
 from memtopo.hold import About, Held, hold
 from memtopo.report import MachineLine
-from memtopo.serving.given import Given, GivenShelf
+from memtopo.serving.given import ExternalMemory, Given, GivenShelf, Semaphore
 
 
 class Serving:
@@ -38,7 +39,12 @@ class Serving:
         return self._held is not None and self._held.why == "release"
 
     def taken(self, name: str, timeout: float | None = None) -> bool:
-        """Wait until somebody asks for an export, for at most `timeout` seconds; whether somebody did."""
+        """Wait until somebody asks for an export, for at most `timeout` seconds; whether somebody did.
+
+        Raises `UsageError` where there is none of this name.
+        """
+        if name not in self._shelf.taken:
+            raise UsageError(f"nothing is served as {name!r}")
         return self._shelf.taken[name].wait(timeout)
 
     def __enter__(self) -> Self:
@@ -111,6 +117,8 @@ def serve(
     something is not what it should be; on entering, `ExchangeError` where the place is taken.
     """
     text = os.fspath(where)
+    if strange := [name for name, each in exports.items() if not isinstance(each, ExternalMemory | Semaphore)]:
+        raise UsageError(f"{strange[0]!r} is neither ExternalMemory nor a Semaphore")
     shelf = GivenShelf(dict(exports))
     gpus = dict.fromkeys(offer.location for offer in shelf.offers() if offer.gpu)
     line = MachineLine("local", simulated=False, devices=tuple(gpus), driver="another API's")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 import memtopo
@@ -52,7 +53,9 @@ def test_a_semaphore_of_a_layout() -> None:
     with memtopo.applied(spec, machine="h200x2") as layout:
         ready = layout.semaphore("ready")
         ready.signal(5)
-        ready.wait(5)
+        ready.wait(np.uint64(5))
+        with pytest.raises(memtopo.Unsuitable, match="whole number"):
+            ready.signal("x")  # type: ignore[arg-type]
         with pytest.raises(memtopo.Unsuitable, match="redy"):
             layout.semaphore("redy")
     with pytest.raises(memtopo.Unsuitable, match="gone"):

@@ -83,7 +83,7 @@ class Semaphores:
 
     def _usable(self, semaphore: int, value: int, stream: Stream) -> Semaphore:
         found = self._get(semaphore)
-        if value not in range(_VALUES):
+        if not 0 <= value < _VALUES:
             raise invalid("the value is no number of 64 bits")
         if stream.device != found.device:
             raise Refused("CUDA_ERROR_INVALID_HANDLE", "the semaphore and the stream are of different contexts")
