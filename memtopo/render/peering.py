@@ -109,14 +109,20 @@ def _rates(square: Sequence[Sequence[Peer | None]]) -> Iterator[str | Grid]:
 
 
 def _host(devices: Sequence[Device]) -> Iterator[Grid]:
-    ways = (("engine_write", "to GB/s", "to µs"), ("engine_read", "from GB/s", "from µs"))
-    if not any(device.copies for device in devices):
-        return
-    rows = []
-    for n, device in enumerate(devices):
-        cells = [show(device.copies, name) or "?" for name, *_ in ways for show in (_rate, _latency)]
-        rows.append((f"gpu{n} and the host", *cells))
-    yield Grid(("", *(head for _, *heads in ways for head in heads)), rows)
+    ways = (("copy engine", "engine"), ("kernel", "sm"))
+    rows = [
+        (f"gpu{n} and the host, by {by}", *_both_ways(device.copies, way))
+        for by, way in ways
+        for n, device in enumerate(devices)
+        if device.copies and any(_both_ways(device.copies, way, ""))
+    ]
+    if rows:
+        yield Grid(("", "to GB/s", "to µs", "from GB/s", "from µs"), rows)
+
+
+def _both_ways(copies: Copies, way: str, missing: str = "?") -> tuple[str, ...]:
+    names = f"{way}_write", f"{way}_read"
+    return tuple(show(copies, name) or missing for name in names for show in (_rate, _latency))
 
 
 def _rate(copies: Copies | None, name: str) -> str | None:
