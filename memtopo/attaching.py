@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 
-from memtopo.driver.types import Location, LocationKind
+from memtopo.driver.types import LocationKind
 from memtopo.errors import MemtopoError
 from memtopo.exchange import Client, ExchangeError, Handle, NoLayout, Offer, connect, place
 from memtopo.exchange.client import IN_FLIGHT
@@ -149,15 +149,10 @@ class Holders:
 
     def _identity(self, run: ChunkRun | BufferRun | EventRun) -> str:
         """Where a run is, in words that mean the same in another process."""
-        distinct = list(dict.fromkeys(_places(run)))
+        distinct = list(dict.fromkeys(map(run.place_of, range(run.count))))
         if all(each.kind is LocationKind.GPU for each in distinct):
             return ",".join(self._gpus[each.id] for each in distinct)
         return ", ".join(map(str, distinct))
-
-
-def _places(run: ChunkRun | BufferRun | EventRun) -> Iterator[Location]:
-    for index in range(run.count):
-        yield run.properties_of(index).location if isinstance(run, ChunkRun) else run.place_of(index)
 
 
 def _kind(kind: str, via: str) -> str:

@@ -60,7 +60,7 @@ def contents(geometry: Geometry, label: str = "", siblings: Mapping[str, Geometr
             found.setdefault(chunk, []).append((placement.range.label(placement.instance), offset, access))
     every = [
         Contents(
-            *_who(run, index, label, siblings), run.size, run.properties_of(index).location, run.path,
+            *_who(run, index, label, siblings), run.size, run.place_of(index), run.path,
             tuple(found.get(run.label(index), ())), ours=_ours(run),
         )
         for run in geometry.chunks.values()

@@ -78,7 +78,7 @@ def _taken(run: ExternalRun | SemaphoreRun) -> Step:
 def _imported(run: ChunkRun | BufferRun | EventRun, index: int, ask: Ask, visible: Sequence[Location]) -> Step:
     match run:
         case ChunkRun():
-            place = run.properties_of(index).location
+            place = run.place_of(index)
             if visible and place.kind is LocationKind.GPU and place not in visible:
                 place = gpu(UNSEEN)
             assert run.origin

@@ -58,7 +58,7 @@ class Region:
         """Where the chunk is that is mapped at an offset."""
         placement = next(from_offset(self.placements, start))
         index = placement.first + (start - placement.offset) // placement.chunk.size
-        return placement.chunk.properties_of(index).location
+        return placement.chunk.place_of(index)
 
     def _from(self, start: int) -> Iterator[Stretch]:
         first = max(0, bisect_right(self.stretches, start, key=lambda each: each.offset) - 1)

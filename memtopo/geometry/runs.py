@@ -45,8 +45,31 @@ def _shares(count: int, places: Sequence[Location]) -> Mapping[Location, int]:
     return found
 
 
+class _Labelled:
+    """One thing under a name, or `count` of them under numbers behind it."""
+
+    __slots__ = ()
+    name: str
+    counted: bool
+
+    def label(self, index: int) -> str:
+        """The name of one of them: `hot`, or `page.3` of a counted entry."""
+        return f"{self.name}.{index}" if self.counted else self.name
+
+
+class _Dealt(_Labelled):
+    """Things that are dealt to `places` in turn."""
+
+    __slots__ = ()
+    places: tuple[Location, ...]
+
+    def place_of(self, index: int) -> Location:
+        """Where one of them is."""
+        return self.places[index % len(self.places)]
+
+
 @dataclass(frozen=True, slots=True)
-class ChunkRun:
+class ChunkRun(_Labelled):
     """Equal chunks that one entry declares: `count` of `size` bytes, dealt to `locations` in turn.
 
     Locations whose turn never comes are left out. Chunks with an `origin` are imported, the others created.
@@ -65,13 +88,13 @@ class ChunkRun:
     """Where there are any of the chunks, each place once."""
     origin: Origin | None = None
 
-    def label(self, index: int) -> str:
-        """The name of one chunk: `hot`, or `page.3` of a counted entry."""
-        return f"{self.name}.{index}" if self.counted else self.name
-
     def properties_of(self, index: int) -> Properties:
         """What one chunk is created with."""
         return self.properties[index % len(self.properties)]
+
+    def place_of(self, index: int) -> Location:
+        """Where one chunk is."""
+        return self.properties_of(index).location
 
     def shares(self) -> Mapping[Location, int]:
         """How many of the chunks there are at each place."""
@@ -89,7 +112,7 @@ class ChunkRun:
 
 
 @dataclass(frozen=True, slots=True)
-class RangeRun:
+class RangeRun(_Labelled):
     """Equal ranges that one entry declares: `count` reservations of `size` bytes."""
 
     name: str
@@ -102,10 +125,6 @@ class RangeRun:
     align: int = 0
     address: int = 0
     fixed: bool = False
-
-    def label(self, instance: int) -> str:
-        """The name of one range: `kv`, or `kv.3` of a counted entry."""
-        return f"{self.name}.{instance}" if self.counted else self.name
 
     @property
     def stride(self) -> int:
@@ -123,7 +142,7 @@ class RangeRun:
 
 
 @dataclass(frozen=True, slots=True)
-class BufferRun:
+class BufferRun(_Dealt):
     """Equal buffers that one entry declares: `count` of `size` bytes, dealt to `places` in turn.
 
     `declared` is the size before it was rounded up to whole blocks for legacy IPC.
@@ -138,21 +157,13 @@ class BufferRun:
     places: tuple[Location, ...]
     origin: Origin | None = None
 
-    def label(self, index: int) -> str:
-        """The name of one buffer: `b`, or `b.3` of a counted entry."""
-        return f"{self.name}.{index}" if self.counted else self.name
-
-    def place_of(self, index: int) -> Location:
-        """Where one buffer is."""
-        return self.places[index % len(self.places)]
-
     def shares(self) -> Mapping[Location, int]:
         """How many of the buffers there are at each place."""
         return _shares(self.count, self.places)
 
 
 @dataclass(frozen=True, slots=True)
-class EventRun:
+class EventRun(_Dealt):
     """One event of a GPU, or as many imported ones as its export has processes, at `places` in turn."""
 
     name: str
@@ -161,14 +172,6 @@ class EventRun:
     counted: bool
     places: tuple[Location, ...]
     origin: Origin | None = None
-
-    def label(self, index: int) -> str:
-        """The name of one event."""
-        return f"{self.name}.{index}" if self.counted else self.name
-
-    def place_of(self, index: int) -> Location:
-        """Whose work one event marks."""
-        return self.places[index % len(self.places)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +269,7 @@ class ExportRun:
 
     def place(self, index: int) -> Location:
         """Where what one handle is of is."""
-        match self.run:
-            case ChunkRun():
-                return self.run.properties_of(self.first + index).location
-            case BufferRun() | EventRun():
-                return self.run.place_of(self.first + index)
+        return self.run.place_of(self.first + index)
 
     @property
     def size(self) -> int:

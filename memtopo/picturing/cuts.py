@@ -32,7 +32,7 @@ class Cut(NamedTuple):
     @property
     def location(self) -> Location:
         """Where the first chunk is."""
-        return self.chunk.properties_of(self.first).location
+        return self.chunk.place_of(self.first)
 
     @property
     def locations(self) -> tuple[Location, ...]:

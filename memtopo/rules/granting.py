@@ -95,7 +95,7 @@ def _owners(placement: Placement, segment: Segment) -> set[Location]:
     stop = -(-(min(segment.end, placement.end) - placement.offset) // chunk.size)
     if stop - first >= len(chunk.properties):
         return set(chunk.places)
-    return {chunk.properties_of(placement.first + index).location for index in range(first, stop)}
+    return {chunk.place_of(placement.first + index) for index in range(first, stop)}
 
 
 def _reached(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement]]]:
