@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, Unpack
 
 from memtopo.api.errors import Unsuitable
 from memtopo.api.holding import Standing
@@ -15,7 +15,7 @@ from memtopo.api.memory import unknown
 from memtopo.api.offered import HOLDER, spec_of
 from memtopo.api.session import Session, uuids
 from memtopo.api.views import View
-from memtopo.api.wishes import Shape
+from memtopo.api.wishes import Part
 from memtopo.attaching import Holders
 from memtopo.driver.kernels import KernelDriver
 from memtopo.exchange import Client, Notice, Offer, Place, connect, place
@@ -51,15 +51,7 @@ class Attached(Live):
         self.socket = socket
         """Where the holder is."""
 
-    def export(
-        self,
-        name: str,
-        dtype: object = "uint8",
-        shape: Shape = None,
-        offset: int = 0,
-        size: int | None = None,
-        device: str | int | None = None,
-    ) -> View:
+    def export(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """The memory of an export, whether that is chunks or a buffer, or a part of it."""
         offer = self.exports.get(name.partition(".")[0])
         if offer is None:
@@ -67,7 +59,7 @@ class Attached(Live):
         if offer.kind == "event":
             raise Unsuitable(f"export {name!r} is an event, which has no memory", hint="event() gives it")
         get = {"buffer": self.buffer, "memory": self.external}.get(offer.kind, self.range)
-        return get(name, dtype, shape, offset, size, device)
+        return get(name, dtype, **part)
 
     def notice(self, timeout: float = 0.0) -> Notice | None:
         """What the holder said unasked, if it did; waits for up to `timeout` seconds.

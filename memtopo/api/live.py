@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
+from typing import Unpack
 
 from memtopo.api.dtypes import dtype as known_dtype
 from memtopo.api.errors import Unsuitable
@@ -13,7 +14,7 @@ from memtopo.api.memory import Found, Memory, unknown
 from memtopo.api.semaphores import ExternalSemaphore
 from memtopo.api.session import Session
 from memtopo.api.views import View
-from memtopo.api.wishes import Shape, Wish, extents
+from memtopo.api.wishes import Part, Shape, Wish, extents
 from memtopo.layout import Reservation
 from memtopo.report import Checks, MachineLine, PlanSummary, Report
 
@@ -68,70 +69,25 @@ class Live:
             raise unknown("range, buffer or managed memory", name, [*self.ranges, *self.buffers, *managed])
         return found.address
 
-    def range(
-        self,
-        name: str,
-        dtype: object = "uint8",
-        shape: Shape = None,
-        offset: int = 0,
-        size: int | None = None,
-        device: str | int | None = None,
-    ) -> View:
+    def range(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """A range, or a part of it; it must be mapped throughout."""
-        wish = self._wish(dtype, shape, offset, size, device)
-        return self._view(f"range {name!r}", self._memory.range(name, wish), wish)
+        return self._view("range", name, self._memory.range, self._wish(dtype, **part))
 
-    def chunk(
-        self,
-        name: str,
-        dtype: object = "uint8",
-        shape: Shape = None,
-        offset: int = 0,
-        size: int | None = None,
-        device: str | int | None = None,
-    ) -> View:
+    def chunk(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """A chunk, or a part of it, at one of the places where it is mapped."""
-        wish = self._wish(dtype, shape, offset, size, device)
-        return self._view(f"chunk {name!r}", self._memory.chunk(name, wish), wish)
+        return self._view("chunk", name, self._memory.chunk, self._wish(dtype, **part))
 
-    def buffer(
-        self,
-        name: str,
-        dtype: object = "uint8",
-        shape: Shape = None,
-        offset: int = 0,
-        size: int | None = None,
-        device: str | int | None = None,
-    ) -> View:
+    def buffer(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """A buffer, or a part of it, for its own GPU."""
-        wish = self._wish(dtype, shape, offset, size, device)
-        return self._view(f"buffer {name!r}", self._memory.buffer(name, wish), wish)
+        return self._view("buffer", name, self._memory.buffer, self._wish(dtype, **part))
 
-    def managed(
-        self,
-        name: str,
-        dtype: object = "uint8",
-        shape: Shape = None,
-        offset: int = 0,
-        size: int | None = None,
-        device: str | int | None = None,
-    ) -> View:
+    def managed(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """Managed memory, or a part of it, for the host or for one of its GPUs; without a `device`, for the first."""
-        wish = self._wish(dtype, shape, offset, size, device)
-        return self._view(f"managed memory {name!r}", self._memory.managed(name, wish), wish)
+        return self._view("managed memory", name, self._memory.managed, self._wish(dtype, **part))
 
-    def external(
-        self,
-        name: str,
-        dtype: object = "uint8",
-        shape: Shape = None,
-        offset: int = 0,
-        size: int | None = None,
-        device: str | int | None = None,
-    ) -> View:
+    def external(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """What another API made, as a whole (`frame`) or one of its buffers (`frame.y`), for its own GPU."""
-        wish = self._wish(dtype, shape, offset, size, device)
-        return self._view(f"external memory {name!r}", self._memory.external(name, wish), wish)
+        return self._view("external memory", name, self._memory.external, self._wish(dtype, **part))
 
     def event(self, name: str) -> Event:
         """An event, to be recorded, waited for and asked."""
@@ -161,12 +117,20 @@ class Live:
         self._lending.close(in_use=bool(outlived))
         return self.report, outlived
 
-    def _wish(self, dtype: object, shape: Shape, offset: int, size: int | None, device: str | int | None) -> Wish:
+    def _wish(
+        self,
+        dtype: object,
+        *,
+        shape: Shape = None,
+        offset: int = 0,
+        size: int | None = None,
+        device: str | int | None = None,
+    ) -> Wish:
         self._stands()
         return Wish(known_dtype(dtype), extents(shape), offset, size, device)
 
-    def _view(self, name: str, found: Found, wish: Wish) -> View:
-        return self._lending.view(name, found, wish)
+    def _view(self, what: str, name: str, find: Callable[[str, Wish], Found], wish: Wish) -> View:
+        return self._lending.view(f"{what} {name!r}", find(name, wish), wish)
 
     def _stands(self) -> None:
         if self._lending.closed:

@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
 from memtopo.api.dtypes import DType
 from memtopo.api.errors import Unsuitable
 from memtopo.units import exact
 
 Shape = int | Sequence[int] | None
+
+
+class Part(TypedDict, total=False):
+    """Which part of some memory is viewed, and how: what is left out is the whole of it, for whom it suits best."""
+
+    shape: Shape
+    offset: int
+    size: int | None
+    device: str | int | None
 
 
 @dataclass(frozen=True, slots=True)
