@@ -45,9 +45,7 @@ def hold(
     asked at once, as it is after a signal in the main thread. The claim stays the caller's, to be closed when
     everything is taken down. Raises `ExchangeError` where there can be no socket or too few descriptors.
     """
-    free = room(_OWN + MOST_CLIENTS + MOST_FDS, _LEAST) - _OWN
-    batch = min(MOST_FDS, max(free // 2, free - MOST_CLIENTS))
-    most = min(MOST_CLIENTS, free - batch)
+    batch, most = _shares()
     began = time.monotonic()
     others = {*allow_uids} - {os.geteuid()}
     terms = Terms(most, patience, others, stop, grace)
@@ -67,6 +65,13 @@ def hold(
         finally:
             claim.hide()
             loop.close()
+
+
+def _shares() -> tuple[int, int]:
+    """How many descriptors go out at a time, and how many clients there may be."""
+    free = room(_OWN + MOST_CLIENTS + MOST_FDS, _LEAST) - _OWN
+    batch = min(MOST_FDS, max(free // 2, free - MOST_CLIENTS))
+    return batch, min(MOST_CLIENTS, free - batch)
 
 
 def _mode(claim: Claim, others: Collection[int]) -> int:
