@@ -24,6 +24,7 @@ from memtopo.cli.options import (
     Socket,
     SpecFile,
     Thoroughly,
+    patience,
     seconds,
 )
 from memtopo.cli.outside import Outside, named, typed
@@ -47,7 +48,12 @@ Bound = Annotated[
 ]
 Timeout = Annotated[
     str,
-    typer.Option("--timeout", envvar="MEMTOPO_TIMEOUT", metavar="TIME", help="Silence that means a process's death."),
+    typer.Option(
+        "--timeout",
+        envvar="MEMTOPO_TIMEOUT",
+        metavar="TIME",
+        help="How long a silent process, a starting one or a semaphore is waited for.",
+    ),
 ]
 
 
@@ -71,7 +77,7 @@ def command(
     """
     lasts = None if lasting is None else seconds(lasting)
     keeping = terms(hold=hold, socket=socket, lasting=lasts, grace=seconds(grace), allow_uids=allow_uid or [])
-    outside = Outside(named(bound or []), tuple(allow_uid or ()), seconds(timeout), typed(bound or []))
+    outside = Outside(named(bound or []), tuple(allow_uid or ()), patience(timeout), typed(bound or []))
     loaded = load(spec, machine)
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)

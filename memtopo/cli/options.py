@@ -31,6 +31,13 @@ def seconds(text: str) -> float:
         raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
 
 
+def patience(text: str) -> float:
+    """How long something is waited for, in seconds. Raises `UsageError`."""
+    if not (found := seconds(text)):
+        raise UsageError("a --timeout of 0 waits for nothing", hint="write --timeout 30s")
+    return found
+
+
 LayoutName = Annotated[str | None, typer.Argument(metavar="NAME", help="A held layout.", show_default=False)]
 Socket = Annotated[
     str | None,

@@ -5,8 +5,14 @@ UUID, which is the same in CUDA (fact 38). Descriptors that `fd()` gives are the
 for, and errors are the package's own `vulkan.VkError`.
 """
 
-from memtopo.vulkan.gpu import At, Gpu
-from memtopo.vulkan.memory import Memory
-from memtopo.vulkan.semaphore import Semaphore
+try:
+    from memtopo.vulkan.gpu import At, Gpu
+    from memtopo.vulkan.memory import Memory
+    from memtopo.vulkan.semaphore import Semaphore
+except ModuleNotFoundError as error:
+    if error.name != "vulkan":
+        raise
+    told = "memtopo.vulkan needs the package vulkan: pip install 'memtopo[vulkan]'"
+    raise ModuleNotFoundError(told, name="vulkan") from None
 
 __all__ = ["At", "Gpu", "Memory", "Semaphore"]

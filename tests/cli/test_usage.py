@@ -73,6 +73,11 @@ def test_version() -> None:
             "-o needs a file",
             "--json writes the same document to standard output",
         ),
+        (
+            ["apply", "specs/quickstart.yaml", "--timeout", "0s"],
+            "a --timeout of 0 waits for nothing",
+            "write --timeout 30s",
+        ),
     ],
 )
 def test_wrong_usage(here: Here, arguments: list[str], message: str, hint: str) -> None:

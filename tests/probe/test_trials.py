@@ -11,7 +11,7 @@ import pytest
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import SimDriver, SimExtras
-from memtopo.driver.types import DriverError, Grant, gpu
+from memtopo.driver.types import DriverError, Grant, MemAttach, gpu
 from memtopo.machine import Machine, Trial
 from memtopo.probe import probe
 from memtopo.probe.asking import Ask, asks, way
@@ -71,6 +71,48 @@ def test_a_call_that_fails(ask: Ask) -> None:
             assert ledger.empty, number
         if done:
             break
+
+
+class Weighed(SimDriver):
+    """Knows how much it gave out at most, contexts apart."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__(machine)
+        self._out: dict[int, int] = {}
+        self.most = 0
+
+    def _given(self, what: int, size: int) -> int:
+        self._out[what] = size
+        self.most = max(self.most, sum(self._out.values()))
+        return what
+
+    def mem_create(self, size: int, *more: Any) -> int:
+        return self._given(super().mem_create(size, *more), size)
+
+    def mem_alloc(self, size: int) -> int:
+        return self._given(super().mem_alloc(size), size)
+
+    def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
+        return self._given(super().mem_alloc_managed(size, flags), size)
+
+    def mem_release(self, handle: int) -> None:
+        super().mem_release(handle)
+        self._out.pop(handle, None)
+
+    def mem_free(self, address: int) -> None:
+        super().mem_free(address)
+        self._out.pop(address, None)
+
+
+def test_a_trial_takes_little() -> None:
+    """No trial has more than 64 MiB of memory at a time, whosever it is; buffers for rates have as much of a GPU"""
+    with Weighed(invented(2)) as simulated:
+        simulated.init()
+        at = bench(simulated, simulated)
+        for ask in ALONE:
+            attempt(at, ask)
+        assert 0 < simulated.most <= 64 << 20
+        at.close()
 
 
 class Deaf(SimDriver):
