@@ -9,6 +9,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.layout import Layout, Reservation, current
 from memtopo.report import Finding
 from memtopo.steps.base import Phase, Reading, Step
+from memtopo.steps.held import free_buffer, seated
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +30,10 @@ class AllocateBuffer(Step):
             layout.buffers[self.label] = Reservation(driver.mem_alloc(self.size), self.size)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.buffers:
-            driver.mem_free(layout.buffers[self.label].address)
-            del layout.buffers[self.label]
+        free_buffer(driver, layout, self.label)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        buffer = layout.buffers[self.label]
-        with current(driver, layout.contexts[self.device]):
-            seen = driver.mem_get_address_range(buffer.address)
-        yield Finding("buffer", self.label, (hex(buffer.address), self.size), (hex(seen[0]), seen[1]), self.path)
+        yield Finding("buffer", self.label, *seated(driver, layout, self.label, self.device, self.size), self.path)
 
     def reading(self) -> Reading:
         return Reading(self.label, f"gpu{self.device}", self.size)

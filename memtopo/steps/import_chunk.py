@@ -10,6 +10,7 @@ from memtopo.driver.types import HandleType, Location
 from memtopo.layout import Layout
 from memtopo.report import Finding
 from memtopo.steps.base import Ask, Phase, Reading, Step
+from memtopo.steps.held import release_chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +36,7 @@ class ImportChunk(Step):
         layout.chunks[self.label] = driver.mem_import_from_shareable_handle(shared, self.kind)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.retained:
-            # A check took this reference and could not give it back.
-            driver.mem_release(layout.retained[self.label])
-            del layout.retained[self.label]
-        if self.label in layout.chunks:
-            driver.mem_release(layout.chunks[self.label])
-            del layout.chunks[self.label]
+        release_chunk(driver, layout, self.label)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         seen = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])

@@ -10,6 +10,7 @@ from memtopo.errors import InternalError
 from memtopo.layout import Layout, Reservation, current
 from memtopo.report import Finding
 from memtopo.steps.base import Ask, Phase, Reading, Step
+from memtopo.steps.held import seated
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +41,7 @@ class OpenBuffer(Step):
             del layout.buffers[self.label]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        buffer = layout.buffers[self.label]
-        with current(driver, layout.contexts[self.device]):
-            seen = driver.mem_get_address_range(buffer.address)
-        yield Finding("buffer", self.label, (hex(buffer.address), self.size), (hex(seen[0]), seen[1]), self.path)
+        yield Finding("buffer", self.label, *seated(driver, layout, self.label, self.device, self.size), self.path)
 
     def reading(self) -> Reading:
         return Reading(self.label, self.ask.text, self.size, self.ask.holder, "ipc")
