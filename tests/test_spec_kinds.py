@@ -14,24 +14,12 @@ from memtopo.fields import NAME
 from memtopo.source import Document
 from memtopo.spec import Source
 from memtopo.units import MiB, Size
+from tests.language import read, told
 from tests.specs import document
 
 FRAME = {"from": "camera", "via": "opaque_fd", "device": "gpu0", "size": "8MiB"}
 READY = {"from": "camera", "via": "timeline_fd", "device": "gpu0"}
 BINARY = READY | {"via": "opaque_fd"}
-
-
-def read(**sections: Any) -> language.Spec:
-    """A spec of plain data, which must have no faults."""
-    found, faults = language.read(Document.from_object({"memtopo": 1, "name": "test", **sections}).root)
-    assert faults == []
-    return found
-
-
-def told(**sections: Any) -> list[tuple[str, Path, str]]:
-    """Code, path and which end of it, of each fault of a spec of plain data."""
-    given_ = Document.from_object({"memtopo": 1, "name": "test", **sections})
-    return [(fault.code, fault.path, fault.at) for fault in language.read(given_.root, given_.left_out)[1]]
 
 
 def test_the_example_of_the_design() -> None:

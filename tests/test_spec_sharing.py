@@ -11,25 +11,12 @@ from hypothesis import strategies as st
 from memtopo import spec as language
 from memtopo.diagnostics import Path
 from memtopo.fields import LARGEST_PROCESSES, NAME
-from memtopo.source import Document
-from memtopo.spec import SECTIONS, Export, Import, Reference, Source, Spec
+from memtopo.spec import SECTIONS, Export, Import, Reference, Source
 from memtopo.units import MiB, Size
+from tests.language import read, told
 from tests.specs import codes, document
 
 CHUNK = {"location": "gpu0", "size": "2MiB", "handles": "fd"}
-
-
-def read(**sections: Any) -> Spec:
-    """A spec of plain data, which must have no faults."""
-    found, faults = language.read(Document.from_object({"memtopo": 1, "name": "test", **sections}).root)
-    assert faults == []
-    return found
-
-
-def told(**sections: Any) -> list[tuple[str, Path, str]]:
-    """Code, path and which end of it, of each fault of a spec of plain data."""
-    given_ = Document.from_object({"memtopo": 1, "name": "test", **sections})
-    return [(fault.code, fault.path, fault.at) for fault in language.read(given_.root, given_.left_out)[1]]
 
 
 def test_the_example_of_the_design() -> None:

@@ -30,15 +30,6 @@ def machine() -> Target:
 
 
 @pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's runtime directory: an empty one."""
-    found = tmp_path / "run"
-    found.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(found))
-    return found
-
-
-@pytest.fixture
 def start(runtime: Path) -> Iterator[Callable[..., Process]]:
     """Starts scripts of tests/api as processes; a holder serves once it is there."""
     started: list[Process] = []

@@ -11,9 +11,9 @@ import pytest
 
 from memtopo.cli.app import run
 from tests.cli.running import Said, checked, environment
-from tests.exchange.conftest import runtime, start
+from tests.exchange.conftest import start
 
-__all__ = ["here", "runtime", "start"]
+__all__ = ["here", "start"]
 
 
 class Here:

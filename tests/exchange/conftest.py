@@ -13,15 +13,6 @@ from tests.exchange.holding import Holder, Process
 
 
 @pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The user's runtime directory: an empty one."""
-    found = tmp_path / "run"
-    found.mkdir(mode=0o700)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(found))
-    return found
-
-
-@pytest.fixture
 def start(runtime: Path) -> Iterator[Callable[..., Any]]:
     """Starts holders, or other scripts beside them."""
     started: list[Process] = []
