@@ -10,13 +10,13 @@ import statistics
 import time
 from typing import Any
 
-from memtopo import planner, source
+from memtopo import language, planner
+from memtopo.common.errors import Unavailable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.errors import Unavailable
 from memtopo.executor import Execution
-from memtopo.target import resolve
-from memtopo.validation import validate
+from memtopo.machine.target import resolve
+from memtopo.rules.validation import validate
 
 CHUNKS = 8000
 SIZE = 2 << 20
@@ -40,7 +40,7 @@ def main() -> None:
         return
     driver = local.open()
     driver.device_primary_ctx_retain(0)
-    geometry = validate(source.read_text(SPEC.encode(), "bench"), local.machine).geometry
+    geometry = validate(language.read_text(SPEC.encode(), "bench"), local.machine).geometry
     assert geometry is not None
     plan = planner.plan(geometry, local.machine)
     prepared = _prepare()

@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable, Mapping
 
 from bench import scaling
-from memtopo import source
-from memtopo.drawing.forms import FORMS, Shown
+from memtopo import language
 from memtopo.machine import load
-from memtopo.picture import Picture
-from memtopo.picturing import picture
-from memtopo.render.map import Map
-from memtopo.render.terminal import unstyled
-from memtopo.validation import validate
+from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.forms import FORMS, Shown
+from memtopo.output.diagram.model import Picture
+from memtopo.output.map import Map
+from memtopo.output.terminal import unstyled
+from memtopo.rules.validation import validate
 
 COUNT = 100_000
 ROUNDS = 3
@@ -48,7 +48,7 @@ def once(spec: str) -> None:
     data = _SPECS[spec](COUNT).encode()
     machine = load(scaling.MACHINE)
     start = time.perf_counter()
-    geometry = validate(source.read_text(data, "drawing.yaml"), machine).geometry
+    geometry = validate(language.read_text(data, "drawing.yaml"), machine).geometry
     seconds = {"validate": time.perf_counter() - start}
     assert geometry is not None
     for form, draw in _DRAWN.items():

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from bench.building import SPEC as PAGES
-from memtopo import planner, source
-from memtopo.applying import Job, Run
+from memtopo import language, planner
+from memtopo.common.errors import Unavailable
 from memtopo.driver.kernels import Area, KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant, Properties, gpu
-from memtopo.errors import Unavailable
-from memtopo.report import MachineLine
-from memtopo.target import Target, resolve
-from memtopo.validation import validate
+from memtopo.machine.target import Target, resolve
+from memtopo.plans.report import MachineLine
+from memtopo.rules.validation import validate
+from memtopo.run.apply import Job, Run
 
 GIB = 1 << 30
 PAGE = 2 << 20
@@ -132,7 +132,7 @@ def _peers(driver: KernelDriver, contexts: Sequence[int]) -> None:
 
 
 def _fast(local: Target) -> None:
-    geometry = validate(source.read_text(PAGES.encode(), "bench"), local.machine).geometry
+    geometry = validate(language.read_text(PAGES.encode(), "bench"), local.machine).geometry
     assert geometry is not None
     plan = planner.plan(geometry, local.machine)
     line = MachineLine("local", simulated=False, devices=(), driver="")

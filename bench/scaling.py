@@ -12,9 +12,9 @@ import subprocess
 import sys
 import time
 
-from memtopo import planner, source
+from memtopo import language, planner
 from memtopo.machine import load
-from memtopo.validation import validate
+from memtopo.rules.validation import validate
 
 MACHINE = "h200x4"
 SIZES = (10_000, 100_000)
@@ -40,7 +40,7 @@ def once(form: str, count: int) -> None:
     data = FORMS[form](count).encode()
     machine = load(MACHINE)
     start = time.perf_counter()
-    geometry = validate(source.read_text(data, "scaling.yaml"), machine).geometry
+    geometry = validate(language.read_text(data, "scaling.yaml"), machine).geometry
     assert geometry is not None
     plan = planner.plan(geometry, machine)
     seconds = time.perf_counter() - start

@@ -20,15 +20,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from memtopo import planner, source
-from memtopo.attaching import Holders
+from memtopo import language, planner
+from memtopo.common.errors import Unavailable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.errors import Unavailable
 from memtopo.executor import Execution
-from memtopo.steps import Phase
-from memtopo.target import resolve
-from memtopo.validation import validate
+from memtopo.kinds.steps import Phase
+from memtopo.machine.target import resolve
+from memtopo.rules.validation import validate
+from memtopo.sharing.attaching import Holders
 
 CHUNKS = 1000
 ROUNDS = 7
@@ -61,7 +61,7 @@ def main() -> None:
         return
     driver = local.open()
     driver.ctx_push_current(driver.device_primary_ctx_retain(0))
-    geometry = validate(source.read_text(READER.encode(), "bench"), local.machine).geometry
+    geometry = validate(language.read_text(READER.encode(), "bench"), local.machine).geometry
     assert geometry is not None
     plan = planner.plan(geometry, local.machine)
     gpus = [driver.device_get_uuid(0).hex()]

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from memtopo import machine, source
-from memtopo.drawing.svg import svg
-from memtopo.drawing.told import told
-from memtopo.picturing import picture
-from memtopo.validation import validate
+from memtopo import language, machine
+from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.svg import svg
+from memtopo.output.diagram.told import told
+from memtopo.rules.validation import validate
 
 ROOT = Path(__file__).parent.parent
 MACHINES = ("h200x2", "h200x4")
@@ -55,7 +55,7 @@ def files() -> Mapping[str, str]:
 
 def drawn(path: Path) -> Drawn:
     """A spec on the first machine that it fits."""
-    document = source.read_text(path.read_bytes(), f"specs/{path.name}")
+    document = language.read_text(path.read_bytes(), f"specs/{path.name}")
     for name in MACHINES:
         facts = machine.load(name)
         found = validate(document, facts)

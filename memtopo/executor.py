@@ -9,13 +9,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path as File
 
-from memtopo.diagnostics import Path
+from memtopo.common.collector import collector_paused
+from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
-from memtopo.layout import Layout, current
-from memtopo.pause import collector_paused
+from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.steps import Phase, Step
 from memtopo.planner import Plan
-from memtopo.report import Finding, Leak, PhaseTime, Progress
-from memtopo.steps import Phase, Step
+from memtopo.plans.report import Finding, Leak, PhaseTime, Progress
 
 _BORROWING = (Phase.IMPORT, Phase.MAP, Phase.GRANT, Phase.SETTLE)
 """The phases after which a process may use what others created."""

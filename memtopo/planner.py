@@ -7,17 +7,12 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
-from memtopo import folding, importing, migrating
-from memtopo.contents import Granted, granted, mappings
+from memtopo.common.collector import collector_paused
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, gpu
 from memtopo.geometry import Geometry, Placement, Stretch
 from memtopo.geometry.granting import from_offset
-from memtopo.machine import Machine
-from memtopo.pause import collector_paused
-from memtopo.picture import Picture
-from memtopo.remarks import remarks
-from memtopo.report import PlanSummary, ProcessPlan, Row
-from memtopo.steps import (
+from memtopo.kinds import importing, migrating
+from memtopo.kinds.steps import (
     AllocateBuffer,
     CreateChunk,
     CreateEvent,
@@ -34,6 +29,12 @@ from memtopo.steps import (
     SetAccess,
     Step,
 )
+from memtopo.machine import Machine
+from memtopo.output.diagram.model import Picture
+from memtopo.plans import folding
+from memtopo.plans.notes import remarks
+from memtopo.plans.report import PlanSummary, ProcessPlan, Row
+from memtopo.run.contents import Granted, granted, mappings
 
 LONGEST_GRANT = 1000
 """Mappings that one call grants access to: it takes 24 µs for each, and nothing can interrupt it."""

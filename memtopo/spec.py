@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, cast
 from pydantic import TypeAdapter
 from pydantic import ValidationError as PydanticError
 
-from memtopo import complaints
-from memtopo.diagnostics import Diagnostic, Fault, Path
-from memtopo.entries import (
+from memtopo.diagnostics import messages
+from memtopo.diagnostics.model import Diagnostic, Fault, Path
+from memtopo.kinds.entries import (
     SECTIONS,
     Buffer,
     Chunk,
@@ -31,7 +31,7 @@ from memtopo.entries import (
     Range,
     Semaphore,
 )
-from memtopo.fields import LARGEST_COUNT, LARGEST_PROCESSES, NAME, Grants, Reference, Source, parse_reference
+from memtopo.language.fields import LARGEST_COUNT, LARGEST_PROCESSES, NAME, Grants, Reference, Source, parse_reference
 
 # What reads a spec needs the types of its entries and fields as well.
 __all__ = [
@@ -148,7 +148,7 @@ def _processes(
     for name, entries in value.items():
         path: Path = ("processes", name)
         if not NAME.fullmatch(name):
-            told.append(complaints.bad_name(name, path))
+            told.append(messages.bad_name(name, path))
         elif not isinstance(entries, dict):
             help = "write its sections under its name: 'ranges', 'chunks' and so on"
             told.append(Diagnostic("MT103", f"process {name!r} is a mapping from sections to entries", path, help=help))
@@ -156,7 +156,7 @@ def _processes(
             found[name] = _process(name, entries, path, refused, told)
             continue
         left_out.add(("processes", name))
-    faults += complaints.first(told)
+    faults += messages.first(told)
     if _too_many(sum(each.instances or 1 for each in found.values()), faults):
         return {}, everything
     return found, frozenset(left_out)
@@ -173,12 +173,12 @@ def _too_many(count: int, faults: list[Diagnostic]) -> bool:
 def _process(
     name: str, entries: dict[str, Any], path: Path, refused: frozenset[Path], faults: list[Diagnostic]
 ) -> Spec:
-    faults += complaints.first(_strange(key, path) for key in entries if key not in _PROCESS)
+    faults += messages.first(_strange(key, path) for key in entries if key not in _PROCESS)
     spec = _sections(name, entries, path, refused, faults)
     try:
         own = Process.model_validate({key: entries[key] for key in ("count", "visible") if key in entries})
     except PydanticError as error:
-        faults += complaints.explain(error, path, lambda _: ("count", "visible"))
+        faults += messages.explain(error, path, lambda _: ("count", "visible"))
         return spec._replace(left_out=spec.left_out | {("count", ""), ("visible", "")})
     return spec._replace(instances=own.count, visible=tuple(own.visible))
 
@@ -187,7 +187,7 @@ def _strange(key: str, path: Path) -> Diagnostic:
     if key == "processes":
         told = f"process {path[-1]!r} holds 'processes', and a process has none of its own"
         return Diagnostic("MT101", told, (*path, key), "key", help="write them beside it")
-    return complaints.unknown((*path, key), _PROCESS)
+    return messages.unknown((*path, key), _PROCESS)
 
 
 def _sections(
@@ -207,7 +207,7 @@ def _sections(
 
 
 def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
-    yield from complaints.first(complaints.unknown((key,), _TOP) for key in root if key not in _TOP)
+    yield from messages.first(messages.unknown((key,), _TOP) for key in root if key not in _TOP)
     if "memtopo" not in {*root, *refused}:
         help = f"begin the spec with 'memtopo: {VERSION}', the version of the language"
         yield Diagnostic("MT102", "'memtopo' is missing", help=help)
@@ -217,7 +217,7 @@ def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
     if "name" not in {*root, *refused}:
         yield Diagnostic("MT102", "'name' is missing", help="give the layout a name: 'name: kv-cache'")
     elif "name" in root and not (isinstance(root["name"], str) and NAME.fullmatch(root["name"])):
-        yield complaints.bad_name(root["name"], ("name",), at="value")
+        yield messages.bad_name(root["name"], ("name",), at="value")
 
 
 def _section(path: Path, value: object, told: set[str], faults: list[Diagnostic]) -> tuple[dict[str, Any], set[str]]:
@@ -228,20 +228,20 @@ def _section(path: Path, value: object, told: set[str], faults: list[Diagnostic]
         faults.append(Diagnostic("MT103", f"{name!r} is a mapping from names to entries", path))
         return {}, {""}
     misnamed = {key: fault for key in value if (fault := _misnamed(path, key))}
-    faults += complaints.first(misnamed.values())
+    faults += messages.first(misnamed.values())
     bad = misnamed.keys() | told
     entries = {key: entry for key, entry in value.items() if key not in bad}
     try:
         return _adapter(name).validate_python(entries), bad
     except PydanticError as error:
-        faults += complaints.explain(error, path, SECTIONS[name].keys)
+        faults += messages.explain(error, path, SECTIONS[name].keys)
         bad |= {str(fault["loc"][0]) for fault in error.errors(include_url=False, include_context=False)}
     return _adapter(name).validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
 
 
 def _misnamed(path: Path, key: str) -> Diagnostic | None:
     if not SECTIONS[str(path[-1])].referring:
-        return None if NAME.fullmatch(key) else complaints.bad_name(key, (*path, key))
+        return None if NAME.fullmatch(key) else messages.bad_name(key, (*path, key))
     try:
         parse_reference(key)
     except Fault as fault:

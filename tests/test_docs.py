@@ -13,12 +13,12 @@ from typing import NamedTuple
 import pytest
 
 from memtopo import machine
-from memtopo.diagnostics import has_errors
-from memtopo.drawing.mermaid import mermaid
-from memtopo.picturing import picture
-from memtopo.source import read_file
-from memtopo.validation import validate
-from tests.specs import ROOT, document
+from memtopo.diagnostics.model import has_errors
+from memtopo.language import read_file
+from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.mermaid import mermaid
+from memtopo.rules.validation import validate
+from tests.helpers.specs import ROOT, document
 
 BLOCK = re.compile(r"^```(\S+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGES = [ROOT / "README.md", ROOT / "docs" / "spec.md", ROOT / "docs" / "drawing.md"]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 from docs import make_gallery
-from tests.specs import EVERY_SPEC, ROOT
+from tests.helpers.specs import EVERY_SPEC, ROOT
 
 
 def test_the_gallery_is_current() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from memtopo import machine, processes
-from tests.specs import ENSEMBLES, EVERY_SPEC, SPECS, ensemble, job, run
+from memtopo import machine
+from memtopo.run import processes
+from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, SPECS, ensemble, job, run
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)

@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 
-from memtopo.exchange import connect, place
+from memtopo.sharing import connect, place
 from memtopo.vulkan import Gpu
 
 WORD = 0x0B5E55ED

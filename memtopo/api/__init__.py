@@ -9,7 +9,7 @@ from memtopo.api.events import Event
 from memtopo.api.live import Live
 from memtopo.api.loading import Loaded, load, plan
 from memtopo.api.views import GpuView, HostView, View
-from memtopo.serving import ExternalMemory, Semaphore, Serving, serve
+from memtopo.sharing.serving import ExternalMemory, Semaphore, Serving, serve
 
 __all__ = [
     "ApiError",

@@ -11,10 +11,10 @@ from memtopo.api.holding import Standing
 from memtopo.api.live import Live
 from memtopo.api.loading import Judged, MachineLike, SpecLike, judge, targeted
 from memtopo.api.session import Session, uuids
-from memtopo.attaching import Holders
 from memtopo.driver.protocol import Driver
-from memtopo.producers import Bound, Producers, producers, unused
-from memtopo.report import Report
+from memtopo.plans.report import Report
+from memtopo.sharing.attaching import Holders
+from memtopo.sharing.producers import Bound, Producers, producers, unused
 
 BoundLike = str | os.PathLike[str] | Sequence[str]
 """The path of a socket, or the words of a command."""

@@ -16,11 +16,11 @@ from memtopo.api.offered import HOLDER, spec_of
 from memtopo.api.session import Session, uuids
 from memtopo.api.views import View
 from memtopo.api.wishes import Part
-from memtopo.attaching import Holders
 from memtopo.driver.kernels import KernelDriver
-from memtopo.exchange import Client, Notice, Offer, Place, connect, place
-from memtopo.source import Document
-from memtopo.target import Target
+from memtopo.language import Document
+from memtopo.machine.target import Target
+from memtopo.sharing import Client, Notice, Offer, Place, connect, place
+from memtopo.sharing.attaching import Holders
 
 AccessWord = Literal["r", "rw"]
 

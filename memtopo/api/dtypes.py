@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from memtopo.api.errors import Unsuitable
-from memtopo.complaints import choose
-from memtopo.units import shorten
+from memtopo.common.units import shorten
+from memtopo.diagnostics.messages import choose
 
 _INT, _UINT, _FLOAT, _BFLOAT, _COMPLEX, _BOOL = 0, 1, 2, 4, 5, 6
 _E4M3FN, _E5M2 = 10, 12

@@ -6,12 +6,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from memtopo.diagnostics import Diagnostic, has_errors
-from memtopo.errors import MemtopoError
-from memtopo.report import Failure, Report
+from memtopo.common.errors import MemtopoError
+from memtopo.diagnostics.model import Diagnostic, has_errors
+from memtopo.plans.report import Failure, Report
 
 if TYPE_CHECKING:
-    from memtopo.source import Document
+    from memtopo.language import Document
 
 _TOLD = 10
 """Differences that a message names."""
@@ -33,7 +33,7 @@ class InvalidSpec(ApiError, ValueError):
     exit_code = 1
 
     def __init__(self, diagnostics: Sequence[Diagnostic], document: Document) -> None:
-        from memtopo.render.diagnostics import text  # noqa: PLC0415 nobody needs it where nothing is wrong
+        from memtopo.output.diagnostics import text  # noqa: PLC0415 nobody needs it where nothing is wrong
 
         self.diagnostics = tuple(diagnostics)
         lines = text(self.diagnostics if document.text else _with_paths(self.diagnostics), document)

@@ -6,7 +6,7 @@ from typing import SupportsInt
 
 from memtopo.api.errors import Unsuitable
 from memtopo.driver.protocol import Driver
-from memtopo.layout import Layout, current
+from memtopo.kinds.layout import Layout, current
 
 
 class Event:

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
 from memtopo.api.live import Live
-from memtopo.report import Report
+from memtopo.plans.report import Report
 
 L = TypeVar("L", bound=Live)
 

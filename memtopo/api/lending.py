@@ -12,8 +12,8 @@ from memtopo.api.session import Session
 from memtopo.api.views import GpuView, HostView, View
 from memtopo.api.windows import Window, pieces
 from memtopo.api.wishes import Wish
+from memtopo.common.units import exact
 from memtopo.driver.types import Access, Location, LocationKind
-from memtopo.units import exact
 
 
 class Lending:

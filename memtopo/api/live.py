@@ -15,8 +15,8 @@ from memtopo.api.semaphores import ExternalSemaphore
 from memtopo.api.session import Session
 from memtopo.api.views import View
 from memtopo.api.wishes import Part, Shape, Wish, extents
-from memtopo.layout import Reservation
-from memtopo.report import Checks, MachineLine, PlanSummary, Report
+from memtopo.kinds.layout import Reservation
+from memtopo.plans.report import Checks, MachineLine, PlanSummary, Report
 
 
 class Live:

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from memtopo import planner, source, target
-from memtopo import spec as language
+from memtopo import language, planner
+from memtopo import spec as specs
 from memtopo.api.errors import raise_faults
-from memtopo.errors import InternalError
+from memtopo.common.errors import InternalError
 from memtopo.geometry import Geometry
+from memtopo.language import Document
+from memtopo.machine import target
+from memtopo.machine.target import Target
 from memtopo.planner import Plan
-from memtopo.source import Document
+from memtopo.rules.validation import Validated, validate
 from memtopo.spec import Spec
-from memtopo.target import Target
-from memtopo.validation import Validated, validate
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def load(spec: SpecLike) -> Loaded:
         return spec
     document = _document(spec)
     raise_faults(document.faults if not document.root else (), document)
-    read, faults = language.read(document.root, document.left_out)
+    read, faults = specs.read(document.root, document.left_out)
     raise_faults((*document.faults, *faults), document)
     return Loaded(document, read)
 
@@ -96,13 +97,13 @@ def _document(spec: str | os.PathLike[str] | Mapping[Any, Any] | Document) -> Do
         case Mapping():
             return Document.from_object(spec)
         case str() | os.PathLike():
-            return source.read_file(Path(spec), name=os.fspath(spec))
+            return language.read_file(Path(spec), name=os.fspath(spec))
     raise TypeError(f"a spec is a path, a mapping, or what memtopo.load gives, and not a {type(spec).__name__}")
 
 
 def _warnings(validated: Validated) -> tuple[str, ...]:
     if not validated.diagnostics:
         return ()
-    from memtopo.render.diagnostics import concise  # noqa: PLC0415 nobody needs it where nothing is wrong
+    from memtopo.output.diagnostics import concise  # noqa: PLC0415 nobody needs it where nothing is wrong
 
     return tuple(concise(validated.diagnostics, validated.document))

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from memtopo.api.errors import Unsuitable
 from memtopo.api.regions import Region, Regions, access_of
 from memtopo.api.wishes import Wish
-from memtopo.complaints import COMPARED, LISTED
+from memtopo.common.text import nearest
+from memtopo.common.units import exact, shorten
+from memtopo.diagnostics.messages import COMPARED, LISTED
 from memtopo.driver.types import Access, Location, LocationKind, gpu
 from memtopo.geometry import Geometry, ManagedRun
-from memtopo.text import nearest
-from memtopo.units import exact, shorten
 
 _GPU = re.compile(r"gpu(0|[1-9][0-9]{0,5})")
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from memtopo.api.errors import Unsuitable
-from memtopo.exchange import Offer
-from memtopo.units import exact
+from memtopo.common.units import exact
+from memtopo.sharing import Offer
 
 HOLDER = "holder"
 """What the holder is called in the spec; where it is found is told beside."""

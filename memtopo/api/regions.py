@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from memtopo.contents import Granted, granted, mappings
 from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.geometry import Geometry, Placement, Stretch
 from memtopo.geometry.granting import from_offset
 from memtopo.geometry.model import Instance
+from memtopo.run.contents import Granted, granted, mappings
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import SupportsIndex
 from memtopo.api.errors import Unsuitable
 from memtopo.api.events import stream_handle
 from memtopo.driver.protocol import Driver
-from memtopo.layout import Layout, current
+from memtopo.kinds.layout import Layout, current
 
 
 class ExternalSemaphore:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from memtopo.api.errors import NotApplied
 from memtopo.api.loading import Judged
-from memtopo.applying import Job, Kept, Run
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.layout import Deliveries
-from memtopo.report import PlanSummary, Report
+from memtopo.kinds.layout import Deliveries
+from memtopo.plans.report import PlanSummary, Report
+from memtopo.run.apply import Job, Kept, Run
 
 if TYPE_CHECKING:
     from memtopo.driver.sim import SimDriver

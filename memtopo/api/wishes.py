@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from memtopo.api.dtypes import DType
 from memtopo.api.errors import Unsuitable
-from memtopo.units import exact
+from memtopo.common.units import exact
 
 Shape = int | Sequence[int] | None
 

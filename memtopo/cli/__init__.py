@@ -11,7 +11,9 @@ def main() -> NoReturn:
     """Run the command line and exit with its status (see DESIGN.md)."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no child can be waited for
     try:
-        from memtopo.pause import made_to_stay  # here, so that Ctrl-C during the imports is no traceback either
+        from memtopo.common.collector import (
+            made_to_stay,  # here, so that Ctrl-C during the imports is no traceback either
+        )
 
         with made_to_stay():
             from memtopo.cli.app import run

@@ -13,10 +13,10 @@ import typer
 from memtopo.cli import usage
 from memtopo.cli.signals import Interrupted
 from memtopo.cli.streams import Streams
-from memtopo.errors import MemtopoError, UsageError
-from memtopo.pause import made_to_stay
-from memtopo.render import plain
-from memtopo.version import __version__
+from memtopo.common.collector import made_to_stay
+from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.version import __version__
+from memtopo.output import plain
 
 # typer keeps click's exceptions inside of itself; the common ancestor of what a wrong command line raises is this one.
 _WrongUsage: Any = typer.BadParameter.__mro__[2]

@@ -9,8 +9,7 @@ from typing import Annotated
 
 import typer
 
-from memtopo import applying, planner, processes, saved
-from memtopo.attaching import Holders
+from memtopo import planner
 from memtopo.cli.drawable import drawable
 from memtopo.cli.keeping import Keeper, Terms, terms
 from memtopo.cli.loading import Loaded, load
@@ -30,11 +29,14 @@ from memtopo.cli.options import (
 from memtopo.cli.outside import Outside, named, typed
 from memtopo.cli.signals import Stopper
 from memtopo.driver.ledger import Ledger
-from memtopo.hold import About
-from memtopo.picturing import picture
-from memtopo.render import json, plain
-from memtopo.render.progress import progress
-from memtopo.report import Check, Report
+from memtopo.output import json, plain
+from memtopo.output.diagram.build import picture
+from memtopo.output.progress import progress
+from memtopo.plans import saved
+from memtopo.plans.report import Check, Report
+from memtopo.run import apply, processes
+from memtopo.sharing.attaching import Holders
+from memtopo.sharing.holder import About
 
 Bound = Annotated[
     list[str] | None,
@@ -89,14 +91,14 @@ def command(
     return report.exit_code
 
 
-def _job(loaded: Loaded, spec: str, check: Check, timeout: float) -> applying.Job:
+def _job(loaded: Loaded, spec: str, check: Check, timeout: float) -> apply.Job:
     """What is to be done. Raises `Stale` where a saved plan is not it."""
     geometry, facts = loaded.validated.geometry, loaded.target.machine
     assert geometry
     plan = planner.plan(geometry, facts)
     if loaded.saved:
         saved.compare(loaded.saved, spec, geometry, plan)
-    return applying.Job(
+    return apply.Job(
         plan=plan,
         geometry=geometry,
         machine=loaded.target.line,
@@ -110,7 +112,7 @@ def _job(loaded: Loaded, spec: str, check: Check, timeout: float) -> applying.Jo
     )
 
 
-def _run(job: applying.Job, loaded: Loaded, stop: Callable[[], int], keeping: Terms | None, outside: Outside) -> Report:
+def _run(job: apply.Job, loaded: Loaded, stop: Callable[[], int], keeping: Terms | None, outside: Outside) -> Report:
     """Take the name, have everybody there that the spec takes something from, and apply."""
     work = _together if job.geometry.processes else _alone
     with (
@@ -122,7 +124,7 @@ def _run(job: applying.Job, loaded: Loaded, stop: Callable[[], int], keeping: Te
 
 
 def _keeper(
-    keeping: Terms | None, job: applying.Job, loaded: Loaded, stop: Callable[[], int]
+    keeping: Terms | None, job: apply.Job, loaded: Loaded, stop: Callable[[], int]
 ) -> AbstractContextManager[Keeper | None]:
     if keeping is None:
         return nullcontext()
@@ -131,7 +133,7 @@ def _keeper(
 
 
 def _alone(
-    job: applying.Job,
+    job: apply.Job,
     loaded: Loaded,
     stop: Callable[[], int],
     keeper: Keeper | None,
@@ -142,11 +144,11 @@ def _alone(
     gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
     deliveries = Holders(job.geometry, gpus, sockets, outside.allow_uids)
     held = keeper.keep if keeper else None
-    return applying.apply(job, driver, progress=progress(), stop=stop, deliveries=deliveries, held=held)
+    return apply.apply(job, driver, progress=progress(), stop=stop, deliveries=deliveries, held=held)
 
 
 def _together(
-    job: applying.Job,
+    job: apply.Job,
     loaded: Loaded,
     stop: Callable[[], int],
     keeper: Keeper | None,
@@ -163,8 +165,8 @@ def _show(report: Report, *, as_json: bool) -> None:
     if as_json:
         plain.print_lines(json.dumps(json.report(report)).splitlines())
     else:
-        from memtopo.render import report as rendering  # rich is slow to import
-        from memtopo.render import terminal
+        from memtopo.output import report as rendering
+        from memtopo.output import terminal
 
         terminal.show(rendering.renderable(report))
     sys.stdout.flush()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from memtopo.cli.holders import reached
 from memtopo.cli.options import AllowUid, AsJson, LayoutName, Socket
-from memtopo.exchange import Looked
-from memtopo.render import json, plain
+from memtopo.output import json, plain
+from memtopo.sharing import Looked
 
 DIFFERENT = 1
 
@@ -22,7 +22,7 @@ def command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid 
     if as_json:
         plain.print_lines(json.dumps(json.marked("check", found)).splitlines())
     else:
-        from memtopo.render import held, terminal  # rich is slow to import
+        from memtopo.output import held, terminal
 
         terminal.show(held.checked(found))
     return 0 if found.ok else DIFFERENT

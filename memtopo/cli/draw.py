@@ -13,15 +13,15 @@ import typer
 from memtopo.cli.loading import load
 from memtopo.cli.options import AsJson, MachineName, SpecFile
 from memtopo.cli.writing import write
-from memtopo.complaints import choose
-from memtopo.drawing.forms import FORMS, SUFFIXES, Shown
-from memtopo.errors import UsageError
-from memtopo.picturing import picture
-from memtopo.render import json, plain, words
-from memtopo.report import MachineLine
+from memtopo.common.errors import UsageError
+from memtopo.diagnostics.messages import choose
+from memtopo.output import json, plain, words
+from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.forms import FORMS, SUFFIXES, Shown
+from memtopo.plans.report import MachineLine
 
 if TYPE_CHECKING:
-    from memtopo.render.draw import Sheet
+    from memtopo.output.draw import Sheet
 
 Output = Annotated[
     list[str] | None,
@@ -120,7 +120,7 @@ class _Sheet:
 
     @property
     def _text(self) -> Sheet:
-        from memtopo.render import draw  # rich is slow to import
+        from memtopo.output import draw
 
         return draw.Sheet(self._data, self.ascii, self.width)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 
-from memtopo.errors import MemtopoError
-from memtopo.exchange import LONGEST_SOURCE, Client, ExchangeError
+from memtopo.common.errors import MemtopoError
+from memtopo.language import Document, read_text
 from memtopo.machine import Machine, dump, parse
-from memtopo.picture import Picture
-from memtopo.picturing import picture
-from memtopo.source import Document, read_text
-from memtopo.validation import validate
+from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.model import Picture
+from memtopo.rules.validation import validate
+from memtopo.sharing import LONGEST_SOURCE, Client, ExchangeError
 
 _FROM = "the holder"
 

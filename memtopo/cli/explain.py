@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from memtopo import explain
 from memtopo.cli.options import AsJson
-from memtopo.codes import CODES
-from memtopo.errors import UsageError
-from memtopo.explain import Explanation
-from memtopo.render import explain as rendering
-from memtopo.render import json, plain
-from memtopo.text import nearest
+from memtopo.common.errors import UsageError
+from memtopo.common.text import nearest
+from memtopo.diagnostics import explanations
+from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics.explanations import Explanation
+from memtopo.output import explain as rendering
+from memtopo.output import json, plain
 
 Codes = Annotated[list[str] | None, typer.Argument(metavar="CODE", help="MT301, …", show_default=False)]
 All = Annotated[bool, typer.Option("--all", envvar="MEMTOPO_ALL", help="Explain every code.")]
@@ -24,14 +24,14 @@ Markdown = Annotated[bool, typer.Option("--markdown", envvar="MEMTOPO_MARKDOWN",
 def command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
     """Explain codes of diagnostics; without one, list them all."""
     wanted = CODES if all_ else [_known(code) for code in codes or ()]
-    found = [explain.explanation(code) for code in wanted]
+    found = [explanations.explanation(code) for code in wanted]
     plain.print_lines(_markdown(found) if markdown else _json(found) if as_json else _text(found))
     return 0
 
 
 def _markdown(found: list[Explanation]) -> list[str]:
     whole = len(found) in (0, len(CODES))
-    return rendering.page(map(explain.explanation, CODES)) if whole else rendering.markdown(found)
+    return rendering.page(map(explanations.explanation, CODES)) if whole else rendering.markdown(found)
 
 
 def _json(found: list[Explanation]) -> list[str]:

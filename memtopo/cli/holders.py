@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import ExitStack
 
-from memtopo.errors import UsageError
-from memtopo.exchange import Client, NoLayout, connect, place
+from memtopo.common.errors import UsageError
+from memtopo.sharing import Client, NoLayout, connect, place
 
 
 def reached(name: str | None, socket: str | None, allow_uids: Collection[int]) -> Client:

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from memtopo.applying import Kept, Run
-from memtopo.errors import UsageError
-from memtopo.exchange import Claim, Importer, Shelf, claim, place
-from memtopo.hold import About, Held, hold
-from memtopo.processes import Coordinator, ProcessShelf
-from memtopo.render import plain
-from memtopo.shelf import LiveShelf
+from memtopo.common.errors import UsageError
+from memtopo.output import plain
+from memtopo.run.apply import Kept, Run
+from memtopo.run.processes import Coordinator, ProcessShelf
+from memtopo.sharing import Claim, Importer, Shelf, claim, place
+from memtopo.sharing.holder import About, Held, hold
+from memtopo.sharing.shelf import LiveShelf
 
 
 @dataclass(frozen=True, slots=True)

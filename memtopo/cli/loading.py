@@ -6,13 +6,15 @@ import sys
 from dataclasses import dataclass
 from typing import TextIO
 
-from memtopo import saved, source, target
-from memtopo.errors import UsageError
-from memtopo.render import diagnostics, json, plain
-from memtopo.saved import SavedPlan, Stale
-from memtopo.source import Document
-from memtopo.target import Target
-from memtopo.validation import Validated, validate
+from memtopo import language
+from memtopo.common.errors import UsageError
+from memtopo.language import Document
+from memtopo.machine import target
+from memtopo.machine.target import Target
+from memtopo.output import diagnostics, json, plain
+from memtopo.plans import saved
+from memtopo.plans.saved import SavedPlan, Stale
+from memtopo.rules.validation import Validated, validate
 
 INVALID = 1
 
@@ -63,7 +65,7 @@ def load(spec: str, machine: str) -> Loaded:
         raise UsageError("SPEC is empty", hint="name a file, or - for standard input")
     found = target.resolve(machine)
     if plan := saved.open_saved(spec):
-        within = source.read_text(plan.spec.text.encode(), plan.spec.name)
+        within = language.read_text(plan.spec.text.encode(), plan.spec.name)
         return Loaded(validate(within, found.machine), found, spec, plan)
-    document = source.read_stdin() if spec == "-" else source.read_file(spec)
+    document = language.read_stdin() if spec == "-" else language.read_file(spec)
     return Loaded(validate(document, found.machine), found, spec)

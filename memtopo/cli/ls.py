@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from memtopo.cli.options import AllowUid, AsJson, Socket
-from memtopo.exchange import survey
-from memtopo.render import json, plain
+from memtopo.output import json, plain
+from memtopo.sharing import survey
 
 
 def command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
@@ -16,7 +16,7 @@ def command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson =
     if as_json:
         plain.print_lines(json.dumps(json.marked("layouts", found)).splitlines())
     else:
-        from memtopo.render import held, terminal  # rich is slow to import
+        from memtopo.output import held, terminal
 
         terminal.show(held.listed(found, held.now()))
     return 0

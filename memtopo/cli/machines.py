@@ -8,9 +8,9 @@ import typer
 
 from memtopo import machine as machines
 from memtopo.cli.options import AsJson
-from memtopo.errors import UsageError
+from memtopo.common.errors import UsageError
 from memtopo.machine import Machine
-from memtopo.render import json, plain
+from memtopo.output import json, plain
 
 Name = Annotated[str | None, typer.Argument(metavar="NAME|FILE", help="Show this one whole.", show_default=False)]
 
@@ -26,7 +26,7 @@ def command(name: Name = None, as_json: AsJson = False) -> int:
     if as_json:
         plain.print_lines(machines.dump(facts).splitlines())
     else:
-        from memtopo.render import pages, probe, terminal  # rich is slow to import
+        from memtopo.output import pages, probe, terminal
 
         terminal.show(pages.drawn(probe.page(facts, name, simulated=False)))
     return 0
@@ -36,14 +36,14 @@ def _list(known: dict[str, Machine], *, as_json: bool) -> None:
     if as_json:
         plain.print_lines(json.dumps(known).splitlines())
         return
-    from memtopo.render import parts, terminal
+    from memtopo.output import parts, terminal
 
     columns = [parts.Column(heading) for heading in ("machine", "GPUs", "driver", "recorded")]
     terminal.show(parts.Rows(columns, [_row(*item) for item in known.items()]))
 
 
 def _row(name: str, facts: Machine) -> tuple[str, ...]:
-    from memtopo.render import words
+    from memtopo.output import words
 
     driver = facts.driver.release or f"CUDA {facts.driver.cuda}"
     return name, words.devices(device.name for device in facts.devices), driver, facts.recorded or "not known"

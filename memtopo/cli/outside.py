@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from memtopo import producers
 from memtopo.cli.signals import Interrupted
-from memtopo.errors import UsageError
+from memtopo.common.errors import UsageError
 from memtopo.executor import Stopped
 from memtopo.geometry import Geometry
-from memtopo.producers import Producers
-from memtopo.target import Target
+from memtopo.machine.target import Target
+from memtopo.sharing import producers
+from memtopo.sharing.producers import Producers
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from memtopo import planner
 from memtopo.cli.loading import load
 from memtopo.cli.options import AsJson, MachineName, SpecFile
 from memtopo.cli.writing import save
-from memtopo.facts import anonymous
-from memtopo.picturing import picture
-from memtopo.render import json, plain
-from memtopo.saved import SavedPlan, SpecText
+from memtopo.machine.queries import anonymous
+from memtopo.output import json, plain
+from memtopo.output.diagram.build import picture
+from memtopo.plans.saved import SavedPlan, SpecText
 
 Output = Annotated[
     str | None,
@@ -43,7 +43,7 @@ def command(spec: SpecFile, machine: MachineName = "local", output: Output = Non
     if as_json:
         plain.print_lines(json.dumps(document).splitlines())
     else:
-        from memtopo.render import plan, terminal  # rich is slow to import
+        from memtopo.output import plan, terminal
 
         terminal.show(plan.renderable(summary, loaded.target.line))
     return 0

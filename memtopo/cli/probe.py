@@ -10,18 +10,17 @@ from typing import Annotated
 import typer
 
 from memtopo import machine as machines
-from memtopo import probe, target
 from memtopo.cli.options import AsJson, MachineName
 from memtopo.cli.signals import Interrupted, Stopper
 from memtopo.cli.writing import save
-from memtopo.complaints import choose
-from memtopo.errors import UsageError
-from memtopo.facts import anonymous
-from memtopo.machine import Machine
-from memtopo.probe.surroundings import ignored_devices
-from memtopo.probe.telling import Told, told
-from memtopo.render import plain
-from memtopo.target import Target
+from memtopo.common.errors import UsageError
+from memtopo.diagnostics.messages import choose
+from memtopo.machine import Machine, probe, target
+from memtopo.machine.probe.surroundings import ignored_devices
+from memtopo.machine.probe.telling import Told, told
+from memtopo.machine.queries import anonymous
+from memtopo.machine.target import Target
+from memtopo.output import plain
 
 Output = Annotated[
     str | None,
@@ -123,12 +122,12 @@ def _unseen(machine: Machine) -> list[str]:
 
 def _show(all_of_it: Told, form: str) -> None:
     if form == "json":
-        from memtopo.render import json
+        from memtopo.output import json
 
         plain.print_lines(json.dumps(all_of_it).splitlines())
         return
-    from memtopo.render import pages, terminal  # rich is slow to import
-    from memtopo.render import probe as rendering
+    from memtopo.output import pages, terminal
+    from memtopo.output import probe as rendering
 
     page = rendering.page(
         all_of_it.machine, all_of_it.name, simulated=all_of_it.simulated, notes=(*all_of_it.notes, *all_of_it.left)

@@ -8,7 +8,7 @@ import typer
 
 from memtopo.cli.holders import reached
 from memtopo.cli.options import AllowUid, AsJson, Grace, LayoutName, Socket, seconds
-from memtopo.render import json, plain
+from memtopo.output import json, plain
 
 UNFINISHED = 4
 
@@ -39,7 +39,7 @@ def command(
     if as_json:
         plain.print_lines(json.dumps(json.marked("release", done)).splitlines())
     else:
-        from memtopo.render import held, terminal  # rich is slow to import
+        from memtopo.output import held, terminal
 
         terminal.show(held.released(done))
     return 0 if done.gone else UNFINISHED

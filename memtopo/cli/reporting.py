@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, takewhile
 from typing import NamedTuple
 
-from memtopo.checking import Checked
 from memtopo.cli.writing import write
-from memtopo.complaints import choose
-from memtopo.errors import MemtopoError, UsageError
-from memtopo.render import formats, plain
-from memtopo.render.formats import FORMATS, Format
+from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.diagnostics.messages import choose
+from memtopo.output import formats, plain
+from memtopo.output.formats import FORMATS, Format
+from memtopo.rules.files import Checked
 
 _TRUE = ("1", "true", "t", "yes", "y", "on")
 
@@ -89,6 +89,6 @@ def _known(name: str) -> Format:
 
 
 def _for_runner(text: list[str], commands: list[str]) -> list[str]:
-    from memtopo.render import github
+    from memtopo.output import github
 
     return [*github.quoted(text, f"memtopo-{os.urandom(16).hex()}"), *commands]

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from memtopo import complaints
-from memtopo.errors import UsageError
-from memtopo.render import json, plain
+from memtopo.common.errors import UsageError
+from memtopo.diagnostics import messages
+from memtopo.output import json, plain
 
 Kind = Annotated[
     str,
@@ -18,9 +18,9 @@ Kind = Annotated[
 
 def command(kind: Kind) -> int:
     """Print a JSON Schema, of specs or of what memtopo writes."""
-    from memtopo import schemas  # pydantic's generator is slow to import
+    from memtopo.output import schemas
 
     if kind not in schemas.KINDS:
-        raise UsageError(f"there is no schema {kind!r}", hint=complaints.choose(kind, schemas.KINDS))
+        raise UsageError(f"there is no schema {kind!r}", hint=messages.choose(kind, schemas.KINDS))
     plain.print_lines(json.dumps(schemas.schema(kind)).splitlines())
     return 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 from memtopo.cli.drawable import drawn
 from memtopo.cli.holders import reached
 from memtopo.cli.options import AllowUid, AsJson, LayoutName, Socket
-from memtopo.render import json, plain
+from memtopo.output import json, plain
 
 
 def command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
@@ -17,7 +17,7 @@ def command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid 
     if as_json:
         plain.print_lines(json.dumps(json.marked("layout", status)).splitlines())
     else:
-        from memtopo.render import held, terminal  # rich is slow to import
+        from memtopo.output import held, terminal
 
         terminal.show(held.shown(status, held.now()))
     return 0

@@ -6,7 +6,7 @@ import signal
 from types import FrameType
 from typing import Any, Self
 
-from memtopo.errors import MemtopoError
+from memtopo.common.errors import MemtopoError
 
 _WATCHED = (signal.SIGINT, signal.SIGTERM)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from memtopo.errors import MemtopoError, UsageError
+from memtopo.common.errors import MemtopoError, UsageError
 
 _MEANT = re.compile(r"\.? (?:\(Possible options: (?P<options>.+)\)|Did you mean (?P<words>.+)\?)$", re.IGNORECASE)
 _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", re.DOTALL)

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from memtopo import checking, target
-from memtopo.checking import Checked, Source
 from memtopo.cli.options import AsJson
 from memtopo.cli.reporting import reports
-from memtopo.errors import MemtopoError
-from memtopo.source import Document
+from memtopo.common.errors import MemtopoError
+from memtopo.language import Document
+from memtopo.machine import target
+from memtopo.rules import files
+from memtopo.rules.files import Checked, Source
 
 Specs = Annotated[
     list[str],
@@ -78,10 +79,10 @@ def command(
     """
     told = reports(form, report or (), as_json=as_json)
     try:
-        chosen = checking.selection(select or (), ignore or ())
-        sources = checking.collect(specs)
+        chosen = files.selection(select or (), ignore or ())
+        sources = files.collect(specs)
         machines = {name: target.resolve(name).machine for name in _named(machine)}
-        checked: Checked = checking.check(sources, machines, chosen, strict=strict, reader=_read)
+        checked: Checked = files.check(sources, machines, chosen, strict=strict, reader=_read)
     except MemtopoError as error:
         told.tell_failure(error)
         raise
@@ -91,10 +92,10 @@ def command(
 
 def _read(each: Source) -> Document:
     """A spec; of a saved plan, the one that it was made from."""
-    document = checking.read(each)
+    document = files.read(each)
     if '"memtopo_' not in document.text[:64]:
         return document
-    from memtopo import saved  # which imports the planner, and specs do without
+    from memtopo.plans import saved
 
     return saved.spec_in(document)
 

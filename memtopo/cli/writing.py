@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-from memtopo.errors import MemtopoError, UsageError
-from memtopo.render import plain
+from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.output import plain
 
 
 class NotWritten(MemtopoError):

@@ -6,7 +6,7 @@ from enum import IntEnum, IntFlag
 from functools import cache
 from typing import NamedTuple
 
-from memtopo.errors import MemtopoError
+from memtopo.common.errors import MemtopoError
 
 
 class LocationKind(IntEnum):

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from memtopo import complaints
-from memtopo.diagnostics import Diagnostic, Label
+from memtopo.diagnostics import messages
+from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.geometry.exporting import declare
 from memtopo.geometry.foreign import take
 from memtopo.geometry.granting import parts
@@ -51,7 +51,7 @@ def lay_out(spec: Spec, machine: Machine) -> Verdict:
     faults = list(dict.fromkeys(fault for verdict in verdicts.values() for fault in verdict.faults))
     faults += _together(list(builders.values()))
     whole = Geometry(spec.name, {}, {}, {}, {}, {}, spec.left_out, processes=geometries)
-    return Verdict(whole, complaints.first(faults))
+    return Verdict(whole, messages.first(faults))
 
 
 def _builders(spec: Spec, machine: Machine) -> Iterator[tuple[str, _Builder]]:
@@ -81,7 +81,7 @@ class _Builder:
 
     def __init__(self, spec: Spec, machine: Machine, turn: int = 0) -> None:
         self.spec, self.machine = spec, machine
-        self.faults: list[Diagnostic] = complaints.Bounded()
+        self.faults: list[Diagnostic] = messages.Bounded()
         self.unsure = set(spec.left_out)
         self.totals: Counter[str] = Counter()
         self.devices = Devices(spec, machine, self.faults, turn)
@@ -119,7 +119,7 @@ class _Builder:
             external=self.shared.external,
             semaphores=self.shared.semaphores,
         )
-        return Verdict(geometry, complaints.first(self.faults))
+        return Verdict(geometry, messages.first(self.faults))
 
     def _chunks(self) -> dict[str, ChunkRun]:
         runs = {}
@@ -201,7 +201,7 @@ class _Builder:
     def _range_of(self, key: str, section: Use, ranges: dict[str, RangeRun]) -> RangeRun | None:
         name, path = parse_reference(key).name, self.spec.at(section, key)
         if not (self.spec.may_have("ranges", name) or explained(self.spec, name, section, path, self.faults, "key")):
-            complaints.undeclared(self.faults, "range", name, path, self.spec.ranges, "key")
+            messages.undeclared(self.faults, "range", name, path, self.spec.ranges, "key")
         return ranges.get(name)
 
     def _twice(self, key: str, asked: list[Part], spans: list[_Span]) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import cycle, islice
 
-from memtopo.diagnostics import Diagnostic, Label, Path
+from memtopo.common.units import Size, exact
+from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, Properties
 from memtopo.geometry.exporting import BLOCK, no_gpu
 from memtopo.geometry.naming import Devices
@@ -13,7 +14,6 @@ from memtopo.geometry.runs import BufferRun, ChunkRun, EventRun, ExportRun, Impo
 from memtopo.geometry.sizing import granularity_note, granule, misfit, resolved
 from memtopo.machine import Machine
 from memtopo.spec import Import
-from memtopo.units import Size, exact
 
 _Said = tuple[str, str, str]
 """A key of an import, what it says, and what is so."""

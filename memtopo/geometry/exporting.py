@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from memtopo import complaints
-from memtopo.diagnostics import Diagnostic, Label, Path
+from memtopo.diagnostics import messages
+from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.naming import Devices
 from memtopo.geometry.placing import indices
@@ -161,7 +161,7 @@ def _missing(path: Path, kind: Kind, name: str, spec: Spec, faults: list[Diagnos
         or spec.may_have("imports", name)
         or explained(spec, name, "export", where, faults)
     ):
-        complaints.undeclared(faults, kind, name, where, getattr(spec, f"{kind}s"))
+        messages.undeclared(faults, kind, name, where, getattr(spec, f"{kind}s"))
 
 
 def _unfit(path: Path, kind: Kind, via: Via, run: Imported) -> Diagnostic | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
-from memtopo.diagnostics import Diagnostic, Label, Path
+from memtopo.common.units import exact
+from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.exporting import Shared, is_taken, no_gpu
 from memtopo.geometry.importing import Sibling
 from memtopo.geometry.naming import Devices
 from memtopo.geometry.runs import ExternalPart, ExternalRun, Origin, SemaphoreRun, Via
 from memtopo.spec import External, Semaphore, Source, Spec
-from memtopo.units import exact
 
 _OTHERS = ("chunks", "buffers", "managed", "events", "imports")
 _WINDOWS = "it is for Windows, and the driver of Linux answers NOT_SUPPORTED (fact 54)"

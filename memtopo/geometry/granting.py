@@ -8,7 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from memtopo.diagnostics import Diagnostic, Label, Path
+from memtopo.common.units import exact
+from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.geometry.model import Part, Placement, Stretch
 from memtopo.geometry.naming import Devices
@@ -17,7 +18,6 @@ from memtopo.geometry.runs import RangeRun
 from memtopo.geometry.sizing import misfit
 from memtopo.spec import Grants, parse_reference
 from memtopo.spec import Part as PartEntry
-from memtopo.units import exact
 
 
 def parts(

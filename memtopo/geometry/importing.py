@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, cycle, islice
 
-from memtopo import complaints
-from memtopo.diagnostics import Diagnostic, Label, Path
+from memtopo.common.units import exact
+from memtopo.diagnostics import messages
+from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, Properties
 from memtopo.geometry.declaring import contradicts, from_outside
 from memtopo.geometry.exporting import Shared, is_taken
@@ -15,7 +16,6 @@ from memtopo.geometry.naming import Devices
 from memtopo.geometry.runs import BufferRun, ChunkRun, EventRun, ExportRun, Imported, Origin
 from memtopo.machine import Machine
 from memtopo.spec import LARGEST_COUNT, Import, Spec
-from memtopo.units import exact
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ def _from_sibling(
 
 def _no_process(name: str, siblings: Mapping[str, Sibling], path: Path, faults: list[Diagnostic]) -> None:
     if siblings:
-        complaints.undeclared(faults, "process", name, path, siblings)
+        messages.undeclared(faults, "process", name, path, siblings)
         return
     told = f"process {name!r} is not declared: this spec has no processes"
     faults.append(Diagnostic("MT201", told, path, help="of a held layout, write LAYOUT/EXPORT with a slash"))
@@ -110,7 +110,7 @@ def _exports(path: Path, entry: Import, sibling: Sibling, faults: list[Diagnosti
     exports = [export for export in found if export]
     if sibling.spec.countless or len(exports) < len(found):
         if not sibling.spec.may_have("exports", source.export):
-            complaints.undeclared(faults, "export", source.export, where, sibling.spec.exports)
+            messages.undeclared(faults, "export", source.export, where, sibling.spec.exports)
         return []
     sizes = {export.size: label for export, (label, _) in zip(exports, sibling.instances, strict=True)}
     total = sum(export.count for export in exports)

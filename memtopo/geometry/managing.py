@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from memtopo.diagnostics import Diagnostic, Path
+from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.exporting import Shared, is_taken
 from memtopo.geometry.naming import Devices

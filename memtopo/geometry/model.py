@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from memtopo.diagnostics import Path
+from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location, LocationKind
 from memtopo.geometry.runs import (
     BufferRun,

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from itertools import islice
 
-from memtopo import complaints
-from memtopo.diagnostics import At, Diagnostic, Label, Path
+from memtopo.common.units import shorten
+from memtopo.diagnostics import messages
+from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Machine
 from memtopo.spec import Spec
-from memtopo.units import shorten
 
 _GPU = re.compile(r"(?:gpu)?(0|[1-9][0-9]{0,5})")
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
@@ -113,8 +113,8 @@ class Devices:
             return self._host(name, path, at)
         if self._spec.may_have("devices", name):
             return None
-        known = dict.fromkeys([*islice(self.declared, complaints.COMPARED), *map(str, self._machine.locations)])
-        complaints.undeclared(self._faults, "device", name, path, known, at)
+        known = dict.fromkeys([*islice(self.declared, messages.COMPARED), *map(str, self._machine.locations)])
+        messages.undeclared(self._faults, "device", name, path, known, at)
         return None
 
     def _gpu(self, ordinal: int, path: Path, at: At) -> Location | None:

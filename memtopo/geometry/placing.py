@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from memtopo import complaints
-from memtopo.diagnostics import At, Diagnostic, Path
+from memtopo.common.units import exact
+from memtopo.diagnostics import messages
+from memtopo.diagnostics.model import At, Diagnostic, Path
 from memtopo.geometry.model import Placement
 from memtopo.geometry.runs import BufferRun, ChunkRun, EventRun, RangeRun
 from memtopo.geometry.sizing import misfit
 from memtopo.geometry.unmapped import explained
 from memtopo.spec import MapEntry, Reference, Spec, parse_reference
-from memtopo.units import exact
 
 
 class Slice(NamedTuple):
@@ -106,7 +106,7 @@ def _slice(
             or spec.may_have("imports", name)
             or explained(spec, name, "map", (*path, "chunk"), faults)
         ):
-            complaints.undeclared(faults, "chunk", name, (*path, "chunk"), [*spec.chunks, *spec.imports])
+            messages.undeclared(faults, "chunk", name, (*path, "chunk"), [*spec.chunks, *spec.imports])
         return Slice(None, 0, 0, entry, path)
     span = indices(entry.chunk, run, (*path, "chunk"), faults)
     return Slice(run, *span, entry, path) if span else Slice(None, 0, 0, entry, path)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from memtopo.diagnostics import Path
+from memtopo.diagnostics.model import Path
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 
 Kind = Literal["chunk", "buffer", "event"]

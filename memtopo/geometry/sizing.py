@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from memtopo.diagnostics import Diagnostic, Path
+from memtopo.common.units import exact, rounded
+from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import Location, LocationKind, Properties
 from memtopo.geometry.naming import Devices
 from memtopo.geometry.runs import ChunkRun, RangeRun
 from memtopo.machine import Machine
 from memtopo.spec import Chunk, Range, Spec, parse_reference
-from memtopo.units import exact, rounded
 
 _PLAIN = 2 << 20
 

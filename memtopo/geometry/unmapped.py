@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from memtopo.diagnostics import At, Diagnostic, Path
+from memtopo.diagnostics.model import At, Diagnostic, Path
 from memtopo.spec import Spec
 
 Use = Literal["map", "access", "export"]

@@ -9,7 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from memtopo.errors import Unavailable
+from memtopo.common.errors import Unavailable
+from memtopo.common.text import nearest
+from memtopo.common.units import shorten
 from memtopo.machine.records import (
     Copies,
     Device,
@@ -22,8 +24,6 @@ from memtopo.machine.records import (
     Surroundings,
     Trial,
 )
-from memtopo.text import nearest
-from memtopo.units import shorten
 
 VERSION = 1
 LARGEST_FILE = 8 << 20

@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from memtopo.common.units import shorten
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
-from memtopo.units import shorten
 
 CONTEXT_BYTES = 512 << 20
 """What a context takes of its GPU's memory, about (fact 30)."""

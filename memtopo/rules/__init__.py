@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from memtopo import complaints
-from memtopo.diagnostics import Diagnostic
+from memtopo.diagnostics import messages
+from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
 from memtopo.rules import capability, fitting, foreign, granting, managing, memory, unused
@@ -33,7 +33,7 @@ def judge(geometry: Geometry, machine: Machine) -> list[Diagnostic]:
     found = [
         fault
         for rule in RULES
-        for fault in dict.fromkeys(fault for member in members for fault in complaints.first(rule(member, machine)))
+        for fault in dict.fromkeys(fault for member in members for fault in messages.first(rule(member, machine)))
     ]
     together = (memory.fits, foreign.alike, foreign.unsignalled)
-    return [*found, *(fault for rule in together for fault in complaints.first(dict.fromkeys(rule(geometry, machine))))]
+    return [*found, *(fault for rule in together for fault in messages.first(dict.fromkeys(rule(geometry, machine))))]

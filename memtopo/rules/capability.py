@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memtopo.diagnostics import Diagnostic, Path
+from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import HandleType, Location, LocationKind
 from memtopo.geometry import ChunkRun, Geometry
 from memtopo.machine import Machine, Trial

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memtopo.diagnostics import Diagnostic, Label
+from memtopo.common.units import exact, rounded
+from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.geometry import BufferRun, ChunkRun, ExternalRun, Geometry, ManagedRun, Placement, RangeRun
 from memtopo.machine import Machine
-from memtopo.units import exact, rounded
 
 ADDRESS_SPACE = 1 << 47
 """Bytes that a process can reserve at most: 64 TiB succeeded, 128 TiB did not (fact 9)."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memtopo.diagnostics import Diagnostic, Label
+from memtopo.common.units import exact
+from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.geometry import ExternalRun, Geometry, SemaphoreRun
 from memtopo.machine import Machine, Trial
-from memtopo.units import exact
 
 _Export = tuple[tuple[str, ...], str]
 _Waits = dict[_Export, list[tuple[int, SemaphoreRun]]]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from memtopo.diagnostics import Diagnostic, Label
+from memtopo.common.units import exact
+from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.driver.types import Grant, Location, LocationKind
 from memtopo.geometry import Geometry, Placement
 from memtopo.geometry.granting import Asked, Segment, from_offset, segments
 from memtopo.geometry.model import Part
 from memtopo.machine import Machine, Trial
-from memtopo.units import exact
 
 
 def splits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from memtopo.diagnostics import Diagnostic, Path
+from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import Geometry, ManagedRun
 from memtopo.machine import Machine, Trial

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from memtopo.diagnostics import Diagnostic, Label, Path
+from memtopo.common.units import GiB, rounded
+from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import gpu
 from memtopo.geometry import Geometry
 from memtopo.machine import CONTEXT_BYTES, Machine
-from memtopo.units import GiB, rounded
 
 
 def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from memtopo.diagnostics import Diagnostic
+from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
 

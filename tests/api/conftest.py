@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from memtopo.target import Target
+from memtopo.machine.target import Target
 from tests.api.holding import Process
-from tests.machines import invented
+from tests.helpers.machines import invented
 
 TWO = Target("invented", invented(2), simulated=True, _opener=lambda: _open())
 

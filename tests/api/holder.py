@@ -6,18 +6,20 @@ import json
 import sys
 from contextlib import suppress
 
-from memtopo import applying, planner, target
-from memtopo.applying import Kept, Run
+from memtopo import planner
 from memtopo.cli.signals import Stopper
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
-from memtopo.exchange import claim, place
-from memtopo.hold import About, hold
-from memtopo.layout import current
-from memtopo.report import MachineLine
-from memtopo.shelf import LiveShelf
-from memtopo.source import read_file
-from memtopo.validation import validate
+from memtopo.kinds.layout import current
+from memtopo.language import read_file
+from memtopo.machine import target
+from memtopo.plans.report import MachineLine
+from memtopo.rules.validation import validate
+from memtopo.run import apply
+from memtopo.run.apply import Kept, Run
+from memtopo.sharing import claim, place
+from memtopo.sharing.holder import About, hold
+from memtopo.sharing.shelf import LiveShelf
 
 
 def main(spec: str, machine: str, socket: str | None = None, record: bool = False) -> None:
@@ -27,7 +29,7 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
     geometry = validate(document, found.machine).geometry
     assert geometry
     line = MachineLine(found.name, found.simulated, (), "")
-    job = applying.Job(planner.plan(geometry, found.machine), geometry, line, spec)
+    job = apply.Job(planner.plan(geometry, found.machine), geometry, line, spec)
     where = place(geometry.name) if socket is None else place(socket=socket)
     with Stopper(ending=True) as stopper, claim(where) as claimed:
 
@@ -42,7 +44,7 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
             _say({"why": held.why, "clients": held.clients, "handles": held.handles, "first": _first(run)})
             return Kept()
 
-        report = applying.apply(job, Ledger(found.open()), held=serve)
+        report = apply.apply(job, Ledger(found.open()), held=serve)
     _say({"outcome": report.outcome, "failure": report.failure and report.failure.error})
 
 

@@ -13,10 +13,10 @@ import pytest
 import memtopo
 from memtopo.driver.failing import Failing
 from memtopo.driver.sim import SimDriver
-from memtopo.target import Target
+from memtopo.machine.target import Target
 from tests.api.test_load import SMALL
-from tests.machines import invented
-from tests.specs import SPECS
+from tests.helpers.machines import invented
+from tests.helpers.specs import SPECS
 
 RING = "specs/ring-buffer.yaml"
 
@@ -255,7 +255,7 @@ def test_ctrl_c_while_building(at: int) -> None:
 
 def test_no_machine() -> None:
     """Without a GPU 'local' says so, and nothing is simulated in its place"""
-    from memtopo.errors import MemtopoError
+    from memtopo.common.errors import MemtopoError
 
     with pytest.raises(MemtopoError, match=r"no such|not known"), memtopo.applied(SMALL, "h900"):
         pass

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.errors import MemtopoError
-from memtopo.exchange import NoLayout
+from memtopo.common.errors import MemtopoError
+from memtopo.sharing import NoLayout
 from tests.api.holding import Process
 
 HOLD = "specs/hold.yaml"

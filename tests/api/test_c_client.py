@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.exchange import wire
+from memtopo.sharing import wire
 from tests.api.holding import Process
 from tests.cli.running import ROOT, environment
 

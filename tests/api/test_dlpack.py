@@ -19,7 +19,7 @@ from memtopo.api import GpuView, HostView, Live, tensors
 from memtopo.api.dtypes import dtype
 from memtopo.api.loans import Loans
 from memtopo.api.tensors import Managed, Versioned
-from memtopo.target import Target
+from memtopo.machine.target import Target
 from tests.api.test_load import SMALL
 from tests.cli.running import ROOT, environment
 

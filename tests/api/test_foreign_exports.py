@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.producers.program import Program
-from memtopo.target import Target, uuids
+from memtopo.machine.target import Target, uuids
+from memtopo.sharing.producers.program import Program
 from tests.cli.running import ROOT, environment
-from tests.exchange.holding import PATIENCE
-from tests.machines import invented
+from tests.helpers.machines import invented
+from tests.sharing.holding import PATIENCE
 
 GPU = uuids(invented(2))[1]
 
@@ -23,7 +23,9 @@ def camera(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The socket of a program that has memory on gpu1 and a semaphore."""
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     monkeypatch.chdir(ROOT)
-    with Program("camera", [sys.executable, "-m", "tests.producers.behaving", "serve", str(1 << 20), GPU]) as program:
+    with Program(
+        "camera", [sys.executable, "-m", "tests.sharing.producers.behaving", "serve", str(1 << 20), GPU]
+    ) as program:
         program.await_served(lambda: 0, PATIENCE)
         yield program.socket
 

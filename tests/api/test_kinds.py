@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.units import MiB
+from memtopo.common.units import MiB
 
 SPEC = {
     "memtopo": 1,

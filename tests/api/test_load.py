@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import memtopo
-from memtopo.source import read_file
-from memtopo.target import Target
-from tests.specs import ROOT
+from memtopo.language import read_file
+from memtopo.machine.target import Target
+from tests.helpers.specs import ROOT
 
 QUICK = ROOT / "specs" / "quickstart.yaml"
 SMALL: dict[str, Any] = {

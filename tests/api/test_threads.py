@@ -8,7 +8,7 @@ from pathlib import Path
 import memtopo
 from memtopo.driver.sim import foreign
 from memtopo.machine import load
-from memtopo.target import uuids
+from memtopo.machine.target import uuids
 
 SIZE = 1 << 20
 

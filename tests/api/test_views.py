@@ -13,7 +13,7 @@ import pytest
 import memtopo
 from memtopo.api import Live
 from memtopo.api.dtypes import DTYPES
-from memtopo.target import Target
+from memtopo.machine.target import Target
 
 SPEC: dict[str, Any] = {
     "memtopo": 1,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memtopo.api import Live
-from memtopo.layout import current
+from memtopo.kinds.layout import current
 
 SPEC: dict[str, Any] = {
     "memtopo": 1,

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
-from memtopo.drawing.html import page
-from memtopo.drawing.svg import svg
-from memtopo.picturing import picture
-from memtopo.validation import validate
+from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.html import page
+from memtopo.output.diagram.svg import svg
+from memtopo.rules.validation import validate
 from tests.browser.looking import Browser, View
-from tests.specs import document
+from tests.helpers.specs import document
 
 SPEC = """
 memtopo: 1

@@ -6,13 +6,13 @@ from textwrap import dedent
 import pytest
 
 from memtopo import machine
-from memtopo.drawing.html import page
-from memtopo.drawing.svg import svg
-from memtopo.picturing import picture
-from memtopo.validation import validate
+from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.html import page
+from memtopo.output.diagram.svg import svg
+from memtopo.rules.validation import validate
 from tests.browser.looking import VIEWS, Browser, View
-from tests.pictures import HARD, pictured
-from tests.specs import EVERY_SPEC, document
+from tests.helpers.pictures import HARD, pictured
+from tests.helpers.specs import EVERY_SPEC, document
 
 EVERY = [*EVERY_SPEC, HARD]
 LONG = "a-name-that-somebody-gave-to-a-chunk-in-a-spec-with-much-care"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
-from memtopo.checking import Checked, Selection, check, collect
+from memtopo.rules.files import Checked, Selection, check, collect
 from tests.cli.conftest import here
 
 __all__ = ["here"]

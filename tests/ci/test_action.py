@@ -17,10 +17,10 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from memtopo.version import __version__
+from memtopo.common.version import __version__
 from tests.ci import forms
 from tests.cli.running import environment
-from tests.specs import ROOT
+from tests.helpers.specs import ROOT
 
 ACTION: Any = yaml.safe_load((ROOT / "action.yml").read_text())
 INSTALL, VALIDATE = ACTION["runs"]["steps"]

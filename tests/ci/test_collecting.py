@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.checking import collect
-from memtopo.errors import Unavailable, UsageError
+from memtopo.common.errors import Unavailable, UsageError
+from memtopo.rules.files import collect
 from tests.ci.conftest import GOOD
 from tests.cli.running import environment, memtopo, shell
 
@@ -136,7 +136,7 @@ def test_folders_that_cannot_be_read(folder: Path) -> None:
     (folder / "open" / "x.yaml").touch()
     folder.chmod(0o755)
     script = (
-        "import os; from memtopo.checking import collect; os.geteuid() or os.setuid(65534);"
+        "import os; from memtopo.rules.files import collect; os.geteuid() or os.setuid(65534);"
         "print(*(source.name for each in ('.', '**/*.yaml') for source in collect([each])))"
     )
     done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True)

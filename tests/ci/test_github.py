@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.checking import check, collect
-from memtopo.codes import CODES
-from memtopo.errors import Unavailable
-from memtopo.render import github as rendering
+from memtopo.common.errors import Unavailable
+from memtopo.diagnostics.codes import CODES
+from memtopo.output import github as rendering
+from memtopo.rules.files import check, collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.ci.forms import github, text
 from tests.ci.runner import commands, marked
-from tests.machines import invented
-from tests.specs import ROOT
+from tests.helpers.machines import invented
+from tests.helpers.specs import ROOT
 
 
 def test_a_mark(checked: Checking) -> None:

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memtopo.checking import check, collect
+from memtopo.rules.files import check, collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
 from tests.ci.forms import gitlab, text
-from tests.machines import invented
-from tests.specs import ROOT
+from tests.helpers.machines import invented
+from tests.helpers.specs import ROOT
 
 
 def test_a_fault(checked: Checking) -> None:

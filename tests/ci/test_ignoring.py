@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
-from memtopo.codes import CODES
-from memtopo.source import read_text
-from memtopo.validation import Validated, validate
+from memtopo.diagnostics.codes import CODES
+from memtopo.language import read_text
+from memtopo.rules.validation import Validated, validate
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.cli.running import memtopo
 

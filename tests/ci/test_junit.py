@@ -2,13 +2,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from memtopo.checking import check, collect
-from memtopo.errors import Unavailable
-from memtopo.render import junit as rendering
+from memtopo.common.errors import Unavailable
+from memtopo.output import junit as rendering
+from memtopo.rules.files import check, collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.ci.forms import junit, text
-from tests.machines import invented
-from tests.specs import ROOT
+from tests.helpers.machines import invented
+from tests.helpers.specs import ROOT
 
 
 def test_cases(checked: Checking) -> None:

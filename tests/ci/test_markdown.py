@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from memtopo.errors import Unavailable
-from memtopo.render import markdown as rendering
+from memtopo.common.errors import Unavailable
+from memtopo.output import markdown as rendering
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
 from tests.ci.forms import markdown, text
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from memtopo.render.formats import FORMATS
+from memtopo.output.formats import FORMATS
 from tests.cli.running import shell
-from tests.specs import ROOT, faults
+from tests.helpers.specs import ROOT, faults
 
 PAGE = (ROOT / "docs" / "ci.md").read_text()
 CONSOLE = re.findall(r"^```console\n\$ (.*)\n((?s:.*?))^```$", PAGE, re.MULTILINE)

@@ -14,7 +14,7 @@ from pre_commit.clientlib import load_config, load_manifest
 
 from tests.ci.conftest import BAD, GOOD
 from tests.cli.running import environment
-from tests.specs import ROOT
+from tests.helpers.specs import ROOT
 
 MANIFEST = ROOT / ".pre-commit-hooks.yaml"
 

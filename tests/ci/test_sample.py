@@ -13,7 +13,7 @@ from jsonschema import Draft7Validator
 
 from tests.ci import forms
 from tests.cli.conftest import Here
-from tests.specs import ROOT
+from tests.helpers.specs import ROOT
 
 SAMPLE = ROOT / "examples" / "ci"
 MACHINES = ("-m", "h100x1", "-m", "h200x2")

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.checking import check, collect
-from memtopo.codes import CODES
-from memtopo.errors import Unavailable
-from memtopo.render import sarif as rendering
+from memtopo.common.errors import Unavailable
+from memtopo.diagnostics.codes import CODES
+from memtopo.output import sarif as rendering
+from memtopo.rules.files import check, collect
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
 from tests.ci.forms import sarif, text
-from tests.machines import invented
-from tests.specs import ROOT
+from tests.helpers.machines import invented
+from tests.helpers.specs import ROOT
 
 
 def test_a_fault(checked: Checking) -> None:

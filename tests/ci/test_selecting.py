@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.checking import selection
-from memtopo.codes import CODES
-from memtopo.errors import UsageError
+from memtopo.common.errors import UsageError
+from memtopo.diagnostics.codes import CODES
+from memtopo.rules.files import selection
 from tests.ci.conftest import BAD, Checking
 
 

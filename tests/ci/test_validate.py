@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.render.formats import FORMATS
+from memtopo.output.formats import FORMATS
 from tests.ci import forms
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED
 from tests.cli.conftest import Here

@@ -11,7 +11,7 @@ import pytest
 
 from memtopo.cli.app import run
 from tests.cli.running import Said, checked, environment
-from tests.exchange.conftest import start
+from tests.sharing.conftest import start
 
 __all__ = ["here", "start"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from memtopo.cli.drawable import drawable
+from memtopo.language import read_file
 from memtopo.machine import load
-from memtopo.source import read_file
 from tests.cli.conftest import Here
 from tests.cli.running import ROOT
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.errors import Unavailable
+from memtopo.common.errors import Unavailable
 from memtopo.machine import LARGEST_FILE, dump, load, parse
 from tests.cli.conftest import Here
 from tests.cli.running import QUICKSTART

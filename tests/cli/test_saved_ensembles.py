@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import memtopo as run
-from tests.specs import ROOT
+from tests.helpers.specs import ROOT
 
 WEIGHTS = str(ROOT / "specs" / "weights.yaml")
 CHANGES = {

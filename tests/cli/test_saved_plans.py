@@ -10,7 +10,7 @@ import pytest
 from memtopo import machine
 from tests.cli.running import memtopo as run
 from tests.cli.running import piped
-from tests.specs import ROOT
+from tests.helpers.specs import ROOT
 
 QUICKSTART = str(ROOT / "specs" / "quickstart.yaml")
 

@@ -16,15 +16,15 @@ LATE = {
     "cuda": "--machine local",
     "memtopo.driver.cuda": "--machine local",
     "memtopo.driver.sim": "apply on a recorded machine",
-    "memtopo.facts": "--machine local and probe",
+    "memtopo.machine.queries": "--machine local and probe",
     "memtopo.planner": "plan and apply, and validate of a saved plan",
-    "memtopo.steps": "the planner",
-    "memtopo.saved": "plan and apply, and validate of a saved plan",
-    "memtopo.report": "plan and apply",
-    "memtopo.schemas": "memtopo schema; pydantic's generator of schemas is slow to import",
-    "memtopo.explain": "memtopo explain",
-    "memtopo.render.diagnostics": "a spec with faults",
-    "memtopo.render.json": "--json, of each form its own",
+    "memtopo.kinds.steps": "the planner",
+    "memtopo.plans.saved": "plan and apply, and validate of a saved plan",
+    "memtopo.plans.report": "plan and apply",
+    "memtopo.output.schemas": "memtopo schema; pydantic's generator of schemas is slow to import",
+    "memtopo.diagnostics.explanations": "memtopo explain",
+    "memtopo.output.diagnostics": "a spec with faults",
+    "memtopo.output.json": "--json, of each form its own",
     "memtopo.cli.apply": "another command; only the one that was asked for is imported",
 }
 SCRIPT = """
@@ -48,7 +48,7 @@ def imported() -> set[str]:
 @pytest.mark.parametrize("name", LATE)
 def test_what_is_imported_late(imported: set[str], name: str) -> None:
     """The check of one right spec on a recorded machine imports nothing of what it does not use"""
-    assert "memtopo.validation" in imported
+    assert "memtopo.rules.validation" in imported
     assert name not in imported
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import Here
 from tests.cli.running import MEMTOPO, QUICKSTART, Said, checked, environment, memtopo
-from tests.specs import SPECS
+from tests.helpers.specs import SPECS
 
 M = "--machine=h200x4"
 

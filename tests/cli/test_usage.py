@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from memtopo.cli.app import program
-from memtopo.render.formats import FORMATS
-from memtopo.version import __version__
+from memtopo.common.version import __version__
+from memtopo.output.formats import FORMATS
 from tests.cli.conftest import Here
 from tests.cli.running import QUICKSTART, ROOT, memtopo, shell
 

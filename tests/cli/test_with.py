@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from memtopo import target
+from memtopo.machine import target
 from tests.cli.running import MEMTOPO, QUICKSTART, ROOT, Said, environment, memtopo
-from tests.exchange.holding import PATIENCE, gone, until
+from tests.sharing.holding import PATIENCE, gone, until
 
-BEHAVING = f"{sys.executable} -m tests.producers.behaving"
+BEHAVING = f"{sys.executable} -m tests.sharing.producers.behaving"
 GPU = target.uuids(target.resolve("h200x2").machine)[0]
 SERVE = f"{BEHAVING} serve 65536 {GPU}"
 SPEC = """memtopo: 1

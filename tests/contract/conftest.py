@@ -12,7 +12,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.trying import Foreign
 from memtopo.driver.types import Properties, gpu
-from memtopo.target import foreign
+from memtopo.machine.target import foreign
 from tests.contract.other import Other
 
 
@@ -31,7 +31,7 @@ def bare(on_hardware: bool) -> Iterator[KernelDriver]:
     else:
         # Not above: a machine with a GPU may lack what the simulator's machines are read with.
         from memtopo.driver.sim import SimDriver
-        from tests.machines import invented
+        from tests.helpers.machines import invented
 
         with SimDriver(invented(2)) as simulated:
             yield simulated
@@ -74,7 +74,7 @@ def start(on_hardware: bool, driver: Ledger) -> Iterator[Callable[..., Other]]:
 def _machine(gpus: int, uuids: list[str]) -> str:
     """The machine of `bare` as JSON, or one of so many GPUs with these identities."""
     from memtopo.machine import dump
-    from tests.machines import identified, invented
+    from tests.helpers.machines import identified, invented
 
     return dump(identified(uuids) if uuids else invented(gpus))
 

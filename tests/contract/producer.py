@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from memtopo.driver.trying import Foreign
-from memtopo.target import foreign
+from memtopo.machine.target import foreign
 from tests.contract.making import PATIENCE
 
 SIZE = 2 << 20

@@ -4,9 +4,9 @@ from contextlib import nullcontext
 
 import pytest
 
+from memtopo.common.units import KiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, Location, LocationKind, Properties, gpu
-from memtopo.units import KiB
 from tests.contract.built import (
     HOST,
     INVALID_DEVICE,

@@ -6,15 +6,16 @@ from typing import NamedTuple
 
 import pytest
 
-from memtopo import facts, machine, probe
+from memtopo import machine
+from memtopo.common.units import GiB, KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.executor import Execution, StepFailed
+from memtopo.kinds.steps import CreateChunk, MapChunk, ReserveRange, SetAccess, Step
+from memtopo.machine import probe, queries
 from memtopo.planner import Plan
-from memtopo.steps import CreateChunk, MapChunk, ReserveRange, SetAccess, Step
-from memtopo.units import GiB, KiB, MiB, TiB
-from memtopo.validation import validate
-from tests.specs import document
+from memtopo.rules.validation import validate
+from tests.helpers.specs import document
 
 M = 2 * MiB
 HOST, NODE = Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA, 0)
@@ -117,7 +118,7 @@ def tried() -> dict[str, machine.Machine]:
 
 def _simulated() -> machine.Machine:
     # Not above: a machine with a GPU may lack what the simulator's machines are read with.
-    from tests.machines import invented
+    from tests.helpers.machines import invented
 
     return invented(2)
 
@@ -128,7 +129,7 @@ def test_what_is_refused_is_refused_by_the_driver(
 ) -> None:
     """Facts 1 to 20: a spec that a rule of the driver forbids is refused, and so are its calls without validation"""
     if "facts" not in tried:
-        known = facts.read(driver) if on_hardware else _simulated()
+        known = queries.read(driver) if on_hardware else _simulated()
         tried["facts"] = probe.probe(known, simulated=not on_hardware).machine
     found = validate(document(case.spec), tried["facts"]).diagnostics
     assert case.code in [fault.code for fault in found], found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from memtopo.common.units import KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import gpu
-from memtopo.units import KiB, MiB, TiB
 from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, current, refused, reserved
 from tests.contract.shared import JUNK, allocated
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from memtopo.common.units import MiB, TiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
-from memtopo.units import MiB, TiB
 from tests.contract.built import (
     HOST,
     INVALID_DEVICE,

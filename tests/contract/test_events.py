@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from memtopo.common.units import GiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
-from memtopo.units import GiB
 from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, current, refused
 from tests.contract.other import Other
 from tests.contract.shared import INVALID_HANDLE, SHARED_EVENT, allocated, event, opened_event

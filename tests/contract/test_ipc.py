@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from memtopo.common.units import KiB, MiB
 from memtopo.driver.protocol import Driver
-from memtopo.units import KiB, MiB
 from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, created, current, refused
 from tests.contract.other import Other
 from tests.contract.shared import INVALID_HANDLE, JUNK, SHARED, allocated, opened, usable

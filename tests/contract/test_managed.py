@@ -7,10 +7,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from memtopo.common.units import MiB, TiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HOST as CPU
 from memtopo.driver.types import Advice, Location, LocationKind, MemAttach, RangeAttribute, gpu
-from memtopo.units import MiB, TiB
 from tests.contract.built import (
     HOST,
     INVALID_CONTEXT,

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from memtopo.common.units import KiB
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, gpu
-from memtopo.units import KiB
 from tests.contract.built import (
     INVALID_VALUE,
     NOT_SUPPORTED,

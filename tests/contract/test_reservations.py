@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from memtopo.common.units import GiB, KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
-from memtopo.units import GiB, KiB, MiB, TiB
 from tests.contract.built import INVALID_VALUE, OUT_OF_MEMORY, created, mapped, refused, reserved
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.common.units import MiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, Properties, gpu
-from memtopo.units import MiB
 from tests.contract.built import INVALID_VALUE, NODE, NOT_SUPPORTED, created, current, mapped, refused, reserved
 from tests.contract.other import Other
 from tests.contract.shared import FABRIC, FD, SHARED, closing, exported, imported, usable

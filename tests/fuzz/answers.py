@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from memtopo import planner
-from memtopo.diagnostics import Span
+from memtopo.diagnostics.model import Span
 from memtopo.geometry import Geometry
-from memtopo.source import Document, read_text
-from memtopo.validation import Validated, validate
-from tests.strategies import machine
+from memtopo.language import Document, read_text
+from memtopo.rules.validation import Validated, validate
+from tests.helpers.strategies import machine
 
 MACHINE = machine()
 MOST_STEPS = 10_000

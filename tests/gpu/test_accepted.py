@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from memtopo import applying, planner
+from memtopo import planner
 from memtopo.driver.ledger import Ledger
-from memtopo.report import MachineLine
-from memtopo.source import read_text
-from memtopo.target import Target, resolve
-from memtopo.validation import validate
-from tests.strategies import specs
+from memtopo.language import read_text
+from memtopo.machine.target import Target, resolve
+from memtopo.plans.report import MachineLine
+from memtopo.rules.validation import validate
+from memtopo.run import apply
+from tests.helpers.strategies import specs
 
 pytestmark = pytest.mark.gpu
 
@@ -45,9 +46,9 @@ def builds(spec: str, local: Target) -> None:
     validated = validate(read_text(spec.encode(), "random.yaml"), local.machine)
     assert validated.geometry is not None, (spec, validated.diagnostics)
     line = MachineLine("local", simulated=False, devices=(), driver="")
-    job = applying.Job(planner.plan(validated.geometry, local.machine), validated.geometry, line)
+    job = apply.Job(planner.plan(validated.geometry, local.machine), validated.geometry, line)
     ledger = Ledger(local.open())
-    report = applying.apply(job, ledger)
+    report = apply.apply(job, ledger)
     assert ledger.empty
     assert report.checks
     # An address is a wish that this driver often does not grant (fact 11); a fixed one is then told as a difference.

@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from memtopo import applying, planner
+from memtopo import planner
 from memtopo.driver.failing import Failing
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import LocationKind
-from memtopo.report import MachineLine, Report
-from memtopo.source import read_file, read_text
-from memtopo.target import Target, resolve
-from memtopo.validation import validate
-from tests.specs import SPECS
-from tests.test_undo import UNDO, left_open, points
+from memtopo.language import read_file, read_text
+from memtopo.machine.target import Target, resolve
+from memtopo.plans.report import MachineLine, Report
+from memtopo.rules.validation import validate
+from memtopo.run import apply
+from tests.helpers.specs import SPECS
+from tests.run.test_undo import UNDO, left_open, points
 
 pytestmark = pytest.mark.gpu
 
@@ -48,14 +49,14 @@ def contexts(local: Target) -> Iterator[KernelDriver]:
         driver.device_primary_ctx_release(device)
 
 
-def job(spec: bytes | Path, local: Target) -> applying.Job | None:
+def job(spec: bytes | Path, local: Target) -> apply.Job | None:
     document = read_file(spec) if isinstance(spec, Path) else read_text(spec, "small.yaml")
     validated = validate(document, local.machine)
     if validated.geometry is None:
         assert {fault.code for fault in validated.diagnostics if fault.severity == "error"} == {"MT401"}
         return None
     line = MachineLine("local", simulated=False, devices=(), driver="")
-    return applying.Job(planner.plan(validated.geometry, local.machine), validated.geometry, line)
+    return apply.Job(planner.plan(validated.geometry, local.machine), validated.geometry, line)
 
 
 OWN = [path for path in SPECS if path.stem != "vulkan-frame"]  # its producer is in test_vulkan.py
@@ -68,7 +69,7 @@ def test_spec_on_this_machine(path: Path, local: Target) -> None:
     if made is None:
         pytest.skip(f"needs more than {len(local.machine.devices)} GPU")
     ledger = Ledger(local.open())
-    report = applying.apply(made, ledger)
+    report = apply.apply(made, ledger)
     assert report.outcome == "ok", report
     assert ledger.empty
 
@@ -77,11 +78,11 @@ def test_a_thousand_applies_leave_nothing(local: Target, contexts: KernelDriver)
     """A thousand runs leave the ledger empty, and file descriptors and free memory where they were"""
     made = job(SMALL, local)
     assert made
-    warm = applying.apply(made, Ledger(contexts))
+    warm = apply.apply(made, Ledger(contexts))
     fds = len(os.listdir("/proc/self/fd"))
     for _ in range(1000):
         ledger = Ledger(contexts)
-        report = applying.apply(made, ledger)
+        report = apply.apply(made, ledger)
         assert report.exit_code == 0, report
         assert ledger.empty
     assert len(os.listdir("/proc/self/fd")) == fds
@@ -115,10 +116,10 @@ def test_any_call_may_fail_here_too(local: Target, contexts: KernelDriver) -> No
     assert after.left.memory == before.left.memory
 
 
-def _run(made: applying.Job, driver: KernelDriver, at: int) -> tuple[Report, Failing, Ledger]:
+def _run(made: apply.Job, driver: KernelDriver, at: int) -> tuple[Report, Failing, Ledger]:
     failing = Failing(driver, at)
     ledger = Ledger(failing)
-    return applying.apply(made, ledger), failing, ledger
+    return apply.apply(made, ledger), failing, ledger
 
 
 def _clean(ledger: Ledger, driver: KernelDriver) -> None:

@@ -8,16 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from memtopo import planner, processes, target
-from memtopo.applying import Job
+from memtopo import planner
 from memtopo.driver.protocol import Driver
-from memtopo.report import MachineLine
-from memtopo.source import read_file
-from memtopo.validation import validate
-from tests.processes.crash import crash
-from tests.processes.test_crashes import CALLS, SIGNALS, TWO, lost, survived
-from tests.processes.test_holding import rounds
-from tests.specs import ENSEMBLES
+from memtopo.language import read_file
+from memtopo.machine import target
+from memtopo.plans.report import MachineLine
+from memtopo.rules.validation import validate
+from memtopo.run import processes
+from memtopo.run.apply import Job
+from tests.helpers.specs import ENSEMBLES
+from tests.run.processes.crash import crash
+from tests.run.processes.test_crashes import CALLS, SIGNALS, TWO, lost, survived
+from tests.run.processes.test_holding import rounds
 
 pytestmark = pytest.mark.gpu
 EVERY = [(process, call) for process, calls in CALLS.items() for call in range(1, calls + 1)]

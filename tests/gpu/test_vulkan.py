@@ -15,7 +15,7 @@ import pytest
 
 import memtopo
 from memtopo.driver.cuda import open_cuda
-from memtopo.layout import current
+from memtopo.kinds.layout import current
 
 pytestmark = pytest.mark.gpu
 

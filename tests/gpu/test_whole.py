@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from memtopo import applying, planner, processes
+from memtopo import planner
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant
-from memtopo.proving import FORBIDDEN, UNSAFE
-from memtopo.report import MachineLine, Report
-from memtopo.source import read_text
-from memtopo.target import Target, resolve
-from memtopo.validation import validate
-from tests.strategies import specs
-from tests.test_whole import LYING
-from tests.test_whole import SHARED as SHARED_BY_TWO
+from memtopo.language import read_text
+from memtopo.machine.target import Target, resolve
+from memtopo.plans.report import MachineLine, Report
+from memtopo.rules.validation import validate
+from memtopo.run import apply, processes
+from memtopo.run.proving import FORBIDDEN, UNSAFE
+from tests.helpers.strategies import specs
+from tests.run.test_whole import LYING
+from tests.run.test_whole import SHARED as SHARED_BY_TWO
 
 if TYPE_CHECKING:
     from typing import Any as Anything
@@ -97,9 +98,9 @@ def applied(text: str, local: Target, wrap: Callable[[Any], Any] = lambda each: 
     validated = validate(read_text(text.encode(), "whole.yaml"), local.machine)
     assert validated.geometry is not None, (text, validated.diagnostics)
     line = MachineLine("local", simulated=False, devices=(), driver="")
-    job = applying.Job(planner.plan(validated.geometry, local.machine), validated.geometry, line, check="full")
+    job = apply.Job(planner.plan(validated.geometry, local.machine), validated.geometry, line, check="full")
     ledger = Ledger(wrap(local.open()))
-    report = applying.apply(replace(job, **fields), ledger)
+    report = apply.apply(replace(job, **fields), ledger)
     assert ledger.empty
     return report
 
@@ -149,7 +150,7 @@ def test_a_wrong_import_is_found(local: Target, monkeypatch: pytest.MonkeyPatch)
     document = read_text(("memtopo: 1\nname: lied\n" + SHARED.replace("ACCESS", "r")).encode(), "lied.yaml")
     validated = validate(document, local.machine)
     assert validated.geometry, validated.diagnostics
-    job = applying.Job(planner.plan(validated.geometry, local.machine), validated.geometry, local.line, check="full")
+    job = apply.Job(planner.plan(validated.geometry, local.machine), validated.geometry, local.line, check="full")
     report = processes.apply(processes.Ensemble(job, document.text, local.machine, worker=LYING))
     assert (report.outcome, report.exit_code) == ("different", 6), report
     assert report.checks

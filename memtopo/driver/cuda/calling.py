@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from memtopo.common.errors import Unavailable
 from memtopo.driver.types import DriverError
-from memtopo.errors import Unavailable
 
 
 def call(function: Callable[..., tuple[Any, ...]], *arguments: object) -> tuple[Any, ...]:

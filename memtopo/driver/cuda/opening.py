@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from memtopo.common.errors import Unavailable
 from memtopo.driver.cuda.host import closed_devices
 from memtopo.driver.types import DriverError
-from memtopo.errors import Unavailable
 
 if TYPE_CHECKING:
     from memtopo.driver.cuda.calls import CudaDriver

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from memtopo.common.units import rounded
 from memtopo.driver.sim.refusal import Refused
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Machine
-from memtopo.units import rounded
 
 HOST_BYTES = 1 << 40  # machines do not record host memory; unlimited would be more than any has
 HOST_NODE = Location(LocationKind.HOST_NUMA, 0)

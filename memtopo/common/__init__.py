@@ -1,0 +1,1 @@
+"""Small helpers that every room uses: errors, text, sizes and durations."""

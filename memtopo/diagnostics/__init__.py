@@ -1,0 +1,1 @@
+"""Diagnostics: their model, codes, messages and explanations."""

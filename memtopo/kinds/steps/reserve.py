@@ -1,0 +1,50 @@
+"""A reserved range of addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memtopo.driver.protocol import Driver
+from memtopo.kinds.layout import Layout, Reservation
+from memtopo.kinds.steps.base import Phase, Reading, Step, range_thing
+from memtopo.plans.report import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveRange(Step):
+    """`size` bytes, aligned to `align` where it is not 0; `address` is a wish, and an order where `fixed` (fact 11)."""
+
+    label: str
+    size: int
+    align: int
+    address: int
+    fixed: bool
+
+    phase = Phase.RESERVE
+    verb = "reserve"
+    call = "cuMemAddressReserve"
+    undo_call = "cuMemAddressFree"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        address = driver.mem_address_reserve(self.size, self.align, self.address)
+        layout.ranges[self.label] = Reservation(address, self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.label in layout.ranges:
+            driver.mem_address_free(*layout.ranges[self.label])
+            del layout.ranges[self.label]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        del driver  # the address is all that there is to see
+        address = layout.ranges[self.label].address
+        if self.align:
+            yield Finding("alignment", self.label, 0, address % self.align, self.path)
+        if self.fixed:
+            yield Finding("address", self.label, hex(self.address), hex(address), self.path)
+
+    def reading(self) -> Reading:
+        return Reading(self.label, "", self.size, (self.align, self.fixed))
+
+    def thing(self) -> str:
+        return range_thing(self.label)

@@ -1,0 +1,130 @@
+"""The fields of a spec's entries: how each is read from text, and how an editor's schema describes it.
+
+A field that refuses its text raises `Fault`. A schema sees values as YAML readers guess them, where memtopo reads text.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from memtopo.common.units import Size, shorten
+from memtopo.diagnostics.model import Fault
+from memtopo.driver.types import Access, HandleType
+from memtopo.language.field import Read, one_or_more, text, text_like, word
+from memtopo.language.names import (
+    NAME,
+    NAME_PATTERN,
+    PRODUCERS,
+    REFERENCE,
+    SOURCES,
+    Reference,
+    Source,
+    name,
+    parse_reference,
+    producer,
+    reference,
+    source,
+)
+from memtopo.language.numbers import (
+    ADDRESS,
+    LARGEST_COUNT,
+    LARGEST_POINT,
+    LARGEST_PROCESSES,
+    address,
+    count,
+    offset_bytes,
+    point,
+    positive,
+    positive_bytes,
+    processes,
+    size,
+)
+
+# What reads a spec needs the names and limits of the language as well.
+__all__ = ["LARGEST_COUNT", "LARGEST_PROCESSES", "NAME", "Reference", "Source", "one_or_more", "parse_reference"]
+
+_DEVICE = f"{NAME_PATTERN}|host:[0-9]+"
+_BYTES = "(B|KiB|MiB|GiB|TiB)"
+_UNITS = "(B|KiB|MiB|GiB|TiB|granules?)"
+
+
+def _boolean(value: object) -> bool:
+    found = text(value, "true or false")
+    if found not in ("true", "false"):
+        raise Fault("MT107", f"{shorten(found)!r} is not a boolean", help="write true or false")
+    return found == "true"
+
+
+def _device(value: object) -> str:
+    return text(value, "a device name")
+
+
+_AMOUNT = text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_UNITS}")
+_SOME = text_like(f"[1-9][0-9]{{0,19}} ?{_UNITS}")
+_NOTHING = {"type": "integer", "const": 0}
+
+Amount = Annotated[Size, Read(size, {"anyOf": [_AMOUNT, _NOTHING]})]
+PositiveAmount = Annotated[Size, Read(positive, _SOME)]
+PositiveBytes = Annotated[Size, Read(positive_bytes, text_like(f"[1-9][0-9]{{0,19}} ?{_BYTES}"))]
+OffsetBytes = Annotated[Size, Read(offset_bytes, {"anyOf": [text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_BYTES}"), _NOTHING]})]
+Count = Annotated[int, Read(count, {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT})]
+ProcessCount = Annotated[int, Read(processes, {"type": "integer", "minimum": 1, "maximum": LARGEST_PROCESSES})]
+# A YAML reader turns 0x… into an integer before a schema sees it.
+_ADDRESSES = {"anyOf": [text_like(ADDRESS.pattern), {"type": "integer", "minimum": 0}]}
+Address = Annotated[int, Read(address, _ADDRESSES)]
+Boolean = Annotated[bool, Read(_boolean, {"type": "boolean"})]
+Rounding = Annotated[Literal["up"], Read(word({"up": "up"}, "a way to round"), {"enum": ["up"]})]
+_POINTS = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": LARGEST_POINT}, {"const": True}]}
+Point = Annotated[int | Literal[True], Read(point, _POINTS)]
+
+HANDLE_WORDS = {str(kind.name).lower(): kind for kind in HandleType if kind}
+ACCESS_WORDS = {access.word: access for access in (Access.R, Access.RW, Access.NONE)}
+HandleWord = Annotated[HandleType, Read(word(HANDLE_WORDS, "a handle type"), {"enum": [*HANDLE_WORDS]})]
+AccessWord = Annotated[Access, Read(word(ACCESS_WORDS, "an access"), {"enum": [*ACCESS_WORDS]})]
+
+Name = Annotated[str, WithJsonSchema(text_like(NAME_PATTERN))]
+OwnName = Annotated[str, Read(name, text_like(NAME_PATTERN))]
+ReferringName = Annotated[str, WithJsonSchema(text_like(REFERENCE.pattern))]
+DeviceName = Annotated[str, Read(_device, text_like(_DEVICE))]
+_Gpu = Annotated[str, WithJsonSchema(text_like(f"(?!host$){NAME_PATTERN}"))]
+_IDENTITIES = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]}
+DeviceIdentity = Annotated[str, Read(_device, _IDENTITIES)]
+ChunkReference = Annotated[Reference, Read(reference, text_like(REFERENCE.pattern))]
+Grants = dict[Annotated[str, WithJsonSchema(text_like(_DEVICE))], AccessWord]
+
+SourceText = Annotated[Source, Read(source, text_like(SOURCES))]
+ProducerText = Annotated[Source, Read(producer, text_like(PRODUCERS))]
+TRANSPORTS = {each: each for each in ("fd", "fabric", "ipc")}
+Transport = Annotated[Literal["fd", "fabric", "ipc"], Read(word(TRANSPORTS, "a transport"), {"enum": [*TRANSPORTS]})]
+ATTACHMENTS = {each: each for each in ("global", "host", "single")}
+Attachment = Annotated[
+    Literal["global", "host", "single"],
+    Read(word(ATTACHMENTS, "a way to attach managed memory"), {"enum": [*ATTACHMENTS]}),
+]
+MEMORY_KINDS = {
+    each: each
+    for each in (
+        "opaque_fd", "dma_buf", "opaque_win32", "opaque_win32_kmt", "d3d12_heap", "d3d12_resource", "d3d11_resource",
+        "d3d11_resource_kmt", "nvscibuf",
+    )
+}  # fmt: skip
+MemoryKind = Annotated[str, Read(word(MEMORY_KINDS, "a kind of external memory"), {"enum": [*MEMORY_KINDS]})]
+SEMAPHORE_KINDS = {
+    each: each
+    for each in (
+        "timeline_fd", "opaque_fd", "timeline_win32", "opaque_win32", "opaque_win32_kmt", "d3d12_fence", "d3d11_fence",
+        "d3d11_keyed_mutex", "d3d11_keyed_mutex_kmt", "nvscisync",
+    )
+}  # fmt: skip
+SemaphoreKind = Annotated[str, Read(word(SEMAPHORE_KINDS, "a kind of semaphore"), {"enum": [*SEMAPHORE_KINDS]})]
+
+_OneOrMoreDevices = DeviceName | Annotated[list[DeviceName], Field(min_length=1)]
+_OneOrMoreGpus = _Gpu | Annotated[list[_Gpu], Field(min_length=1)]
+Gpus = Annotated[list[DeviceName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreGpus)]
+_OneOrMoreHandles = HandleWord | Annotated[list[HandleWord], Field(min_length=1)]
+Devices = Annotated[list[DeviceName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreDevices)]
+_OneOrMoreIdentities = DeviceIdentity | Annotated[list[DeviceIdentity], Field(min_length=1)]
+Identities = Annotated[list[DeviceIdentity], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreIdentities)]
+Handles = Annotated[list[HandleWord], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreHandles)]

@@ -1,0 +1,115 @@
+"""Names of a spec, and what refers to them: in the same spec, in another process, and outside of the file."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from memtopo.common.units import shorten
+from memtopo.diagnostics import messages
+from memtopo.diagnostics.model import Fault
+from memtopo.language.field import text
+
+NAME_PATTERN = "[A-Za-z][A-Za-z0-9_-]{0,127}"
+NAME = re.compile(NAME_PATTERN)
+REFERENCE = re.compile(rf"({NAME_PATTERN})(?:\.([0-9]{{1,7}})(?::([0-9]{{1,7}}))?)?")
+_SIBLING = re.compile(rf"({NAME_PATTERN})\.({NAME_PATTERN})")
+_INDEXED = re.compile(rf"{NAME_PATTERN}[./]({NAME_PATTERN}\.[0-9:]+|[0-9]+\.{NAME_PATTERN})")
+_EXPORT = re.compile(rf"(?:{NAME_PATTERN}(?:\.[0-9]{{1,3}})?\.)?{NAME_PATTERN}")
+_OUTSIDE = rf"({NAME_PATTERN}|[^\n]*/[^\n]*)"
+SOURCES = rf"{NAME_PATTERN}\.{NAME_PATTERN}|{_OUTSIDE}/{_EXPORT.pattern}"
+PRODUCERS = rf"{NAME_PATTERN}|{_OUTSIDE}/{NAME_PATTERN}"
+
+
+class Reference(NamedTuple):
+    """A name with an optional index or half-open slice: `page`, `page.3`, `page.0:4`."""
+
+    name: str
+    first: int | None = None
+    stop: int | None = None
+
+    def __str__(self) -> str:
+        if self.first is None:
+            return self.name
+        return f"{self.name}.{self.first}" if self.stop == self.first + 1 else f"{self.name}.{self.first}:{self.stop}"
+
+
+class Source(NamedTuple):
+    """Where something comes from: `server.weights` of a sibling, `weights-server/w` of a held layout or a socket.
+
+    What another API made comes from a producer outside; an empty export (`camera`) is one of the entry's own name.
+    """
+
+    holder: str
+    export: str
+    sibling: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.holder}{'.' if self.sibling else '/'}{self.export}" if self.export else self.holder
+
+
+def parse_reference(written: str) -> Reference:
+    """Read `page`, `page.3` or `page.0:4` (both ends, half-open). Raises `Fault`."""
+    match = REFERENCE.fullmatch(written)
+    if not match:
+        help = "a slice names both ends: page.0:4" if ":" in written else None
+        raise Fault("MT104", f"{shorten(written)!r} is not a name, an index (page.3) or a slice (page.0:4)", help=help)
+    if match[2] is None:
+        return Reference(match[1])
+    first = int(match[2])
+    stop = int(match[3]) if match[3] else first + 1
+    if stop <= first:
+        raise Fault("MT202", f"{written!r} is an empty slice; its end is the first that is left out")
+    return Reference(match[1], first, stop)
+
+
+def name(value: object) -> str:
+    """Read a name that is declared where it stands: that of a part of an external object."""
+    found = str(value)
+    if NAME.fullmatch(found):
+        return found
+    wrong = messages.bad_name(found, ())
+    raise Fault(wrong.code, wrong.message, help=wrong.help, at=wrong.at)
+
+
+def reference(value: object) -> Reference:
+    """Read a name with its index or slice."""
+    return parse_reference(text(value, "a name"))
+
+
+def source(value: object) -> Source:
+    """Read where an import comes from: a sibling's export, or that of a held layout or a socket."""
+    written = text(value, "a source such as server.weights or weights-server/w")
+    holder, slash, export = written.rpartition("/")
+    if slash and _EXPORT.fullmatch(export) and _is_holder(holder):
+        return Source(holder, export)
+    if not slash and (match := _SIBLING.fullmatch(written)):
+        return Source(match[1], match[2], sibling=True)
+    help = "write PROCESS.EXPORT of a sibling, LAYOUT/EXPORT of a held layout, or /path/to/socket/EXPORT"
+    if _INDEXED.fullmatch(written):
+        help = "an import takes all of an export, of every process of a counted one; 'map' takes parts of it: w.0:4"
+    raise Fault("MT104", f"{shorten(written)!r} names no export", help=help)
+
+
+def producer(value: object) -> Source:
+    """Read where memory or a semaphore of another API comes from: `camera`, `camera/frame`, `/path/to/socket/frame`."""
+    written = text(value, "a producer such as camera or camera/frame")
+    if NAME.fullmatch(written):
+        return Source(written, "")
+    holder, slash, export = written.rpartition("/")
+    if slash and NAME.fullmatch(export) and _is_holder(holder):
+        return Source(holder, export)
+    raise Fault("MT104", f"{shorten(written)!r} names nothing that another API made", help=_meant(written))
+
+
+def _is_holder(text: str) -> bool:
+    return "/" in text or NAME.fullmatch(text) is not None
+
+
+def _meant(written: str) -> str:
+    """What to write in place of a text that names no producer."""
+    if _SIBLING.fullmatch(written):
+        return "what a process of this spec exports is imported under 'imports'; a producer is a program outside of it"
+    if "/" in written and written.strip("./"):
+        return f"behind a socket's path stands the name of the export: {shorten(written).rstrip('/')}/frame"
+    return "write PRODUCER, PRODUCER/EXPORT or /path/to/socket/EXPORT"

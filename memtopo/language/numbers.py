@@ -1,0 +1,99 @@
+"""Numbers of a spec: sizes, counts, addresses, and the values of semaphores."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from memtopo.common.units import NotASize, Size, parse_count, parse_size, shorten
+from memtopo.diagnostics.model import Fault
+from memtopo.language.field import text
+
+LARGEST_PROCESSES = 128
+"""The most processes that one spec may ask for."""
+
+LARGEST_COUNT = 2_000_000
+"""The most chunks, ranges or steps that one spec may ask for."""
+
+LARGEST_POINT = (1 << 64) - 1
+"""The largest value of a timeline semaphore."""
+
+ADDRESS = re.compile(r"0x[0-9A-Fa-f]{1,16}")
+
+
+def size(value: object) -> Size:
+    """Read a size, in bytes or in granules; 0 is one."""
+    try:
+        return parse_size(text(value, "a size such as 64MiB or 4 granules"))
+    except NotASize as error:
+        meant = error.meant if error.meant and parse_size(error.meant).amount else None
+        raise Fault("MT105", str(error), help=f"write {meant}" if meant else None) from error
+
+
+def positive(value: object) -> Size:
+    """Read a size that is more than 0."""
+    found = size(value)
+    if found.amount == 0:
+        raise Fault("MT105", "a size of 0 is nothing to build", help="leave the entry out, or give it a size")
+    return found
+
+
+def positive_bytes(value: object) -> Size:
+    """Read a size that is more than 0, in bytes."""
+    return _in_bytes(positive(value))
+
+
+def offset_bytes(value: object) -> Size:
+    """Read an offset, in bytes."""
+    return _in_bytes(size(value))
+
+
+def count(value: object) -> int:
+    """Read how many there are, at least one."""
+    found = _number(text(value, "a count"))
+    if found == 0:
+        raise Fault("MT106", "a count of 0 is nothing to build", help="leave the entry out, or count from 1")
+    if found > LARGEST_COUNT:
+        raise Fault("MT109", f"a count of {found:,} is more than the {LARGEST_COUNT:,} that one spec may ask for")
+    return found
+
+
+def processes(value: object) -> int:
+    """Read how many processes there are, at least one."""
+    found = count(value)
+    if found > LARGEST_PROCESSES:
+        raise Fault("MT109", f"{found:,} processes are more than the {LARGEST_PROCESSES} that one spec may ask for")
+    return found
+
+
+def address(value: object) -> int:
+    """Read an address in hexadecimal digits."""
+    found = text(value, "an address such as 0x7f0000000000")
+    if not ADDRESS.fullmatch(found):
+        raise Fault("MT106", f"{shorten(found)!r} is not an address", help="write it as 0x and hexadecimal digits")
+    return int(found, 16)
+
+
+def point(value: object) -> int | Literal[True]:
+    """Read what a semaphore waits for or signals: a timeline's value, or `true` of a binary one."""
+    found = text(value, "a value, or true of a binary semaphore")
+    if found == "true":
+        return True
+    if found == "false":
+        raise Fault("MT106", "'false' is nothing to wait for or to signal", help="leave the key out")
+    return _number(found)
+
+
+def _number(written: str) -> int:
+    try:
+        return parse_count(written)
+    except ValueError as error:
+        meant = written.replace("_", "").replace(",", "")
+        help = f"write {int(meant)}" if meant.isascii() and meant.isdecimal() and len(meant) < 20 else None  # noqa: PLR2004
+        raise Fault("MT106", str(error), help=help) from error
+
+
+def _in_bytes(found: Size) -> Size:
+    if found.in_granules:
+        raise Fault("MT105", "only chunks have granules", help="write its bytes: 2MiB")
+    return found

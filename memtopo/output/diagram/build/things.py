@@ -1,0 +1,117 @@
+"""What a process has beside its ranges: what is in none of them, and what it hands to others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from memtopo.common.units import rounded
+from memtopo.geometry import BufferRun, Geometry, ManagedRun, SemaphoreRun
+from memtopo.output.diagram.build.marks import Marks, named, source
+from memtopo.output.diagram.build.turns import turn
+from memtopo.output.diagram.model import Exported, Thing
+
+
+def things(geometry: Geometry, process: str, marks: Marks) -> Iterator[Thing]:
+    """What has no place in a range, in the order of the spec, imports behind what is made here."""
+    for buffer in geometry.buffers.values():
+        yield Thing(
+            kind="buffer",
+            name=buffer.name,
+            mark=marks.of(process, buffer),
+            count=buffer.count,
+            bytes_each=buffer.size,
+            locations=turn(buffer.places),
+            origin=source(buffer.origin),
+            notes=tuple(_notes(buffer)),
+            path=buffer.path,
+        )
+    for event in geometry.events.values():
+        places = turn(event.places)
+        yield Thing("event", event.name, "", event.count, 0, places, source(event.origin), path=event.path)
+    yield from _managed(geometry, process)
+    yield from _external(geometry, process)
+    for semaphore in geometry.semaphores.values():
+        place, notes = (str(semaphore.place),), tuple(_turns(semaphore))
+        origin = source(semaphore.origin)
+        yield Thing("semaphore", semaphore.name, "", 1, 0, place, origin, notes, path=semaphore.path)
+
+
+def _managed(geometry: Geometry, process: str) -> Iterator[Thing]:
+    for run in geometry.managed.values():
+        yield Thing(
+            kind="managed",
+            name=run.name,
+            mark=named(process, run.name),
+            bytes_each=run.size,
+            locations=(f"gpu{run.home}",),
+            notes=tuple(_advised(run)),
+            path=run.path,
+        )
+
+
+def _advised(run: ManagedRun) -> Iterator[str]:
+    if run.attach != "global":
+        yield f"attached to {'one stream' if run.attach == 'single' else 'the host'}"
+    if run.prefer:
+        yield f"prefers {run.prefer}"
+    if run.accessed_by:
+        yield f"accessed by {', '.join(map(str, run.accessed_by))}"
+    if run.read_mostly:
+        yield "read mostly"
+    if run.prefetch:
+        yield f"prefetched to {run.prefetch}"
+
+
+def _external(geometry: Geometry, process: str) -> Iterator[Thing]:
+    for run in geometry.external.values():
+        mark = named(process, run.name)
+        yield Thing(
+            kind="external",
+            name=run.name,
+            mark=mark,
+            bytes_each=run.size,
+            locations=(str(run.place),),
+            origin=source(run.origin),
+            notes=("dedicated",) if run.dedicated else (),
+            parts=tuple(
+                Thing(
+                    kind="part",
+                    name=f"{run.name}.{part.name}",
+                    mark=mark,
+                    bytes_each=part.size,
+                    offset=part.offset,
+                    path=part.path,
+                )
+                for part in run.buffers
+            ),
+            path=run.path,
+        )
+
+
+def _turns(run: SemaphoreRun) -> Iterator[str]:
+    yield "timeline" if run.timeline else "binary"
+    if run.wait is not None:
+        yield f"waits for {run.wait}" if run.timeline else "waits"
+    if run.signal is not None:
+        yield f"signals {run.signal}" if run.timeline else "signals"
+
+
+def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Exported]:
+    """What is handed to other processes."""
+    for export in geometry.exports.values():
+        yield Exported(
+            name=export.name,
+            kind=export.kind,
+            mark="" if export.kind == "event" else marks.of(process, export.run),
+            first=export.label(0),
+            last=export.label(export.count - 1),
+            via=export.via,
+            count=export.count,
+            bytes_each=export.size,
+            path=export.path,
+        )
+
+
+def _notes(buffer: BufferRun) -> Iterator[str]:
+    if buffer.size != buffer.declared and not buffer.origin:
+        yield f"{rounded(buffer.declared)} in a block of its own"

@@ -1,0 +1,75 @@
+"""A layout as a Mermaid flowchart, which GitHub draws in Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from memtopo.common.text import printable
+from memtopo.output.diagram.graph import Edge, Graph, Kind, Node
+from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.sketch import EACH, graph
+from memtopo.output.diagram.tints import PLAIN, TINTS
+
+MOST_CHARACTERS = 45_000
+MOST_EDGES = 450
+"""What GitHub draws at most is 50,000 characters and 500 edges."""
+
+_SHAPES: Mapping[Kind, tuple[str, str]] = {
+    "chunk": ("[", "]"), "buffer": ("[", "]"), "managed": ("[", "]"), "event": ("([", "])"), "range": ("[[", "]]"),
+    "export": (">", "]"), "import": ("[/", "/]"), "outside": ("{{", "}}"), "more": ("[", "]"),
+}  # fmt: skip
+
+# Markdown, HTML, entities and the delimiters of the language; what looks like a style is not to be taken for one.
+_ACTS = re.compile(r"[^A-Za-z0-9 ,.()×…/_+=-]")
+
+
+def mermaid(picture: Picture, title: str) -> str:
+    """A picture as a flowchart; of a large one as much as GitHub draws."""
+    for each in (EACH, EACH // 2, EACH // 4, 1):
+        shown = graph(picture, each)
+        text = "".join(f"{line}\n" for line in _lines(shown, title))
+        if len(text) <= MOST_CHARACTERS and len(shown.edges) <= MOST_EDGES:
+            break
+    return text
+
+
+def _lines(shown: Graph, title: str) -> Iterator[str]:
+    yield "flowchart LR"
+    yield f"  accTitle: {_plain(title)}"
+    devices = {device: turn % len(TINTS) for turn, device in enumerate(shown.devices)}
+    for cluster in shown.clusters:
+        yield f"  subgraph {cluster.id}[{quoted(cluster.title)}]"
+        for node in cluster.nodes:
+            yield f"    {_node(node, devices)}"
+        yield "  end"
+    for node in shown.nodes:
+        yield f"  {_node(node, devices)}"
+    for edge in shown.edges:
+        yield f"  {_edge(edge)}"
+    for turn in sorted(set(devices.values())):
+        yield f"  classDef d{turn} fill:{TINTS[turn].fill},stroke:{TINTS[turn].line},color:#000"
+    for cluster in shown.clusters:
+        yield f"  style {cluster.id} fill:none,stroke:{PLAIN.line}"
+    yield f"  classDef plain fill:{PLAIN.fill},stroke:{PLAIN.line},color:#000"
+
+
+def _node(node: Node, devices: Mapping[str, int]) -> str:
+    before, after = _SHAPES[node.kind]
+    style = f"d{devices[node.devices[0]]}" if node.devices else "plain"
+    return f"{node.id}{before}{quoted(*node.lines)}{after}:::{style}"
+
+
+def _edge(edge: Edge) -> str:
+    arrow = "-.->" if edge.handles else "-->"
+    told = f"|{quoted(*edge.lines)}|" if edge.lines else ""
+    return f"{edge.source} {arrow}{told} {edge.target}"
+
+
+def quoted(*lines: str) -> str:
+    """Lines as one quoted text, in which nothing but their ends is markup."""
+    return f'"{"<br>".join(_ACTS.sub(lambda found: f"#{ord(found[0])};", printable(line)) for line in lines)}"'
+
+
+def _plain(title: str) -> str:
+    return re.sub(r"[^\w ,.()-]", " ", printable(title)).strip() or "layout"

@@ -1,0 +1,128 @@
+"""Rows: what a process takes from others, what it hands to them, and what else it has that lies in no range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from memtopo.diagnostics.model import Path
+from memtopo.output.diagram import inside, wording
+from memtopo.output.diagram.bar import badge
+from memtopo.output.diagram.box import Box, Port, hovered, placed, rect, stacked, words
+from memtopo.output.diagram.inside import Part
+from memtopo.output.diagram.model import Exported, Flow, Picture, Thing
+from memtopo.output.diagram.pen import Pen
+from memtopo.output.diagram.style import NAME, SMALL, WORDS
+from memtopo.output.diagram.typeset import CAPITALS, fitting, packed, width
+
+_TAG, _WIDEST_TAG = 66.0, 120.0
+_PAD, _APART = 12.0, 8.0
+_HIGH, _LINE = 34.0, 16.0
+_ROOMY = 200.0  # for words in the name's column
+_FOREIGN = ("external", "semaphore")
+"""Kinds of things that another API made: their rows tell the way that they came, and no import does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line: the word for what it is, the mark of its memory, its name, what is said of it, and its parts.
+
+    `device` is the one that parts are drawn in the colour of.
+    """
+
+    tag: str
+    mark: str
+    name: str
+    words: tuple[str, ...]
+    path: Path
+    port: Port = ()
+    parts: tuple[Part, ...] = ()
+    device: str = ""
+
+
+def listed(picture: Picture, process: str, flows: Sequence[Flow]) -> list[Row]:
+    """The rows of a process: imports, exports, and what lies in no range: made here, or by another API."""
+    taken = [flow for flow in flows if flow.target == process]
+    ways = {flow.name: flow.via for flow in taken if flow.kind == "memory"}
+    imports = [flow for flow in taken if flow.kind not in ("memory", "semaphore")]
+    found = [*_imports(picture, process, imports), *(_export(each, process) for each in picture.exports)]
+    things = [each for each in picture.things if not each.origin or each.kind in _FOREIGN]
+    return [*found, *(_thing(each, ways.get(each.name, "")) for each in things)]
+
+
+def drawn(rows: Sequence[Row], wide: float, pen: Pen) -> Box:
+    """Rows below one another, each with its port at both ends."""
+    shown = rows[: pen.most.rows]
+    tag = max([_TAG, *(width(row.tag, SMALL, CAPITALS) + _APART for row in shown)])
+    boxes = [_row(row, wide, min(tag, _WIDEST_TAG), pen) for row in shown]
+    if (more := len(rows) - pen.most.rows) > 0:
+        boxes.append(Box(wide, 18, words(_PAD, 13, f"… and {more:,} more", "w")))
+    return stacked(boxes, 6)
+
+
+def _row(row: Row, wide: float, tag: float, pen: Pen) -> Box:
+    left = _PAD + tag
+    parts = [words(_PAD, 21.5, fitting(row.tag.upper(), tag, SMALL, CAPITALS), "c w")]
+    if row.mark:
+        parts += badge(pen.letter(row.mark), left + 8, 17)
+        left += 24
+    under = left if wide - left - _PAD >= _ROOMY else _PAD
+    said, height = _said(row, left, under, wide - _PAD)
+    parts.append(said)
+    if row.parts:
+        below = inside.drawn(row.parts, row.device, wide - under - _PAD, pen)
+        parts.append(placed(below, under, height))
+        height += below.height + _PAD
+    told = "\n".join([f"{row.tag} {row.name}", *row.words, *([place] if (place := pen.place(row.path)) else [])])
+    ground = rect(0, 0, wide, height, "k", 6)
+    return Box(wide, height, hovered(told, [ground, *parts]), {row.port: 17.0} if row.port else {})
+
+
+def _said(row: Row, left: float, under: float, right: float) -> tuple[str, float]:
+    """The name, from `left` on, and its words beside it, or in lines from `under` on; and the height of both."""
+    name = fitting(row.name, right - left, NAME)
+    start, told = left + width(name, NAME) + 12, words(left, 21.5, name, "n")
+    beside = packed(list(row.words), right - start, WORDS)
+    if len(beside) <= 1 and all(width(line, WORDS) <= right - start for line in beside):
+        return told + "".join(words(start, 21.5, line, "w") for line in beside), _HIGH
+    lines = packed(list(row.words), right - under, WORDS)
+    below = (words(under, 38 + _LINE * turn, line, "w") for turn, line in enumerate(lines))
+    return told + "".join(below), _HIGH + _LINE * len(lines) + 2
+
+
+def _imports(picture: Picture, process: str, flows: Sequence[Flow]) -> Iterator[Row]:
+    groups: dict[str, list[Flow]] = {}
+    for flow in flows:
+        groups.setdefault(flow.name, []).append(flow)
+    marks = {piece.origin: piece.chunk for shown in picture.ranges for piece in shown.pieces if piece.origin}
+    marks |= {thing.origin: thing.mark for thing in picture.things if thing.origin}
+    for name, group in groups.items():
+        origin = source(group[0])
+        told = (*_amount(sum(flow.count * flow.processes for flow in group), group[0].bytes_each), f"from {origin}")
+        via = (group[0].via,) if group[0].outside else ()
+        yield Row("import", marks.get(origin, ""), name, (*told, *via), group[0].path, ("in", process, name))
+
+
+def source(flow: Flow) -> str:
+    """Where handles come from, as the spec writes it."""
+    return f"{flow.source}/{flow.export}" if flow.outside else f"{flow.source.partition('.')[0]}.{flow.export}"
+
+
+def _export(shown: Exported, process: str) -> Row:
+    of = wording.subjects(shown.first, shown.last)
+    told = (*(() if of == shown.name else (of,)), *_amount(shown.count, shown.bytes_each), shown.via)
+    return Row("export", shown.mark, shown.name, told, shown.path, ("out", process, shown.name))
+
+
+def _thing(shown: Thing, via: str) -> Row:
+    where = ", ".join(wording.few(shown.locations))
+    origin = f"from {shown.origin}" if shown.origin else ""
+    told = (*_amount(shown.count, shown.bytes_each), *filter(None, (where, origin, via)), *shown.notes)
+    parts = tuple(inside.part(part, shown.bytes_each) for part in shown.parts)
+    return Row(shown.kind, shown.mark, shown.name, told, shown.path, (), parts, "".join(shown.locations[:1]))
+
+
+def _amount(count: int, size: int) -> tuple[str, ...]:
+    if size:
+        return (wording.multiple(count, size),)
+    return (f"{count:,} ×",) if count > 1 else ()

@@ -1,0 +1,189 @@
+"""From a picture to its graph, of bounded size: the first things of each kind, and how many more there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import count
+
+from memtopo.common.units import rounded
+from memtopo.output.diagram.graph import Cluster, Edge, Graph, Kind, Node
+from memtopo.output.diagram.model import Exported, Flow, Picture, Piece, RangePicture, Thing
+from memtopo.output.diagram.wording import granted, multiple, of_all, offset, processes, subjects
+
+EACH = 12
+MAPPINGS = 3
+"""Mappings of one chunk into one range that are told one by one."""
+
+_MADE: Mapping[str, Kind] = {"buffer": "buffer", "managed": "managed"}
+"""Nodes of memory that is no chunk, by the kind of its thing."""
+
+_Name = tuple[str, str, str]
+"""What a node is of: a process, the part that it plays, and its name there."""
+
+
+def graph(picture: Picture, each: int = EACH) -> Graph:
+    """The graph of a picture, with at most `each` processes, and as many things of one kind in each of them."""
+    return _Sketch(each).draw(picture)
+
+
+class _Sketch:
+    def __init__(self, each: int) -> None:
+        self._each = each
+        self._ids: dict[_Name, str] = {}
+        self._fresh = (f"n{turn}" for turn in count())
+        self._edges: dict[tuple[str, str], list[str]] = {}
+        self._devices: dict[str, None] = {}
+
+    def draw(self, picture: Picture) -> Graph:
+        taken: dict[str, list[Flow]] = {}
+        for flow in picture.flows:
+            taken.setdefault(flow.target, []).append(flow)
+        self._devices |= dict.fromkeys(memory.device for memory in picture.memory)
+        clusters: list[Cluster] = []
+        for turn, each in enumerate(picture.processes[: self._each]):
+            nodes = tuple(self._nodes(each.first, each.picture, taken.get(each.first, ())))
+            clusters.append(Cluster(f"p{turn}", processes(each), nodes))
+        alone = [] if clusters else [*self._nodes("", picture, taken.get("", ()))]
+        alone += self._outside(picture.flows)
+        if more := sum(each.count for each in picture.processes[self._each :]):
+            alone.append(Node("more", "more", (f"… and {more:,} more processes",)))
+        for label, shown in [("", picture), *((each.first, each.picture) for each in picture.processes)]:
+            self._join(label, shown)
+        mappings = (Edge(*ends, tuple(_few(told))) for ends, told in self._edges.items())
+        return Graph(tuple(clusters), tuple(alone), (*mappings, *self._handles(picture.flows)), tuple(self._devices))
+
+    def _nodes(self, process: str, shown: Picture, taken: Iterable[Flow]) -> Iterator[Node]:
+        yield from self._some(process, "memory", _created(shown))
+        events = (each for each in shown.things if each.kind == "event" and not each.origin)
+        yield from self._some(process, "event", (_event(each) for each in events))
+        yield from self._some(process, "import", _imports(taken, shown))
+        yield from self._some(process, "range", (_range(each) for each in shown.ranges))
+        yield from self._some(process, "export", (_export(each) for each in shown.exports))
+
+    def _some(self, process: str, part: str, found: Iterable[tuple[str, Node]]) -> Iterator[Node]:
+        """The first ones under ids of their own, and how many more there are."""
+        more = 0
+        for turn, (name, node) in enumerate(found):
+            if turn < self._each:
+                yield self._named((process, part, name), node)
+            else:
+                more += 1
+        if more:
+            yield self._named((process, part, ""), Node("", "more", (f"… {more:,} more",)))
+
+    def _outside(self, flows: Sequence[Flow]) -> Iterator[Node]:
+        holders = dict.fromkeys(flow.source for flow in flows if flow.outside)
+        yield from self._some("", "outside", ((each, Node("", "outside", (each, "outside"))) for each in holders))
+
+    def _named(self, name: _Name, node: Node) -> Node:
+        self._ids[name] = next(self._fresh)
+        self._devices |= dict.fromkeys(node.devices)
+        return Node(self._ids[name], node.kind, node.lines, node.devices)
+
+    def _join(self, process: str, shown: Picture) -> None:
+        """What is mapped and exported."""
+        for each in shown.ranges:
+            alike = len({piece.access for piece in each.pieces if piece.chunk}) < 2  # noqa: PLR2004
+            for piece in each.pieces:
+                if piece.chunk:
+                    self._edge(
+                        _source(process, piece), (process, "range", each.first), _mapping(piece, each, alike=alike)
+                    )
+        for export in shown.exports:
+            source = (process, "memory", export.mark) if export.mark else (process, "event", export.first)
+            self._edge(source, (process, "export", export.name), "")
+
+    def _edge(self, source: _Name, target: _Name, told: str) -> None:
+        if source in self._ids and target in self._ids:
+            self._edges.setdefault((self._ids[source], self._ids[target]), []).append(told)
+
+    def _handles(self, flows: Iterable[Flow]) -> Iterator[Edge]:
+        for flow in flows:
+            source = ("", "outside", flow.source) if flow.outside else (flow.source, "export", flow.export)
+            target = (flow.target, "import", flow.name)
+            if source in self._ids and target in self._ids:
+                yield Edge(self._ids[source], self._ids[target], tuple(_way(flow)), handles=True)
+
+
+def _created(shown: Picture) -> Iterator[tuple[str, Node]]:
+    """What a process has memory of, by mark, wherever it is."""
+    words = {thing.mark: thing.kind for thing in shown.things if not thing.origin}
+    found: dict[str, dict[int, int]] = {}
+    places: dict[str, list[str]] = {}
+    for memory in shown.memory:
+        for share in memory.shares:
+            sizes = found.setdefault(share.chunk, {})
+            sizes[share.bytes_each] = sizes.get(share.bytes_each, 0) + share.count
+            places.setdefault(share.chunk, []).append(memory.device)
+    for mark, sizes in found.items():
+        size = ", ".join(multiple(times, each) for each, times in sizes.items())
+        devices = tuple(dict.fromkeys(places[mark]))
+        kind = _MADE.get(words.get(mark, ""), "chunk")
+        lines = mark.rpartition(": ")[2], *([kind] if kind == "managed" else []), size, ", ".join(devices)
+        yield mark, Node("", kind, lines, devices)
+
+
+def _event(shown: Thing) -> tuple[str, Node]:
+    return shown.name, Node("", "event", (shown.name, "event", ", ".join(shown.locations)), shown.locations)
+
+
+def _imports(taken: Iterable[Flow], shown: Picture) -> Iterator[tuple[str, Node]]:
+    """What is imported, each name once, however many processes it comes from."""
+    places = {piece.first.partition(".")[0]: piece.locations for each in shown.ranges for piece in each.pieces}
+    things = {thing.name: thing for thing in shown.things if thing.origin}
+    counts: dict[str, int] = {}
+    flows: dict[str, Flow] = {}
+    for flow in taken:
+        flows[flow.name] = flow
+        counts[flow.name] = counts.get(flow.name, 0) + flow.count * flow.processes
+    for name, flow in flows.items():
+        size = multiple(counts[name], flow.bytes_each) if flow.bytes_each else flow.kind
+        thing = things.get(name)
+        devices = thing.locations if thing else places.get(name, ())
+        more = _inside(thing) if thing else ()
+        yield name, Node("", "import", tuple(filter(None, (name, size, *more, ", ".join(devices)))), devices)
+
+
+def _inside(shown: Thing) -> Iterator[str]:
+    """What else is to be known of what is imported, and how many parts it has."""
+    yield ", ".join(shown.notes)
+    if parts := len(shown.parts):
+        yield f"{parts:,} part{'s' * (parts > 1)}"
+
+
+def _range(shown: RangePicture) -> tuple[str, Node]:
+    found = {piece.access for piece in shown.pieces if piece.chunk}
+    holds = granted(found.pop()) if len(found) == 1 else ""
+    mapped = f"{rounded(shown.mapped)} mapped" if shown.mapped < shown.size else ""
+    lines = subjects(shown.first, shown.last), multiple(shown.count, shown.size), mapped, holds
+    return shown.first, Node("", "range", tuple(filter(None, lines)))
+
+
+def _export(shown: Exported) -> tuple[str, Node]:
+    count = f"{shown.count:,} handles" if shown.count > 1 else "1 handle"
+    return shown.name, Node("", "export", (shown.name, f"{count} by {shown.via}"))
+
+
+def _source(process: str, piece: Piece) -> _Name:
+    if piece.origin:
+        return process, "import", piece.first.partition(".")[0]
+    return process, "memory", piece.chunk
+
+
+def _mapping(piece: Piece, range_: RangePicture, *, alike: bool) -> str:
+    access = "" if alike else f", {granted(piece.access)}"
+    return f"{of_all(piece, range_.count)} at {offset(piece.offset)}{access}"
+
+
+def _way(flow: Flow) -> Iterator[str]:
+    if flow.outside:
+        yield flow.export
+    each = f"{flow.count:,} " if flow.count > 1 else ""
+    of = f" from each of {flow.processes:,}" if flow.processes > 1 else ""
+    yield f"{each}by {flow.via}{of}"
+
+
+def _few(told: Sequence[str]) -> Iterator[str]:
+    yield from filter(None, told[:MAPPINGS])
+    if (more := len(told) - MAPPINGS) > 0:
+        yield f"… {more:,} more"

@@ -1,0 +1,127 @@
+"""Held layouts as they are listed and shown: who holds them, what is exported, and who uses it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from memtopo.common.units import rounded
+from memtopo.output import checks, words
+from memtopo.output.map import Map
+from memtopo.output.parts import INDENT, Column, Rows, cell, heading, headline, notes, pairs
+from memtopo.sharing import Entry, Importer, Looked, Offer, Released, Status, Survey, Taken
+
+_LAYOUTS = (
+    Column("layout"), Column("state"), Column("process", "right"), Column("exports", "right"),
+    Column("importers", "right"), Column("for", "right"),
+)  # fmt: skip
+_EXPORTS = (
+    Column("export"), Column("what"), Column("via"), Column("count", "right"), Column("each", "right"),
+    Column("on"),
+)  # fmt: skip
+_IMPORTERS = (
+    Column("process", "right"), Column("uid", "right"), Column("for", "right"), Column("handles", "right"),
+    Column("bytes", "right"), Column("of"),
+)  # fmt: skip
+
+
+def listed(survey: Survey, now: float) -> RenderableType:
+    """All held layouts, a line each; `now` is in seconds of the epoch."""
+    if not survey.layouts:
+        return cell("no layout is held")
+    faults = [f"{each.name}: {each.error}" for each in survey.layouts if each.error]
+    table = Rows(_LAYOUTS, [_entry(each, now) for each in survey.layouts])
+    return Group(table, Text(), notes(faults)) if faults else table
+
+
+def shown(status: Status, now: float) -> RenderableType:
+    """One held layout whole; `now` is in seconds of the epoch."""
+    machine = cell(f"{words.devices(status.machine.devices)}, driver {status.machine.driver}", "dim")
+    drawing: list[RenderableType] = [Map(status.picture), Text()] if status.picture else []
+    importers: list[RenderableType] = [Rows(_IMPORTERS, [_importer(each, now) for each in status.importers])]
+    return Group(
+        headline("show", status.name, status.machine),
+        Padding(machine, (0, 0, 0, len("show  "))),
+        Text(),
+        pairs(_facts(status, now)),
+        Text(),
+        *drawing,
+        heading("exports"),
+        Rows(_EXPORTS, [_offer(each) for each in status.offers]),
+        Text(),
+        heading("importers"),
+        *(importers if status.importers else [cell(f"{' ' * INDENT}nobody is attached")]),
+    )
+
+
+def checked(found: Looked) -> RenderableType:
+    """What a holder's check found, with its verdict as the last line."""
+    count = found.checks.different
+    be = "is" if count == 1 else "are"
+    verdict = "ok: as declared" if found.ok else f"different: {words.plural(count, 'thing')} {be} not as declared"
+    head = Text.assemble(("check", "bold"), "  ", cell(found.name))
+    style = "bold green" if found.ok else "bold red"
+    return Group(head, Text(), *checks.parts(found.checks), Text(), cell(verdict, style))
+
+
+def released(done: Released) -> RenderableType:
+    """What a release meant for those who were attached, with its verdict as the last line."""
+    lost = [f"process {each.pid} lost {_taken(each, 'ipc')}, which it used over ipc" for each in done.lost]
+    kept = [f"process {each.pid} may keep {rounded(each.bytes)} of memory from being free" for each in done.kept]
+    verdict = "released: taken down" if done.gone else "released: its holder has not finished taking it down"
+    told: list[RenderableType] = [notes([*lost, *kept]), Text()] if lost or kept else []
+    head = Text.assemble(("release", "bold"), "  ", cell(done.name))
+    return Group(head, Text(), *told, cell(verdict, "bold green" if done.gone else "bold yellow"))
+
+
+def _entry(entry: Entry, now: float) -> tuple[str, ...]:
+    if entry.since is None:
+        return entry.name, entry.state, *[""] * 4
+    age = words.age(now - entry.since)
+    return entry.name, entry.state, str(entry.pid), f"{entry.exports:,}", f"{entry.importers:,}", age
+
+
+def _facts(status: Status, now: float) -> Iterator[tuple[str, str]]:
+    yield "held by", f"process {status.pid}, uid {status.uid}"
+    yield "since", f"{_time(status.since)}, for {words.age(now - status.since)}"
+    if status.deadline is None:
+        yield "until", "a signal or a release"
+    else:
+        yield "until", f"{_time(status.deadline)}, in {words.age(status.deadline - now)}"
+    yield "state", status.state
+    if status.spec is not None:
+        yield "spec", status.spec
+    yield "socket", status.socket
+
+
+def _offer(offer: Offer) -> tuple[str, ...]:
+    what = " ".join([offer.kind, *offer.properties])
+    return offer.name, what, offer.via, f"{offer.count:,}", words.size(offer.size), offer.location
+
+
+def _importer(importer: Importer, now: float) -> tuple[str, ...]:
+    age = words.age(now - importer.since)
+    counts = f"{importer.handles:,}", rounded(importer.bytes)
+    return str(importer.pid), str(importer.uid), age, *counts, _taken(importer)
+
+
+def _taken(importer: Importer, via: str | None = None) -> str:
+    return ", ".join(each.export for each in importer.taken if _wanted(each, via)) or "memory"
+
+
+def _wanted(taken: Taken, via: str | None) -> bool:
+    return via is None or taken.via == via
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def now() -> float:
+    """The time from which ages are counted, in seconds of the epoch."""
+    return time.time()

@@ -1,0 +1,78 @@
+"""A check as GitHub-flavoured Markdown, for a job's summary or a comment: which spec fits where, and why not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from memtopo.common.errors import MemtopoError
+from memtopo.common.text import printable
+from memtopo.output import diagnostics, verdicts
+from memtopo.rules.files import Checked, File
+
+MOST_ROWS = 200
+MOST_LINES = 600
+"""Rows and lines of source that are shown; a comment may have 65,536 characters."""
+
+_WIDTH = 100
+_TICKS = re.compile(r"`+")
+_PLAIN = re.compile(r"[A-Za-z0-9 /-]")
+
+
+def lines(checked: Checked) -> list[str]:
+    """A sum, a table and the faults, the first of them where there are many."""
+    rows = _rows(checked)
+    head = ["spec", *checked.machines]
+    return [
+        "## memtopo",
+        "",
+        _escaped(verdicts.total(checked)),
+        "",
+        _row([_escaped(cell) for cell in head]),
+        _row(["---"] * len(head)),
+        *(_row(row) for row in rows[:MOST_ROWS]),
+        *(["", f"{len(rows) - MOST_ROWS:,} more files are not shown."] if len(rows) > MOST_ROWS else []),
+        *_faults(checked),
+    ]
+
+
+def failure(error: MemtopoError) -> list[str]:
+    """The page of a check that could not be made."""
+    hint = ["", f"hint: {_escaped(error.hint)}"] if error.hint else []
+    return ["## memtopo", "", f"**error:** {_escaped(error.message)}", *hint]
+
+
+def _rows(checked: Checked) -> list[list[str]]:
+    """The files that are not as they should be, then the others."""
+    files = sorted(checked.files, key=lambda file: not any(map(checked.failed, file.results)))
+    return [[_name(file), *(_verdict(verdicts.verdict(result)) for result in file.results)] for file in files]
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _name(file: File) -> str:
+    return f"<code>{_escaped(file.document.name)}</code>"
+
+
+def _verdict(told: str) -> str:
+    return told if told == "ok" else f"**{told}**"
+
+
+def _faults(checked: Checked) -> Iterator[str]:
+    found = [
+        line for file in checked.files for line in diagnostics.text(verdicts.told(file), file.document, width=_WIDTH)
+    ]
+    if not found:
+        return
+    shown = found[:MOST_LINES]
+    fence = "`" * max(3, 1 + max((len(ticks) for line in shown for ticks in _TICKS.findall(line)), default=0))
+    yield from ("", f"{fence}text", *shown, fence)
+    if len(found) > len(shown):
+        yield from ("", f"{len(found) - len(shown):,} more lines are not shown.")
+
+
+def _escaped(text: str) -> str:
+    """Text in which Markdown and HTML find nothing to act upon, be it in a table or not."""
+    return "".join(char if _PLAIN.match(char) else f"&#{ord(char)};" for char in printable(text))

@@ -1,0 +1,66 @@
+"""A plan as tables and a map: its rows, the layout, the memory that it takes, and how many driver calls it is."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from memtopo.common.units import rounded
+from memtopo.output import words
+from memtopo.output.map import Addresses, Map
+from memtopo.output.parts import Column, Rows, heading, headline, notes, pairs, stacked
+from memtopo.plans.report import MachineLine, PlanSummary, Row
+
+_COLUMNS = (
+    Column("step"), Column("what"), Column("calls", "right"), Column("each", "right"), Column("total", "right"),
+    Column("where"),
+)  # fmt: skip
+_ROOM = 16  # what 80 columns leave for the last one
+
+
+def renderable(summary: PlanSummary, machine: MachineLine) -> RenderableType:
+    """A plan for a machine, as `memtopo plan` shows it."""
+    return Group(headline("plan", summary.name, machine), Text(), *body(summary))
+
+
+def body(summary: PlanSummary, addresses: Addresses | None = None) -> list[RenderableType]:
+    """A plan without its first line: rows, the map where there is a picture, memory, calls, notes.
+
+    The map has the addresses of the ranges of a layout that stood.
+    """
+    parts: list[RenderableType] = []
+    for process in summary.processes:
+        parts += [heading(words.processes(process)), Rows(_COLUMNS, _rows(process.rows)), Text()]
+        parts += [notes(process.notes), Text()] if process.notes else []
+    if summary.rows:
+        parts += [Rows(_COLUMNS, _rows(summary.rows)), Text()]
+    if summary.picture:
+        parts += [Map(summary.picture, addresses=addresses or {}), Text()]
+    parts.append(pairs(_sums(summary)))
+    return [*parts, Text(), notes(summary.notes)] if summary.notes else parts
+
+
+def _rows(rows: tuple[Row, ...]) -> list[tuple[str | Text, ...]]:
+    verbs = ["", *(row.verb for row in rows)]
+    return [("" if row.verb == before else row.verb, *_cells(row)) for before, row in zip(verbs, rows, strict=False)]
+
+
+def _cells(row: Row) -> tuple[str | Text, ...]:
+    what, total = words.subjects(row.first, row.last), words.size(row.calls * row.bytes_each)
+    return what, f"{row.calls:,}", words.size(row.bytes_each), total, _where(row)
+
+
+def _where(row: Row) -> str | Text:
+    where = ", ".join(row.where)
+    if not (where and row.note):
+        return where or row.note
+    together = f"{where} ({row.note})"
+    return together if len(together) <= _ROOM else stacked([where, f"({row.note})"])
+
+
+def _sums(summary: PlanSummary) -> list[tuple[str, str]]:
+    sizes = {f"memory on {place}": rounded(amount) for place, amount in summary.memory.items()}
+    sizes["address space"] = rounded(summary.reserved)
+    widest = max(map(len, sizes.values()))
+    calls = f"{summary.calls:,} to build, {summary.teardown_calls:,} to take down"
+    return [*((name, amount.rjust(widest)) for name, amount in sizes.items()), ("driver calls", calls)]

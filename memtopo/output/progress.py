@@ -1,0 +1,96 @@
+"""Progress of a long run as one line on a terminal; nothing anywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TextIO
+
+from memtopo.common.units import rounded
+from memtopo.output import words
+from memtopo.plans import report
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+PATIENCE = 0.3
+INTERVAL = 0.1
+
+
+def progress(stream: TextIO | None = None) -> report.Progress:
+    """What a run should report to: a line on stderr if that is a terminal, else nothing."""
+    stream = stream or sys.stderr
+    return Line(stream) if stream.isatty() else report.Progress()
+
+
+class Line(report.Progress):
+    """One line that is drawn at most ten times a second, not before a third of a second, and gone at the end.
+
+    A short run draws nothing and does not even import rich. There is no thread behind it.
+    """
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._due = clock() + PATIENCE
+        self._bar: Progress | None = None
+        self._phase, self._steps, self._done = "", 0, 0
+        self._begun: float | None = None
+
+    def phase(self, name: str, steps: int) -> None:
+        self._phase, self._steps, self._done = name, steps, 0
+        self._begun = None
+        self._draw_if_due()
+
+    def volume(self, name: str, size: int) -> None:
+        self.phase(name, size)
+        self._begun = self._clock()
+
+    def advance(self, steps: int) -> None:
+        self._done += steps
+        self._draw_if_due()
+
+    def end(self) -> None:
+        if self._bar:
+            self._bar.stop()
+            self._bar = None
+
+    def _draw_if_due(self) -> None:
+        if (now := self._clock()) >= self._due:
+            self._due = now + INTERVAL
+            self._draw()
+
+    def _draw(self) -> None:
+        self._bar = self._bar or _bar(self._stream)
+        (task,) = self._bar.task_ids
+        self._bar.update(task, description=self._phase, completed=self._done, total=self._steps, told=self._told())
+        self._bar.refresh()
+
+    def _told(self) -> str:
+        """How far it is: steps, or bytes and how fast they are gone through."""
+        if self._begun is None:
+            return f"{self._done:,} of {self._steps:,}"
+        pace = words.rate(self._done, self._clock() - self._begun)
+        return f"{rounded(self._done)} of {rounded(self._steps)}, {pace}"
+
+
+def _bar(stream: TextIO) -> Progress:
+    # Most runs end before anything is drawn, and rich takes longer to import than they take.
+    from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
+
+    from memtopo.output import terminal  # noqa: PLC0415 imported where it is used
+
+    bar = Progress(
+        TextColumn("{task.description:10}", markup=False),
+        BarColumn(complete_style="cyan", finished_style="cyan"),
+        TextColumn("{task.fields[told]}", markup=False),
+        console=terminal.messages(stream),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+    bar.add_task("", total=0, told="")
+    bar.start()
+    return bar

@@ -1,0 +1,193 @@
+"""JSON Schema (2020-12) of what is written: specs by people; machines, plans, reports and diagnostics by memtopo.
+
+Each is made from the types that read or hold the thing, so that the two cannot disagree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
+
+from memtopo import machine, spec
+from memtopo.language.fields import LARGEST_PROCESSES, NAME, Name, ReferringName
+from memtopo.machine.probe.telling import Told
+from memtopo.output.json import Drawn, Failed, Faults
+from memtopo.plans.report import Report
+from memtopo.plans.saved import SavedPlan
+from memtopo.sharing import Looked, Released, Status, Survey
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_Schema = dict[str, Any]
+
+_DEFINITION = re.compile(r"#/\$defs/(\w+)")
+_SECTIONS = {
+    "devices": "Names for GPUs: an ordinal, a UUID (GPU-…) or a bus id each. gpu0, host and host:0 exist anyway.",
+    "ranges": "Reserved virtual address ranges, by name.",
+    "chunks": "Physical memory on GPUs or the host, by name.",
+    "map": "Which chunks fill a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}].",
+    "access": "Who may use a range: kv: {gpu0: rw, gpu1: r}. Nothing is granted unless it is written here.",
+    "buffers": "Memory of cuMemAlloc, by name, which legacy IPC can share.",
+    "managed": "Memory of cuMemAllocManaged, by name, which migrates between GPUs and the host.",
+    "events": "Events of GPUs, by name.",
+    "external": "Memory that another API made, such as Vulkan, by name.",
+    "semaphores": "Semaphores that another API made, by name, which order its work and CUDA's.",
+    "exports": "What is handed to other processes: w: {chunk: hot, via: fd}.",
+    "imports": "What other processes hand out, used like chunks, buffers and events: w: {from: server.w}.",
+}
+
+
+def schema(kind: str) -> _Schema:
+    """The schema of one of `KINDS`."""
+    title, make = _MAKERS[kind]
+    return {"$schema": DIALECT, **make(), "title": title}
+
+
+class _Plain(GenerateJsonSchema):
+    """Without titles that only repeat a field's name."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        del schema
+        return False
+
+
+class _Written(_Plain):
+    """What a person writes: nulls and defaults are what it is read as, and no key is there besides those known."""
+
+    def nullable_schema(self, schema: Any) -> _Schema:
+        return self.generate_inner(schema["schema"])
+
+    def default_schema(self, schema: Any) -> _Schema:
+        return self.generate_inner(schema["schema"])
+
+    def dict_schema(self, schema: Any) -> _Schema:
+        found = super().dict_schema(schema)
+        return found | {"additionalProperties": False} if "patternProperties" in found else found
+
+
+class _Printed(_Plain):
+    """What memtopo prints: every field is there, null where there is nothing to say, and no other."""
+
+    def default_schema(self, schema: Any) -> _Schema:
+        return self.generate_inner(schema["schema"])
+
+    def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: FBT001 the signature is pydantic's
+        del field, total
+        return True
+
+    def dataclass_schema(self, schema: Any) -> _Schema:
+        return super().dataclass_schema(schema) | {"additionalProperties": False}
+
+
+def _spec() -> _Schema:
+    inputs: list[tuple[str, JsonSchemaMode, TypeAdapter[Any]]] = [
+        (name, "validation", TypeAdapter(_entries(section.entry, referring=section.referring)))
+        for name, section in spec.SECTIONS.items()
+    ]
+    found, definitions = TypeAdapter.json_schemas(inputs, schema_generator=_Written)
+    sections = {
+        name: found[name, "validation"] | {"description": _SECTIONS[name], "type": ["object", "null"]}
+        for name in spec.SECTIONS
+    }
+    head = {
+        "memtopo": {"type": "integer", "const": spec.VERSION, "description": "The version of the language."},
+        "name": {"type": "string", "pattern": f"^{NAME.pattern}$", "description": "The layout's name."},
+    }
+    own = TypeAdapter(spec.Process).json_schema(schema_generator=_Written)
+    processes = {
+        "type": ["object", "null"],
+        "description": "Several processes: the same sections, under a name each.",
+        "maxProperties": LARGEST_PROCESSES,
+        "propertyNames": {"pattern": f"^{NAME.pattern}$"},
+        "additionalProperties": {
+            "type": "object",
+            "properties": own["properties"] | sections,
+            "additionalProperties": False,
+        },
+    }
+    return {
+        "type": "object",
+        "properties": head | sections | {"processes": processes},
+        "required": list(head),
+        "additionalProperties": False,
+        "if": {"required": ["processes"], "properties": {"processes": {"type": "object"}}},
+        "then": {"properties": dict.fromkeys(spec.SECTIONS, False)},
+        "$defs": _used(definitions["$defs"], str(sections)),
+    }
+
+
+def _entries(entry: Any, *, referring: bool) -> Any:
+    return dict.__class_getitem__((ReferringName if referring else Name, entry))
+
+
+def _used(definitions: _Schema, text: str) -> _Schema:
+    """The definitions that a text speaks of: pydantic gives those of what the values become as well."""
+    names: set[str] = set()
+    while new := {*_DEFINITION.findall(text)} - names:
+        names |= new
+        text = str([definitions[name] for name in new])
+    return {name: definitions[name] for name in definitions if name in names}
+
+
+def _printed(type_: Any) -> _Schema:
+    return TypeAdapter(type_).json_schema(schema_generator=_Printed)
+
+
+def _diagnostics() -> _Schema:
+    return _printed(Faults)
+
+
+def _report() -> _Schema:
+    return _marked("memtopo_report", _printed(Report))
+
+
+def _held(kind: str, type_: Any) -> Callable[[], _Schema]:
+    return lambda: _marked(f"memtopo_{kind}", _printed(type_))
+
+
+def _plan() -> _Schema:
+    """A plan carries a machine as it is recorded: without what is not known of it."""
+    recorded = machine.Machine.model_json_schema(schema_generator=_Plain)
+    found = _printed(SavedPlan)
+    return found | {"$defs": found["$defs"] | recorded.pop("$defs") | {"Machine": recorded}}
+
+
+def _probe() -> _Schema:
+    recorded = machine.Machine.model_json_schema(schema_generator=_Plain)
+    found = _printed(Told)
+    return found | {"$defs": found["$defs"] | recorded.pop("$defs") | {"Machine": recorded}}
+
+
+def _machine() -> _Schema:
+    return _marked("memtopo_machine", machine.Machine.model_json_schema(schema_generator=_Plain))
+
+
+def _marked(marker: str, found: _Schema) -> _Schema:
+    """With the marker first and required: a reader tells by it what it was given."""
+    rest = {name: field for name, field in found["properties"].items() if name != marker}
+    properties = {marker: {"type": "integer", "const": 1}} | rest
+    return found | {"properties": properties, "required": [marker, *found["required"]]}
+
+
+_MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
+    "spec": ("memtopo: a layout of GPU memory", _spec),
+    "machine": ("memtopo: a recorded machine", _machine),
+    "plan": ("memtopo: what plan --json prints and plan -o saves", _plan),
+    "probe": ("memtopo: what probe --json prints", _probe),
+    "report": ("memtopo: what apply --json prints", _report),
+    "diagnostics": (
+        "memtopo: what validate --json prints, and of a spec with errors also plan and apply",
+        _diagnostics,
+    ),
+    "picture": ("memtopo: what draw --json prints", lambda: _printed(Drawn)),
+    "layouts": ("memtopo: what ls --json prints", _held("layouts", Survey)),
+    "layout": ("memtopo: what show --json prints", _held("layout", Status)),
+    "check": ("memtopo: what check --json prints", _held("check", Looked)),
+    "release": ("memtopo: what release --json prints", _held("release", Released)),
+    "error": ("memtopo: what --json prints where there is no result", lambda: _printed(Failed)),
+}
+KINDS = tuple(_MAKERS)

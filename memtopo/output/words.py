@@ -1,0 +1,118 @@
+"""How counts, times, subjects and verdicts read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from memtopo.common.units import rounded
+
+if TYPE_CHECKING:
+    from memtopo.plans.report import MachineLine, ProcessPlan, Report
+
+SHORT_NAME = 8
+
+
+def plural(count: int, thing: str) -> str:
+    """`1 error`, `3,000 errors`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def subjects(first: str, last: str) -> str:
+    """One subject, or the first and the last of many; the last by its number alone where the name is long."""
+    if last in ("", first):
+        return first
+    stem, _, number = last.rpartition(".")
+    shares_stem = stem and first.rpartition(".")[0] == stem
+    return f"{first} … {number if shares_stem and len(stem) > SHORT_NAME else last}"
+
+
+def processes(plan: ProcessPlan) -> str:
+    """The processes that a plan is of: `reader.0 … reader.3, each`."""
+    return f"{subjects(plan.first, plan.last)}, each" if plan.count > 1 else plan.first
+
+
+def size(amount: int) -> str:
+    """A size for a table; nothing for what has no size."""
+    return rounded(amount) if amount else ""
+
+
+def change(before: int, after: int, *, memory: bool = False) -> str:
+    """What came or went: `0`, `+2`, `-2 MiB`."""
+    difference = after - before
+    sign = "+" if difference > 0 else ""
+    return f"{sign}{rounded(difference) if memory and difference else f'{difference:,}'}"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it, to three digits: `850 µs`, `12.3 ms`, `4.56 s`, `20 min 5 s`."""
+    for unit, scale in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        if seconds < 999.5 * scale:
+            return f"{seconds / scale:.3g} {unit}"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes:,} min {rest} s"
+
+
+def age(seconds: float) -> str:
+    """A time that somebody waits for or has waited, in its largest unit: `5 s`, `20 min`, `3 h`, `12 d`."""
+    for unit, scale, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172800)):
+        if seconds < most:
+            return f"{max(int(seconds), 0) // scale} {unit}"
+    return f"{int(seconds) // 86400:,} d"
+
+
+def devices(names: Iterable[str]) -> str:
+    """GPUs by name, like ones counted: `2 × NVIDIA H200`."""
+    return ", ".join(f"{count} × {name}" for name, count in Counter(names).items()) or "no GPU"
+
+
+def machine(line: MachineLine) -> str:
+    """A machine's name, and whether it is simulated."""
+    return f"{line.name} (simulated)" if line.simulated else line.name
+
+
+def rate(size: int, seconds: float) -> str:
+    """Bytes a second in powers of ten, as vendors count bandwidth: `3.26 TB/s`."""
+    pace = size / seconds if seconds else 0.0
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
+        if pace >= unit:
+            return f"{pace / unit:.3g} {name}/s"
+    return f"{pace / 1e3:.3g} kB/s"
+
+
+def verdict(report: Report) -> str:
+    """The outcome of a run in one line."""
+    match report.outcome:
+        case "ok":
+            return f"ok: {_ok(report)}"
+        case "different":
+            count = report.checks.different if report.checks else 0
+            be = "is" if count == 1 else "are"
+            return f"different: {plural(count, 'thing')} {be} not as declared; {_rest(report)}"
+        case "leaked":
+            return f"failed: {_rest(report)}"
+        case outcome:
+            return f"{outcome}: {_rest(report)}"
+
+
+def things_left(report: Report) -> int:
+    """How many things a run left: those it names, or those the ledger counts if that is more."""
+    named = {leak.what for leak in report.leaks} | {thing for leak in report.leaks for thing in leak.stays}
+    open_after = report.left.ledger_after if report.left else {}
+    open_before = report.left.ledger_before if report.left else {}
+    counted = sum(max(count - open_before.get(kind, 0), 0) for kind, count in open_after.items())
+    return max(len(named), counted)
+
+
+def _ok(report: Report) -> str:
+    if report.checks and any(tally.looked_at for tally in report.checks.tallies):
+        return "built, checked and gone"
+    return "built and gone; nothing was checked"
+
+
+def _rest(report: Report) -> str:
+    count = things_left(report)
+    if not count:
+        return "something is left" if report.outcome == "leaked" else "everything was undone"
+    return f"{plural(count, 'thing')} {'is' if count == 1 else 'are'} left"

@@ -1,0 +1,1 @@
+"""Plans and reports as data."""

@@ -1,0 +1,1 @@
+"""One run of a layout: build, verify, tear down, report."""

@@ -1,0 +1,83 @@
+"""From a briefing to a run: a worker plans for itself, from the same text and the same facts as all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from memtopo import language, planner
+from memtopo.common.errors import InternalError
+from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.ledger import Ledger
+from memtopo.geometry import Geometry
+from memtopo.language import Document
+from memtopo.machine import Machine, parse, target
+from memtopo.plans.report import MachineLine, Progress
+from memtopo.rules.validation import validate
+from memtopo.run.apply import Job, Run
+from memtopo.run.processes.briefing import Briefing
+from memtopo.run.processes.deliveries import Ask, Siblings
+from memtopo.sharing.attaching import Holders
+
+Wrap = Callable[[str, KernelDriver], KernelDriver]
+"""What stands between a process, by its label, and its driver."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a run has of the worker around it: how to ask siblings, to show that work goes on, and to know of its end.
+
+    `alive` is told how many steps were done, and `stopped` gives the number of a signal, or 0.
+    """
+
+    wrap: Wrap
+    ask: Ask
+    alive: Callable[[int], None]
+    stopped: Callable[[], int]
+
+
+def prepare(briefing: Briefing, setting: Setting) -> Run:
+    """A run of what the briefing says, before its first step. Raises `MemtopoError`."""
+    machine = parse(briefing.machine.encode(), briefing.machine_name)
+    document = language.read_text(briefing.text.encode(), briefing.spec)
+    geometry = validate(document, machine).geometry
+    if geometry is None:
+        raise InternalError("a worker finds faults in a spec that the coordinator found valid")
+    driver = target.open_in_worker(machine, simulated=briefing.simulated, visible=briefing.visible)
+    job = _job(briefing, document, geometry, machine)
+    ledger = Ledger(setting.wrap(briefing.process, driver))
+    outside = Holders(job.geometry, briefing.gpus, briefing.sockets, briefing.allow_uids)
+    deliveries = Siblings(job.geometry, setting.ask, outside)
+    return Run(job, ledger, progress=_Telling(setting.alive), stop=setting.stopped, deliveries=deliveries)
+
+
+def _job(briefing: Briefing, document: Document, geometry: Geometry, machine: Machine) -> Job:
+    line = MachineLine(briefing.machine_name, briefing.simulated, (), machine.driver.cuda)
+    member = geometry.processes[briefing.process]
+    return Job(
+        plan=planner.plan(geometry, machine).processes[briefing.process],
+        geometry=member,
+        machine=line,
+        spec=briefing.spec,
+        place=document.place,
+        process=briefing.process,
+        siblings=geometry.processes,
+        facts=machine,
+        check=briefing.check,
+        seed=briefing.seed,
+        timeout=briefing.timeout,
+    )
+
+
+class _Telling(Progress):
+    """Progress that the coordinator hears of, and takes for a sign of life."""
+
+    def __init__(self, alive: Callable[[int], None]) -> None:
+        self._alive = alive
+
+    def phase(self, name: str, steps: int) -> None:
+        del name, steps
+        self._alive(0)
+
+    def advance(self, steps: int) -> None:
+        self._alive(steps)

@@ -1,0 +1,40 @@
+"""Handles between processes: what is offered, the packets that carry it, where sockets stand, and the importer's end.
+
+`docs/protocol.md` has the packets for those who write another client.
+"""
+
+from memtopo.sharing.claiming import Claim, claim
+from memtopo.sharing.client import Client, connect
+from memtopo.sharing.faults import ExchangeError, NoLayout
+from memtopo.sharing.listing import LONGEST_SOURCE
+from memtopo.sharing.offers import Handle, Kind, Offer, Secret, Shelf, Via
+from memtopo.sharing.places import Place, place
+from memtopo.sharing.status import Importer, Looked, Notice, Released, Status, Taken
+from memtopo.sharing.surveying import Entry, Survey, survey
+
+__all__ = [
+    "LONGEST_SOURCE",
+    "Claim",
+    "Client",
+    "Entry",
+    "ExchangeError",
+    "Handle",
+    "Importer",
+    "Kind",
+    "Looked",
+    "NoLayout",
+    "Notice",
+    "Offer",
+    "Place",
+    "Released",
+    "Secret",
+    "Shelf",
+    "Status",
+    "Survey",
+    "Taken",
+    "Via",
+    "claim",
+    "connect",
+    "place",
+    "survey",
+]

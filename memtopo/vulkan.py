@@ -1,0 +1,342 @@
+"""Headless Vulkan for trials, tests and examples: shared memory and semaphores, and copies of bytes.
+
+Needs the package `vulkan` (`pip install 'memtopo[vulkan]'`), a Vulkan loader and Vulkan 1.2. A GPU is found by its
+UUID, which is the same in CUDA (fact 38). The caller closes the descriptors that `fd()` returns. Every call waits for
+its work, and errors are the package's own `vulkan.VkError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self, TypeVar
+
+try:
+    import vulkan as vk
+except ModuleNotFoundError as error:
+    if error.name != "vulkan":
+        raise
+    message = "memtopo.vulkan needs the package vulkan: pip install 'memtopo[vulkan]'"
+    raise ModuleNotFoundError(message, name="vulkan") from None
+
+__all__ = ["At", "Gpu", "Memory", "Semaphore"]
+
+_EXTENSIONS = ["VK_KHR_external_memory_fd", "VK_KHR_external_semaphore_fd"]
+_LAYER = "VK_LAYER_KHRONOS_validation"
+
+
+def instance(*, validation: bool) -> Any:
+    """An instance of Vulkan 1.2, with its validation layer or without."""
+    asked = vk.VkApplicationInfo(apiVersion=vk.VK_MAKE_VERSION(1, 2, 0))
+    layers, extensions = ([_LAYER], ["VK_EXT_debug_utils"]) if validation else ([], [])
+    info = vk.VkInstanceCreateInfo(
+        pApplicationInfo=asked, ppEnabledLayerNames=layers, ppEnabledExtensionNames=extensions
+    )
+    return vk.vkCreateInstance(info, None)
+
+
+def uuid_of(physical: Any) -> bytes:
+    """What names a GPU in every API (fact 38)."""
+    # By hand: the package's own wrapper hands back no chained structure.
+    identity = vk.ffi.new("VkPhysicalDeviceIDProperties*")
+    identity.sType = vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES
+    properties = vk.ffi.new("VkPhysicalDeviceProperties2*")
+    properties.sType, properties.pNext = vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, identity
+    vk.lib.vkGetPhysicalDeviceProperties2(physical, properties)
+    return bytes(vk.ffi.buffer(identity.deviceUUID))
+
+
+def family_of(physical: Any) -> int:
+    """A family of queues that can copy."""
+    wanted = vk.VK_QUEUE_COMPUTE_BIT | vk.VK_QUEUE_GRAPHICS_BIT
+    families = vk.vkGetPhysicalDeviceQueueFamilyProperties(physical)
+    return next(index for index, family in enumerate(families) if family.queueFlags & wanted)
+
+
+def device_on(physical: Any, family: int) -> Any:
+    """A device with one queue, timelines, and what shares memory and semaphores by descriptors."""
+    queue = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=family, pQueuePriorities=[1.0])
+    timelines = vk.VkPhysicalDeviceTimelineSemaphoreFeatures(timelineSemaphore=1)
+    info = vk.VkDeviceCreateInfo(pNext=timelines, pQueueCreateInfos=[queue], ppEnabledExtensionNames=_EXTENSIONS)
+    return vk.vkCreateDevice(physical, info, None)
+
+
+class Semaphore:
+    """A timeline semaphore that starts at a value, or a binary one."""
+
+    def __init__(self, gpu: Gpu, value: int | None) -> None:
+        self._gpu, self._timeline = gpu, value is not None
+        chain: Any = vk.VkExportSemaphoreCreateInfo(handleTypes=vk.VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT)
+        if value is not None:
+            chain = vk.VkSemaphoreTypeCreateInfo(
+                pNext=chain, semaphoreType=vk.VK_SEMAPHORE_TYPE_TIMELINE, initialValue=value
+            )
+        self.handle = vk.vkCreateSemaphore(gpu.device, vk.VkSemaphoreCreateInfo(pNext=chain), None)
+
+    def fd(self) -> int:
+        """A new descriptor of the semaphore."""
+        asked = vk.VkSemaphoreGetFdInfoKHR(
+            semaphore=self.handle, handleType=vk.VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT
+        )
+        return int(self._gpu.call("vkGetSemaphoreFdKHR")(self._gpu.device, asked))
+
+    @property
+    def counter(self) -> int:
+        """The value of a timeline."""
+        return int(vk.vkGetSemaphoreCounterValue(self._gpu.device, self.handle))
+
+    def signal(self, value: int = 1) -> None:
+        """Have the CPU signal a timeline, or the queue a binary one."""
+        if not self._timeline:
+            self._gpu.submit(signal=(self, value))
+            return
+        vk.vkSignalSemaphore(self._gpu.device, vk.VkSemaphoreSignalInfo(semaphore=self.handle, value=value))
+
+    def wait(self, value: int, seconds: float) -> bool:
+        """Have the CPU wait for a timeline, false where it took too long; a binary one is waited for however long."""
+        if not self._timeline:
+            self._gpu.submit(wait=(self, value))
+            return True
+        asked = vk.VkSemaphoreWaitInfo(pSemaphores=[self.handle], pValues=[value])
+        try:
+            vk.vkWaitSemaphores(self._gpu.device, asked, int(seconds * 1e9))
+        except vk.VkTimeout:
+            return False
+        return self.counter >= value
+
+    def free(self) -> None:
+        """Give it up. A second time does nothing."""
+        if self.handle:
+            vk.vkDestroySemaphore(self._gpu.device, self.handle, None)
+            self.handle = None
+
+
+OPAQUE_FD = vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT
+_USES = vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
+_VISIBLE = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
+
+
+class Memory:
+    """A buffer of `size` bytes over an allocation of its own, of `whole` bytes, exportable or imported."""
+
+    def __init__(self, gpu: Gpu, size: int, *, dedicated: bool = False, fd: int | None = None) -> None:
+        self._gpu, self.size = gpu, size
+        shared = vk.VkExternalMemoryBufferCreateInfo(handleTypes=OPAQUE_FD)
+        asked = vk.VkBufferCreateInfo(pNext=shared, size=size, usage=_USES, sharingMode=vk.VK_SHARING_MODE_EXCLUSIVE)
+        self.buffer = vk.vkCreateBuffer(gpu.device, asked, None)
+        needs = vk.vkGetBufferMemoryRequirements(gpu.device, self.buffer)
+        chain: Any = vk.VkMemoryDedicatedAllocateInfo(buffer=self.buffer) if dedicated else None
+        if fd is None:
+            chain = vk.VkExportMemoryAllocateInfo(pNext=chain, handleTypes=OPAQUE_FD)
+        else:
+            chain = vk.VkImportMemoryFdInfoKHR(pNext=chain, handleType=OPAQUE_FD, fd=fd)
+        kind = gpu.memory_type(needs.memoryTypeBits, vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)
+        self.whole = needs.size if fd is None else size
+        asked = vk.VkMemoryAllocateInfo(pNext=chain, allocationSize=self.whole, memoryTypeIndex=kind)
+        try:
+            self.handle: Any = vk.vkAllocateMemory(gpu.device, asked, None)
+        except Exception:
+            vk.vkDestroyBuffer(gpu.device, self.buffer, None)
+            raise
+        try:
+            vk.vkBindBufferMemory(gpu.device, self.buffer, self.handle, 0)
+        except Exception:
+            self.free()
+            raise
+
+    def fd(self) -> int:
+        """A new descriptor of the memory."""
+        asked = vk.VkMemoryGetFdInfoKHR(memory=self.handle, handleType=OPAQUE_FD)
+        return int(self._gpu.call("vkGetMemoryFdKHR")(self._gpu.device, asked))
+
+    def fill(self, word: int, wait: At | None = None, signal: At | None = None) -> None:
+        """Have the GPU write a 32-bit word all over it."""
+        self._gpu.submit(
+            lambda commands: vk.vkCmdFillBuffer(commands, self.buffer, 0, self.size, word), wait=wait, signal=signal
+        )
+
+    def read(self, offset: int = 0, count: int | None = None, wait: At | None = None) -> bytes:
+        """Its bytes, copied by the GPU."""
+        length = self.size - offset if count is None else count
+        with _Staging(self._gpu, length) as staging:
+            part = [vk.VkBufferCopy(srcOffset=offset, dstOffset=0, size=length)]
+            self._gpu.submit(
+                lambda commands: vk.vkCmdCopyBuffer(commands, self.buffer, staging.buffer, 1, part), wait=wait
+            )
+            return staging.bytes()
+
+    def write(self, offset: int, data: bytes, signal: At | None = None) -> None:
+        """Put bytes into it, copied by the GPU."""
+        with _Staging(self._gpu, len(data)) as staging:
+            staging.put(data)
+            part = [vk.VkBufferCopy(srcOffset=0, dstOffset=offset, size=len(data))]
+            self._gpu.submit(
+                lambda commands: vk.vkCmdCopyBuffer(commands, staging.buffer, self.buffer, 1, part), signal=signal
+            )
+
+    def free(self) -> None:
+        """Give it back; descriptors and imports of it go on working. A second time does nothing."""
+        if self.handle:
+            vk.vkDestroyBuffer(self._gpu.device, self.buffer, None)
+            vk.vkFreeMemory(self._gpu.device, self.handle, None)
+            self.handle = None
+
+
+class _Staging:
+    """Memory that the CPU reads and writes."""
+
+    def __init__(self, gpu: Gpu, size: int) -> None:
+        self._gpu, self._size = gpu, size
+        asked = vk.VkBufferCreateInfo(size=size, usage=_USES, sharingMode=vk.VK_SHARING_MODE_EXCLUSIVE)
+        self.buffer = vk.vkCreateBuffer(gpu.device, asked, None)
+        needs = vk.vkGetBufferMemoryRequirements(gpu.device, self.buffer)
+        kind = gpu.memory_type(needs.memoryTypeBits, _VISIBLE)
+        whole = vk.VkMemoryAllocateInfo(allocationSize=needs.size, memoryTypeIndex=kind)
+        self._memory = vk.vkAllocateMemory(gpu.device, whole, None)
+        vk.vkBindBufferMemory(gpu.device, self.buffer, self._memory, 0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def put(self, data: bytes) -> None:
+        mapped = vk.vkMapMemory(self._gpu.device, self._memory, 0, self._size, 0)
+        mapped[: len(data)] = data
+        vk.vkUnmapMemory(self._gpu.device, self._memory)
+
+    def bytes(self) -> bytes:
+        mapped = vk.vkMapMemory(self._gpu.device, self._memory, 0, self._size, 0)
+        try:
+            return bytes(mapped)
+        finally:
+            vk.vkUnmapMemory(self._gpu.device, self._memory)
+
+    def __exit__(self, *_: object) -> None:
+        vk.vkDestroyBuffer(self._gpu.device, self.buffer, None)
+        vk.vkFreeMemory(self._gpu.device, self._memory, None)
+
+
+At = tuple[Semaphore, int]
+"""A semaphore and its value; of a binary one the value does not matter."""
+
+
+_Made = TypeVar("_Made", Memory, Semaphore)
+
+
+class Gpu:
+    """One GPU by its UUID, or the first; raises `LookupError` where there is none.
+
+    At the end of its `with`, what it made is given back. With `validation`, `messages` has the warnings and errors of
+    Vulkan's validation layer.
+    """
+
+    def __init__(self, uuid: bytes | None = None, *, validation: bool = False) -> None:
+        self.messages: list[str] = []
+        self._messenger: Any = None
+        self._made: list[Memory | Semaphore] = []
+        self._instance = instance(validation=validation)
+        if validation:
+            self._listen()
+        found = {uuid_of(each): each for each in vk.vkEnumeratePhysicalDevices(self._instance)}
+        if not found or (uuid is not None and uuid not in found):
+            raise LookupError(f"Vulkan's GPUs are {', '.join(each.hex() for each in found) or 'none'}")
+        self.uuid = uuid or next(iter(found))
+        self._physical = found[self.uuid]
+        self.family = family_of(self._physical)
+        self.device = device_on(self._physical, self.family)
+        self.queue = vk.vkGetDeviceQueue(self.device, self.family, 0)
+        pool = vk.VkCommandPoolCreateInfo(queueFamilyIndex=self.family)
+        self._pool = vk.vkCreateCommandPool(self.device, pool, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        vk.vkDeviceWaitIdle(self.device)
+        for made in self._made:
+            made.free()
+        vk.vkDestroyCommandPool(self.device, self._pool, None)
+        vk.vkDestroyDevice(self.device, None)
+        if self._messenger:
+            self._of_instance("vkDestroyDebugUtilsMessengerEXT")(self._instance, self._messenger, None)
+        vk.vkDestroyInstance(self._instance, None)
+
+    def call(self, name: str) -> Callable[..., Any]:
+        """A function of an extension."""
+        return vk.vkGetDeviceProcAddr(self.device, name)  # type: ignore[no-any-return]
+
+    def _kept(self, made: _Made) -> _Made:
+        self._made.append(made)
+        return made
+
+    def _of_instance(self, name: str) -> Callable[..., Any]:
+        return vk.vkGetInstanceProcAddr(self._instance, name)  # type: ignore[no-any-return]
+
+    def allocate(self, size: int, *, dedicated: bool = False) -> Memory:
+        """Memory of this GPU that other APIs may import."""
+        return self._kept(Memory(self, size, dedicated=dedicated))
+
+    def adopt(self, fd: int, size: int) -> Memory:
+        """Memory that another API exported, as a chunk of memtopo's; the descriptor is Vulkan's from then on.
+
+        Where it is refused nobody knows whose the descriptor is: hand over a copy, and give the GPU up, whose device is
+        not to be relied on then.
+        """
+        return self._kept(Memory(self, size, fd=fd))
+
+    def timeline(self, value: int = 0) -> Semaphore:
+        """A timeline semaphore that other APIs may import."""
+        return self._kept(Semaphore(self, value))
+
+    def binary(self) -> Semaphore:
+        """A binary semaphore that other APIs may import."""
+        return self._kept(Semaphore(self, None))
+
+    def memory_type(self, bits: int, flags: int) -> int:
+        """The first type of memory among `bits` that has all `flags`."""
+        properties = vk.vkGetPhysicalDeviceMemoryProperties(self._physical)
+        for index in range(properties.memoryTypeCount):
+            if bits >> index & 1 and properties.memoryTypes[index].propertyFlags & flags == flags:
+                return index
+        raise LookupError(f"no memory type has the flags {flags:#x}")
+
+    def submit(
+        self, record: Callable[[Any], None] | None = None, wait: At | None = None, signal: At | None = None
+    ) -> None:
+        """Have the queue wait, do what `record` puts into a command buffer, and signal; and wait for all of it."""
+        buffers = []
+        if record:
+            asked = vk.VkCommandBufferAllocateInfo(
+                commandPool=self._pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY, commandBufferCount=1
+            )
+            buffers = [vk.vkAllocateCommandBuffers(self.device, asked)[0]]
+            once = vk.VkCommandBufferBeginInfo(flags=vk.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT)
+            vk.vkBeginCommandBuffer(buffers[0], once)
+            record(buffers[0])
+            vk.vkEndCommandBuffer(buffers[0])
+        values = vk.VkTimelineSemaphoreSubmitInfo(
+            pWaitSemaphoreValues=[wait[1]] if wait else [], pSignalSemaphoreValues=[signal[1]] if signal else []
+        )
+        work = vk.VkSubmitInfo(
+            pNext=values,
+            pWaitSemaphores=[wait[0].handle] if wait else [],
+            pWaitDstStageMask=[vk.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT] if wait else [],
+            pCommandBuffers=buffers,
+            pSignalSemaphores=[signal[0].handle] if signal else [],
+        )
+        vk.vkQueueSubmit(self.queue, 1, [work], vk.VK_NULL_HANDLE)
+        vk.vkQueueWaitIdle(self.queue)
+        if buffers:
+            vk.vkFreeCommandBuffers(self.device, self._pool, 1, buffers)
+
+    def _listen(self) -> None:
+        def heard(_severity: int, _kind: int, data: Any, _user: Any) -> int:
+            self.messages.append(vk.ffi.string(data.pMessage).decode(errors="replace"))
+            return 0
+
+        self._heard = heard  # it must outlive the instance
+        asked = vk.VkDebugUtilsMessengerCreateInfoEXT(
+            messageSeverity=vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT
+            | vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
+            messageType=vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT,
+            pfnUserCallback=heard,
+        )
+        self._messenger = self._of_instance("vkCreateDebugUtilsMessengerEXT")(self._instance, asked, None)

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import gc
+import signal
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memtopo.common.collector import collector_paused
+from memtopo.common.text import display_width, printable, signal_name
+
+
+@given(st.text(st.characters()))
+def test_what_is_printable_holds_nothing_unseen(text: str) -> None:
+    """Whatever the text, what is printed of it has no control, format, surrogate or unassigned character"""
+    shown = printable(text)
+    assert shown.isprintable()
+    assert not {unicodedata.category(char) for char in shown} & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("hot chunk", "hot chunk"),
+        ("größe 𝒳 日本", "größe 𝒳 日本"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("\t\r\n\0", "\\t\\r\\n\\x00"),
+        ("\x85\xa0", "\\x85\\xa0"),
+        ("\u202eabc\u2066", "\\u202eabc\\u2066"),
+        ("\ud800", "\\ud800"),
+        ("\U000e0001", "\\U000e0001"),
+    ],
+)
+def test_escapes_are_those_of_python(text: str, shown: str) -> None:
+    """What is seen as itself stays, the rest is escaped as Python would"""
+    assert printable(text) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [("", 0), ("abc", 3), ("größe", 5), ("日本", 4), ("e\u0301", 1), ("ｆ", 2), ("\u1112\u1161\u11ab", 2), ("𝒳", 1)],
+)
+def test_width_is_counted_in_columns(text: str, columns: int) -> None:
+    """Wide characters take two columns of a terminal, combining ones none"""
+    assert display_width(text) == columns
+
+
+def _fail_while_paused() -> None:
+    with collector_paused():
+        with collector_paused():
+            pass
+        assert not gc.isenabled()
+        raise KeyError
+
+
+@pytest.mark.parametrize("was_on", [True, False])
+def test_the_collector_is_left_as_it_was(was_on: bool) -> None:
+    """The cyclic collector is off in a pause and as it was after it, nested or failed"""
+    before = gc.isenabled()
+    try:
+        (gc.enable if was_on else gc.disable)()
+        with pytest.raises(KeyError):
+            _fail_while_paused()
+        assert gc.isenabled() is was_on
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.parametrize("number", range(1, signal.NSIG))
+def test_every_signal_has_a_name(number: int) -> None:
+    """A signal is told by its name, or by its number where it has none"""
+    known = {each.value: each.name for each in signal.Signals}
+    assert signal_name(number) == known.get(number, f"signal {number}")

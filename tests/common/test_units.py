@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from memtopo.common.units import (
+    LARGEST,
+    UNITS,
+    MiB,
+    NotASize,
+    Size,
+    TiB,
+    exact,
+    parse_count,
+    parse_size,
+    rounded,
+    shorten,
+)
+
+AMOUNTS = st.integers(0, LARGEST)
+
+
+@given(AMOUNTS)
+@example(LARGEST)
+@example(LARGEST - 1023)
+def test_exact_can_be_read_back(amount: int) -> None:
+    """What `exact` writes is read back as the same number of bytes"""
+    assert parse_size(exact(amount)) == Size(amount)
+
+
+@given(st.builds(Size, AMOUNTS, st.booleans()))
+def test_a_size_can_be_read_back(size: Size) -> None:
+    """What a size is written as is read back as the same size"""
+    assert parse_size(str(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("0", Size(0)),
+        ("0B", Size(0)),
+        ("1B", Size(1)),
+        ("2MiB", Size(2 * MiB)),
+        ("2 MiB", Size(2 * MiB)),
+        ("16777215TiB", Size(16777215 * TiB)),
+        ("4 granules", Size(4, in_granules=True)),
+        ("1 granule", Size(1, in_granules=True)),
+        ("4granules", Size(4, in_granules=True)),
+    ],
+)
+def test_a_size_is_digits_and_a_unit(text: str, size: Size) -> None:
+    """A size is digits and a binary unit, digits and granules, or a bare 0"""
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("64MB", "64MiB"),
+        ("64mb", "64MiB"),
+        ("64M", "64MiB"),
+        ("64 Mib", "64MiB"),
+        ("64  MiB", "64MiB"),
+        ("64k", "64KiB"),
+        ("512 bytes", "512B"),
+        ("1_000MiB", "1000MiB"),
+        ("1,000MiB", "1000MiB"),
+        ("1,5GiB", None),
+        ("1.5GiB", "1536MiB"),
+        ("1.1GiB", None),
+        ("0.5B", None),
+        ("1..5GiB", None),
+        ("1.5 granules", None),
+        ("4 Granules", "4 granules"),
+        ("2 pages", "2 granules"),
+        ("007MiB", "7MiB"),
+        ("04 granules", "4 granules"),
+        ("00", "0"),
+        ("64", "64MiB"),
+        ("2097152", "2MiB"),
+        ("64XB", None),
+        ("", None),
+        ("MiB", None),
+        ("-1MiB", None),
+        ("+1MiB", None),
+        ("1e3MiB", None),
+        ("0x200000", None),
+        ("64MiB\n", None),
+        ("٦٤MiB", None),
+        ("99999999TiB", None),
+        ("99999999tb", None),
+        ("18446744073709551616B", None),
+        ("9" * 5000, None),
+        ("9" * 5000 + "MiB", None),
+    ],
+)
+def test_what_is_no_size_says_what_was_meant(text: str, meant: str | None) -> None:
+    """Text that is no size is refused, with the size that was probably meant where that can be told"""
+    with pytest.raises(NotASize) as refused:
+        parse_size(text)
+    assert refused.value.meant == meant
+    assert len(str(refused.value)) < 200
+
+
+@given(
+    st.text(max_size=40) | st.from_regex(r"[0-9][0-9_.,]{0,25} {0,2}[kKmMgGtTiIbB]{0,3}(granules?)?", fullmatch=True)
+)
+def test_what_was_meant_is_a_size(text: str) -> None:
+    """What is said to be meant is itself a size, whatever the text"""
+    try:
+        parse_size(text)
+    except NotASize as refused:
+        meant = refused.meant
+    else:
+        return
+    assert meant is None or parse_size(meant)
+
+
+@given(AMOUNTS)
+def test_a_count_is_plain_digits(number: int) -> None:
+    """An unsigned 64-bit number in plain digits is read as itself"""
+    assert parse_count(str(number)) == number
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "-1", "+1", "01", "1.0", "1e3", "1_000", "1:30", "true", "0x10", " 1", "٣", str(LARGEST + 1), "9" * 5000],
+)
+def test_a_count_is_nothing_else(text: str) -> None:
+    """Signs, leading zeros, fractions, exponents, other digits and more than 64 bits are no count"""
+    with pytest.raises(ValueError, match=r"whole number|64 bits"):
+        parse_count(text)
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0 B"),
+        (512, "512 B"),
+        (1023, "1023 B"),
+        (2 * MiB, "2 MiB"),
+        (3 * MiB // 2, "1.5 MiB"),
+        (MiB - 1, "1.0 MiB"),
+        (-2 * MiB, "-2 MiB"),
+        (LARGEST, "16777216.0 TiB"),
+    ],
+)
+def test_rounded_is_for_people(amount: int, text: str) -> None:
+    """A rounded byte count has at most a tenth, in the largest unit that it fills"""
+    assert rounded(amount) == text
+
+
+def test_granules_are_of_what_they_measure() -> None:
+    """Granules become bytes by the granule of what they measure; bytes stay bytes"""
+    assert Size(4, in_granules=True).bytes(2 * MiB) == 8 * MiB
+    assert Size(4).bytes(2 * MiB) == 4
+
+
+def test_units_are_binary() -> None:
+    """Each unit is 1024 of the one before"""
+    assert list(UNITS.values()) == [1024**power for power in range(5)]
+
+
+@given(st.text(), st.integers(1, 50))
+def test_shorten_keeps_the_limit(text: str, limit: int) -> None:
+    """A shortened text has at most as many characters as it may"""
+    assert len(shorten(text, limit)) <= limit

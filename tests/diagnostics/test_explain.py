@@ -1,0 +1,125 @@
+"""What memtopo says about each code is true: its examples are judged, and the page of all rules is what it says now."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics.explanations import GROUPS, Example, Explanation, explanation
+from memtopo.output import explain as rendering
+from tests.cli.running import memtopo
+from tests.helpers.machines import invented
+from tests.helpers.specs import ROOT, codes
+
+EXPLANATIONS = {code: explanation(code) for code in CODES}
+FACT = re.compile(r"\bfact ([0-9]+)")
+UNTYPABLE = {"MT001", "MT003"}
+"""Codes of files that no text can be an example of."""
+
+
+def found(example: Example) -> list[str]:
+    return codes(example.spec, invented(2, peers="no peers" not in example.note))
+
+
+def test_every_code_has_its_file() -> None:
+    """A code has one file that explains it, and no file is without its code"""
+    files = {path.stem for path in (ROOT / "memtopo" / "diagnostics" / "explanations").glob("*.md")}
+    assert files == set(CODES)
+    assert all(any(code.startswith(prefix) for prefix in GROUPS) for code in CODES)
+
+
+@pytest.mark.parametrize("each", EXPLANATIONS.values(), ids=EXPLANATIONS)
+def test_examples(each: Explanation) -> None:
+    """The wrong example of a code has this fault and no other, and the right one has none"""
+    if each.code in UNTYPABLE:
+        assert each.wrong.note
+        assert not each.wrong.spec
+        return
+    assert set(found(each.wrong)) == {each.code}
+    assert found(each.right) == []
+
+
+@pytest.mark.parametrize("each", EXPLANATIONS.values(), ids=EXPLANATIONS)
+def test_it_is_short(each: Explanation) -> None:
+    """An explanation is read in a minute: a rule and a fact of at most three sentences and 400 characters"""
+    for prose in (each.rule, each.fact):
+        assert 20 < len(prose) <= 400, len(prose)
+        assert len(re.findall(r"[.!?](?=\s|$)", prose)) <= 3
+        assert prose.endswith(".")
+
+
+def test_facts_are_recorded() -> None:
+    """A fact that is cited stands in docs/driver-facts.md, once"""
+    page = (ROOT / "docs" / "driver-facts.md").read_text()
+    recorded = re.findall(r'<a id="fact-([0-9]+)"></a>', page)
+    cited = {number for each in EXPLANATIONS.values() for number in FACT.findall(each.rule + each.fact)}
+    assert recorded == [str(number) for number in range(1, len(recorded) + 1)]
+    assert cited <= set(recorded)
+
+
+def test_the_page_is_current() -> None:
+    """docs/rules.md is what `memtopo explain --all --markdown` prints; `make docs` writes it"""
+    written = (ROOT / "docs" / "rules.md").read_text()
+    assert written.splitlines() == rendering.page(EXPLANATIONS.values())
+
+
+def test_links_of_the_page() -> None:
+    """Every link of docs/rules.md leads to a file and a place that are there"""
+    facts = (ROOT / "docs" / "driver-facts.md").read_text()
+    for target in re.findall(r"\]\(([^)]+)\)", (ROOT / "docs" / "rules.md").read_text()):
+        file, _, place = target.partition("#")
+        assert file == "driver-facts.md"
+        assert not place or f'<a id="{place}"></a>' in facts
+
+
+def test_a_code_is_explained() -> None:
+    """`explain CODE` shows the rule, the fact and both examples; case does not matter, and several may be asked for"""
+    done = memtopo("explain", "mt305", "MT503", COLUMNS="80")
+    assert done.status == 0
+    lines = done.out.splitlines()
+    assert lines[0] == "error[MT305]: a mapping runs past the end of its range"
+    assert "warning[MT503]: a range is accessible to nobody" in lines
+    assert "  wrong  ranges: {kv: {size: 4MiB}}" in lines
+    assert "         map: {kv: [page]}" in lines
+    assert done.widest <= 80
+    assert "`" not in done.out
+
+
+def test_all_codes_are_listed() -> None:
+    """`explain` alone has a line for every code"""
+    lines = [line.strip() for line in memtopo("explain").out.splitlines()]
+    for code, known in CODES.items():
+        assert f"{code}  {known.title}" in lines
+
+
+def test_a_code_that_is_not_known() -> None:
+    """A code that is not known is wrong usage, and the nearest one is named"""
+    done = memtopo("explain", "MT3O5")
+    assert done.status == 2
+    assert done.out == ""
+    assert "there is no code 'MT3O5'" in done.err
+    assert "did you mean MT305?" in done.err
+
+
+@pytest.mark.parametrize("arguments", [("--all",), ("MT301", "mt302"), ()])
+def test_json(arguments: tuple[str, ...]) -> None:
+    """With --json it is one document with the same codes"""
+    read = memtopo("explain", *arguments, "--json").document["codes"]
+    wanted = [code.upper() for code in arguments if not code.startswith("-")] or list(CODES)
+    assert [each["code"] for each in read] == wanted
+    assert {each["severity"] for each in read} <= {"error", "warning"}
+    assert all(("rule" in each) == bool(arguments) for each in read)
+
+
+def test_markdown() -> None:
+    """With --markdown, --all is the page, and codes are their sections of it"""
+    page = memtopo("explain", "--all", "--markdown").out
+    assert page == (ROOT / "docs" / "rules.md").read_text()
+    assert memtopo("explain", "mt301", "--markdown").out.strip() in page
+
+
+def test_markdown_is_asked_for_by_name() -> None:
+    """Where everything is JSON by its variable, --markdown is still Markdown"""
+    assert memtopo("explain", "MT301", "--markdown", MEMTOPO_JSON="1").out.startswith('<a id="MT301">')

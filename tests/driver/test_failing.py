@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import pytest
+
+from memtopo.driver.failing import Failing
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.names import call_name
+from memtopo.driver.protocol import Driver
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import DriverError, gpu
+from tests.contract.built import PLAIN
+from tests.helpers.machines import invented
+
+M = 2 << 20
+METHODS = [name for name in dir(Driver) if not name.startswith("_")]
+
+
+def lay_out(driver: Driver) -> None:
+    """Nine calls that build a mapping, ask for its access and take it down."""
+    driver.init()
+    granule = driver.mem_get_allocation_granularity(PLAIN)
+    address = driver.mem_address_reserve(granule)
+    handle = driver.mem_create(granule, PLAIN)
+    driver.mem_map(address, granule, handle)
+    driver.mem_get_access(address, gpu(0))
+    driver.mem_unmap(address, granule)
+    driver.mem_release(handle)
+    driver.mem_address_free(address, granule)
+
+
+CALLS = [
+    "cuInit",
+    "cuMemGetAllocationGranularity",
+    "cuMemAddressReserve",
+    "cuMemCreate",
+    "cuMemMap",
+    "cuMemGetAccess",
+    "cuMemUnmap",
+    "cuMemRelease",
+    "cuMemAddressFree",
+]
+
+
+@pytest.mark.parametrize("at", range(1, 10))
+def test_the_nth_call_fails(at: int) -> None:
+    """The n-th call, queries included, is not made but raises, under the driver's name for it"""
+    with SimDriver(invented()) as sim:
+        failing = Failing(sim, at)
+        with pytest.raises(DriverError) as caught:
+            lay_out(failing)
+        assert (caught.value.call, caught.value.name) == (CALLS[at - 1], "CUDA_ERROR_UNKNOWN")
+        assert (failing.calls, failing.failed) == (at, CALLS[at - 1])
+
+
+def test_a_failed_call_was_not_made() -> None:
+    """The call that fails does not reach the driver behind"""
+    with SimDriver(invented()) as sim:
+        ledger = Ledger(sim)
+        with pytest.raises(DriverError):
+            lay_out(Failing(ledger, 7))
+        assert ledger.counts() == {"reservations": 1, "handles": 1, "mappings": 1, "contexts": 0}
+
+
+def test_none_fails_behind_the_last() -> None:
+    """With n behind the last call, none fails, and the count says how many there were"""
+    with SimDriver(invented()) as sim:
+        failing = Failing(sim, 10)
+        lay_out(failing)
+        assert (failing.calls, failing.failed) == (9, None)
+
+
+def test_only_some_are_counted() -> None:
+    """Counting can be for some methods alone, and the error chosen"""
+    with SimDriver(invented()) as sim:
+        failing = Failing(sim, 2, error="CUDA_ERROR_OUT_OF_MEMORY", only={"mem_create", "mem_release"})
+        with pytest.raises(DriverError) as caught:
+            lay_out(failing)
+        assert (caught.value.call, caught.value.name) == ("cuMemRelease", "CUDA_ERROR_OUT_OF_MEMORY")
+        assert failing.calls == 2
+
+
+def test_every_one_from_the_nth_on() -> None:
+    """All counted calls from the n-th on can be made to fail"""
+    with SimDriver(invented()) as sim:
+        failing = Failing(sim, 2, only={"mem_create"}, every=True)
+        failing.init()
+        handle = failing.mem_create(M, PLAIN)
+        for _ in range(3):
+            with pytest.raises(DriverError):
+                failing.mem_create(M, PLAIN)
+        failing.mem_release(handle)
+        assert failing.calls == 4
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_is_counted(method: str) -> None:
+    """Every method of the protocol is counted and can fail, before its arguments are looked at"""
+    with SimDriver(invented()) as sim:
+        failing = Failing(sim, 1)
+        with pytest.raises(DriverError) as caught:
+            getattr(failing, method)()
+        assert (caught.value.call, caught.value.name) == (call_name(method), "CUDA_ERROR_UNKNOWN")
+
+
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [
+        ("init", "cuInit"),
+        ("driver_get_version", "cuDriverGetVersion"),
+        ("device_total_mem", "cuDeviceTotalMem"),
+        ("device_get_p2p_attribute", "cuDeviceGetP2PAttribute"),
+        ("device_get_pci_bus_id", "cuDeviceGetPCIBusId"),
+        ("device_primary_ctx_get_state", "cuDevicePrimaryCtxGetState"),
+        ("ctx_push_current", "cuCtxPushCurrent"),
+        ("mem_get_info", "cuMemGetInfo"),
+        ("mem_map", "cuMemMap"),
+        ("mem_get_allocation_properties_from_handle", "cuMemGetAllocationPropertiesFromHandle"),
+        ("mem_export_to_shareable_handle", "cuMemExportToShareableHandle"),
+        ("mem_import_from_shareable_handle", "cuMemImportFromShareableHandle"),
+        ("mem_alloc", "cuMemAlloc"),
+        ("ipc_get_mem_handle", "cuIpcGetMemHandle"),
+        ("ipc_close_mem_handle", "cuIpcCloseMemHandle"),
+        ("ipc_open_event_handle", "cuIpcOpenEventHandle"),
+        ("event_synchronize", "cuEventSynchronize"),
+        ("stream_wait_event", "cuStreamWaitEvent"),
+        ("mem_alloc_managed", "cuMemAllocManaged"),
+        ("mem_prefetch_async", "cuMemPrefetchAsync"),
+        ("mem_range_get_attribute", "cuMemRangeGetAttribute"),
+        ("stream_attach_mem_async", "cuStreamAttachMemAsync"),
+        ("pointer_is_managed", "cuPointerGetAttribute"),
+        ("import_external_memory", "cuImportExternalMemory"),
+        ("external_memory_get_mapped_buffer", "cuExternalMemoryGetMappedBuffer"),
+        ("destroy_external_semaphore", "cuDestroyExternalSemaphore"),
+        ("signal_external_semaphore", "cuSignalExternalSemaphoresAsync"),
+        ("wait_external_semaphore", "cuWaitExternalSemaphoresAsync"),
+        ("host_write", "the CPU's store"),
+        ("host_read", "the CPU's load"),
+        ("memset_d8", "cuMemsetD8"),
+        ("memcpy_htod", "cuMemcpyHtoD"),
+        ("memcpy_dtoh", "cuMemcpyDtoH"),
+    ],
+)
+def test_the_drivers_names(method: str, call: str) -> None:
+    """A method's name gives the driver's name for the call"""
+    assert call_name(method) == call

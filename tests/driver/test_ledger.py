@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from memtopo import machine
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.protocol import Driver
+from memtopo.driver.sim import SimDriver, foreign
+from memtopo.driver.types import DriverError, MemAttach
+from tests.contract.built import PLAIN, current
+from tests.contract.making import OPAQUE, TIMELINE
+from tests.contract.other import Other
+from tests.contract.shared import FD, SHARED, SHARED_EVENT, closing
+from tests.helpers.machines import invented
+
+M = 2 << 20
+NOTHING = {"reservations": 0, "handles": 0, "mappings": 0, "contexts": 0}
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    with SimDriver(invented()) as sim:
+        ledger = Ledger(sim)
+        ledger.init()
+        yield ledger
+
+
+def test_it_is_a_driver(ledger: Ledger) -> None:
+    """The ledger satisfies the driver protocol, and hands on what it does not account for"""
+    driver: Driver = ledger
+    assert driver.device_get_count() == 2
+    assert [name for name in dir(Driver) if not name.startswith("_") and not callable(getattr(driver, name))] == []
+
+
+def test_everything_open_is_counted(ledger: Ledger) -> None:
+    """Each kind of thing is counted from its opening to its end, and then the ledger is empty"""
+    assert ledger.empty
+    address = ledger.mem_address_reserve(2 * M)
+    handle = ledger.mem_create(M, PLAIN)
+    ledger.mem_map(address, M, handle)
+    ledger.device_primary_ctx_retain(1)
+    assert ledger.reservations == {address: 2 * M}
+    assert ledger.handles == {handle: 1}
+    assert ledger.mappings == {address: M}
+    assert ledger.contexts == {1: 1}
+    assert ledger.counts() == {"reservations": 1, "handles": 1, "mappings": 1, "contexts": 1}
+    ledger.device_primary_ctx_release(1)
+    ledger.mem_unmap(address, M)
+    ledger.mem_release(handle)
+    assert not ledger.empty
+    ledger.mem_address_free(address, 2 * M)
+    assert ledger.empty
+    assert ledger.counts() == NOTHING
+
+
+def test_references_are_counted(ledger: Ledger) -> None:
+    """A retained handle or context is as many references as it wants releases"""
+    address = ledger.mem_address_reserve(M)
+    handle = ledger.mem_create(M, PLAIN)
+    ledger.mem_map(address, M, handle)
+    ledger.mem_retain_allocation_handle(address)
+    ledger.device_primary_ctx_retain(0)
+    ledger.device_primary_ctx_retain(0)
+    assert (ledger.handles, ledger.contexts) == ({handle: 2}, {0: 2})
+    ledger.mem_release(handle)
+    ledger.device_primary_ctx_release(0)
+    assert (ledger.handles, ledger.contexts) == ({handle: 1}, {0: 1})
+    ledger.mem_release(handle)
+    ledger.mem_retain_allocation_handle(address)
+    assert ledger.handles == {handle: 1}
+
+
+def test_one_call_unmaps_many(ledger: Ledger) -> None:
+    """Whatever one call unmapped is struck out, beyond holes too, and nothing else"""
+    address = ledger.mem_address_reserve(8 * M)
+    handle = ledger.mem_create(M, PLAIN)
+    for place in (0, 1, 2, 4, 6):
+        ledger.mem_map(address + place * M, M, handle)
+    ledger.mem_unmap(address + M, 2 * M)
+    assert ledger.mappings == {address + place * M: M for place in (0, 4, 6)}
+    ledger.mem_unmap(address + 7 * M, M)
+    ledger.mem_unmap(address, 6 * M)
+    assert ledger.mappings == {address + 6 * M: M}
+
+
+def test_a_refused_call_changes_nothing(ledger: Ledger) -> None:
+    """A call that failed opened and closed nothing"""
+    address = ledger.mem_address_reserve(M)
+    handle = ledger.mem_create(M, PLAIN)
+    ledger.mem_map(address, M, handle)
+    before = ledger.counts()
+    for refused in (
+        lambda: ledger.mem_address_reserve(1),
+        lambda: ledger.mem_address_free(address, M),
+        lambda: ledger.mem_create(1, PLAIN),
+        lambda: ledger.mem_release(handle + 1),
+        lambda: ledger.mem_map(address, M, handle),
+        lambda: ledger.mem_unmap(address, 1),
+        lambda: ledger.mem_retain_allocation_handle(address + M),
+        lambda: ledger.device_primary_ctx_retain(5),
+        lambda: ledger.device_primary_ctx_release(0),
+    ):
+        with pytest.raises(DriverError):
+            refused()
+    assert ledger.counts() == before
+
+
+def test_an_import_is_a_reference(ledger: Ledger) -> None:
+    """An imported handle is counted like a created one; a descriptor is the caller's, and not counted"""
+    handle = ledger.mem_create(M, SHARED)
+    fd = ledger.mem_export_to_shareable_handle(handle, FD)
+    assert isinstance(fd, int)
+    with closing(fd):
+        another = ledger.mem_import_from_shareable_handle(fd, FD)
+    assert ledger.handles == {handle: 1, another: 1}
+    ledger.mem_release(handle)
+    ledger.mem_release(another)
+    assert ledger.empty
+
+
+def test_what_is_rare_is_told_once_it_occurred(ledger: Ledger) -> None:
+    """Allocations and events are counted, and told of from the first of them on, also when none is left"""
+    assert ledger.counts() == NOTHING
+    with current(ledger):
+        address, event = ledger.mem_alloc(100), ledger.event_create(SHARED_EVENT)
+        assert (ledger.allocations, ledger.events) == ({address: 100}, {event})
+        assert ledger.counts() == NOTHING | {"contexts": 1, "allocations": 1, "events": 1}
+        ledger.mem_free(0)
+        ledger.mem_free(address)
+        assert not ledger.empty
+        ledger.event_destroy(event)
+    assert ledger.empty
+    assert ledger.counts() == NOTHING | {"allocations": 0, "events": 0}
+
+
+def test_openings_are_counted(ledger: Ledger) -> None:
+    """Memory of another process is open as often as it was opened, and its events as often as they were"""
+    other = Other(machine.dump(invented()))
+    with current(other), current(ledger):
+        memory = other.ipc_get_mem_handle(there := other.mem_alloc(100))
+        event = other.ipc_get_event_handle(theirs := other.event_create(SHARED_EVENT))
+        address = ledger.ipc_open_mem_handle(memory)
+        ledger.ipc_open_mem_handle(memory)
+        events = {ledger.ipc_open_event_handle(event) for _ in range(2)}
+        assert (ledger.opened, ledger.events) == ({address: 2}, events)
+        assert ledger.counts() == NOTHING | {"contexts": 1, "opened": 2, "events": 2}
+        for _ in range(2):
+            assert not ledger.empty
+            ledger.ipc_close_mem_handle(address)
+            ledger.event_destroy(events.pop())
+        other.mem_free(there)
+        other.event_destroy(theirs)
+    assert ledger.empty
+    other.end()
+
+
+def test_what_another_api_made_is_counted(ledger: Ledger) -> None:
+    """Objects, their buffers, semaphores, streams and managed memory are counted from their opening to their end"""
+    with current(ledger):
+        memory = ledger.import_external_memory(foreign.allocate(ledger.device_get_uuid(0), M), OPAQUE, M)
+        address = ledger.external_memory_get_mapped_buffer(memory, 0, 100)
+        semaphore = ledger.import_external_semaphore(foreign.make_semaphore(timeline=True), TIMELINE)
+        stream, managed = ledger.stream_create(), ledger.mem_alloc_managed(200, MemAttach.GLOBAL)
+        assert (ledger.external, ledger.semaphores, ledger.streams) == ({memory}, {semaphore}, {stream})
+        assert ledger.allocations == {address: 100, managed: 200}
+        rare = {"allocations": 2, "external": 1, "semaphores": 1, "streams": 1}
+        assert ledger.counts() == NOTHING | {"contexts": 1} | rare
+        for end, what in (
+            (ledger.mem_free, address),
+            (ledger.mem_free, managed),
+            (ledger.destroy_external_memory, memory),
+            (ledger.destroy_external_semaphore, semaphore),
+            (ledger.stream_destroy, stream),
+        ):
+            assert not ledger.empty
+            with pytest.raises(DriverError):
+                end(what + 1)
+            end(what)
+    assert ledger.empty
+    assert ledger.counts() == NOTHING | dict.fromkeys(rare, 0)

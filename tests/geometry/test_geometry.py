@@ -1,0 +1,271 @@
+"""The arithmetic of a layout: where everything is, and who may use it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.geometry import Geometry
+from memtopo.machine import Granularity, Machine
+from tests.helpers.machines import HANDLES, invented
+from tests.helpers.specs import codes, faults, judged
+from tests.helpers.strategies import machine as identified
+
+MIB = 1 << 20
+HOST = Location(LocationKind.HOST)
+# (range, offset, chunk), a line for each mapping
+Mappings = list[tuple[str, int, str]]
+
+
+def laid(text: str, machine: Machine | None = None) -> Geometry:
+    """The geometry of a spec that may have warnings, but no errors."""
+    found = judged(text, machine)
+    assert found.geometry is not None, found.diagnostics
+    return found.geometry
+
+
+def mappings(text: str) -> Mappings:
+    """Every mapping, in MiB, in order of its address."""
+    return [
+        (
+            each.range.label(each.instance),
+            (each.offset + turn * each.chunk.size) // MIB,
+            each.chunk.label(each.first + turn),
+        )
+        for placed in laid(text).placements.values()
+        for each in placed
+        for turn in range(each.count)
+    ]  # fmt: skip
+
+
+HEAD = """
+ranges: {kv: {size: 16MiB}, grid: {size: 4MiB, count: 4}}
+chunks: {hot: {location: gpu0, size: 4MiB}, page: {location: [gpu0, gpu1], size: 2MiB, count: 6}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        # packing: an entry starts where the one before it ended
+        ("kv: hot", [("kv", 0, "hot")]),
+        ("kv: [hot, hot]", [("kv", 0, "hot"), ("kv", 4, "hot")]),
+        ("kv: [hot, page.5, hot]", [("kv", 0, "hot"), ("kv", 4, "page.5"), ("kv", 6, "hot")]),
+        # an offset moves the cursor, and leaves a hole
+        ("kv: [{chunk: hot, offset: 2MiB}, page.0]", [("kv", 2, "hot"), ("kv", 6, "page.0")]),
+        ("kv: [hot, {chunk: page.1, offset: 12MiB}, page.2]",
+         [("kv", 0, "hot"), ("kv", 12, "page.1"), ("kv", 14, "page.2")]),
+        ("kv: [{chunk: hot, offset: 8MiB}, {chunk: page.0, offset: 0}]", [("kv", 0, "page.0"), ("kv", 8, "hot")]),
+        ("kv: [{chunk: page.3, offset: 3 granules}]", [("kv", 6, "page.3")]),
+        # slices are half-open
+        ("kv: [page.0:2, page.4:6]",
+         [("kv", 0, "page.0"), ("kv", 2, "page.1"), ("kv", 4, "page.4"), ("kv", 6, "page.5")]),
+        ("kv: [page.2, page.2:3]", [("kv", 0, "page.2"), ("kv", 2, "page.2")]),
+        # a counted range is filled one reservation after another
+        ("grid: [page]",
+         [("grid.0", 0, "page.0"), ("grid.0", 2, "page.1"), ("grid.1", 0, "page.2"), ("grid.1", 2, "page.3"),
+          ("grid.2", 0, "page.4"), ("grid.2", 2, "page.5")]),
+        ("grid: [hot, page.0]", [("grid.0", 0, "hot"), ("grid.1", 0, "page.0")]),
+        ("grid: [page.0, {chunk: hot, offset: 4MiB}]", [("grid.0", 0, "page.0"), ("grid.1", 0, "hot")]),
+        ("grid: [{chunk: hot, offset: 12MiB}]", [("grid.3", 0, "hot")]),
+        # some of a counted range
+        ("grid.3: [hot]", [("grid.3", 0, "hot")]),
+        ("grid.1:3: [page.0:3]", [("grid.1", 0, "page.0"), ("grid.1", 2, "page.1"), ("grid.2", 0, "page.2")]),
+        ("grid.0:2: [page.0], grid.2:4: [page.1]", [("grid.0", 0, "page.0"), ("grid.2", 0, "page.1")]),
+        ("grid.1:3: [{chunk: page.0, offset: 6MiB}]", [("grid.2", 2, "page.0")]),
+        ("grid: [page.0], grid.0: [{chunk: page.1, offset: 2MiB}]", [("grid.0", 0, "page.0"), ("grid.0", 2, "page.1")]),
+    ],
+)  # fmt: skip
+def test_where_chunks_are_mapped(entries: str, expected: Mappings) -> None:
+    """Chunks are mapped one after another, from an offset where there is one, through counted ranges in order"""
+    assert mappings(f"{HEAD}map: {{{entries}}}") == expected
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ("kv: [page, hot, page.0]", "MT305"),  # 18 MiB into 16
+        ("kv: [{chunk: hot, offset: 14MiB}]", "MT305"),
+        ("kv: [{chunk: hot, offset: 99 TiB}]", "MT305"),
+        ("grid: [hot, hot, hot, hot, hot]", "MT305"),
+        ("grid: [page.0, hot]", "MT305"),  # would cross from grid.0 into grid.1
+        ("grid.1:2: [hot, page.0]", "MT305"),  # grid.2 is not named
+        ("kv: [hot, {chunk: page.0, offset: 2MiB}]", "MT304"),
+        ("kv: [hot, {chunk: hot, offset: 0}]", "MT304"),
+        ("grid: [page], grid.2: [page.0]", "MT304"),
+        ("kv: [{chunk: hot, offset: 1MiB}]", "MT303"),
+        ("kv: [page.6]", "MT202"),
+        ("kv: [page.4:7]", "MT202"),
+        ("kv: [hot.0]", "MT202"),
+        ("kv.0: [hot]", "MT202"),
+        ("grid.4: [hot]", "MT202"),
+        ("grid.2:5: [hot]", "MT202"),
+        ("kv: [cold]", "MT201"),
+        ("vk: [hot]", "MT201"),
+    ],
+)
+def test_what_cannot_be_mapped(entries: str, expected: str) -> None:
+    """What overlaps, runs past an end, crosses from one range into the next or names nothing is refused"""
+    errors = [fault.code for fault in faults(f"{HEAD}map: {{{entries}}}") if fault.severity == "error"]
+    assert errors == [expected]
+
+
+@pytest.mark.parametrize(
+    ("places", "count", "expected"),
+    [
+        ("gpu0", 3, ["gpu0", "gpu0", "gpu0"]),
+        ("[gpu0, gpu1]", 5, ["gpu0", "gpu1", "gpu0", "gpu1", "gpu0"]),
+        ("[gpu1, host, gpu1]", 4, ["gpu1", "host", "gpu1", "gpu1"]),
+        ("[gpu0, gpu1]", 1, ["gpu0"]),
+    ],
+)
+def test_dealing(places: str, count: int, expected: list[str]) -> None:
+    """Counted chunks are dealt to their locations in turn; a location named twice gets two shares"""
+    run = laid(f"chunks: {{page: {{location: {places}, size: 2MiB, count: {count}}}}}").chunks["page"]
+    assert [str(run.properties_of(index).location) for index in range(run.count)] == expected
+    assert {str(place): share for place, share in run.shares().items()} == Counter(expected)
+    assert set(map(str, run.places)) == set(expected)
+    assert [run.label(index) for index in range(run.count)] == [f"page.{index}" for index in range(count)]
+
+
+def test_counted_is_not_the_same_as_one() -> None:
+    """A count of one makes page.0; no count makes page"""
+    chunks = laid("chunks: {a: {location: gpu0, size: 2MiB, count: 1}, b: {location: gpu0, size: 2MiB}}").chunks
+    assert [run.label(0) for run in chunks.values()] == ["a.0", "b"]
+
+
+def uneven() -> Machine:
+    """A machine whose granularity is 2 MiB, 4 MiB for what RDMA may reach, and 64 KiB on the host."""
+    plain = invented(2)
+    devices = [
+        each.model_copy(update={"memory": each.memory.model_copy(update={"granularity": _granules(2, 4)})})
+        for each in plain.devices
+    ]
+    small = [each.model_copy(update={"minimum": 64 << 10}) for each in plain.host["host:0"].granularity]
+    host = {name: memory.model_copy(update={"granularity": small}) for name, memory in plain.host.items()}
+    return plain.model_copy(update={"devices": devices, "host": host})
+
+
+def _granules(plain: int, rdma: int) -> list[Granularity]:
+    return [
+        Granularity(handles=handles, rdma=flag, compressible=packed, minimum=unit * MIB, recommended=unit * MIB)
+        for handles in HANDLES
+        for flag, unit in ((False, plain), (True, rdma))
+        for packed in (False, True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("chunk", "size", "granule"),
+    [
+        ("location: gpu0, size: 3 granules", 6 * MIB, 2 * MIB),
+        ("location: gpu0, size: 3 granules, rdma: true", 12 * MIB, 4 * MIB),
+        ("location: host:0, size: 3 granules", 192 << 10, 64 << 10),
+        ("location: [host:0, gpu1], size: 1 granule, count: 2", 2 * MIB, 2 * MIB),
+        ("location: [host:0, gpu1], size: 1 granule", 64 << 10, 64 << 10),  # gpu1's turn never comes
+        ("location: gpu0, size: 3MiB, round: up", 4 * MIB, 2 * MIB),
+        ("location: gpu0, size: 1B, round: up, rdma: true", 4 * MIB, 4 * MIB),
+        ("location: gpu0, size: 4MiB, round: up", 4 * MIB, 2 * MIB),
+    ],
+)
+def test_granules_of_chunks(chunk: str, size: int, granule: int) -> None:
+    """A chunk's granule is the largest that its own properties have on any of its locations; round: up goes to it"""
+    run = laid(f"chunks: {{a: {{{chunk}}}}}", uneven()).chunks["a"]
+    assert (run.size, run.granule) == (size, granule)
+
+
+@pytest.mark.parametrize(
+    ("inside", "granule"),
+    [
+        ("plain", 2 * MIB),
+        ("plain, rdma", 4 * MIB),
+        ("small", 64 << 10),
+        ("small, {chunk: plain, offset: 2MiB}", 2 * MIB),
+    ],
+)
+def test_granules_of_ranges_and_offsets(inside: str, granule: int) -> None:
+    """A range, an offset in it and a part of it are measured by the largest granule among the range's chunks"""
+    text = f"""
+ranges: {{kv: {{size: 64 granules}}, half: {{size: 1B, round: up}}}}
+chunks:
+  plain: {{location: gpu0, size: 4MiB}}
+  rdma: {{location: gpu0, size: 4MiB, rdma: true}}
+  small: {{location: host:0, size: 1MiB}}
+map: {{kv: [{inside}, {{chunk: {inside.split(",", maxsplit=1)[0]}, offset: 48 granules}}]}}
+access: {{kv: [{{offset: 48 granules, size: 16 granules, grant: {{gpu0: r}}}}]}}
+"""
+    geometry = laid(text, uneven())
+    assert geometry.ranges["kv"].size == 64 * granule
+    assert geometry.placements["kv", 0][-1].offset == 48 * granule
+    (part,) = geometry.parts["kv"]
+    assert (part.offset, part.size) == (48 * granule, 16 * granule)
+    assert geometry.ranges["half"].size == 2 * MIB  # holds nothing, so plain GPU memory's
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "help"),
+    [
+        ("chunks: {a: {location: gpu0, size: 3MiB}}", "1 MiB over", "write 2MiB or 4MiB, or 'round: up'"),
+        ("chunks: {a: {location: gpu0, size: 1B}}", "no multiple of 2MiB", "write 2MiB, or 'round: up'"),
+        ("ranges: {kv: {size: 5MiB}}", "1 MiB over", "write 4MiB or 6MiB, or 'round: up'"),
+        (f"{HEAD}map: {{kv: [{{chunk: hot, offset: 3MiB}}]}}", "1 MiB over", "write 2MiB or 4MiB"),
+    ],
+)
+def test_a_misfit_names_the_nearest_sizes(text: str, told: str, help: str) -> None:
+    """A size that is no multiple of its granule is refused, and the nearest ones that are get named"""
+    fault = next(fault for fault in faults(text) if fault.severity == "error")
+    assert told in fault.message
+    assert fault.help == help
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("1", gpu(1)), ("gpu2", gpu(2)), ("GPU-00000000-0000-0000-0000-000000000003", gpu(3)),
+        ("0000:1c:00.0", gpu(1)), ("1c:00.0", gpu(1)), ("1C:00", gpu(1)), ("00000000:1C:00.0", gpu(1)),
+        ("host", HOST), ("host:0", Location(LocationKind.HOST_NUMA, 0)),
+    ],
+)  # fmt: skip
+def test_devices_have_many_names(value: str, expected: Location) -> None:
+    """A device is named by ordinal, gpuN, UUID, bus id in any spelling, host or NUMA node"""
+    text = f"devices: {{d: {value}}}\nchunks: {{a: {{location: d, size: 2MiB}}}}"
+    geometry = laid(text, identified())
+    assert geometry.devices == {"d": expected}
+    assert geometry.chunks["a"].places == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ("4", "MT401"), ("gpu4", "MT401"), ("host:1", "MT401"), ("GPU-1", "MT401"), ("99:00.0", "MT401"),
+        ("-1", "MT201"), ("01", "MT201"), ("cuda:0", "MT201"), ("host:x", "MT201"), ("gpu", "MT201"),
+    ],
+)  # fmt: skip
+def test_devices_that_are_not_there(value: str, code: str) -> None:
+    """A device that the machine does not have is told once, where it was declared, however often it is used"""
+    text = f"devices: {{d: {value}}}\nchunks: {{a: {{location: d, size: 2MiB}}, b: {{location: [d, d], size: 2MiB}}}}"
+    (fault,) = (fault for fault in faults(text, identified()) if fault.severity == "error")
+    assert (fault.code, fault.path) == (code, ("devices", "d"))
+
+
+def test_built_in_names_are_taken() -> None:
+    """Nobody can give gpu0 or host another meaning"""
+    assert codes("devices: {gpu0: 1}") == ["MT203"]
+    assert codes("devices: {host: 1}") == ["MT203"]
+    assert codes("devices: {gpu7: 1}") == ["MT203"]
+
+
+@pytest.mark.parametrize("value", ["GPU-does-not-exist", "99:00.0"])
+def test_a_bus_id_that_cannot_be_read_is_nobodys(value: str) -> None:
+    """A recorded bus id in an unknown form is not taken for an identity that it does not have"""
+    odd = invented(1)
+    odd = odd.model_copy(update={"devices": [odd.devices[0].model_copy(update={"bus_id": "virtual"})]})
+    assert codes(f"devices: {{d: {value}}}", odd)[:1] == ["MT401"]
+
+
+def test_a_machine_without_gpus() -> None:
+    """Of a machine without GPUs it is told that it has none"""
+    (fault,) = (fault for fault in faults("chunks: {a: {location: gpu0, size: 2MiB}}", invented(0)) if fault.notes)
+    assert fault.notes == ("it has 0 GPUs",)

@@ -1,0 +1,195 @@
+"""Who may use what: access by ranges and by parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memtopo.driver.types import Access, Location, LocationKind, gpu
+from memtopo.geometry import Geometry
+from memtopo.geometry.granting import Asked, stretches
+from tests.helpers.specs import faults, judged
+
+MIB = 1 << 20
+M = 2 * MIB
+HOST = Location(LocationKind.HOST)
+HEAD = """
+ranges: {kv: {size: 16MiB}, grid: {size: 4MiB, count: 4}}
+chunks: {hot: {location: gpu0, size: 4MiB}, page: {location: [gpu0, gpu1], size: 2MiB, count: 6}}
+"""
+
+
+def laid(text: str) -> Geometry:
+    """The geometry of a spec that may have warnings, but no errors."""
+    found = judged(text)
+    assert found.geometry is not None, found.diagnostics
+    return found.geometry
+
+
+@pytest.mark.parametrize(
+    ("grants", "expected"),
+    [
+        ("{a: r, gpu0: rw}", ["MT204"]),
+        ("{host: r, 'host:0': rw}", ["MT204"]),  # the driver keeps one access for the host and its nodes
+        ("[{size: 2MiB, grant: {a: r, b: r}}]", ["MT204"]),
+        ("[{size: 2MiB, grant: {a: r}}, {size: 2MiB, grant: {b: rw}}]", []),
+    ],
+)
+def test_one_device_is_granted_once(grants: str, expected: list[str]) -> None:
+    """Two names of one device in one mapping of grants are refused: which of them wins would depend on their order"""
+    head = "devices: {a: 0, b: gpu0}\nranges: {kv: {size: 2MiB}}\n"
+    head += "chunks: {c: {location: host:0, size: 2MiB}}\nmap: {kv: c}"
+    found = faults(f"{head}\naccess: {{kv: {grants}}}")
+    assert [fault.code for fault in found if fault.severity == "error"] == expected
+
+
+@pytest.mark.parametrize("name", ["host", "host:0"])
+def test_the_host_is_one(name: str) -> None:
+    """Access for the host and for one of its nodes is the same thing, as the driver has it"""
+    head = "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: host:0, size: 2MiB}}\nmap: {kv: c}"
+    (part,) = laid(f"{head}\naccess: {{kv: {{{name}: r}}}}").parts["kv"]
+    assert part.grants == ((HOST, Access.R),)
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ("grid: {gpu0: r}, grid.2: {gpu0: rw}", ["MT204"]),
+        ("grid.2: {gpu0: rw}, grid: {gpu0: r}", ["MT204"]),
+        ("grid.0:3: {gpu0: r}, grid.2:4: {gpu0: rw}", ["MT204"]),
+        ("grid.1: {gpu0: r}, grid.01: {gpu0: rw}", ["MT204"]),
+        ("grid.3: {gpu0: r}, grid.0: {gpu0: r}, grid.1:3: {gpu0: rw}", []),
+        ("grid.0: {gpu0: r}, grid.3: {gpu0: r}, grid.0:4: {gpu0: rw}", ["MT204"]),
+        ("grid.1: {gpu0: r}, grid.3: {gpu0: r}, grid.2:4: {gpu0: rw}, grid.0:2: {gpu0: rw}", ["MT204", "MT204"]),
+    ],
+)
+def test_each_range_has_its_access_from_one_key(keys: str, expected: list[str]) -> None:
+    """Two keys that give access to the same range are refused: which of them wins would depend on their order"""
+    found = faults(f"{HEAD}map: {{grid: page}}\naccess: {{{keys}}}")
+    assert [fault.code for fault in found if fault.severity == "error"] == expected
+
+
+def granted(text: str) -> list[tuple[str, int, int, str]]:
+    """Each stretch of a layout: range, start and end in MiB, and who may do what."""
+    geometry = laid(text)
+    asked = Asked(geometry.parts)
+    return [
+        (
+            each.range.label(each.instance),
+            each.offset // MIB,
+            (each.offset + each.size) // MIB,
+            " ".join(f"{grant.location}:{grant.access.word}" for grant in each.grants),
+        )
+        for where, placed in geometry.placements.items()
+        for each in stretches(placed, asked.of(*where))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("access", "expected"),
+    [
+        ("kv: {gpu0: rw, gpu1: r}", [("kv", 0, 4, "gpu0:rw gpu1:r"), ("kv", 8, 10, "gpu0:rw gpu1:r")]),
+        ("kv: {gpu0: none}", []),
+        ("kv: {}", []),
+        ("kv: []", []),
+        ("kv: [{offset: 8MiB, size: 8MiB, grant: {gpu1: r}}]", [("kv", 8, 10, "gpu1:r")]),
+        ("kv: [{offset: 4MiB, size: 4MiB, grant: {gpu1: r}}]", []),  # a hole
+        ("kv: [{size: 16MiB, grant: {gpu0: rw}}, {size: 4MiB, grant: {gpu0: none}}]", [("kv", 8, 10, "gpu0:rw")]),
+        ("kv: [{size: 4MiB, grant: {gpu0: none}}, {size: 16MiB, grant: {gpu0: rw}}]",
+         [("kv", 0, 4, "gpu0:rw"), ("kv", 8, 10, "gpu0:rw")]),
+        ("kv: [{size: 16MiB, grant: {gpu0: r}}, {offset: 8MiB, size: 2MiB, grant: {gpu1: rw}}]",
+         [("kv", 0, 4, "gpu0:r"), ("kv", 8, 10, "gpu0:r gpu1:rw")]),
+    ],
+)  # fmt: skip
+def test_access(access: str, expected: list[Any]) -> None:
+    """Access covers what is mapped and skips holes; later parts win, each for the devices that it names"""
+    assert granted(f"{HEAD}map: {{kv: [hot, {{chunk: page.0, offset: 8MiB}}]}}\naccess: {{{access}}}") == expected
+
+
+@pytest.mark.parametrize(
+    ("access", "expected"),
+    [
+        ("grid: {gpu0: r}", ["grid.0", "grid.1", "grid.2"]),
+        ("grid.1: {gpu0: r}", ["grid.1"]),
+        ("grid.1:3: {gpu0: r}", ["grid.1", "grid.2"]),
+        ("grid.0: {gpu0: r}, grid.2:4: {gpu0: r}", ["grid.0", "grid.2"]),
+        ("grid.2: {gpu0: r}, grid.0: {gpu0: r}", ["grid.0", "grid.2"]),
+        ("grid.3: {gpu0: r}", []),
+    ],
+)
+def test_access_to_some_of_a_counted_range(access: str, expected: list[str]) -> None:
+    """Access names all ranges of a count, one, or a slice of them"""
+    assert [stretch[0] for stretch in granted(f"{HEAD}map: {{grid: page}}\naccess: {{{access}}}")] == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ("{size: 2MiB, grant: {gpu0: r}}", "MT308"),
+        ("{offset: 2MiB, size: 6MiB, grant: {gpu0: r}}", "MT308"),
+        ("{size: 3MiB, grant: {gpu0: r}}", "MT303"),
+        ("{offset: 12MiB, size: 6MiB, grant: {gpu0: r}}", "MT309"),
+        ("{offset: 18446744073709551615 granules, size: 2MiB, grant: {gpu0: r}}", "MT309"),
+    ],
+)
+def test_what_a_part_cannot_cover(part: str, expected: str) -> None:
+    """A part covers whole mappings (fact 20), and lies in its range"""
+    found = faults(f"{HEAD}map: {{kv: [hot, page]}}\naccess: {{kv: [{part}]}}")
+    assert expected in [fault.code for fault in found]
+
+
+GRANULES = 12
+DEVICES = [gpu(0), gpu(1), HOST]
+PARTS = st.tuples(
+    st.integers(0, GRANULES - 1),
+    st.integers(1, GRANULES),
+    st.dictionaries(st.sampled_from(DEVICES), st.sampled_from([Access.NONE, Access.R, Access.RW])),
+)
+
+
+@given(st.lists(st.booleans(), min_size=GRANULES, max_size=GRANULES), st.lists(PARTS, max_size=6))
+def test_access_by_parts_is_what_a_page_table_would_hold(
+    mapped: list[bool], parts: list[tuple[int, int, dict[Location, Access]]]
+) -> None:
+    """Stretches are what comes of writing each part, in order, into a table with an entry for each mapping"""
+    table: list[dict[Location, Access]] = [{} for _ in range(GRANULES)]
+    written = []
+    for start, size, grant in parts:
+        size = min(size, GRANULES - start)  # noqa: PLW2901 cut to the range
+        for entry in table[start : start + size]:
+            entry.update(grant)
+        who = ", ".join(f"{place}: {access.word}" for place, access in grant.items())
+        written.append(f"{{offset: {2 * start}MiB, size: {2 * size}MiB, grant: {{{who}}}}}")
+    chunks = [f"{{chunk: c, offset: {2 * index}MiB}}" for index, is_mapped in enumerate(mapped) if is_mapped]
+    text = f"ranges: {{kv: {{size: {2 * GRANULES}MiB}}}}\nchunks: {{c: {{location: host:0, size: 2MiB}}}}\n"
+    text += f"map: {{kv: [{', '.join(chunks)}]}}\n" if chunks else ""
+    text += f"access: {{kv: [{', '.join(written)}]}}"
+    assert page_table(text) == [
+        _some(entry) if is_mapped else {} for entry, is_mapped in zip(table, mapped, strict=True)
+    ]
+
+
+def page_table(text: str) -> list[dict[Location, Access]]:
+    """The access that stretches give to each granule; none may be given twice."""
+    geometry = laid(text)
+    table: list[dict[Location, Access]] = [{} for _ in range(GRANULES)]
+    for where, placed in geometry.placements.items():
+        for each in stretches(placed, Asked(geometry.parts).of(*where)):
+            for index in range(each.offset // M, (each.offset + each.size) // M):
+                assert table[index] == {}
+                table[index] = dict(each.grants)
+    return table
+
+
+def _some(entry: dict[Location, Access]) -> dict[Location, Access]:
+    return {place: access for place, access in entry.items() if access}
+
+
+def test_adjacent_mappings_with_the_same_access_are_one_stretch() -> None:
+    """A thousand pages beside one another, from many entries, are one stretch"""
+    text = "ranges: {kv: {size: 64MiB}}\nchunks: {a: {location: gpu0, size: 2MiB, count: 20}}\n"
+    text += "map: {kv: [a.0:4, a.7, a.5, {chunk: a.8:12, offset: 32MiB}, a]}\naccess: {kv: {gpu0: rw}}"
+    assert granted(text.replace("64MiB", "96MiB")) == [("kv", 0, 12, "gpu0:rw"), ("kv", 32, 80, "gpu0:rw")]

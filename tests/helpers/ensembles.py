@@ -1,0 +1,169 @@
+"""Random valid specs of several processes, which hand memory and events to one another."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from tests.helpers import others
+from tests.helpers.strategies import GPUS, Draw, Spec, sizes, written
+
+NAMES = ["server", "reader", "chunks", "pe", "B-2"]
+
+
+class _Made(NamedTuple):
+    """What a process may export: of what kind and name, how many there are, and of how many granules each is."""
+
+    kind: str
+    name: str
+    counted: int | None
+    granules: int
+
+
+class _Offer(NamedTuple):
+    """What a process exports: its name, how many handles all of its processes have, and of what."""
+
+    process: str
+    name: str
+    handles: int
+    made: _Made
+
+
+class _Process(NamedTuple):
+    name: str
+    counted: int | None
+    gpus: list[str]
+    """The names of devices that it may use."""
+    made: list[_Made]
+    spec: Spec
+
+    @property
+    def instances(self) -> int:
+        return self.counted or 1
+
+
+@st.composite
+def ensembles(draw: Draw, gpus: int = GPUS) -> str:
+    """A valid spec's text; see `dicts`."""
+    return draw(written(draw(dicts(gpus))))
+
+
+@st.composite
+def dicts(draw: Draw, gpus: int = GPUS) -> Spec:
+    """A valid spec of two to four processes, each of which may be counted, for a machine of so many GPUs, all peers.
+
+    They export chunks via fd and buffers and events via ipc, import from one another and from themselves, and map what
+    they create and import, some of it twice. Nothing comes from outside, and nothing of it is a warning.
+    """
+    names = draw(st.lists(st.sampled_from(NAMES), unique=True, min_size=2, max_size=4))
+    made = [draw(_process(name, gpus)) for name in names]
+    offers = [offer for process in made for offer in draw(_exports(process))]
+    for process in made:
+        taken = draw(_imports(process, offers))
+        draw(_views(process, taken))
+    return {"processes": {process.name: process.spec for process in made}}
+
+
+@st.composite
+def _process(draw: Draw, name: str, gpus: int) -> _Process:
+    """A process and what it creates."""
+    count = draw(st.none() | st.integers(1, 3))
+    plain = [f"gpu{index}" for index in range(gpus)]
+    spec: Spec = {} if count is None else {"count": str(count)}
+    usable = plain
+    if draw(st.booleans()):
+        spec["devices"] = {"mine": draw(_dealt(plain, count))}
+        usable = [*plain, "mine", "mine"]
+    made: list[_Made] = []
+    for kind in draw(st.lists(st.sampled_from(["chunk", "chunk", "buffer", "event"]), max_size=4)):
+        each, entry = draw(_thing(kind, f"{kind[0]}{len(made)}", usable))
+        spec.setdefault(f"{kind}s", {})[each.name] = entry
+        made.append(each)
+    if usable is not plain and "mine" not in str(spec.get("chunks", "")):
+        # A name that nothing uses would be a warning.
+        each, entry = draw(_thing("chunk", "own", ["mine"]))
+        spec.setdefault("chunks", {})["own"] = entry
+        made.append(each)
+    spec |= {section: found for section, found in (("managed", draw(others.managed(usable))),) if found}
+    return _Process(name, count, usable, made, spec)
+
+
+@st.composite
+def _dealt(draw: Draw, gpus: list[str], count: int | None) -> Any:
+    if count is None:
+        return draw(st.sampled_from(gpus))
+    return draw(st.lists(st.sampled_from(gpus), min_size=1, max_size=3))
+
+
+@st.composite
+def _thing(draw: Draw, kind: str, name: str, gpus: list[str]) -> tuple[_Made, Spec]:
+    if kind == "event":
+        return _Made(kind, name, None, 0), {"device": draw(st.sampled_from(gpus))}
+    places = draw(st.lists(st.sampled_from(gpus), min_size=1, max_size=2))
+    count = draw(st.none() | st.integers(1, 4))
+    granules = draw(st.integers(1, 3))
+    entry: Spec = {"location": places if len(places) > 1 else places[0]}
+    if count is not None:
+        entry["count"] = str(count)
+    if kind == "chunk":
+        entry |= {"size": draw(sizes(granules)), "handles": draw(st.sampled_from(["fd", ["fd"]]))}
+    else:
+        entry["size"] = draw(st.sampled_from(["4096B", "64KiB", "2MiB", "3MiB"]))
+    return _Made(kind, name, count, granules), entry
+
+
+@st.composite
+def _exports(draw: Draw, process: _Process) -> list[_Offer]:
+    """What a process exports: some of what it makes, whole or in part."""
+    offers: list[_Offer] = []
+    for made in process.made:
+        if draw(st.integers(0, 3)) == 0:
+            continue
+        name = f"x{len(offers)}"
+        reference, count = draw(_reference(made))
+        via = "fd" if made.kind == "chunk" else "ipc"
+        process.spec.setdefault("exports", {})[name] = {made.kind: reference, "via": via}
+        offers.append(_Offer(process.name, name, count * process.instances, made))
+    return offers
+
+
+@st.composite
+def _reference(draw: Draw, made: _Made) -> tuple[str, int]:
+    if made.counted is None or draw(st.booleans()):
+        return made.name, made.counted or 1
+    first = draw(st.integers(0, made.counted - 1))
+    stop = draw(st.integers(first + 1, made.counted))
+    return f"{made.name}.{first}:{stop}", stop - first
+
+
+@st.composite
+def _imports(draw: Draw, process: _Process, offers: list[_Offer]) -> list[tuple[str, int]]:
+    """What a process imports, and of the chunks among it their names and their granules together."""
+    possible = [each for each in offers if each.made.kind == "chunk" or each.process != process.name]
+    taken = []
+    for index, offer in enumerate(draw(st.lists(st.sampled_from(possible), max_size=3)) if possible else []):
+        entry: Spec = {"from": f"{offer.process}.{offer.name}"}
+        chunk = offer.made.kind == "chunk"
+        if chunk and draw(st.booleans()):
+            entry |= {"size": draw(sizes(offer.made.granules)), "count": str(offer.handles), "via": "fd"}
+        process.spec.setdefault("imports", {})[f"i{index}"] = entry
+        if chunk:
+            taken.append((f"i{index}", offer.handles * offer.made.granules))
+    return taken
+
+
+@st.composite
+def _views(draw: Draw, process: _Process, imported: list[tuple[str, int]]) -> None:
+    """Ranges over all chunks of a process, its own and imported ones; a second one over some of them again."""
+    own = [(each.name, (each.counted or 1) * each.granules) for each in process.made if each.kind == "chunk"]
+    chunks = draw(st.permutations([*own, *imported]))
+    if not chunks:
+        return
+    views = [chunks, *([chunks[: draw(st.integers(1, len(chunks)))]] if draw(st.booleans()) else [])]
+    for index, view in enumerate(views):
+        granules = sum(each for _, each in view) + draw(st.integers(0, 1))
+        process.spec.setdefault("ranges", {})[f"r{index}"] = {"size": draw(sizes(granules))}
+        process.spec.setdefault("map", {})[f"r{index}"] = [name for name, _ in view]
+        grants = st.dictionaries(st.sampled_from(process.gpus[:GPUS]), st.sampled_from(["r", "rw"]), min_size=1)
+        process.spec.setdefault("access", {})[f"r{index}"] = draw(grants)

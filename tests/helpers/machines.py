@@ -1,0 +1,129 @@
+"""Invented machines: facts no hardware was asked for, so that tests can have any they need."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from memtopo.driver.types import Attribute, gpu
+from memtopo.machine import Device, DriverFacts, Granularity, Machine, Memory, Peer, Surroundings, Trial
+from memtopo.machine.probe.asking import STORE, Ask, advertised, asks, recorded, way
+from memtopo.machine.queries import changed
+
+HANDLES: tuple[list[str], ...] = ([], ["fd"], ["fabric"], ["fd", "fabric"])
+WORKS = Trial(advertised=True, works=True)
+TRIALS = {
+    "fd": WORKS,
+    "fabric": Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_PERMITTED"),  # fact 4
+    "win32": Trial(advertised=False, works=False, error="CUDA_ERROR_INVALID_VALUE"),  # fact 3
+    "rdma": WORKS,
+    "compressible": WORKS,
+}
+AROUND = Surroundings(
+    container=False, wsl=False, imex_channels=0, ptrace_scope=1, open_files=1024, vulkan=False, bindings="13.3.1"
+)
+_ABSENT = (
+    Attribute.INTEGRATED,
+    Attribute.PAGEABLE_MEMORY_ACCESS,
+    Attribute.HANDLE_TYPE_WIN32_HANDLE_SUPPORTED,
+    Attribute.HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED,
+    Attribute.MULTICAST_SUPPORTED,
+    Attribute.NUMA_CONFIG,
+    Attribute.HOST_NUMA_ID,
+)
+ATTRIBUTES = {
+    **{attribute.name: int(attribute not in _ABSENT) for attribute in Attribute},
+    "MULTIPROCESSOR_COUNT": 132,
+    "COMPUTE_CAPABILITY_MAJOR": 9,
+    "COMPUTE_CAPABILITY_MINOR": 0,
+    "MEMPOOL_SUPPORTED_HANDLE_TYPES": 9,
+    "NUMA_ID": -1,
+}
+
+
+def invented(
+    gpus: int = 2,
+    *,
+    memory: int = 80 << 30,
+    peers: bool = True,
+    granule: int = 2 << 20,
+    nodes: int = 1,
+    trials: dict[str, Trial] | None = None,
+    attributes: dict[str, int] | None = None,
+    name: str = "Invented GPU",
+) -> Machine:
+    """A machine of equal GPUs, all peers or none; `trials` and `attributes` are put over the usual ones of each GPU."""
+    return Machine(
+        recorded=None,
+        driver=DriverFacts(cuda="13.0", release=None),
+        devices=[_device(name, memory, granule, trials or {}, attributes or {}) for _ in range(gpus)],
+        peers=[[_link(a, b, peers=peers) for b in range(gpus)] for a in range(gpus)],
+        host={"host": _host(granule)} | {f"host:{node}": _host(granule) for node in range(nodes)},
+    )
+
+
+def identified(uuids: list[str]) -> Machine:
+    """A machine of so many GPUs, told by their UUIDs: what a process sees of one that has more, or orders them else."""
+    machine = invented(len(uuids))
+    devices = [device.model_copy(update={"uuid": uuid}) for device, uuid in zip(machine.devices, uuids, strict=True)]
+    return machine.model_copy(update={"devices": devices})
+
+
+def complete(machine: Machine) -> Machine:
+    """A machine whose record has every trial there is: what is not recorded works as advertised, or is never tried."""
+    asked = asks(machine)
+    memories = {place: memory.model_copy(update={"trials": {}}) for place, memory in machine.locations.items()}
+    for ask in asked:
+        if ask.name != STORE:
+            memories[ask.place].trials[ask.name] = recorded(machine, ask) or _supposed(machine, ask)
+    devices = [device.model_copy(update={"memory": memories[gpu(n)]}) for n, device in enumerate(machine.devices)]
+    peers = [
+        [
+            peer and peer.model_copy(update={"store": peer.store or _supposed(machine, Ask(gpu(b), STORE, a))})
+            for b, peer in enumerate(row)
+        ]
+        for a, row in enumerate(machine.peers)
+    ]
+    host = {place: memories[location] for location in memories if (place := str(location)) in machine.host}
+    return changed(machine, devices=devices, peers=peers, host=host, surroundings=AROUND)
+
+
+def _supposed(machine: Machine, ask: Ask) -> Trial:
+    said = advertised(machine, ask)
+    if ask.name == STORE:
+        return Trial(advertised=said, works=said, error=None if said else "CUDA_ERROR_INVALID_DEVICE")
+    if never := way(ask.place, ask.name).never:
+        return Trial(advertised=said, note=never)
+    if "fabric" in ask.name and (known := machine.trial(gpu(0), "fabric")).works is False:
+        return Trial(advertised=said, works=False, error=known.error, call="cuMemCreate")
+    return Trial(advertised=said, works=True)
+
+
+def _device(name: str, memory: int, granule: int, trials: dict[str, Trial], attributes: dict[str, int]) -> Device:
+    return Device(
+        name=name,
+        compute_capability=(9, 0),
+        memory_bytes=memory,
+        attributes=ATTRIBUTES | attributes,
+        memory=Memory(granularity=_granularity(granule), trials=TRIALS | trials),
+    )
+
+
+def _granularity(granule: int) -> list[Granularity]:
+    return [
+        Granularity(handles=handles, rdma=rdma, compressible=compressible, minimum=granule, recommended=granule)
+        for handles, rdma, compressible in product(HANDLES, (False, True), (False, True))
+    ]
+
+
+def _host(granule: int) -> Memory:
+    plain = [
+        Granularity(handles=handles, rdma=False, compressible=False, minimum=granule, recommended=granule)
+        for handles in HANDLES[:2]
+    ]
+    return Memory(granularity=plain, trials={"fd": Trial(works=True)})  # no attribute speaks of it
+
+
+def _link(device: int, peer: int, *, peers: bool) -> Peer | None:
+    if device == peer:
+        return None
+    return Peer(access=peers, performance_rank=0, native_atomics=peers)

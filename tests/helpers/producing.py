@@ -1,0 +1,42 @@
+"""Producers of what a spec takes from another API, which live as long as the tests of one process do.
+
+Specs are run hundreds of times; to start a producer each time would take longer than all the rest.
+"""
+
+from __future__ import annotations
+
+import atexit
+from functools import cache
+
+from memtopo.geometry import Geometry
+from memtopo.kinds.layout import Deliveries
+from memtopo.machine import Machine, target
+from memtopo.run.apply import Job
+from memtopo.sharing.attaching import Holders
+from memtopo.sharing.playing.script import Script
+from memtopo.sharing.producers.casting import scripts
+from memtopo.sharing.producers.producing import player
+
+
+def sockets(geometry: Geometry, machine: Machine) -> dict[str, str]:
+    """The socket of a producer for each holder of another API's objects."""
+    members = geometry.members.values()
+    if not any(member.foreign for member in members):
+        return {}
+    found = scripts(members, "test", target.uuids(machine))
+    return {holder: _served(holder, script) for holder, script in found.items()}
+
+
+def deliveries(job: Job, machine: Machine) -> Deliveries | None:
+    """What gives a job of one process what it takes from another API."""
+    if not job.geometry.foreign:
+        return None
+    return Holders(job.geometry, target.uuids(machine), sockets(job.geometry, machine))
+
+
+@cache
+def _served(holder: str, script: Script) -> str:
+    program = player(holder, script).__enter__()
+    atexit.register(program.__exit__)
+    program.await_served(lambda: 0, patience=60.0)
+    return program.socket

@@ -1,0 +1,41 @@
+"""Specs that share, for the tests of exports and imports."""
+
+from __future__ import annotations
+
+from memtopo.diagnostics.model import Diagnostic
+from memtopo.geometry import Geometry
+from tests.helpers.specs import faults, judged
+
+OWN = """
+  ranges: {r: {size: 10MiB}}
+  chunks: {w: {location: gpu0, size: 2MiB, count: 4, handles: fd}, n: {location: gpu1, size: 2MiB}}
+  map: {r: [w, n]}
+  access: {r: {gpu0: rw}}
+  buffers: {b: {location: [gpu0, gpu1], size: 64KiB, count: 3}}
+  events: {e: {device: gpu1}}
+"""
+EXPORTED = "exports: {w: {chunk: w, via: fd}, b: {buffer: b, via: ipc}, e: {event: e, via: ipc}}"
+SERVER = f"processes:\n server:{OWN}  {EXPORTED}\n"
+VIEW = "ranges: {v: {size: 8MiB}}, map: {v: x}, access: {v: {gpu1: r}}"
+
+
+def reader(entry: str, more: str = VIEW, name: str = "reader") -> str:
+    """A server, and a process that imports `x`."""
+    return f"{SERVER} {name}: {{imports: {{x: {entry}}}, {more}}}\n"
+
+
+def geometry(text: str) -> Geometry:
+    found = judged(text)
+    assert found.geometry, found.diagnostics
+    assert not found.diagnostics
+    return found.geometry
+
+
+def only(text: str) -> Diagnostic:
+    """The one fault of a spec; of a text in one process as of the same in several."""
+    (fault,) = faults(text)
+    return fault
+
+
+def member(text: str, label: str) -> Geometry:
+    return geometry(text).processes[label]

@@ -1,0 +1,71 @@
+"""A producer as a process of its own, which makes a frame and a timeline on the simulator, and signals when it is told.
+
+Run as a script: it says where it serves, then obeys lines: `signal 3`, `counter`. It ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import memtopo
+from memtopo.driver.sim import foreign
+
+SIZE = 8 << 20
+
+
+class Silent:
+    """The process, as a test sees it."""
+
+    def __init__(self, process: subprocess.Popen[str], path: str) -> None:
+        self.process, self.path = process, path
+
+    def tell(self, line: str) -> str:
+        """Have it do something; gives what it answers."""
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def kill(self) -> None:
+        """End it, without a word to anybody."""
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def silent(where: Path, gpu: bytes) -> Iterator[Silent]:
+    """A producer on a GPU with this UUID, with its socket in a folder."""
+    command = [sys.executable, "-m", "tests.helpers.silent", str(where / "camera.sock"), gpu.hex()]
+    root = Path(__file__).parent.parent.parent
+    with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        try:
+            yield Silent(process, process.stdout.readline().strip())
+        finally:
+            process.kill()
+
+
+def main(where: str, gpu: str) -> None:
+    frame, ready = foreign.allocate(bytes.fromhex(gpu), SIZE), foreign.make_semaphore(timeline=True)
+    memory, semaphore = memtopo.ExternalMemory(frame, SIZE, gpu, dedicated=True), memtopo.Semaphore(ready)
+    with memtopo.serve(where, {"frame": memory, "ready": semaphore}) as served:
+        _say(served.path)
+        for line in sys.stdin:
+            word, *value = line.split()
+            if word == "signal":
+                foreign.signal(ready, int(value[0]))
+            _say(foreign.counter(ready))
+
+
+def _say(what: object) -> None:
+    sys.stdout.write(f"{what}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

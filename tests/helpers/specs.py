@@ -1,0 +1,94 @@
+"""Specs as tests need them: from text or a file to a job, and a run of it on a simulator."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from memtopo import planner
+from memtopo.diagnostics.model import Diagnostic
+from memtopo.driver.failing import Failing
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.language import Document, read_file, read_text
+from memtopo.machine import Machine
+from memtopo.plans.report import Check, MachineLine, Report
+from memtopo.rules.validation import Validated, validate
+from memtopo.run import apply, processes
+from memtopo.run.processes import Ensemble
+from tests.helpers.machines import invented
+from tests.helpers.producing import deliveries, sockets
+
+ROOT = Path(__file__).parent.parent.parent
+EVERY_SPEC = sorted((ROOT / "specs").glob("*.yaml"))
+ENSEMBLES = [path for path in EVERY_SPEC if "\nprocesses:" in path.read_text()]
+"""Those of several processes."""
+SPECS = [path for path in EVERY_SPEC if path not in ENSEMBLES]
+"""Those of one process."""
+
+
+def document(text: str) -> Document:
+    """A spec's text as a document; `memtopo` and `name` are added where it has none."""
+    head = "" if re.search(r"^[^#\n]*memtopo:", text, re.MULTILINE) else "memtopo: 1\nname: test\n"
+    return read_text((head + text).encode(), "test.yaml")
+
+
+def judged(text: str, machine: Machine | None = None) -> Validated:
+    """A spec's text, validated on a machine."""
+    return validate(document(text), machine or invented(2))
+
+
+def codes(text: str, machine: Machine | None = None) -> list[str]:
+    """The codes of everything that is wrong with a spec."""
+    return [fault.code for fault in faults(text, machine)]
+
+
+def faults(text: str, machine: Machine | None = None) -> tuple[Diagnostic, ...]:
+    """Everything that is wrong with a spec."""
+    return judged(text, machine).diagnostics
+
+
+def job(spec: str | Path, machine: Machine, check: Check = "fast") -> apply.Job:
+    """A spec's text or file, ready to be applied; `tests.helpers.producing` has what it takes from another API."""
+    found = read_file(spec) if isinstance(spec, Path) else document(spec)
+    validated = validate(found, machine)
+    assert validated.geometry is not None, validated.diagnostics
+    line = MachineLine("test", simulated=True, devices=tuple(each.name for each in machine.devices), driver="13.0")
+    plan = planner.plan(validated.geometry, machine)
+    return apply.Job(plan, validated.geometry, line, found.name, check=check, seed=4711)
+
+
+def ensemble(
+    spec: str | Path,
+    machine: Machine,
+    *,
+    timeout: float = processes.TIMEOUT,
+    worker: tuple[str, ...] = (),
+    check: Check = "fast",
+) -> Ensemble:
+    """A spec's text or file of several processes, ready to be applied."""
+    found = read_file(spec) if isinstance(spec, Path) else document(spec)
+    made = job(spec, machine, check)
+    return Ensemble(made, found.text, machine, timeout, sockets(made.geometry, machine), worker=worker)
+
+
+@dataclass
+class Run:
+    """What a run on a simulator left: its report, its ledger, and the wrapper that made a call fail."""
+
+    report: Report
+    ledger: Ledger
+    failing: Failing
+
+
+def run(made: apply.Job, machine: Machine, *, at: int = 0, only: set[str] | None = None, every: bool = False) -> Run:
+    """Apply a job on a fresh simulator whose `at`-th call fails; 0 lets all of them succeed."""
+    driver = SimDriver(machine)
+    driver.init()
+    failing = Failing(driver, at, only=only, every=every)
+    ledger = Ledger(failing)
+    try:
+        return Run(apply.apply(made, ledger, deliveries=deliveries(made, machine)), ledger, failing)
+    finally:
+        driver.close()

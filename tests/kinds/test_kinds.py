@@ -1,0 +1,264 @@
+"""Managed memory, what another API made, and its semaphores: built, looked at, and given back to whoever owns it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from memtopo.common.units import MiB
+from memtopo.driver.failing import Failing
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver, foreign
+from memtopo.driver.types import MemAttach
+from memtopo.machine import Machine
+from memtopo.plans.report import Check, Report
+from memtopo.run.apply import apply
+from tests.helpers.machines import invented
+from tests.helpers.owner import BYTES, Owner, camera, still_good, uuid
+from tests.helpers.specs import job
+
+MACHINE = invented(2)
+FRAME = """
+external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB,
+                   buffers: {y: {size: 4MiB}, uv: {offset: 4MiB, size: 2MiB}}}}
+semaphores: {ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1, signal: 2}}
+"""
+MANAGED = """
+managed:
+  m: {size: 2MiB, prefer: gpu0, accessed_by: [host, gpu1], read_mostly: true, prefetch: gpu1}
+  own: {size: 3MiB, attach: single, prefetch: gpu0}
+  h: {size: 100KiB, attach: host, prefer: host, prefetch: host}
+"""
+UNDO = {
+    "cuMemFree", "cuDestroyExternalMemory", "cuDestroyExternalSemaphore", "cuStreamDestroy",
+    "cuDevicePrimaryCtxRelease",
+}  # fmt: skip
+
+
+def applied(
+    text: str, owner: Owner | None = None, *, machine: Machine = MACHINE, at: int = 0, check: Check = "fast"
+) -> tuple[Report, Ledger, Failing]:
+    """A spec on a simulator whose `at`-th call fails, with what the owner delivers."""
+    with SimDriver(machine) as driver:
+        driver.init()
+        failing = Failing(driver, at)
+        ledger = Ledger(failing)
+        return apply(job(text, machine, check), ledger, deliveries=owner), ledger, failing
+
+
+def tallied(report: Report) -> dict[str, tuple[int, int]]:
+    assert report.checks
+    return {tally.aspect: (tally.looked_at, tally.as_declared) for tally in report.checks.tallies}
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_managed_memory(check: Check) -> None:
+    """All that managed memory is declared to be is read back, CPU and GPUs see each other's writes, and it is freed"""
+    report, ledger, _ = applied(MANAGED, check=check)
+    assert (report.outcome, ledger.empty) == ("ok", True), report
+    found = tallied(report)
+    wanted = {"managed": 6, "read mostly": 1, "preferred": 2, "accessed by": 2, "prefetched": 3}
+    assert {aspect: found[aspect] for aspect in wanted} == {aspect: (count, count) for aspect, count in wanted.items()}
+    # Two ends of three allocations: the host reads each, and so does each GPU that it is for.
+    assert found["both sides"] == (14, 14)
+    assert report.plan.memory == {"gpu0": 5 * MiB + (100 << 10)}
+
+
+class KeepsABlock(SimDriver):
+    """Keeps what managed memory took of a GPU, as hardware does for as long as the process lives (fact 60)."""
+
+    taken = 0
+
+    def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
+        self.taken = 128 * MiB
+        return super().mem_alloc_managed(size, flags)
+
+    def mem_get_info(self) -> tuple[int, int]:
+        free, total = super().mem_get_info()
+        return free - self.taken, total
+
+
+def test_the_block_that_stays_of_managed_memory() -> None:
+    """What the driver keeps of managed memory is no leak, and the note says what it is"""
+    with KeepsABlock(MACHINE) as driver:
+        driver.init()
+        report = apply(job("managed: {m: {size: 2MiB, prefer: gpu0}}\n", MACHINE), Ledger(driver))
+    assert (report.outcome, report.leaks) == ("ok", ())
+    (note,) = report.notes
+    assert note.startswith(
+        "gpu0 has 134,217,728 bytes less free than before; the driver keeps a block of managed memory"
+    )
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_what_another_api_made(check: Check) -> None:
+    """It is waited for, mapped as a whole and in parts, read and never written, signalled, and given back"""
+    with camera(MACHINE) as owner:
+        report, ledger, _ = applied(FRAME, owner, check=check)
+        assert (report.outcome, ledger.empty, owner.attached) == ("ok", True, 0), report
+        found = tallied(report)
+        assert [found[each] for each in ("external", "wait", "readable", "signal")] == [(3, 3), (1, 1), (6, 6), (1, 1)]
+        assert foreign.counter(owner.given["ready"]) == 2
+        assert foreign.read(owner.given["frame"], 0, 8 * MiB) == BYTES.ljust(8 * MiB, b"\0")
+        (note,) = [note for note in report.notes if "camera" in note]
+        mine = f"frame and ready are camera's (process {os.getpid()})"
+        assert note == f"{mine}; their descriptors were copied, and the copies given back"
+
+
+def test_nothing_is_used_without_a_check() -> None:
+    """With `--check none` nobody waits, reads or signals"""
+    with camera(MACHINE, signalled=0) as owner:
+        report, _, _ = applied(FRAME, owner, check="none")
+        assert report.outcome == "ok"
+        assert foreign.counter(owner.given["ready"]) == 0
+
+
+def test_several_at_once() -> None:
+    """Binary semaphores have no value, one entry signals what another waits for, and two GPUs have a stream each"""
+    text = """
+semaphores:
+  late: {from: camera/timeline, via: timeline_fd, device: gpu1, wait: 2}
+  start: {from: camera/timeline, via: timeline_fd, device: gpu0, wait: 1, signal: 2}
+  first: {from: camera/timeline, via: timeline_fd, device: gpu1, signal: 1}
+  take: {from: camera/binary, via: opaque_fd, device: gpu0, wait: true}
+  give: {from: camera/other, via: opaque_fd, device: gpu0, signal: true}
+"""
+    made = {name: foreign.make_semaphore(timeline=name == "timeline") for name in ("timeline", "binary", "other")}
+    foreign.signal(made["binary"])
+    with Owner(made) as owner:
+        report, ledger, _ = applied(text, owner)
+        assert (report.outcome, ledger.empty) == ("ok", True), report
+        assert [foreign.counter(fd) for fd in made.values()] == [2, 0, 1]
+        assert tallied(report)["stream"] == (2, 2)
+
+
+def test_any_call_may_fail() -> None:
+    """Whichever call fails: all is undone or named, and the descriptor is still its owner's, with the owner's bytes"""
+    text = FRAME + MANAGED
+    with camera(MACHINE) as owner:
+        _, _, failing = applied(text, owner)
+        calls = failing.calls
+        files = [os.fstat(fd).st_ino for fd in owner.given.values()]
+        descriptors = os.listdir("/proc/self/fd")
+        for at in range(1, calls + 1):
+            report, ledger, failing = applied(text, owner, at=at)
+            where = f"call {at} of {calls}, {failing.failed}: {report.outcome}, {report.failure}, {report.leaks}"
+            if report.leaks:
+                assert (report.exit_code, failing.failed in UNDO) == (5, True), where
+                assert sum(ledger.counts().values()) == sum(1 + len(leak.stays) for leak in report.leaks), where
+            else:
+                assert (report.exit_code, ledger.empty) == (4, True), where
+            assert [os.fstat(fd).st_ino for fd in owner.given.values()] == files, where
+            assert still_good(owner.given["frame"], MACHINE), where
+            assert owner.attached == 0, where
+        assert os.listdir("/proc/self/fd") == descriptors
+
+
+NO_MEMORY = "for frame is no descriptor of external memory, or of another GPU than gpu0"
+
+
+def _pipe() -> int:
+    reading, writing = os.pipe()
+    os.close(writing)
+    return reading
+
+
+def _socket() -> int:
+    return socket.socket().detach()
+
+
+def _null() -> int:
+    return os.open(os.devnull, os.O_RDWR)
+
+
+def _other_gpu() -> int:
+    return foreign.allocate(uuid(MACHINE, 1), 8 * MiB)
+
+
+def _small() -> int:
+    return foreign.allocate(uuid(MACHINE), 4 * MiB)
+
+
+@pytest.mark.parametrize(
+    ("made", "step", "cause"),
+    [
+        (_pipe, "import memory frame", NO_MEMORY),
+        (_socket, "import memory frame", NO_MEMORY),
+        (_null, "import memory frame", NO_MEMORY),
+        (
+            _other_gpu,
+            "import memory frame",
+            NO_MEMORY,
+        ),
+        (_small, "map buffer frame", "frame is smaller than the 8MiB that the spec declares"),
+    ],
+)
+def test_bad_memory(made: Callable[[], int], step: str, cause: str) -> None:
+    """What is no memory, another GPU's, or smaller than declared is told with the entry's name and the cause"""
+    with Owner({"frame": made(), "ready": foreign.make_semaphore(timeline=True, value=1)}) as owner:
+        before = os.fstat(owner.given["frame"])
+        report, ledger, _ = applied(FRAME, owner)
+        assert (report.exit_code, ledger.empty) == (4, True), report
+        assert report.failure
+        assert (report.failure.step, report.failure.path[:2]) == (step, ("external", "frame"))
+        assert cause in (report.failure.cause or "")
+        assert os.fstat(owner.given["frame"]).st_ino == before.st_ino
+
+
+@pytest.mark.parametrize("made", [_pipe, _socket, _null])
+def test_bad_semaphores(made: Callable[[], int]) -> None:
+    """What is no semaphore is told with the entry's name; the memory that came before it is given back"""
+    with camera(MACHINE) as owner:
+        os.close(owner.given["ready"])
+        owner.given["ready"] = made()
+        report, ledger, _ = applied(FRAME, owner)
+        assert (report.exit_code, ledger.empty) == (4, True), report
+        assert report.failure
+        assert (report.failure.step, report.failure.path) == ("import semaphore ready", ("semaphores", "ready"))
+        assert "handed over for ready is no semaphore's descriptor" in (report.failure.cause or "")
+
+
+def test_a_closed_descriptor() -> None:
+    """A descriptor that its owner has closed is told as such, and nothing is imported"""
+    with camera(MACHINE) as owner:
+        os.close(owner.given.pop("frame"))
+        report, ledger, _ = applied(FRAME, Owner({**owner.given, "frame": 900}))
+        assert (report.exit_code, ledger.empty) == (4, True), report
+        assert report.failure
+        assert report.failure.step == "copy descriptor frame"
+        assert report.failure.error == "camera/frame came as a descriptor that cannot be copied: Bad file descriptor"
+
+
+class Reuses(SimDriver):
+    """Has somebody else open a file under the number that a refused import has just closed."""
+
+    def __init__(self, machine: Machine, file: Path) -> None:
+        super().__init__(machine)
+        self.file, self.opened = file, -1
+
+    def import_external_memory(self, fd: int, *args: object, **kwargs: object) -> int:
+        try:
+            return super().import_external_memory(fd, *args, **kwargs)  # type: ignore[arg-type]
+        finally:
+            self.opened = os.open(self.file, os.O_RDONLY)
+            assert self.opened == fd
+
+
+def test_a_number_that_is_somebody_elses_by_now(tmp_path: Path) -> None:
+    """A descriptor that the driver closed is not closed again under its number, which may be another's (fact 54)"""
+    file = tmp_path / "theirs"
+    file.write_bytes(BYTES)
+    with (
+        Owner({"frame": _null(), "ready": foreign.make_semaphore(timeline=True)}) as owner,
+        Reuses(MACHINE, file) as sim,
+    ):
+        sim.init()
+        report = apply(job(FRAME, MACHINE), Ledger(sim), deliveries=owner)
+        assert os.pread(sim.opened, len(BYTES), 0) == BYTES
+        os.close(sim.opened)
+        assert report.failure
+        assert report.failure.step == "import memory frame"

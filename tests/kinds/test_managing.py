@@ -1,0 +1,210 @@
+"""Managed memory: what it is advised, which GPU's context has it, and what a machine must be able to do for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.common.units import MiB
+from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.geometry import Geometry
+from memtopo.machine import Trial, queries
+from tests.helpers.machines import invented
+from tests.helpers.specs import codes, judged
+from tests.helpers.specs import faults as found_in
+
+HOST, NODE = Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA, 0)
+FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
+
+
+def laid(text: str) -> Geometry:
+    """The geometry of a spec without any fault."""
+    found = judged(text, invented(4))
+    assert not found.diagnostics
+    assert found.geometry
+    return found.geometry
+
+
+def test_what_is_written_is_what_is_asked_for() -> None:
+    """Names become places, sizes bytes, and a place that is named twice is one"""
+    text = """
+devices: {prefill: 1, decode: gpu2}
+managed:
+  m: {size: 5MiB, attach: single, prefer: prefill, accessed_by: [host, decode, gpu2], read_mostly: true, prefetch: host}
+"""
+    m = laid(text).managed["m"]
+    assert (m.name, m.path, m.size, m.attach) == ("m", ("managed", "m"), 5 * MiB, "single")
+    assert (m.prefer, m.accessed_by, m.read_mostly, m.prefetch) == (gpu(1), (HOST, gpu(2)), True, HOST)
+    assert (m.home, sorted(m.gpus)) == (1, [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("advice", "home", "gpus"),
+    [
+        ("", 0, {0}),
+        (", prefer: gpu2", 2, {2}),
+        (", prefetch: gpu1", 1, {1}),
+        (", prefer: host, prefetch: gpu3", 3, {3}),
+        (", accessed_by: [host, gpu2, gpu1]", 2, {1, 2}),
+        (", prefer: gpu3, prefetch: gpu2, accessed_by: gpu1", 3, {1, 2, 3}),
+        (", prefer: host:0, prefetch: host:0, accessed_by: host", 0, {0}),
+    ],
+)
+def test_home(advice: str, home: int, gpus: set[int]) -> None:
+    """The context that allocates it is that of the first GPU it names, else of gpu0, and is among those it may fill"""
+    geometry = laid(f"managed: {{m: {{size: 2MiB{advice}}}}}")
+    assert geometry.managed["m"].home == home
+    assert geometry.managed["m"].gpus == gpus
+    assert geometry.gpus == sorted(gpus)
+
+
+def test_home_of_a_process_that_sees_few() -> None:
+    """In a process that is to see some GPUs alone it is the first of them, and others cannot be named"""
+    text = "processes:\n  p: {count: 2, devices: {d: [gpu3, gpu2]}, visible: d, managed: {m: {size: 2MiB%s}}}"
+    processes = laid(text % "").processes
+    assert [each.managed["m"].home for each in processes.values()] == [3, 2]
+    assert [each.managed["m"].prefer for each in laid(text % ", prefer: d").processes.values()] == [gpu(3), gpu(2)]
+    for key in ("prefer", "prefetch", "accessed_by"):
+        assert set(codes(text % f", {key}: gpu1", invented(4))) == {"MT606"}
+
+
+@pytest.mark.parametrize("key", ["prefer", "prefetch", "accessed_by"])
+def test_a_device_that_it_names_is_used(key: str) -> None:
+    """A device's name is used where memory is advised for it, and must be one"""
+    assert codes(f"devices: {{d: 1}}\nmanaged: {{m: {{size: 2MiB, {key}: d}}}}") == []
+    assert codes(f"managed: {{m: {{size: 2MiB, {key}: gpu7}}}}") == ["MT401"]
+    assert codes(f"managed: {{m: {{size: 2MiB, {key}: nobody}}}}") == ["MT201"]
+
+
+def test_who_may_be_told_to_access_it() -> None:
+    """A node is no place in accessed_by, though one in prefer and prefetch (fact 60)"""
+    (fault,) = found_in("managed: {m: {size: 2MiB, accessed_by: [gpu0, host:0]}}")
+    assert (fault.code, fault.path, fault.help) == ("MT701", ("managed", "m", "accessed_by", 1), "write host")
+    assert laid("managed: {m: {size: 2MiB, prefer: host:0, prefetch: host:0}}").managed["m"].prefer == NODE
+
+
+def test_without_a_gpu() -> None:
+    """Where there is no GPU there is no context to allocate it in"""
+    machine = queries.changed(invented(1), devices=[], peers=[])
+    assert codes("managed: {m: {size: 2MiB}}", machine) == ["MT401"]
+
+
+NONE = {"MANAGED_MEMORY": 0, "CONCURRENT_MANAGED_ACCESS": 0}
+ALONE = {"CONCURRENT_MANAGED_ACCESS": 0}
+UNTRIED = {"managed": Trial(), "concurrent": Trial()}
+WORKS = Trial(advertised=False, works=True)
+
+
+@pytest.mark.parametrize(
+    ("advice", "attributes", "trials", "expected"),
+    [
+        ("", NONE, {}, ["MT701"]),
+        ("", NONE, UNTRIED, ["MT701"]),
+        ("", NONE, {"managed": WORKS}, []),
+        ("", {}, {"managed": FAILED}, ["MT701"]),
+        ("", ALONE, {}, []),
+        (", read_mostly: true, prefer: host, accessed_by: host, attach: host", ALONE, {}, []),
+        (", prefer: gpu1", ALONE, {}, ["MT701"]),
+        (", accessed_by: [host, gpu1]", ALONE, {}, ["MT701"]),
+        (", prefetch: gpu1", ALONE, {}, ["MT701"]),
+        (", prefetch: host", ALONE, {}, ["MT701"]),
+        (", prefetch: gpu1", ALONE, {"concurrent": WORKS}, []),
+        (", prefetch: gpu1", {}, {"concurrent": FAILED}, ["MT701"]),
+    ],
+)
+def test_what_the_machine_can(
+    advice: str, attributes: dict[str, int], trials: dict[str, Trial], expected: list[str]
+) -> None:
+    """A trial decides, and an attribute where none was made: about the memory, and about advice for a GPU"""
+    machine = invented(2, attributes=attributes, trials=trials)
+    assert codes(f"managed: {{m: {{size: 2MiB{advice}}}}}", machine) == expected
+
+
+def test_one_gpu_of_several_that_cannot() -> None:
+    """Each GPU that may come to hold it is asked, and no other"""
+    able, unable = invented(2), invented(2, trials={"managed": FAILED})
+    mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
+    assert codes("managed: {m: {size: 2MiB, prefer: gpu0}}", mixed) == []
+    (fault,) = found_in("managed: {m: {size: 2MiB, prefer: gpu0, accessed_by: gpu1}}", mixed)
+    assert fault.message == "managed memory 'm' does not work on gpu1 of this machine"
+    assert fault.notes == ("it is advertised, but a trial was answered with CUDA_ERROR_NOT_SUPPORTED",)
+
+
+def test_what_leaves_for_the_host_needs_its_home() -> None:
+    """What is prefetched to the host leaves by the stream of the GPU whose context has it, which must be able to"""
+    able, unable = invented(2), invented(2, attributes=ALONE)
+    mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
+    text = "processes:\n  p: {visible: gpu%d, managed: {m: {size: 2MiB, prefetch: host}}}"
+    assert codes(text % 0, mixed) == []
+    assert codes(text % 1, mixed) == ["MT701"]
+
+
+TAKEN = {
+    "ranges": "ranges: {m: {size: 2MiB}}  # memtopo: ignore[MT502]",
+    "chunks": "chunks: {m: {location: gpu0, size: 2MiB}}  # memtopo: ignore[MT501]",
+    "buffers": "buffers: {m: {location: gpu0, size: 2MiB}}",
+    "events": "events: {m: {device: gpu0}}",
+    "imports": "imports: {m: {from: elsewhere/m, device: gpu0}}",
+}
+
+
+@pytest.mark.parametrize("section", TAKEN)
+def test_a_name_is_of_one_thing(section: str) -> None:
+    """Managed memory has a name of its own"""
+    (fault,) = found_in(f"{TAKEN[section]}\nmanaged: {{m: {{size: 2MiB}}}}")
+    assert (fault.code, fault.path, fault.at) == ("MT203", ("managed", "m"), "key")
+    assert fault.message.startswith("managed memory 'm' has the name of")
+    assert fault.labels[0].path == (section, "m")
+
+
+VIEW = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: c}\naccess: {r: {gpu0: r}}\n"
+MANAGED = "managed: {m: {size: 2MiB}}\n"
+
+
+@pytest.mark.parametrize(
+    ("use", "path", "why"),
+    [
+        ("map: {r: [c, m]}", ("map", "r", 1, "chunk"), "no chunk that VMM could map"),
+        ("map: {r: c, m: c}", ("map", "m"), "no chunk that VMM could map"),
+        ("access: {r: {gpu0: r}, m: {gpu0: rw}}", ("access", "m"), "cuMemGetAccess of it answers 0"),
+        ("exports: {x: {chunk: m, via: fd}}", ("exports", "x", "chunk"), "legacy IPC refuses it"),
+        ("exports: {x: {buffer: m, via: ipc}}", ("exports", "x", "buffer"), "legacy IPC refuses it"),
+    ],
+)
+def test_a_use_that_only_chunks_have(use: str, path: tuple[str, ...], why: str) -> None:
+    """What is mapped, granted or exported and is managed memory is told why that cannot be, and what can"""
+    section = use.partition(":")[0]
+    rest = "".join(line for line in VIEW.splitlines(keepends=True) if not line.startswith(section))
+    (fault,) = found_in(rest + MANAGED + use)
+    assert (fault.code, fault.path) == ("MT706", path)
+    assert why in fault.notes[0]
+    assert fault.help
+
+
+def test_a_use_of_what_was_left_out() -> None:
+    """Managed memory with a fault of its own is still known to be that, and where it may be, nothing is said"""
+    assert codes("managed: {m: {size: none}}\nexports: {x: {buffer: m, via: ipc}}") == ["MT105", "MT706"]
+    assert codes("managed: []\nexports: {x: {buffer: m, via: ipc}}") == ["MT103"]
+    assert codes("managed: {<<: *x}\naccess: {m: {gpu0: r}}") == ["MT008"]
+
+
+def test_it_counts_in_full_wherever_it_may_come_to_be() -> None:
+    """Managed memory of all processes counts with chunks, buffers and contexts against what each GPU has free"""
+    machine = invented(2)
+    busy = machine.devices[1].model_copy(update={"free_bytes": 30 << 30})
+    live = queries.changed(machine, devices=[machine.devices[0], busy])
+    text = "buffers: {b: {location: gpu1, size: 10GiB}}\nmanaged: {m: {size: 20GiB, prefer: gpu0%s}}"
+    assert codes(text % "", live) == []
+    assert codes(text % ", accessed_by: gpu1", machine) == []
+    (fault,) = found_in(text % ", accessed_by: gpu1", live)
+    assert fault.code == "MT402"
+    assert fault.message == "the layout needs 30.0 GiB on gpu1, which has 30.0 GiB free: 512 MiB too much"
+    assert fault.path == ("managed", "m", "size")
+    each = "processes:\n  p: {count: %d, managed: {m: {size: 20GiB}}}"
+    assert codes(each % 3, machine) == []
+    assert codes(each % 4, machine) == ["MT402"]
+
+
+def test_more_than_there_can_be() -> None:
+    """32 TiB are refused here: the driver gives them, and what then touches them hangs (fact 60)"""
+    assert codes("managed: {m: {size: 32TiB}}") == ["MT402"]
+    assert codes("managed: {m: {size: 18446744073709551615B}}") == ["MT310", "MT402"]

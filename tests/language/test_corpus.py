@@ -1,0 +1,76 @@
+"""Inputs that once were, or could be, more than memtopo can take: each is answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memtopo.language import read_text
+from tests.fuzz import answers
+from tests.fuzz.mutating import mutations, seeds
+from tests.helpers.specs import ROOT
+
+CORPUS = sorted((Path(__file__).parent.parent / "corpus").iterdir())
+SHARDS = 100
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
+def test_every_input_is_answered(path: Path) -> None:
+    """Every file of the corpus gets a document or diagnostics with places, within a second, and never a traceback"""
+    data = path.read_bytes()
+    start = time.process_time()
+    validated = answers.answered(read_text(data, path.name))
+    assert time.process_time() - start < 1
+    assert validated.diagnostics or validated.geometry
+    answers.spec(data)
+
+
+@pytest.mark.parametrize("path", CORPUS[::8], ids=lambda path: path.name)
+def test_the_command_line_answers_too(path: Path) -> None:
+    """The command line answers with its exit status, one JSON document, and no control characters"""
+    command = [sys.executable, "-m", "memtopo", "validate", str(path), "--machine", "h200x2", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    assert "diagnostics" in json.loads(done.stdout)
+    assert b"Traceback" not in done.stderr
+    assert all(byte >= 0x20 or byte == 0x0A for byte in done.stdout + done.stderr)
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=300)
+def test_any_structure_is_answered(data: bytes) -> None:
+    """Any structure of the language's own words is answered"""
+    answers.spec(data)
+
+
+def test_mutations_are_answered() -> None:
+    """A few hundred inputs that chance made of the corpus are answered"""
+    inputs = mutations(4711, seeds())
+    for _ in range(300):
+        answers.source(next(inputs))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("shard", range(SHARDS))
+def test_very_many_mutations_are_answered(shard: int) -> None:
+    """A million inputs of up to 64 KiB: none takes a crash, a traceback, more than a second or 256 MiB
+
+    MEMTOPO_FUZZ is how many, and MEMTOPO_FUZZ_SEED chooses others. Each shard is a process, for its memory's sake.
+    """
+    count = int(os.environ.get("MEMTOPO_FUZZ", "1000000")) // SHARDS
+    seed = int(os.environ.get("MEMTOPO_FUZZ_SEED", "1")) * SHARDS + shard
+    command = [sys.executable, "-m", "tests.fuzz.many", str(seed), str(count)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    slowest, peak = json.loads(done.stdout)
+    assert slowest < 1, command
+    assert peak < 256, command

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from memtopo.language import DEEPEST, Document
+
+
+def test_an_object_is_read_like_text() -> None:
+    """A mapping from Python gives the values that the same text would give"""
+    given: dict[Any, object] = {"memtopo": 1, "rdma": True, "on": False, "size": None, 7: ("a", ["b"]), "c": {"d": "e"}}
+    document = Document.from_object(given)
+    assert document.faults == ()
+    assert document.name == "<dict>"
+    assert document.root == {
+        "memtopo": "1",
+        "rdma": "true",
+        "on": "false",
+        "size": "",
+        "7": ["a", ["b"]],
+        "c": {"d": "e"},
+    }
+    assert document.span(("c", "d")) is None
+    assert document.line(1) == ""
+
+
+def _endless() -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    given["a"] = given
+    return given
+
+
+@pytest.mark.parametrize(
+    ("given_object", "code", "path"),
+    [
+        ({"a": 1.5}, "MT103", ("a",)),
+        ({"a": b"x"}, "MT103", ("a",)),
+        ({"a": [{"b": object()}]}, "MT103", ("a", 0, "b")),
+        ({"a": {1, 2}}, "MT103", ("a",)),
+        ({"a": 10**5000}, "MT103", ("a",)),
+        ({1.5: "a"}, "MT103", ()),
+        ({1: "a", "1": "b"}, "MT009", ("1",)),
+        ({"a": "\x1b"}, "MT004", ("a",)),
+        ({"a": "\ud800"}, "MT004", ("a",)),
+        ({"a": "x" * 70000}, "MT002", ("a",)),
+        (_endless(), "MT002", ("a",) * DEEPEST),
+    ],
+)
+def test_an_object_of_other_types_is_a_fault(
+    given_object: dict[str, Any], code: str, path: tuple[str | int, ...]
+) -> None:
+    """What no text could say is a fault at its path, and is left out"""
+    document = Document.from_object(given_object)
+    (fault,) = document.faults
+    assert (fault.code, fault.path) == (code, path)
+    assert "a" not in document.root or document.root["a"] in ([{}], "a")

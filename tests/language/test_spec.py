@@ -1,0 +1,317 @@
+"""The language: every form means what it says, and every wrong one is told where it stands."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from memtopo import spec as language
+from memtopo.common.units import GiB, MiB, Size
+from memtopo.diagnostics.model import Path
+from memtopo.driver.types import Access, HandleType
+from memtopo.language import Document
+from memtopo.language.fields import LARGEST_COUNT
+from memtopo.spec import Chunk, MapEntry, Part, Range, Reference, Spec, parse_reference
+from tests.helpers.specs import document
+
+CHUNK = {"location": "gpu0", "size": "2MiB"}
+
+
+def read(**sections: Any) -> Spec:
+    """A spec of plain data, which must have no faults."""
+    found, faults = language.read(Document.from_object({"memtopo": 1, "name": "test", **sections}).root)
+    assert faults == []
+    return found
+
+
+def told(**sections: Any) -> list[tuple[str, Path, str]]:
+    """Code, path and which end of it, of each fault of a spec of plain data."""
+    root = Document.from_object({"memtopo": 1, "name": "test", **sections}).root
+    return [(fault.code, fault.path, fault.at) for fault in language.read(root)[1]]
+
+
+def test_the_example_of_the_design() -> None:
+    """A spec's text becomes typed entries, in the order in which they stand"""
+    text = """
+memtopo: 1
+name: kv-cache
+devices: {prefill: 0, decode: GPU-8f}
+ranges:
+  kv: {size: 96MiB, align: 2MiB, address: 0x7f0000000000, fixed: true, count: 32, round: up}
+chunks:
+  hot: {location: prefill, size: 4 granules, handles: [fd, fabric], rdma: true, compressible: false}
+  page: {location: [prefill, decode], size: 2MiB, count: 16}
+map:
+  kv: [hot, {chunk: page.0:4, offset: 32MiB}, page.3]
+access:
+  kv: {prefill: rw, decode: r}
+"""
+    found, faults = language.read(document(text).root)
+    assert faults == []
+    assert found.name == "kv-cache"
+    assert found.devices == {"prefill": ["0"], "decode": ["GPU-8f"]}
+    assert found.ranges["kv"] == Range.model_construct(
+        size=Size(96 * MiB), align=Size(2 * MiB), address=0x7F0000000000, fixed=True, count=32, round="up"
+    )
+    assert list(found.chunks) == ["hot", "page"]
+    assert found.chunks["hot"].size == Size(4, in_granules=True)
+    assert found.chunks["hot"].handle_types == HandleType.FD | HandleType.FABRIC
+    assert (found.chunks["hot"].rdma, found.chunks["hot"].compressible) == (True, False)
+    assert (found.chunks["page"].location, found.chunks["page"].count) == (["prefill", "decode"], 16)
+    assert [entry.chunk for entry in found.map["kv"]] == [
+        Reference("hot"), Reference("page", 0, 4), Reference("page", 3, 4)
+    ]  # fmt: skip
+    assert [entry.offset for entry in found.map["kv"]] == [None, Size(32 * MiB), None]
+    assert found.access["kv"] == {"prefill": Access.RW, "decode": Access.R}
+
+
+def test_what_need_not_be_written() -> None:
+    """A range needs a size, a chunk a location and a size; all else has a value that asks for nothing"""
+    found = read(ranges={"kv": {"size": "2MiB"}}, chunks={"hot": CHUNK})
+    assert dict(found.ranges["kv"]) == {
+        "size": Size(2 * MiB), "align": None, "address": None, "fixed": False, "count": None, "round": None
+    }  # fmt: skip
+    hot = found.chunks["hot"]
+    assert (hot.count, hot.handle_types, hot.rdma, hot.compressible, hot.round) == (
+        None, HandleType.NONE, False, False, None
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("section", language.SECTIONS)
+@pytest.mark.parametrize("empty", ["", {}])
+def test_a_section_may_be_missing_or_empty(section: str, empty: Any) -> None:
+    """A section that is missing, empty or without a value has no entries"""
+    assert getattr(read(**{section: empty}), section) == getattr(read(), section) == {}
+
+
+@pytest.mark.parametrize(
+    ("section", "one", "many"),
+    [
+        ("chunks", {"hot": CHUNK | {"handles": "fd"}}, {"hot": CHUNK | {"handles": ["fd"]}}),
+        ("chunks", {"hot": CHUNK}, {"hot": CHUNK | {"location": ["gpu0"]}}),
+        ("map", {"kv": "hot"}, {"kv": ["hot"]}),
+        ("map", {"kv": ["hot"]}, {"kv": [{"chunk": "hot"}]}),
+        ("map", {"kv": {"chunk": "hot", "offset": "2MiB"}}, {"kv": [{"chunk": "hot", "offset": "2MiB"}]}),
+        ("access", {"kv": [{"size": "2MiB", "grant": {}}]}, {"kv": [{"offset": "0", "size": "2MiB", "grant": {}}]}),
+    ],
+)
+def test_short_forms(section: str, one: Any, many: Any) -> None:
+    """One of something may be written without a list, a chunk without its key, a part without an offset of 0"""
+    assert getattr(read(**{section: one}), section) == getattr(read(**{section: many}), section)
+
+
+def test_access_in_parts() -> None:
+    """Access is a mapping of devices, or a list of parts with one each"""
+    found = read(access={"kv": [{"offset": "1GiB", "size": "2 granules", "grant": {"gpu0": "none", "host": "r"}}]})
+    assert found.access["kv"] == [
+        Part.model_construct(
+            offset=Size(GiB), size=Size(2, in_granules=True), grant={"gpu0": Access.NONE, "host": Access.R}
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("page", Reference("page")),
+        ("page.3", Reference("page", 3, 4)),
+        ("page.0:4", Reference("page", 0, 4)),
+        ("page.3:4", Reference("page", 3, 4)),
+        ("A-b_9", Reference("A-b_9")),
+        ("page.1999999", Reference("page", 1999999, 2000000)),
+    ],
+)
+def test_references(text: str, meant: Reference) -> None:
+    """A reference is a name, an index, or a half-open slice with both ends; it reads as it is written"""
+    assert parse_reference(text) == meant
+    assert parse_reference(str(meant)) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("page.", "MT104"), ("page.:4", "MT104"), ("page.2:", "MT104"), ("page.-1", "MT104"), ("9page", "MT104"),
+        ("page.1.2", "MT104"), ("page.x", "MT104"), ("pa ge", "MT104"), ("page.99999999", "MT104"),
+        ("page.٣", "MT104"), ("x" * 129, "MT104"), ("page.4:4", "MT202"), ("page.4:3", "MT202"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("where", ["map key", "access key", "map value"])
+def test_what_is_no_reference(text: str, code: str, where: str) -> None:
+    """What is no reference, and a slice of nothing, is told where it stands, as a value and as a key alike"""
+    if where == "map key":
+        assert told(map={text: "hot"}) == [(code, ("map", text), "key")]
+    elif where == "access key":
+        assert told(access={text: {"gpu0": "r"}}) == [(code, ("access", text), "key")]
+    else:
+        assert told(map={"kv": [text]}) == [(code, ("map", "kv", 0, "chunk"), "value")]
+
+
+@pytest.mark.parametrize("section", ["devices", "ranges", "chunks"])
+@pytest.mark.parametrize("name", ["9hot", "", "a.b", "a b", "größe", "-a", "a" * 129, "page.0"])
+def test_names(section: str, name: str) -> None:
+    """A name begins with a letter and goes on with letters, digits, _ and -, 128 of them at most"""
+    entry: Any = {"devices": "0", "ranges": {"size": "2MiB"}, "chunks": CHUNK}[section]
+    assert told(**{section: {name: entry}}) == [("MT104", (section, name), "key")]
+    assert getattr(read(**{section: {"a" * 128: entry}}), section)
+
+
+# Where each kind of value stands, and what is put around it.
+FIELDS: dict[str, list[tuple[Path, Any]]] = {
+    "size": [
+        (("ranges", "kv", "size"), {}),
+        (("ranges", "kv", "align"), {"size": "2MiB"}),
+        (("chunks", "hot", "size"), {"location": "gpu0"}),
+    ],
+    "count": [(("ranges", "kv", "count"), {"size": "2MiB"}), (("chunks", "hot", "count"), CHUNK)],
+    "boolean": [
+        (("ranges", "kv", "fixed"), {"size": "2MiB"}),
+        (("chunks", "hot", "rdma"), CHUNK),
+        (("chunks", "hot", "compressible"), CHUNK),
+    ],
+    "address": [(("ranges", "kv", "address"), {"size": "2MiB"})],
+    "round": [(("ranges", "kv", "round"), {"size": "2MiB"}), (("chunks", "hot", "round"), CHUNK)],
+}
+WRONG: dict[str, list[tuple[Any, str]]] = {
+    "size": [
+        ("64", "MT105"), ("2MB", "MT105"), ("1.5GiB", "MT105"), ("-2MiB", "MT105"), ("0", "MT105"), ("0MiB", "MT105"),
+        ("02MiB", "MT105"), ("2  MiB", "MT105"), ("granule", "MT105"), ("99999999999999999999GiB", "MT105"),
+        ("1e3B", "MT105"), ("٢MiB", "MT105"), ("", "MT103"), ([], "MT103"), ({}, "MT103"), (["2MiB"], "MT103"),
+    ],
+    "count": [
+        ("0", "MT106"), ("-1", "MT106"), ("010", "MT106"), ("1e3", "MT106"), ("1_000", "MT106"), ("1.0", "MT106"),
+        ("true", "MT106"), ("1:30", "MT106"), ("9" * 5000, "MT106"), ("999999999999", "MT109"),
+        (str(LARGEST_COUNT + 1), "MT109"), ("", "MT103"), ([], "MT103"), ({"a": "1"}, "MT103"),
+    ],
+    "boolean": [
+        ("yes", "MT107"), ("on", "MT107"), ("True", "MT107"), ("1", "MT107"), ("~", "MT107"), ("", "MT103"),
+        ([], "MT103"), ({}, "MT103"),
+    ],
+    "address": [
+        ("4096", "MT106"), ("7f00", "MT106"), ("0x", "MT106"), ("0xg", "MT106"), ("-0x10", "MT106"),
+        ("0x" + "1" * 17, "MT106"), ("", "MT103"), ([], "MT103"), ({}, "MT103"),
+    ],
+    "round": [("down", "MT107"), ("true", "MT107"), ("", "MT103"), (["up"], "MT103"), ({}, "MT103")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("path", "around", "value", "code"),
+    [(path, around, value, code) for kind in FIELDS for path, around in FIELDS[kind] for value, code in WRONG[kind]],
+)
+def test_a_wrong_value_is_told_at_its_field(path: Path, around: Any, value: Any, code: str) -> None:
+    """A value that its field does not take is told with the field's path, and nothing else is"""
+    section, name, field = path
+    assert told(**{str(section): {str(name): {**around, str(field): value}}}) == [(code, path, "value")]
+
+
+@pytest.mark.parametrize("value", ["0", "2MiB", "2097152B", "1 granule", "4 granules", "16384KiB", "16777215TiB"])
+def test_an_offset_may_be_nothing(value: str) -> None:
+    """An offset is a size that may be 0"""
+    (entry,) = read(map={"kv": {"chunk": "hot", "offset": value}}).map["kv"]
+    assert isinstance(entry, MapEntry)
+    assert str(entry.offset) == (value if value != "2097152B" else "2MiB").replace("16384KiB", "16MiB")
+
+
+@pytest.mark.parametrize(
+    ("sections", "code", "path", "at"),
+    [
+        # something else where a mapping, a list or text is expected
+        ({"devices": []}, "MT103", ("devices",), "value"),
+        ({"ranges": "kv"}, "MT103", ("ranges",), "value"),
+        ({"chunks": ["hot"]}, "MT103", ("chunks",), "value"),
+        ({"map": ["hot"]}, "MT103", ("map",), "value"),
+        ({"access": "rw"}, "MT103", ("access",), "value"),
+        ({"devices": {"a": []}}, "MT103", ("devices", "a"), "value"),
+        ({"devices": {"a": ""}}, "MT103", ("devices", "a"), "value"),
+        ({"ranges": {"kv": "96MiB"}}, "MT103", ("ranges", "kv"), "value"),
+        ({"ranges": {"kv": ""}}, "MT103", ("ranges", "kv"), "value"),
+        ({"chunks": {"hot": ["2MiB"]}}, "MT103", ("chunks", "hot"), "value"),
+        ({"chunks": {"hot": {"size": "2MiB", "location": {}}}}, "MT103", ("chunks", "hot", "location"), "value"),
+        ({"chunks": {"hot": {"size": "2MiB", "location": []}}}, "MT103", ("chunks", "hot", "location"), "value"),
+        ({"chunks": {"hot": {"size": "2MiB", "location": [["gpu0"]]}}}, "MT103", ("chunks", "hot", "location", 0),
+         "value"),
+        ({"chunks": {"hot": CHUNK | {"handles": "win"}}}, "MT107", ("chunks", "hot", "handles", 0), "value"),
+        ({"chunks": {"hot": CHUNK | {"handles": ["fd", "FD"]}}}, "MT107", ("chunks", "hot", "handles", 1), "value"),
+        ({"map": {"kv": ""}}, "MT103", ("map", "kv"), "value"),
+        ({"map": {"kv": []}}, "MT103", ("map", "kv"), "value"),
+        ({"map": {"kv": [["hot"]]}}, "MT103", ("map", "kv", 0), "value"),
+        ({"map": {"kv": ["hot", ""]}}, "MT103", ("map", "kv", 1, "chunk"), "value"),
+        ({"map": {"kv": [{"chunk": "hot", "offset": "x"}]}}, "MT105", ("map", "kv", 0, "offset"), "value"),
+        ({"access": {"kv": "rw"}}, "MT103", ("access", "kv"), "value"),
+        ({"access": {"kv": {"gpu0": "w"}}}, "MT107", ("access", "kv", "gpu0"), "value"),
+        ({"access": {"kv": {"gpu0": ["r"]}}}, "MT103", ("access", "kv", "gpu0"), "value"),
+        ({"access": {"kv": ["rw"]}}, "MT103", ("access", "kv", 0), "value"),
+        ({"access": {"kv": [{"size": "2MiB", "grant": "rw"}]}}, "MT103", ("access", "kv", 0, "grant"), "value"),
+        ({"access": {"kv": [{"size": "0", "grant": {}}]}}, "MT105", ("access", "kv", 0, "size"), "value"),
+        # what is missing
+        ({"ranges": {"kv": {}}}, "MT102", ("ranges", "kv", "size"), "value"),
+        ({"chunks": {"hot": {"location": "gpu0"}}}, "MT102", ("chunks", "hot", "size"), "value"),
+        ({"chunks": {"hot": {"size": "2MiB"}}}, "MT102", ("chunks", "hot", "location"), "value"),
+        ({"map": {"kv": [{"offset": "0"}]}}, "MT102", ("map", "kv", 0, "chunk"), "value"),
+        ({"access": {"kv": [{"size": "2MiB"}]}}, "MT102", ("access", "kv", 0, "grant"), "value"),
+        ({"access": {"kv": [{"grant": {}}]}}, "MT102", ("access", "kv", 0, "size"), "value"),
+        # what nobody knows
+        ({"chunk": {}}, "MT101", ("chunk",), "key"),
+        ({"ranges": {"kv": {"size": "2MiB", "length": "1"}}}, "MT101", ("ranges", "kv", "length"), "key"),
+        ({"chunks": {"hot": CHUNK | {"device": "0"}}}, "MT101", ("chunks", "hot", "device"), "key"),
+        ({"map": {"kv": [{"chunk": "hot", "at": "0"}]}}, "MT101", ("map", "kv", 0, "at"), "key"),
+        ({"access": {"kv": [{"size": "2MiB", "grant": {}, "to": "x"}]}}, "MT101", ("access", "kv", 0, "to"), "key"),
+    ],
+)  # fmt: skip
+def test_a_wrong_form_is_told_where_it_stands(sections: Any, code: str, path: Path, at: str) -> None:
+    """What has another shape than the language wants, is missing or unknown, is told once, with its path"""
+    assert told(**sections) == [(code, path, at)]
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        ({}, [("MT102", ()), ("MT102", ())]),
+        ({"memtopo": "1"}, [("MT102", ())]),
+        ({"name": "a"}, [("MT102", ())]),
+        ({"memtopo": "2", "name": "a"}, [("MT108", ("memtopo",))]),
+        ({"memtopo": "1.0", "name": "a"}, [("MT108", ("memtopo",))]),
+        ({"memtopo": [], "name": "a"}, [("MT108", ("memtopo",))]),
+        ({"memtopo": "1", "name": ""}, [("MT104", ("name",))]),
+        ({"memtopo": "1", "name": "9"}, [("MT104", ("name",))]),
+        ({"memtopo": "1", "name": {"a": "b"}}, [("MT104", ("name",))]),
+    ],
+)
+def test_the_head(head: Any, expected: list[tuple[str, Path]]) -> None:
+    """A spec says which version of the language it is in, and has a name"""
+    assert [(fault.code, fault.path) for fault in language.read(head)[1]] == expected
+
+
+def test_a_bad_entry_is_left_out_and_the_rest_is_kept() -> None:
+    """An entry with faults is left out and known to be, with all its faults told; its neighbours stay"""
+    bad = {"size": "2MB", "count": "0", "rdma": "yes"}
+    root = Document.from_object({"memtopo": 1, "name": "test", "chunks": {"bad": bad, "9": CHUNK, "hot": CHUNK}}).root
+    found, faults = language.read(root)
+    assert sorted(fault.code for fault in faults) == ["MT102", "MT104", "MT105", "MT106", "MT107"]
+    assert list(found.chunks) == ["hot"]
+    assert found.left_out == {("chunks", "bad"), ("chunks", "9")}
+    assert isinstance(found.chunks["hot"], Chunk)
+
+
+@pytest.mark.parametrize("section", ["chunks", "ranges", "map"])
+def test_of_very_many_faults_the_first_are_told(section: str) -> None:
+    """Of more than a thousand faults of one kind, the first thousand are told, and that there are more"""
+    _, faults = language.read({"memtopo": "1", "name": "a", section: {f"e{index}": "x." for index in range(3000)}})
+    assert len(faults) == 1000
+    assert "there are more" in faults[-1].notes[-1]
+    assert not faults[0].notes
+
+
+def test_very_many_misspelled_keys_are_fast() -> None:
+    """What was meant is looked for once a word, for the first of many words: they take about as long as other faults"""
+    misspelled = {f"c{index}": {"location": "gpu0", f"sise{index}": "2MiB"} for index in range(40_000)}
+    missing = {f"c{index}": {"location": "gpu0"} for index in range(40_000)}
+    assert _seconds(misspelled) < 4 * _seconds(missing)
+
+
+def _seconds(chunks: dict[str, Any]) -> float:
+    started = time.process_time()
+    assert len(told(chunks=chunks)) == 1000
+    return time.process_time() - started

@@ -1,0 +1,230 @@
+"""The language of sharing, as it is read: every form means what it says, and wrong ones are told where they stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memtopo import spec as language
+from memtopo.common.units import MiB, Size
+from memtopo.diagnostics.model import Path
+from memtopo.language.fields import LARGEST_PROCESSES, NAME
+from memtopo.spec import SECTIONS, Export, Import, Reference, Source
+from tests.helpers.language import read, told
+from tests.helpers.specs import codes, document
+
+CHUNK = {"location": "gpu0", "size": "2MiB", "handles": "fd"}
+
+
+def test_the_example_of_the_design() -> None:
+    """Buffers, events, exports and imports become typed entries, of one process as of several"""
+    text = """
+buffers: {b: {location: [gpu0, gpu1], size: 2MiB, count: 4}}
+events: {done: {device: gpu0}}
+exports:
+  hot: {chunk: page.0:4, via: fd}
+  b: {buffer: b, via: ipc}
+  done: {event: done, via: ipc}
+imports:
+  w: {from: weights-server/w, location: gpu0, size: 2MiB, count: 16, via: fabric}
+  e: {from: /run/x.sock/e, device: gpu0}
+"""
+    found, faults = language.read(document(text).root)
+    assert faults == []
+    buffer = found.buffers["b"]
+    assert (buffer.location, buffer.size, buffer.count) == (["gpu0", "gpu1"], Size(2 * MiB), 4)
+    assert found.events["done"].device == "gpu0"
+    assert found.exports["hot"].what == [("chunk", Reference("page", 0, 4))]
+    assert [(each.what[0][0], each.via) for each in found.exports.values()] == [
+        ("chunk", "fd"), ("buffer", "ipc"), ("event", "ipc")
+    ]  # fmt: skip
+    assert isinstance(found.exports["hot"], Export)
+    w = found.imports["w"]
+    assert isinstance(w, Import)
+    assert (w.source, w.location, w.size, w.count, w.via) == (
+        Source("weights-server", "w"), ["gpu0"], Size(2 * MiB), 16, "fabric"
+    )  # fmt: skip
+    assert (found.imports["e"].source, found.imports["e"].device) == (Source("/run/x.sock", "e"), "gpu0")
+    assert found.processes == {}
+
+
+def test_processes() -> None:
+    """A process has the same sections, with its name, its path, its count and the GPUs that it is to see"""
+    found = read(processes={"server": {"chunks": {"w": CHUNK}}, "reader": {"count": "4", "visible": ["gpu1", "mine"]}})
+    server, reader = found.processes["server"], found.processes["reader"]
+    assert (server.name, server.path, server.instances, server.visible) == ("server", ("processes", "server"), None, ())
+    assert server.at("chunks", "w") == ("processes", "server", "chunks", "w")
+    assert [*server.chunks] == ["w"]
+    assert (reader.instances, reader.visible) == (4, ("gpu1", "mine"))
+    assert read(processes={"a": {"visible": "gpu0"}}).processes["a"].visible == ("gpu0",)
+    assert all(getattr(found, section) == {} for section in SECTIONS)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_section_of_a_process_is_one(section: str) -> None:
+    """Every section reads the same under a process as alone: empty, of another shape, and with a bad entry"""
+    values: tuple[Any, ...] = ("", {}, [], "x", {"9": {}}, {"a": {}}, {"a": []}, {"a": "x"}, {"a": {"b": "c"}})
+    for value in values:
+        alone = told(**{section: value})
+        inside = told(processes={"p": {section: value}})
+        assert inside == [(code, ("processes", "p", *path), at) for code, path, at in alone]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("server.weights", Source("server", "weights", sibling=True)),
+        ("A-1.b_2", Source("A-1", "b_2", sibling=True)),
+        ("weights-server/w", Source("weights-server", "w")),
+        ("layout/server.w", Source("layout", "server.w")),
+        ("layout/pe.3.w", Source("layout", "pe.3.w")),
+        ("/run/user/1000/x.sock/w", Source("/run/user/1000/x.sock", "w")),
+        ("./x/w", Source("./x", "w")),
+        ("../x/w", Source("../x", "w")),
+        ("a/b/w", Source("a/b", "w")),
+        ("/with a space/w", Source("/with a space", "w")),
+        ("/x/server.w", Source("/x", "server.w")),
+    ],
+)
+def test_sources(text: str, meant: Source) -> None:
+    """An import comes from a sibling, with a dot; or from a held layout or a socket's path, with a slash"""
+    found = read(imports={"w": {"from": text}}).imports["w"].source
+    assert found == meant
+    assert str(found) == text
+
+
+ODD = [
+    "server", "server.", ".w", "server..w", "server.w.", "server.w.0", "server.w.0:2", "server.0.w", "a.b.c", "/w",
+    "w/", "/", "//", ".", "..", "a/", "a/9", "a/b c", "9/w", "a b/w", "a/b.c.d", "a/b.0", "a/b.1.2", "a/b.0.c.d",
+    "a/.b", "server:w", "server w", "*.w", "host:0", "é.w", "a.é", "x" * 129 + ".w", "server." + "w" * 129,
+    "a/" + "b" * 129, "-.-",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ODD)
+def test_odd_sources(text: str) -> None:
+    """Any other text names no export, and is told what would"""
+    faults = language.read({"memtopo": "1", "name": "test", "imports": {"w": {"from": text}}})[1]
+    assert [(fault.code, fault.path) for fault in faults] == [("MT104", ("imports", "w", "from"))]
+    assert faults[0].help
+
+
+def test_what_is_written_for_a_part_of_an_export() -> None:
+    """Whoever would import one of several is told that an import takes all of them, and where parts are taken"""
+    for text in ("server.w.0", "server.w.0:2", "reader.0.w", "layout/w.3"):
+        (fault,) = language.read({"memtopo": "1", "name": "test", "imports": {"w": {"from": text}}})[1]
+        assert fault.help
+        assert "takes all of an export" in fault.help
+
+
+@given(st.text(max_size=60) | st.text(alphabet="ab./:0 -", max_size=12))
+def test_any_source_is_answered(text: str) -> None:
+    """Whatever stands behind `from`, it is a source that reads as it is written, or a fault"""
+    found, faults = language.read({"memtopo": "1", "name": "test", "imports": {"w": {"from": text}}})
+    assert bool(faults) != bool(found.imports)
+    assert {fault.code for fault in faults} <= {"MT103", "MT104"}
+    for entry in found.imports.values():
+        assert str(entry.source) == text
+        assert "/" in entry.source.holder or NAME.fullmatch(entry.source.holder)
+
+
+@pytest.mark.parametrize(
+    ("sections", "code", "path", "at"),
+    [
+        ({"buffers": {"b": {"size": "2MiB"}}}, "MT102", ("buffers", "b", "location"), "value"),
+        ({"buffers": {"b": {"location": "gpu0"}}}, "MT102", ("buffers", "b", "size"), "value"),
+        ({"buffers": {"b": CHUNK}}, "MT101", ("buffers", "b", "handles"), "key"),
+        ({"buffers": {"b": {"location": "gpu0", "size": "0"}}}, "MT105", ("buffers", "b", "size"), "value"),
+        ({"buffers": {"b": {"location": "gpu0", "size": "2 granules"}}}, "MT105", ("buffers", "b", "size"), "value"),
+        ({"buffers": {"b": {"location": [], "size": "2MiB"}}}, "MT103", ("buffers", "b", "location"), "value"),
+        ({"events": {"e": {}}}, "MT102", ("events", "e", "device"), "value"),
+        ({"events": {"e": {"device": ["gpu0"]}}}, "MT103", ("events", "e", "device"), "value"),
+        ({"events": {"e": {"device": "gpu0", "count": "2"}}}, "MT101", ("events", "e", "count"), "key"),
+        ({"events": {"e": "gpu0"}}, "MT103", ("events", "e"), "value"),
+        ({"exports": {"x": {"chunk": "c"}}}, "MT102", ("exports", "x", "via"), "value"),
+        ({"exports": {"x": {"via": "fd"}}}, "MT102", ("exports", "x"), "value"),
+        ({"exports": {"x": {"chunk": "c", "event": "e", "via": "fd"}}}, "MT103", ("exports", "x"), "value"),
+        ({"exports": {"x": {"chunk": "c.", "via": "fd"}}}, "MT104", ("exports", "x", "chunk"), "value"),
+        ({"exports": {"x": {"chunk": "c.2:2", "via": "fd"}}}, "MT202", ("exports", "x", "chunk"), "value"),
+        ({"exports": {"x": {"chunk": ["c"], "via": "fd"}}}, "MT103", ("exports", "x", "chunk"), "value"),
+        ({"exports": {"x": {"chunk": "c", "via": "FD"}}}, "MT107", ("exports", "x", "via"), "value"),
+        ({"exports": {"x": {"chunk": "c", "via": ["fd"]}}}, "MT103", ("exports", "x", "via"), "value"),
+        ({"exports": {"x": {"chunks": "c", "via": "fd"}}}, "MT101", ("exports", "x", "chunks"), "key"),
+        ({"imports": {"x": {}}}, "MT102", ("imports", "x", "from"), "value"),
+        ({"imports": {"x": {"form": "a.b"}}}, "MT101", ("imports", "x", "form"), "key"),
+        ({"imports": {"x": {"source": "a.b"}}}, "MT101", ("imports", "x", "source"), "key"),
+        ({"imports": {"x": {"from": "a.b", "via": "x"}}}, "MT107", ("imports", "x", "via"), "value"),
+        ({"imports": {"x": {"from": "a.b", "count": "0"}}}, "MT106", ("imports", "x", "count"), "value"),
+        ({"imports": {"x": {"from": "a.b", "size": "0"}}}, "MT105", ("imports", "x", "size"), "value"),
+        ({"imports": {"x": {"from": "a.b", "access": "r"}}}, "MT101", ("imports", "x", "access"), "key"),
+        ({"process": {}}, "MT101", ("process",), "key"),
+        ({"count": "2"}, "MT101", ("count",), "key"),
+        ({"processes": {"p": {"name": "p"}}}, "MT101", ("processes", "p", "name"), "key"),
+        ({"processes": {"p": {"processes": {}}}}, "MT101", ("processes", "p", "processes"), "key"),
+        ({"processes": {"p.0": {}}}, "MT104", ("processes", "p.0"), "key"),
+        ({"processes": {"p": {}}, "devices": {}}, "MT110", ("devices",), "key"),
+    ],
+)  # fmt: skip
+def test_a_wrong_form_is_told_where_it_stands(sections: Any, code: str, path: Path, at: str) -> None:
+    """What has another shape than the language wants, is missing or unknown, is told with its path"""
+    found = told(**sections)
+    assert (code, path, at) in found
+    assert {each for each, *_ in found} <= {code, "MT102"}
+
+
+def test_the_help_for_a_nested_process() -> None:
+    """Processes within a process are told to stand beside it"""
+    (fault,) = language.read({"memtopo": "1", "name": "t", "processes": {"p": {"processes": {"q": {}}}}})[1]
+    assert (fault.message, fault.help) == (
+        "process 'p' holds 'processes', and a process has none of its own", "write them beside it"
+    )  # fmt: skip
+
+
+def test_what_is_left_out_is_known() -> None:
+    """An entry of a process that has faults is left out of it, and known to be; so is a process of another shape"""
+    text = """
+processes:
+  a: {chunks: {bad: {location: gpu0}, good: {location: gpu0, size: 2MiB}}, exports: [], count: none}
+  b: []
+  9: {}
+"""
+    found, faults = language.read(document(text).root)
+    assert sorted(fault.code for fault in faults) == ["MT102", "MT103", "MT103", "MT104", "MT106"]
+    assert [*found.processes] == ["a"]
+    assert found.left_out == {("processes", "b"), ("processes", "9")}
+    a = found.processes["a"]
+    assert a.left_out == {("chunks", "bad"), ("exports", ""), ("count", ""), ("visible", "")}
+    assert a.countless
+    assert a.may_have("exports", "anything")
+    assert a.may_have("chunks", "bad")
+    assert not a.may_have("chunks", "other")
+
+
+VIEW = "ranges: {v: {size: 2MiB}}, map: {v: c}, access: {v: {gpu0: r}}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "processes: {<<: *x, p: {imports: {c: {from: q.y}}, " + VIEW + "}}",
+        "processes: {p: {<<: *x, " + VIEW + "}}",
+        "processes: {p: {imports: {<<: *x}, " + VIEW + "}}",
+        "processes: {p: {imports: {c: {from: q.y}}, " + VIEW + "}, q: {<<: *x}}",
+        "processes: {p: {imports: {c: {from: q.y}}, " + VIEW + "}, q: *x}",
+    ],
+)
+def test_what_a_merge_key_or_an_alias_would_bring(text: str) -> None:
+    """What is refused is told once, and what it would have brought, processes or sections, is not missed"""
+    assert codes(text) in (["MT008"], ["MT006"], ["MT006", "MT008"], ["MT008", "MT006"])
+
+
+def test_of_very_many_faults_the_first_are_told() -> None:
+    """Of more than a thousand faults in all processes, the first thousand are told, and that there are more"""
+    bad = {f"c{index}": "x." for index in range(100)}
+    processes = {f"p{index}": {"chunks": bad} for index in range(LARGEST_PROCESSES)}
+    _, faults = language.read({"memtopo": "1", "name": "a", "processes": processes})
+    assert len(faults) == 1000
+    assert "there are more" in faults[-1].notes[-1]

@@ -1,0 +1,89 @@
+"""What differs between a record and a machine, and what of it matters."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.driver.types import gpu
+from memtopo.machine import Copies, DriverFacts, Machine, Memory, Rate, Trial
+from memtopo.machine.probe.comparing import differences
+from memtopo.machine.queries import changed
+from tests.helpers.machines import complete, invented
+
+BASE = complete(invented(2))
+NO = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
+
+
+def device(machine: Machine, **fields: object) -> Machine:
+    """With other values for some fields of the first GPU."""
+    first, *rest = machine.devices
+    return changed(machine, devices=[first.model_copy(update=fields), *rest])
+
+
+def trial(machine: Machine, name: str, told: Trial) -> Machine:
+    memory: Memory = machine.locations[gpu(0)]
+    return device(machine, memory=memory.model_copy(update={"trials": memory.trials | {name: told}}))
+
+
+def peer(machine: Machine, **fields: object) -> Machine:
+    old = machine.peers[0][1]
+    assert old
+    return changed(machine, peers=[[None, old.model_copy(update=fields)], machine.peers[1]])
+
+
+def test_identity_and_moment_are_no_difference() -> None:
+    """UUIDs, bus ids, names of hosts, dates and free memory are not compared"""
+    other = device(BASE, uuid="GPU-1", bus_id="0000:02:00.0", free_bytes=1)
+    assert differences(BASE, changed(other, host_name="b", recorded="2030-01-01")) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "breaks"),
+    [
+        (BASE, complete(invented(1)), "gpu1", True),
+        (complete(invented(1)), BASE, "gpu1", False),
+        (BASE, device(BASE, name="Other GPU"), "gpu0", True),
+        (BASE, device(BASE, compute_capability=(8, 0)), "gpu0", True),
+        (BASE, device(BASE, memory_bytes=1 << 30), "gpu0", True),
+        (BASE, device(BASE, memory_bytes=1 << 40), "gpu0", False),
+        (BASE, trial(BASE, "fd", NO), "gpu0", True),
+        (trial(BASE, "fd", NO), BASE, "gpu0", False),
+        (BASE, peer(BASE, access=False), "gpu0 to gpu1", True),
+        (BASE, peer(BASE, store=NO), "gpu0 to gpu1", True),
+        (BASE, peer(BASE, native_atomics=False), "gpu0 to gpu1", True),
+        (peer(BASE, links=18), peer(BASE, links=12), "gpu0 to gpu1", False),
+        (BASE, changed(BASE, driver=DriverFacts(cuda="13.1")), "driver", False),
+        (BASE, changed(BASE, host={"host": BASE.host["host"]}), "host:0", True),
+        (device(BASE, attributes={"DMA_BUF_SUPPORTED": 1}), device(BASE, attributes={"DMA_BUF_SUPPORTED": 0}),
+         "gpu0", True),
+    ],
+)  # fmt: skip
+def test_difference(old: Machine, new: Machine, where: str, breaks: bool) -> None:
+    """What is gone, smaller or refused breaks a record; what is more or other does not"""
+    found = differences(old, new)
+    assert {(each.where, each.breaks) for each in found} == {(where, breaks)}
+    assert all(each.recorded != each.here for each in found)
+
+
+def test_a_coarser_granule_breaks() -> None:
+    """Chunks that were valid are no multiple any more"""
+    found = differences(complete(invented(1, granule=64 << 10)), complete(invented(1)))
+    assert any(each.breaks and each.what == "granularity of fd+rdma" for each in found)
+    assert not any(each.breaks for each in differences(complete(invented(1)), complete(invented(1, granule=64 << 10))))
+
+
+def test_what_only_one_tells_is_no_difference() -> None:
+    """A record of an earlier memtopo, with fewer trials, still fits"""
+    assert differences(invented(2), BASE) == []
+    assert differences(BASE, peer(BASE, link="NV", links=18)) == []
+
+
+@pytest.mark.parametrize(("rate", "count"), [(390, 0), (400, 0), (300, 1), (900, 1)])
+def test_rates(rate: int, count: int) -> None:
+    """A rate that is within a tenth is the same, and another one is told but breaks nothing"""
+
+    def with_rate(speed: int) -> Machine:
+        return peer(BASE, copies=Copies(engine_write=Rate(bytes_per_second=speed * 10**9)))
+
+    found = differences(with_rate(390), with_rate(rate))
+    assert (len(found), any(each.breaks for each in found)) == (count, False)

@@ -1,0 +1,83 @@
+"""The simulator of a recorded machine, probed, is that machine again."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from memtopo import machine as machines
+from memtopo.driver.types import gpu
+from memtopo.machine import Copies, Machine, Rate, Trial, dump, load, parse
+from memtopo.machine.probe import probe
+from memtopo.machine.probe.asking import asks
+from memtopo.machine.queries import changed
+from tests.helpers.machines import WORKS, complete, invented
+
+REFUSED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED", call="cuMemMap")
+HUNG = Trial(advertised=True, works=False, error="TIMEOUT")
+SILENT = Trial(advertised=True, works=False)
+RATE = Rate(bytes_per_second=390_000_000_000, latency_ns=1800)
+INVENTED = {
+    "none": invented(0),
+    "one": invented(1),
+    "two": invented(2),
+    "sixteen": invented(16),
+    "strangers": invented(2, peers=False),
+    "small-granules": invented(1, granule=64 << 10, nodes=3),
+    "fabric": invented(2, trials={"fabric": WORKS}),
+    "refused": invented(
+        2, trials={"fd": REFUSED, "ipc": HUNG, "compressible": SILENT, "managed": REFUSED, "pool-fd": REFUSED}
+    ),
+}
+
+
+def again(machine: Machine) -> Machine:
+    return probe(machine, simulated=True, date=machine.recorded).machine
+
+
+@pytest.mark.parametrize("name", machines.shipped())
+def test_shipped(name: str) -> None:
+    """A shipped machine, whenever it was recorded, is itself again, to the byte"""
+    assert dump(again(load(name))) == dump(load(name))
+
+
+@pytest.mark.parametrize("name", machines.shipped())
+def test_shipped_with_everything(name: str) -> None:
+    """A shipped machine with every trial there is, is itself again too"""
+    machine = complete(load(name))
+    assert dump(again(machine)) == dump(machine)
+
+
+@pytest.mark.parametrize("name", INVENTED)
+def test_invented(name: str) -> None:
+    """Any machine is itself again, to the byte: what works is tried on the simulator, and works"""
+    machine = complete(INVENTED[name])
+    assert dump(again(machine)) == dump(machine)
+
+
+def test_a_record_of_facts_alone_stays_one() -> None:
+    """What was never tried on a recorded machine is not told of it"""
+    machine = invented(2)
+    bare = changed(machine, devices=[each.model_copy(update={"memory": each.memory.model_copy(update={"trials": {}})})
+                                     for each in machine.devices])  # fmt: skip
+    assert again(bare) == bare
+
+
+def test_measured_rates_stay() -> None:
+    """Rates and links are the record's: a simulator measures nothing"""
+    machine = complete(invented(2))
+    peers = [[peer and peer.model_copy(update={"link": "NV", "links": 18, "copies": Copies(engine_write=RATE)})
+              for peer in row] for row in machine.peers]  # fmt: skip
+    machine = changed(machine, peers=peers)
+    assert again(machine) == machine
+    assert parse(dump(machine).encode(), "test") == machine
+
+
+def test_every_way_is_asked() -> None:
+    """Every GPU and every place of the host is asked for, and every pair both ways"""
+    asked = asks(invented(3))
+    assert len({(ask.place, ask.name) for ask in asked if ask.place == gpu(1) and ask.by == 1}) == 16
+    pairs = [(ask.by, ask.place.id) for ask in asked if ask.name == "store"]
+    assert sorted(pairs) == [(a, b) for a in range(3) for b in range(3) if a != b]
+    assert all(a != b for a, b in pairwise(asked))

@@ -1,0 +1,88 @@
+"""A `--machine` text is one machine, and the driver that belongs to it; nothing is loaded before it is used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from memtopo.common.errors import Unavailable
+from memtopo.driver.sim import SimDriver
+from memtopo.machine import dump
+from memtopo.machine.target import resolve
+from tests.helpers.machines import invented
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> str:
+    """The path of a recorded machine."""
+    file = tmp_path / "ours.json"
+    file.write_text(dump(invented(2)))
+    return str(file)
+
+
+def run(program: str, *arguments: str, **environment: str) -> str:
+    told = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, env=told, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_path_is_a_recorded_machine_on_the_simulator(recorded: str) -> None:
+    """The target has the file's facts and says that it is simulated"""
+    target = resolve(recorded)
+    assert (target.name, target.simulated) == (recorded, True)
+    assert target.machine == invented(2)
+
+
+def test_a_recorded_machine_opens_as_a_simulator(recorded: str) -> None:
+    """What opens is initialised, has the machine's GPUs, and is another one each time"""
+    target = resolve(recorded)
+    first, second = target.open(), target.open()
+    assert isinstance(first, SimDriver)
+    assert isinstance(second, SimDriver)
+    assert first is not second
+    assert first.device_get_count() == 2
+    first.close()
+    second.close()
+
+
+def test_what_is_not_opened_is_not_loaded(recorded: str) -> None:
+    """Resolving a recorded machine imports neither CUDA, nor its driver, nor the simulator"""
+    program = """
+import sys
+from memtopo.machine.target import resolve
+watched = ("cuda", "memtopo.driver.cuda", "memtopo.driver.sim")
+loaded = lambda: [name for name in sys.modules if name in watched or name.startswith("cuda.")]
+target = resolve(sys.argv[1])
+print(loaded())
+target.open()
+print(loaded())
+"""
+    assert run(program, recorded).splitlines() == ["[]", "['memtopo.driver.sim']"]
+
+
+@pytest.mark.parametrize("name", ["h9000x1", "", "nowhere/at/all", "nothing.json", "LOCAL"])
+def test_an_unknown_machine_is_unavailable(name: str) -> None:
+    """What is not known is an error, never another machine"""
+    with pytest.raises(Unavailable) as caught:
+        resolve(name)
+    assert caught.value.exit_code == 3
+
+
+def test_local_without_a_visible_gpu_is_unavailable() -> None:
+    """Without a GPU that may be used, local is an error that names the way out, never the simulator"""
+    program = """
+from memtopo.common.errors import Unavailable
+from memtopo.machine.target import resolve
+try:
+    print(resolve("local"))
+except Unavailable as error:
+    print(error.exit_code, error.hint)
+"""
+    assert run(program, CUDA_VISIBLE_DEVICES="").startswith("3 ")
+    assert "--machine h200x2" in run(program, CUDA_VISIBLE_DEVICES="")

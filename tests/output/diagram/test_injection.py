@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from html.parser import HTMLParser
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from memtopo.common.text import printable
+from memtopo.output.diagram.html import page
+from memtopo.output.diagram.svg import svg
+from tests.helpers.pictures import HARD, pictured
+from tests.helpers.specs import ROOT
+
+EVIL = [
+    '"><script>alert(1)</script>',
+    "'onload='alert(1)",
+    "</title><script>alert(1)</script>",
+    "</style><img/src=x/onerror=alert(1)>",
+    "]]><script>alert(1)</script>",
+    "<!--",
+    "--><a/href=javascript:alert(1)>",
+    "&lt;&#60;&quot;&amp",
+    "<![CDATA[",
+    "<?xml?>",
+    "\x00\x1b[31m\x7f\x85",
+    "\u202e\ufeff\ufffe\U000e0001",
+    "\ud800",
+    "%3Cscript%3E{{7*7}}${7*7}",
+]
+SPECS = [HARD, ROOT / "specs" / "hand-over.yaml", ROOT / "specs" / "hold.yaml", ROOT / "specs" / "vulkan-frame.yaml"]
+
+
+def worded(value: Any, word: str) -> Any:
+    """A picture with another word in place of each of its own, as far as it is one of the spec."""
+    if isinstance(value, tuple):
+        return tuple(worded(each, word) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{field.name: worded(getattr(value, field.name), word) for field in fields(value)})
+    return word if isinstance(value, str) and value else value
+
+
+class Counting(HTMLParser):
+    """Counts elements, attributes and comments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.counts.update([tag, *(f"@{name}" for name, _ in attrs)])
+
+    def handle_comment(self, data: str) -> None:
+        self.counts.update([f"comment {data}"])
+
+
+def shape(text: str, *, html: bool) -> Counter[str]:
+    """How often each element and attribute is there; raises where the text is not well-formed."""
+    if html:
+        parser = Counting()
+        parser.feed(text)
+        return parser.counts
+    elements = list(ET.fromstring(text).iter())
+    return Counter(name for each in elements for name in (str(each.tag), *(f"@{key}" for key in each.attrib)))
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("evil", EVIL)
+@pytest.mark.parametrize(("draw", "html"), [(svg, False), (page, True)], ids=["svg", "html"])
+def test_no_word_becomes_markup(draw: Callable[..., str], html: bool, evil: str, path: Any) -> None:
+    """Whatever a title, a note, a name, a place or any other word is, a drawing has the same elements and attributes"""
+    shown, _ = pictured(path)
+
+    def drawn(word: str) -> str:
+        return draw(worded(shown, word), word, note=word, place=lambda _: word)
+
+    text = drawn(evil)
+    text.encode("utf-8")
+    assert shape(text, html=html) == shape(drawn("x" * len(printable(evil))), html=html)
+    assert not any(char in text for char in "\x00\x1b\u202e\ufeff")
+
+
+def test_what_was_written_is_shown() -> None:
+    """A name is shown as it is, but for what cannot be seen"""
+    shown, _ = pictured(SPECS[2])
+    titles = [
+        element.text for element in ET.fromstring(svg(shown, "<b>&\x1b")).iter("{http://www.w3.org/2000/svg}title")
+    ]
+    assert titles[0] == "<b>&\\x1b"

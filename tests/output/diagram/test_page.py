@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from memtopo.common.units import exact
+from memtopo.output.diagram.facts import tables
+from memtopo.output.diagram.html import WIDTHS, page
+from memtopo.output.diagram.model import Picture, RangePicture, Thing
+from memtopo.output.diagram.pen import pen
+from memtopo.output.diagram.told import told
+from tests.helpers.pictures import HARD, pictured
+from tests.helpers.specs import EVERY_SPEC, ROOT
+
+EVERY = [*EVERY_SPEC, HARD]
+
+
+def ranges(shown: Picture) -> list[RangePicture]:
+    return [*(each for process in shown.processes for each in process.picture.ranges), *shown.ranges]
+
+
+def things(shown: Picture) -> list[Thing]:
+    return [*(each for process in shown.processes for each in process.picture.things), *shown.things]
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+def test_every_fact_is_in_words(path: Path) -> None:
+    """Each piece of each range, and what each memory has of each kind, is a row of a table with its place"""
+    shown, document = pictured(path)
+    found = list(tables(shown, pen(shown, document.place, {}, "")))
+    rows = [dict(zip(table.columns, row, strict=True)) for table in found for row in table.rows]
+    pieces = [piece for each in ranges(shown) for piece in each.pieces]
+    assert [row["at"] for row in rows if "at" in row] == [exact(piece.offset) for piece in pieces]
+    shares = [share for memory in shown.memory for share in memory.shares]
+    assert [row["chunk"] for row in rows if "in all" in row] == [share.chunk for share in shares]
+    assert all(f"{path.name}:" in row["written at"] for row in rows if row.get("chunk") != "hole")
+
+
+def test_what_lies_in_no_range_is_in_words() -> None:
+    """Each thing and each of its parts is a row of a table, with its notes and its place"""
+    shown, document = pictured(ROOT / "specs" / "vulkan-frame.yaml")
+    (table,) = tables(shown, pen(shown, document.place, {}, ""))
+    assert [row[:3] for row in table.rows] == [
+        ("external", "frame", "8 MiB, gpu0, from camera/frame, opaque_fd"),
+        ("part", "frame.y", "4 MiB at 0"),
+        ("part", "frame.uv", "2 MiB at 4 MiB"),
+        ("semaphore", "ready", "gpu0, from camera/ready, timeline, waits for 1, signals 2"),
+    ]
+    managed, document = pictured(ROOT / "specs" / "managed.yaml")
+    first = next(tables(managed, pen(managed, document.place, {}, "")))
+    assert first.rows[1][:3] == (
+        "managed", "table", "64 MiB, gpu0, prefers gpu0, accessed by host, prefetched to gpu0",
+    )  # fmt: skip
+
+
+def test_what_nothing_is_said_of_has_no_column() -> None:
+    """A column of a table that would be empty is left out"""
+    shown, _ = pictured(ROOT / "specs" / "ring-buffer.yaml")
+    first = next(tables(shown, pen(shown, None, {}, "")))
+    assert first.columns == ("chunk", "at", "size", "on", "access")
+    first = next(tables(shown, pen(shown, None, {("", "ring"): 0x100000}, "")))
+    assert first.columns == ("chunk", "at", "size", "on", "access", "address")
+    assert [row[-1] for row in first.rows] == ["0x100000", "0x900000"]
+
+
+@pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
+def test_a_drawing_is_told(path: Path) -> None:
+    """What is said of a drawing to those who do not see it names each process, range, thing and memory, and ends"""
+    shown, _ = pictured(path)
+    words = told(shown)
+    assert all(f"Range {each.first}" in words for each in ranges(shown))
+    assert all(f"Process {each.first}" in words for each in shown.processes)
+    assert all(f"Memory of {each.device}: " in words for each in shown.memory)
+    assert all(re.search(rf"{each.kind}[a-z ]* {each.name}[ ,]", words, re.IGNORECASE) for each in things(shown))
+    assert all(f"{part.name} of " in words for each in things(shown) for part in each.parts)
+    assert words.endswith(".")
+    assert len(words) < 3000
+
+
+def test_a_page_has_a_drawing_for_each_width() -> None:
+    """A page has one drawing for each width, and each of their ids once"""
+    shown, _ = pictured(EVERY[0])
+    text = page(shown, "title")
+    assert text.count("<svg ") == len(WIDTHS)
+    ids = [part.split('"', 1)[0] for part in text.split(' id="')[1:]]
+    assert len(ids) == len(set(ids)) > len(WIDTHS)

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memtopo import machine, planner
+from memtopo.common.units import MiB
+from memtopo.language import read_file
+from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.model import Flow, Picture, ProcessPicture
+from memtopo.rules.validation import validate
+from tests.helpers.machines import invented
+from tests.helpers.specs import ENSEMBLES, judged
+
+RESERVED = "ranges: {{r: {{size: 64MiB}}}}, map: {{r: [{}]}}"
+
+
+def pictured(text: str, gpus: int = 2) -> Picture:
+    facts = invented(gpus, memory=1 << 50)
+    found = judged(text, facts)
+    assert found.geometry, found.diagnostics
+    return picture(found.geometry, facts)
+
+
+def kinds(found: Picture) -> list[tuple[str, str, int, int]]:
+    return [(each.first, each.last, each.count, each.step) for each in found.processes]
+
+
+def counted(devices: str, count: int) -> Picture:
+    return pictured(
+        f"processes: {{p: {{count: {count}, devices: {{mine: {devices}}}, "
+        "chunks: {c: {location: mine, size: 2MiB}}, ranges: {r: {size: 2MiB}}, map: {r: [c]}}}"
+    )
+
+
+def handed(exported: str) -> tuple[ProcessPicture, ...]:
+    """One process whose chunks of 2 MiB another imports as `w`, and maps from the first on."""
+    chunks = "c: {location: [gpu0, gpu1], size: 2MiB, count: 8, handles: fd}"
+    found = pictured(
+        f"processes: {{a: {{chunks: {{{chunks}}}, exports: {{out: {exported}}}}}, "
+        f"b: {{imports: {{w: {{from: a.out}}}}, {RESERVED.format('w')}}}}}"
+    )
+    return found.processes
+
+
+def test_processes_that_look_alike_are_one() -> None:
+    """Processes of one entry that were dealt the same devices are one picture, with the step between them"""
+    assert kinds(counted("gpu0", 4)) == [("p.0", "p.3", 4, 1)]
+    assert kinds(counted("[gpu0, gpu1]", 5)) == [("p.0", "p.4", 3, 2), ("p.1", "p.3", 2, 2)]
+    assert kinds(counted("[gpu0, gpu0, gpu1]", 3)) == [("p.0", "p.1", 2, 1), ("p.2", "p.2", 1, 1)]
+
+
+def test_processes_in_no_step() -> None:
+    """Where those that look alike do not follow one another evenly, neighbours alone are one"""
+    assert kinds(counted("[gpu0, gpu0, gpu1]", 5)) == [
+        ("p.0", "p.1", 2, 1),
+        ("p.2", "p.2", 1, 1),
+        ("p.3", "p.4", 2, 1),
+    ]
+
+
+def test_memory_of_all_processes() -> None:
+    """Each device is there once, with the chunks of all processes, marked by whose they are"""
+    found = counted("[gpu0, gpu1]", 5)
+    shares = [(each.device, share.chunk, share.count) for each in found.memory for share in each.shares]
+    assert shares == [("gpu0", "p: c", 3), ("gpu1", "p: c", 2)]
+    assert [each.used for each in found.memory] == [6 * MiB, 4 * MiB]
+    assert [each.names for each in found.memory] == [(), ()], "mine is another device in each"
+
+
+@pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
+def test_sums_of_all_processes_agree(path: Path) -> None:
+    """The picture of several processes has as many of them, and as much memory, as the plan"""
+    facts = machine.load("h200x4")
+    geometry = validate(read_file(path), facts).geometry
+    assert geometry
+    found = picture(geometry, facts)
+    assert {each.device: each.used for each in found.memory} == planner.plan(geometry, facts).memory
+    assert sum(each.count for each in found.processes) == len(geometry.processes)
+    labels = [f"{each.first.partition('.')[0]}.{int(each.first.partition('.')[2] or 0) + turn * each.step}"
+              for each in found.processes for turn in range(each.count)]  # fmt: skip
+    assert sorted(labels) == sorted(label if "." in label else f"{label}.0" for label in geometry.processes)
+    firsts = {each.first for each in found.processes}
+    assert all({flow.source, flow.target} <= firsts for flow in found.flows)
+
+
+def test_what_is_imported_has_its_exporters_mark() -> None:
+    """A chunk has one mark in every process that maps it, and where it is imported its origin"""
+    exporter, importer = handed("{chunk: c, via: fd}")
+    (piece, _) = importer.picture.ranges[0].pieces
+    assert (piece.chunk, piece.first, piece.last, piece.origin) == ("a: c", "w.0", "w.7", "a.out")
+    assert exporter.picture.exports[0].mark == "a: c"
+    assert exporter.picture.memory[0].shares[0].chunk == "a: c"
+    assert importer.picture.memory == ()
+
+
+def test_an_import_of_a_slice() -> None:
+    """What is exported of a counted entry is told by its first and last, and imported where it is"""
+    exporter, importer = handed("{chunk: 'c.1:4', via: fd}")
+    (export,) = exporter.picture.exports
+    assert (export.first, export.last, export.count, export.bytes_each) == ("c.1", "c.3", 3, 2 * MiB)
+    assert importer.picture.ranges[0].pieces[0].locations == ("gpu1", "gpu0")
+
+
+def test_many_exports_in_one_piece() -> None:
+    """Single chunks that are imported from one process by many exports are one piece, from the first to the last"""
+    names = range(8)
+    chunks = ", ".join(f"c{n}: {{location: gpu0, size: 2MiB, handles: fd}}" for n in names)
+    exports = ", ".join(f"e{n}: {{chunk: c{n}, via: fd}}" for n in names)
+    imports = ", ".join(f"i{n}: {{from: a.e{n}}}" for n in names)
+    mapped = RESERVED.format(", ".join(f"i{n}" for n in names))
+    found = pictured(
+        f"processes: {{a: {{chunks: {{{chunks}}}, exports: {{{exports}}}}}, b: {{imports: {{{imports}}}, {mapped}}}}}"
+    )
+    piece = found.processes[1].picture.ranges[0].pieces[0]
+    assert (piece.first, piece.last, piece.count, piece.origin) == ("i0", "i7", 8, "a.e0 … a.e7")
+    assert {piece.chunk} == {"a: c0"}
+
+
+def test_flows_between_processes() -> None:
+    """What a process takes is told once for those that look alike, with how many processes it comes from"""
+    found = pictured(
+        "processes: {p: {count: 5, devices: {mine: [gpu0, gpu1]}, "
+        "chunks: {c: {location: mine, size: 2MiB, handles: fd}}, exports: {out: {chunk: c, via: fd}}, "
+        f"imports: {{every: {{from: p.out}}}}, {RESERVED.format('every')}}}}}"
+    )
+    assert [(flow.source, flow.target, flow.count, flow.processes) for flow in found.flows] == [
+        ("p.0", "p.0", 1, 3),
+        ("p.1", "p.0", 1, 2),
+        ("p.0", "p.1", 1, 3),
+        ("p.1", "p.1", 1, 2),
+    ]
+    assert {(flow.export, flow.name, flow.kind, flow.via, flow.bytes_each) for flow in found.flows} == {
+        ("out", "every", "chunk", "fd", 2 * MiB)
+    }
+
+
+@pytest.mark.parametrize("process", ["", "p"])
+def test_flows_from_outside(process: str) -> None:
+    """What is imported from a holder flows from outside, to the layout or to its process"""
+    own = f"imports: {{w: {{from: store/w, location: gpu0, size: 2MiB, count: 4}}}}, {RESERVED.format('w')}"
+    found = pictured(f"processes: {{p: {{{own}}}}}" if process else own.replace("}, ", "}\n"))
+    path = ("processes", "p") if process else ()
+    assert found.flows == (
+        Flow("store", "w", process, "w", "chunk", "fd", 4, 2 * MiB, (*path, "imports", "w"), outside=True),
+    )
+    ranges = found.processes[0].picture.ranges if process else found.ranges
+    assert ranges[0].pieces[0].origin == "store/w"
+    assert found.memory == ()
+
+
+def test_buffers_and_events() -> None:
+    """What has no place in a range is a thing: what is made here with its memory's mark, what is imported too"""
+    found = pictured(
+        "processes:\n"
+        "  a:\n    buffers: {b: {location: gpu1, size: 1MiB, count: 3}}\n    events: {done: {device: gpu0}}\n"
+        "    exports: {b: {buffer: b, via: ipc}, done: {event: done, via: ipc}}\n"
+        "  c:\n    imports: {from-a: {from: a.b}, done: {from: a.done}}\n"
+    )
+    own, theirs = (each.picture.things for each in found.processes)
+    assert [(each.kind, each.name, each.mark, each.count, each.locations, each.origin) for each in (*own, *theirs)] == [
+        ("buffer", "b", "a: b", 3, ("gpu1",), ""),
+        ("event", "done", "", 1, ("gpu0",), ""),
+        ("buffer", "from-a", "a: b", 3, ("gpu1",), "a.b"),
+        ("event", "done", "", 1, ("gpu0",), "a.done"),
+    ]
+    assert own[0].notes == ("1 MiB in a block of its own",)
+    assert theirs[0].notes == ()
+    assert [flow.kind for flow in found.flows] == ["buffer", "event"]

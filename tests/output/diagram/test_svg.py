@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from memtopo.common.units import MiB
+from memtopo.output.diagram.forms import FORMS, Shown
+from memtopo.output.diagram.html import page
+from memtopo.output.diagram.model import (
+    Exported,
+    Flow,
+    Granted,
+    MemoryPicture,
+    Picture,
+    Piece,
+    ProcessPicture,
+    RangePicture,
+    Share,
+    Thing,
+)
+from memtopo.output.diagram.svg import svg
+from tests.helpers.pictures import HARD, pictured
+from tests.helpers.specs import EVERY_SPEC, ROOT
+
+NAME = "{http://www.w3.org/2000/svg}"
+QUICKSTART = ROOT / "specs" / "quickstart.yaml"
+LARGEST = 2_000_000
+MANY = 100_000
+
+
+def hovers(text: str) -> list[str]:
+    """What a drawing tells where a pointer rests."""
+    return [
+        found.text or "" for group in ET.fromstring(text).iter(f"{NAME}g") for found in group.findall(f"{NAME}title")
+    ]
+
+
+def words(text: str) -> list[str]:
+    """Every text of a drawing."""
+    return [found.text or "" for found in ET.fromstring(text).iter(f"{NAME}text")]
+
+
+def drawn(path: str, **more: object) -> str:
+    shown, document = pictured(ROOT / path)
+    return svg(shown, "title", place=document.place, **more)  # type: ignore[arg-type]
+
+
+def test_a_pointer_is_told_everything() -> None:
+    """Where a pointer rests on a piece it is told its chunks, size, offset, address, handles, access and spec line"""
+    told = hovers(drawn("specs/quickstart.yaml", addresses={("", "kv"): 0x7F0000000000}))
+    expected = "\n".join(
+        [
+            "hot", "32MiB at 0 of kv", "address 0x7f0000000000", "on gpu0 (prefill)", "handles fd",
+            "access gpu0 rw, gpu1 r", f"{QUICKSTART}:21:8",
+        ]
+    )  # fmt: skip
+    assert expected in told
+    assert any("16 × 2 MiB = 32MiB at 64MiB of kv\naddress 0x7f0004000000" in each for each in told)
+
+
+def test_addresses_are_told_where_they_are_known() -> None:
+    """Without addresses none is told"""
+    assert not any("address 0x" in each for each in hovers(drawn("specs/quickstart.yaml")))
+
+
+@pytest.mark.parametrize(
+    ("spec", "there", "absent"),
+    [
+        (
+            "quickstart",
+            ["on gpu0 (prefill)", "may read", "same letter, same memory"],
+            ["hole, no memory", "mapped again"],
+        ),
+        ("arena", ["hole, no memory", "may read and write"], ["may read", "mapped again", "on gpu1"]),
+        ("ring-buffer", ["mapped again"], ["may read", "hole, no memory"]),
+        ("hand-over", ["handles go from export to import", "may read"], ["on gpu1", "mapped again"]),
+        ("paged-kv", ["on gpu0", "on gpu1"], ["several, or one of many"]),
+    ],
+)
+def test_the_legend_has_what_occurs(spec: str, there: list[str], absent: list[str]) -> None:
+    """The legend explains what is in the drawing and nothing else"""
+    told = words(drawn(f"specs/{spec}.yaml"))
+    assert set(there) <= set(told)
+    assert not set(absent) & set(told)
+
+
+def test_aliases_are_told() -> None:
+    """A chunk that is mapped again is told to be, in its range and in another one"""
+    assert "8 MiB at 8 MiB · gpu0 · same memory as at 0" in words(drawn("specs/ring-buffer.yaml"))
+    assert "of weights" in " ".join(words(drawn("specs/read-only-view.yaml")))
+
+
+def test_what_another_api_made_is_told() -> None:
+    """An external object has its size, where it comes from and its parts; a semaphore what a check does with it"""
+    told = words(drawn("specs/vulkan-frame.yaml"))
+    assert "IMPORT" not in told
+    assert told[told.index("EXTERNAL") :][2:8] == [
+        "frame", "8 MiB · gpu0 · from camera/frame · opaque_fd", "frame.y", "4 MiB at 0", "frame.uv", "2 MiB at 4 MiB",
+    ]  # fmt: skip
+    assert told[told.index("SEMAPHORE") + 2] == "gpu0 · from camera/ready · timeline · waits for 1 · signals 2"
+
+
+def test_parts_are_to_scale() -> None:
+    """Each part is filled in its place of the whole, beside the others, however they overlap; a tiny one can be seen"""
+    thing = Thing("external", "f", "f", 1, 100 * MiB, ("gpu0",), "camera/f")
+    spans = [(0, 50 * MiB), (25 * MiB, 75 * MiB), (100 * MiB - 1, 1)]
+    parts = tuple(Thing("part", f"f.{at}", "f", 1, size, offset=at) for at, size in spans)
+    found = ET.fromstring(svg(Picture((), (), (replace(thing, parts=parts),)), "title"))
+    rects = [{name: float(each.get(name, 0)) for name in ("x", "width")} for each in found.iter(f"{NAME}rect")
+             if each.get("height") == "10"]  # fmt: skip
+    tracks, filled = rects[::2], rects[1::2]
+    wide = tracks[0]["width"]
+    assert [(each["x"] / wide, each["width"] / wide) for each in filled[:2]] == [
+        pytest.approx((0, 0.5), abs=0.001), pytest.approx((0.25, 0.75), abs=0.001)
+    ]  # fmt: skip
+    assert filled[2]["width"] >= 3
+    assert filled[2]["x"] + filled[2]["width"] == pytest.approx(wide, abs=0.1)
+
+
+def test_many_parts_are_counted() -> None:
+    """Of many parts the first ones are drawn, and the rest is counted"""
+    parts = tuple(Thing("part", f"f.{turn}", "f", 1, MiB, offset=turn * MiB) for turn in range(MANY))
+    thing = Thing("external", "f", "f", 1, MANY * MiB, ("gpu0",), "camera/f", (), parts)
+    for draw in (svg, page):
+        text = draw(Picture((), (), (thing,)), "title")
+        assert len(text.encode()) < LARGEST
+        assert "… and 99,988 more" in text
+
+
+def test_a_long_run_is_one() -> None:
+    """8,000 pages are one label with their count"""
+    told = words(drawn("specs/paged-kv.yaml"))
+    assert "8,000 × 2 MiB at 0 · gpu0, gpu1 in turn" in told
+    assert len(told) < 40
+
+
+def test_exports_are_joined_to_imports() -> None:
+    """There is a line for each way that handles take, and a row at both ends of it"""
+    shown, _ = pictured(ROOT / "specs" / "weights.yaml")
+    told = words(svg(shown, "title"))
+    assert told.count("EXPORT") == 1
+    assert told.count("IMPORT") == len(shown.flows) == 2
+    lines = [each for each in ET.fromstring(svg(shown, "title")).iter(f"{NAME}path") if each.get("class") == "f"]
+    assert len(lines) == 2 + 1  # and the one in the legend
+
+
+@pytest.mark.parametrize("path", [*EVERY_SPEC, HARD], ids=lambda path: path.stem)
+def test_a_drawing_is_the_same_each_time(path: Path) -> None:
+    """The same picture gives the same bytes, without anything to fetch"""
+    shown, document = pictured(path)
+    for draw in (svg, page):
+        text = draw(shown, "title", place=document.place)
+        assert text == draw(shown, "title", place=document.place)
+        fetched = text.replace("http://www.w3.org/2000/svg", "")
+        assert not any(word in fetched for word in ("http:", "https:", "<script", "@import", "src=", "<link"))
+
+
+def test_the_forms_have_documents() -> None:
+    """The table of forms draws SVG and HTML with title, note and places"""
+    shown, document = pictured(QUICKSTART)
+    sheet = Shown(shown, "a title", "a note", document.place)
+    for name in ("svg", "html"):
+        text = FORMS[name](sheet)
+        assert "a title" in text
+        assert "a note" in text
+        assert "quickstart.yaml:21:8" in text
+
+
+def many(pieces: int, ranges: int) -> Picture:
+    """A layout in which nothing is like its neighbour."""
+
+    def piece(turn: int) -> Piece:
+        name, access = f"c{turn}", (Granted("gpu0", "rw" if turn % 3 else "r"),)
+        return Piece(
+            turn * MiB, MiB, name, name, name, 0, 1, MiB, 0, 1, (f"gpu{turn % 8}",), ("fd",), access, ("map", turn)
+        )
+
+    size = pieces * MiB
+    rows = tuple(piece(turn) for turn in range(pieces))
+    shares = tuple(Share(f"c{turn}", 1, MiB, MiB, ()) for turn in range(pieces))
+    memory = MemoryPicture("gpu0", (), size, size * 2, size // 2, size // 2, shares)
+    return Picture(tuple(RangePicture(f"r{n}", f"r{n}", 1, size, size, rows, ()) for n in range(ranges)), (memory,))
+
+
+@pytest.mark.parametrize(("pieces", "ranges"), [(MANY, 1), (1, MANY), (300, 300)])
+def test_a_large_drawing_is_small(pieces: int, ranges: int) -> None:
+    """However many chunks and ranges there are, a drawing has less than 2 MB and says how many it leaves out"""
+    shown = many(pieces, ranges)
+    for draw in (svg, page):
+        text = draw(shown, "title", place=lambda path: f"a/rather/long/path/to/a/spec.yaml:{path}")
+        assert len(text.encode()) < LARGEST
+        assert " more" in text
+
+
+def test_many_processes_are_small() -> None:
+    """The same holds of many processes that hand much to one another"""
+    one, label = many(100, 100), "p{}".format
+    exports = tuple(Exported(f"e{turn}", "chunk", "c1", "a", "b", "fd", 2, MiB, ()) for turn in range(50))
+    alike = replace(one, memory=(), exports=exports)
+    shown = Picture(
+        ranges=(),
+        memory=one.memory * 8,
+        processes=tuple(ProcessPicture(label(turn), label(turn), 1, 1, alike, ()) for turn in range(40)),
+        flows=tuple(
+            Flow(label(turn % 40), f"e{turn % 50}", label(turn * 7 % 40), f"n{turn}", "chunk", "fd", 1, MiB, ())
+            for turn in range(3000)
+        ),
+    )
+    for draw in (svg, page):
+        text = draw(shown, "title")
+        assert len(text.encode()) < LARGEST
+        assert "… and 28 more processes" in text
+
+
+def test_an_empty_layout() -> None:
+    """A layout without anything is drawn too"""
+    nothing = Picture((), ())
+    assert words(svg(nothing, "title")) == ["title"]
+    assert "<h1>title</h1>" in page(nothing, "title")
+
+
+def test_taken_memory_is_shown() -> None:
+    """What others have of a memory is told and drawn"""
+    shown = many(4, 1)
+    taken = svg(shown, "title")
+    assert "2 MiB taken by others" in words(taken)
+    free = replace(shown, memory=tuple(replace(each, taken=None) for each in shown.memory))
+    assert len(taken) > len(svg(free, "title"))

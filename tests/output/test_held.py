@@ -1,0 +1,111 @@
+"""Held layouts as they are shown, at the widths of terminals and without colour."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from rich.console import RenderableType
+
+from memtopo.output import held, terminal
+from memtopo.plans.report import Checks, Difference, MachineLine, Tally
+from memtopo.sharing import Entry, Importer, Looked, Offer, Released, Status, Survey, Taken
+
+GIB = 1 << 30
+NOW = 1_767_225_600.0
+MACHINE = MachineLine("local", simulated=False, devices=("NVIDIA H200",) * 2, driver="580.65")
+IMPORTER = Importer(
+    3, 4712, 1000, NOW - 90, 17, 33 * GIB, True,
+    (Taken("weights", "chunk", "fd", 16, 32 * GIB), Taken("scratch", "buffer", "ipc", 1, GIB)),
+)  # fmt: skip
+STATUS = Status(
+    "weights-server", "/run/user/1000/memtopo/weights-server.sock", 4711, 1000, NOW - 7500, "serving", NOW + 600,
+    "weights.yaml", MACHINE,
+    (
+        Offer("weights", "chunk", "fd", 16, 2 * GIB, "gpu0", "ab" * 16, ("rdma",)),
+        Offer("scratch", "buffer", "ipc", 1, GIB, "gpu1"),
+        Offer("ready", "event", "ipc", 1, 0, "gpu1"),
+    ),
+    (IMPORTER,),
+)  # fmt: skip
+SURVEY = Survey((
+    Entry("kv", "unreachable", "/run/user/1000/memtopo/kv.sock", error="no answer to 'status' within 2 s"),
+    Entry("weights-server", "serving", STATUS.socket, 4711, NOW - 7500, None, None, MACHINE, 3, 33 * GIB, 1),
+))  # fmt: skip
+CHECKS = Checks((Tally("access", 32, 31),), (Difference("access", "weights.3", "rw", "nothing"),), 1)
+
+
+def lines(shown: RenderableType, monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(width))
+    stream = io.StringIO()
+    terminal.show(shown, stream)
+    return stream.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+@pytest.mark.parametrize(
+    "shown",
+    [
+        held.listed(SURVEY, NOW),
+        held.listed(Survey(()), NOW),
+        held.shown(STATUS, NOW),
+        held.shown(replace(STATUS, importers=(), deadline=None, spec=None), NOW),
+        held.checked(Looked("kv", False, CHECKS)),
+        held.released(Released("kv", (IMPORTER,), (replace(IMPORTER, bound=False),), True)),
+    ],
+)
+def test_it_fits(shown: RenderableType, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Every line fits, nothing is coloured in a pipe, and no blanks stand at an end"""
+    for line in lines(shown, monkeypatch, width):
+        assert len(line) <= width
+        assert line == line.rstrip()
+        assert "\x1b" not in line
+
+
+def test_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list has a line for each layout, and below it why one is not known"""
+    assert lines(held.listed(SURVEY, NOW), monkeypatch, 80) == [
+        "  layout          state        process  exports  importers  for",
+        "  kv              unreachable",
+        "  weights-server  serving         4711        3          1  2 h",
+        "",
+        "  note: kv: no answer to 'status' within 2 s",
+    ]
+    assert lines(held.listed(Survey(()), NOW), monkeypatch, 80) == ["no layout is held"]
+
+
+def test_a_layout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layout is shown with who holds it, what is exported, and who uses how much of it"""
+    shown = lines(held.shown(STATUS, NOW), monkeypatch, 60)
+    assert shown[:4] == [
+        "show  weights-server  on local",
+        "      2 × NVIDIA H200, driver 580.65",
+        "",
+        "  held by  process 4711, uid 1000",
+    ]
+    assert "  weights  chunk rdma  fd      16  2 GiB  gpu0" in shown
+    assert "  ready    event       ipc      1         gpu1" in shown
+    assert shown[-1] == "     4712  1000  90 s       17  33 GiB  weights, scratch"
+
+
+def test_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A release names who lost what, and who may keep memory from being free"""
+    kept = replace(IMPORTER, pid=4713)
+    assert lines(held.released(Released("kv", (IMPORTER,), (kept,), True)), monkeypatch, 80) == [
+        "release  kv",
+        "",
+        "  note: process 4712 lost scratch, which it used over ipc",
+        "  note: process 4713 may keep 33 GiB of memory from being free",
+        "",
+        "released: taken down",
+    ]
+    assert "has not finished" in lines(held.released(Released("kv", (), ())), monkeypatch, 80)[-1]
+
+
+def test_controls_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a holder says cannot drive the terminal"""
+    evil = replace(STATUS, name="\x1b[31m", spec="\x1b]0;", importers=(replace(IMPORTER, taken=()),))
+    shown = "\n".join(lines(held.shown(evil, NOW), monkeypatch, 80))
+    assert "\x1b" not in shown
+    assert "\\x1b[31m" in shown

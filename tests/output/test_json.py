@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from memtopo.common.errors import Unavailable
+from memtopo.diagnostics.model import Diagnostic, Label
+from memtopo.language import Document, read_text
+from memtopo.machine import DriverFacts, Machine
+from memtopo.output import json as rendering
+from memtopo.plans.report import MachineLine, PhaseTime, PlanSummary, Report, Row
+
+MACHINE = MachineLine("h200x2", simulated=True, devices=("NVIDIA H200",), driver="CUDA 13.0")
+PLAN = PlanSummary(
+    "quickstart",
+    (Row("map", "map", "cuMemMap", "page.0", "page.7", 8, 2 << 20, ("kv",), ("map", "kv", 0)),),
+    {"gpu1": 1 << 60, "gpu0": 1},
+    1 << 60,
+    8,
+    8,
+)
+
+
+def test_a_plan() -> None:
+    """A plan is its fields in their order: tuples and paths as lists, sizes in bytes"""
+    assert rendering.dumps(PLAN) == (
+        """\
+{
+  "name": "quickstart",
+  "rows": [
+    {
+      "phase": "map",
+      "verb": "map",
+      "call": "cuMemMap",
+      "first": "page.0",
+      "last": "page.7",
+      "calls": 8,
+      "bytes_each": 2097152,
+      "where": [
+        "kv"
+      ],
+      "path": [
+        "map",
+        "kv",
+        0
+      ],
+      "note": ""
+    }
+  ],
+  "memory": {
+    "gpu1": 1152921504606846976,
+    "gpu0": 1
+  },
+  "reserved": 1152921504606846976,
+  "calls": 8,
+  "teardown_calls": 8,
+  "notes": [],
+  "warnings": [],
+  "picture": null,
+  "processes": []
+}
+"""
+    )
+
+
+def test_a_report() -> None:
+    """A report is one document with its plan, its times, and null for what it did not come to"""
+    report = Report("quickstart", None, MACHINE, "failed", 4, PLAN, (PhaseTime("map", 8, 0.25),))
+    read = json.loads(rendering.dumps(report))
+    assert read["outcome"] == "failed"
+    assert read["machine"]["devices"] == ["NVIDIA H200"]
+    assert read["plan"]["rows"][0]["path"] == ["map", "kv", 0]
+    assert read["times"] == [{"phase": "map", "steps": 8, "seconds": 0.25}]
+    assert read["failure"] is None
+
+
+def test_diagnostics() -> None:
+    """Diagnostics stand by place, each with its place, its path, and its labels with theirs"""
+    document = read_text(b"chunks:\n  hot: {size: 33MiB}\nmap: {}\n", "spec.yaml")
+    unused = Diagnostic("MT502", "a range holds nothing", ("map",), "key")
+    size = Diagnostic(
+        "MT301",
+        "no multiple",
+        ("chunks", "hot", "size"),
+        labels=(Label("of this", ("chunks", "hot"), "key"),),
+        notes=("a note",),
+        help="write 32MiB",
+    )
+    read = json.loads(rendering.dumps(rendering.faults([unused, size], document)))
+    assert [read["ok"], read["errors"], read["warnings"]] == [False, 1, 1]
+    assert read["results"] == [
+        {"file": "spec.yaml", "machine": None, "ok": False, "errors": 1, "warnings": 1, "ignored": 0}
+    ]
+    assert read["diagnostics"][0] == {
+        "code": "MT301",
+        "severity": "error",
+        "message": "no multiple",
+        "file": "spec.yaml",
+        "line": 2,
+        "column": 15,
+        "end_line": 2,
+        "end_column": 20,
+        "path": ["chunks", "hot", "size"],
+        "labels": [
+            {"text": "of this", "line": 2, "column": 3, "end_line": 2, "end_column": 6, "path": ["chunks", "hot"]}
+        ],
+        "notes": ["a note"],
+        "help": "write 32MiB",
+        "machines": [],
+    }
+    assert read["diagnostics"][1]["severity"] == "warning"
+
+
+def test_a_diagnostic_without_a_place() -> None:
+    """A place that there is not is null"""
+    unread = Diagnostic("MT001", "the file cannot be read")
+    (read,) = json.loads(rendering.dumps(rendering.faults([unread], Document("gone.yaml"))))["diagnostics"]
+    assert [read["file"], read["line"], read["column"], read["path"]] == ["gone.yaml", None, None, []]
+
+
+def test_a_machine() -> None:
+    """A machine reads as it is recorded"""
+    machine = Machine(driver=DriverFacts(cuda="13.0"), devices=[], peers=[])
+    assert json.loads(rendering.dumps({"h0": machine}))["h0"]["driver"] == {"cuda": "13.0"}
+
+
+def test_an_error() -> None:
+    """An error has its message, its hint and its exit status"""
+    read = json.loads(rendering.dumps(rendering.error(Unavailable("no GPU"))))
+    assert read == {"error": {"message": "no GPU", "details": [], "hint": None, "exit_code": 3}}
+
+
+def test_only_ascii() -> None:
+    """No text in JSON can reach a terminal's controls, and any text can be written"""
+    evil = "\x1b[31m\x9b\u202e世\ud800"
+    text = rendering.dumps({"evil": evil})
+    assert text.isascii()
+    assert text.replace("\n", "").isprintable()
+    assert json.loads(text) == {"evil": evil}
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_no_number_that_json_lacks(number: float) -> None:
+    """What JSON has no number for is refused instead of written"""
+    with pytest.raises(ValueError, match="JSON"):
+        rendering.dumps(PhaseTime("map", 1, number))
+
+
+def test_no_strange_things() -> None:
+    """What has no form in JSON is refused by its type"""
+    with pytest.raises(TypeError, match="object has no place in JSON"):
+        rendering.dumps(object())

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from memtopo.output import plan, terminal, words
+from memtopo.plans.report import MachineLine, PlanSummary, Row
+
+MIB = 1 << 20
+MACHINE = MachineLine("h200x2", simulated=True, devices=("NVIDIA H200", "NVIDIA H200"), driver="CUDA 13.0")
+PAGES = Row("create", "create", "cuMemCreate", "page.0", "page.7999", 8000, 2 * MIB, ("gpu0", "gpu1"), (), "fd, rdma")
+PLAN = PlanSummary(
+    "quickstart",
+    (
+        Row("open", "retain context", "cuDevicePrimaryCtxRetain", "gpu0", "gpu1", 2, 0, ("gpu0", "gpu1"), ()),
+        Row("reserve", "reserve", "cuMemAddressReserve", "kv", "kv", 1, 16032 * MIB, (), ()),
+        Row("create", "create", "cuMemCreate", "hot", "hot", 1, 32 * MIB, ("gpu0",), (), "fd"),
+        PAGES,
+        Row("map", "map", "cuMemMap", "hot", "hot", 1, 32 * MIB, ("kv",), ()),
+        Row("map", "map", "cuMemMap", "page.0", "page.7999", 8000, 2 * MIB, ("kv",), ()),
+        Row("grant", "grant", "cuMemSetAccess", "kv", "kv", 1, 0, ("gpu0 rw, gpu1 r",), ()),
+    ),
+    {"gpu0": 8032 * MIB, "gpu1": 8000 * MIB},
+    16032 * MIB,
+    16007,
+    16005,
+    ("chunk 'hot' is rounded up from 31MiB to 32MiB",),
+)
+
+
+@pytest.fixture(autouse=True)
+def _pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def shown(summary: PlanSummary, machine: MachineLine = MACHINE) -> str:
+    stream = io.StringIO()
+    terminal.show(plan.renderable(summary, machine), stream)
+    return stream.getvalue()
+
+
+def named(name: str, where: str = "kv") -> PlanSummary:
+    return replace(PLAN, rows=(replace(PAGES, first=f"{name}.0", last=f"{name}.7999", where=(where,), note=""),))
+
+
+def test_the_whole() -> None:
+    """A plan shows its rows folded, then the memory, the address space and the calls, in 80 columns"""
+    assert shown(PLAN) == (
+        """\
+plan  quickstart  on h200x2 (simulated)
+
+  step            what                calls      each     total  where
+  retain context  gpu0 … gpu1             2                      gpu0, gpu1
+  reserve         kv                      1  15.7 GiB  15.7 GiB
+  create          hot                     1    32 MiB    32 MiB  gpu0 (fd)
+                  page.0 … page.7999  8,000     2 MiB  15.6 GiB  gpu0, gpu1
+                                                                 (fd, rdma)
+  map             hot                     1    32 MiB    32 MiB  kv
+                  page.0 … page.7999  8,000     2 MiB  15.6 GiB  kv
+  grant           kv                      1                      gpu0 rw, gpu1 r
+
+  memory on gpu0   7.8 GiB
+  memory on gpu1   7.8 GiB
+  address space   15.7 GiB
+  driver calls    16,007 to build, 16,005 to take down
+
+  note: chunk 'hot' is rounded up from 31MiB to 32MiB
+"""
+    )
+
+
+def test_a_real_machine() -> None:
+    """Only a simulated machine is called simulated"""
+    first = shown(PLAN, replace(MACHINE, name="local", simulated=False)).splitlines()[0]
+    assert first == "plan  quickstart  on local"
+
+
+def test_an_empty_plan() -> None:
+    """A plan without a row is shown like any other"""
+    assert "driver calls" in shown(PlanSummary("nothing", (), {}, 0, 0, 0))
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
+def test_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """Where it gets narrow text folds: no digit of a number and no letter of a name is lost"""
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = shown(PLAN).splitlines()
+    assert max(map(len, lines)) <= width
+    letters = sorted("".join("".join(lines).split()))
+    monkeypatch.setenv("COLUMNS", "200")
+    assert letters == sorted("".join(shown(PLAN).split()))
+
+
+def test_ordinary_names_stay_whole() -> None:
+    """A name of 23 characters stays in one piece beside an ordinary place"""
+    assert "weights-of-the-decoder.0" in shown(named("weights-of-the-decoder"))
+
+
+def test_long_names_fold() -> None:
+    """A name too long for its column goes on below, within the width"""
+    lines = shown(named("z" * 120, "y" * 60)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "".join(lines).count("z") == 120
+
+
+@pytest.mark.parametrize("evil", ["[red]x[/red]", "[/]", "\x1b[31mx", "\x1b]0;title\x07", "\u202ex", ":smile:"])
+def test_names_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil: str) -> None:
+    """No name becomes markup, an emoji, a control sequence or a change of direction"""
+    monkeypatch.setenv("COLUMNS", "200")
+    summary = replace(named(evil, evil), name=evil, memory={evil: 1}, notes=(evil,))
+    text = shown(summary, replace(MACHINE, name=evil))
+    assert all(char == "\n" or char.isprintable() for char in text)
+    assert evil.encode("ascii", "backslashreplace").decode().replace("\x1b", "\\x1b").replace("\x07", "\\x07") in text
+
+
+def test_colour_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FORCE_COLOR colours a pipe, NO_COLOR forbids it"""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    assert "\x1b[1mplan\x1b[0m" in shown(PLAN)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in shown(PLAN)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "told"),
+    [
+        ("kv", "kv", "kv"),
+        ("page.0", "page.7", "page.0 … page.7"),
+        ("layer-weights.0", "layer-weights.7", "layer-weights.0 … 7"),
+        ("layer-weights.0", "other-weights.7", "layer-weights.0 … other-weights.7"),
+        ("gpu0", "gpu1", "gpu0 … gpu1"),
+    ],
+)
+def test_subjects(first: str, last: str, told: str) -> None:
+    """Many subjects are the first and the last; a long name is not said twice"""
+    assert words.subjects(first, last) == told
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(0, "0 µs"), (12e-6, "12 µs"), (0.01234, "12.3 ms"), (0.9999, "1 s"), (4.567, "4.57 s"), (3725, "62 min 5 s")],
+)
+def test_durations(seconds: float, told: str) -> None:
+    """A time has three digits and the unit that suits it"""
+    assert words.duration(seconds) == told

@@ -1,0 +1,147 @@
+"""Layouts of several processes in the terminal: who has what, where it goes, and that there is an end to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memtopo.common.units import MiB
+from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.model import Exported, Flow, Picture, Piece, ProcessPicture, RangePicture, Thing
+from memtopo.output.diagram.wording import processes
+from memtopo.output.map import Addresses, Map
+from memtopo.output.terminal import unstyled
+from tests.helpers.machines import invented
+from tests.helpers.specs import judged
+
+IMPORTS = "imports: {w: {from: s.out}}, ranges: {r: {size: 2MiB}}, map: {r: [w]}"
+SERVER = "s: {chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}, exports: {out: {chunk: c, via: fd}}}"
+
+
+def pictured(text: str) -> Picture:
+    facts = invented(2)
+    found = judged(text, facts)
+    assert found.geometry, found.diagnostics
+    return picture(found.geometry, facts)
+
+
+def drawn(shown: Picture, width: int = 100, addresses: Addresses | None = None) -> list[str]:
+    return unstyled(Map(shown, addresses=addresses or {}), width).splitlines()
+
+
+def titles(lines: list[str]) -> list[str]:
+    return [line.strip("─ ") for line in lines if line.startswith("──")]
+
+
+@pytest.mark.parametrize(
+    ("shown", "told"),
+    [
+        (("p", "p", 1, 1), "p"),
+        (("p.3", "p.3", 1, 1), "p.3"),
+        (("p.0", "p.3", 4, 1), "p.0 … 3"),
+        (("p.0", "p.2", 2, 2), "p.0, p.2"),
+        (("p.1", "p.7", 4, 2), "p.1, p.3 … 7"),
+    ],
+)
+def test_names(shown: tuple[str, str, int, int], told: str) -> None:
+    """Processes that look alike are named by the first, the last, and the second where they are not neighbours"""
+    assert processes(ProcessPicture(*shown, Picture((), ()), ())) == told
+
+
+def test_sections() -> None:
+    """Each process has a section under its name, those alike have one, and the memory of all is the last"""
+    lines = drawn(pictured(f"processes: {{{SERVER}, r: {{count: 3, {IMPORTS}}}}}"))
+    assert titles(lines) == ["s", "r.0 … 2  3 processes alike", "memory  of all processes"]
+
+
+def test_where_exports_go() -> None:
+    """An export tells who takes it: a process, processes alike, every one of an entry; or nobody"""
+    dealt = f"r: {{count: 4, devices: {{mine: [gpu0, gpu1]}}, {IMPORTS}, access: {{r: {{mine: r}}}}}}"
+    for readers, told in (
+        (f"one: {{{IMPORTS}}}", "→ one"),
+        (f"r: {{count: 3, {IMPORTS}}}", "→ r.0 … 2"),
+        (dealt, "→ every r"),
+        (f"one: {{{IMPORTS}}}, {dealt}", "→ one, every r"),
+        ("one: {ranges: {r: {size: 2MiB}}}", "by fd  c"),
+    ):
+        (line,) = (line for line in drawn(pictured(f"processes: {{{SERVER}, {readers}}}")) if "export" in line)
+        assert line.endswith(told)
+
+
+def test_what_is_imported_has_one_letter() -> None:
+    """A chunk has one letter where it is created, exported, imported, and in memory"""
+    text = "\n".join(drawn(pictured(f"processes: {{{SERVER}, r: {{{IMPORTS}}}}}")))
+    assert "export  a out" in text
+    assert "a w " in text
+    assert "from s.out" in text
+    assert "a s: c 2 MiB" in text
+
+
+def test_chunks_of_two_processes_are_not_the_same() -> None:
+    """Chunks of one name in two processes have letters of their own"""
+    own = "chunks: {c: {location: gpu0, size: 2MiB}}, ranges: {r: {size: 2MiB}}, map: {r: [c]}"
+    lines = drawn(pictured(f"processes: {{p: {{{own}}}, q: {{{own}}}}}"))
+    assert [line.split()[0] for line in lines if line.split()[1:2] == ["c"]] == ["a", "b"]
+
+
+def test_imports_from_outside_have_the_fill_of_their_device() -> None:
+    """Memory that is another's is drawn as its device is, though the layout itself takes none of it"""
+    text = "\n".join(
+        drawn(
+            pictured(
+                "ranges: {r: {size: 4MiB}}\nimports: {a: {from: x/a, location: gpu0, size: 2MiB}, "
+                "b: {from: x/b, location: gpu1, size: 2MiB}}\nmap: {r: [a, b]}"
+            )
+        )
+    )
+    assert "█b▒" in text
+
+
+def test_many_processes() -> None:
+    """Of many processes that differ the first are drawn, and the rest is counted"""
+    shown = pictured("processes: {p: {ranges: {r: {size: 2MiB}}}}").processes[0]
+    many = [replace(shown, first=f"p{turn}", last=f"p{turn}", count=3, step=1) for turn in range(100)]
+    lines = drawn(Picture((), (), processes=tuple(many)))
+    assert lines[-1].strip() == "… and 264 more processes"
+    assert len(lines) < 60
+
+
+def test_many_things() -> None:
+    """Of many buffers and exports the first are told, and the rest is counted"""
+    things = tuple(Thing("buffer", f"b{turn}", f"b{turn}", bytes_each=MiB) for turn in range(1000))
+    exports = tuple(Exported(f"e{turn}", "chunk", "", "c", "c", "fd", 1, MiB, ()) for turn in range(1000))
+    lines = drawn(Picture((), (), things, exports))
+    assert lines[-1].strip() == "… 1,976 more"
+    assert len(lines) < 40
+
+
+def test_many_takers() -> None:
+    """Of many processes that take an export the first are named, and the rest is counted"""
+    kinds = tuple(ProcessPicture(f"p{turn}", f"p{turn}", 1, 1, Picture((), ()), ()) for turn in range(100))
+    export = Exported("e", "chunk", "", "e", "e", "fd", 1, MiB, ())
+    kinds = (replace(kinds[0], picture=Picture((), (), exports=(export,))), *kinds[1:])
+    flows = tuple(Flow("p0", "e", each.first, "i", "chunk", "fd", 1, MiB, ()) for each in kinds)
+    text = "\n".join(drawn(Picture((), (), processes=kinds, flows=flows)))
+    assert "→ p0, p1, p2, p3, 96 more" in text
+
+
+def test_addresses() -> None:
+    """A range that stood is drawn with its address, counted ones with the first, and differing ones with a word"""
+    piece = Piece(0, MiB, "c", "c", "c", 0, 1, MiB, locations=("gpu0",))
+    counts = {"a": 1, "b": 2, "c": 1}
+    shown = Picture(
+        tuple(RangePicture(each, each, count, MiB, MiB, (piece,), ()) for each, count in counts.items()), ()
+    )
+    text = "\n".join(drawn(shown, addresses={("", "a"): 0x7F00, ("", "b"): 0x8F00, ("", "c"): None}))
+    assert "a  1 MiB  at 0x7f00" in text
+    assert "2 × 1 MiB  from 0x8f00" in text
+    assert "c  1 MiB  elsewhere in each" in text
+
+
+def test_words_are_whole_where_there_are_no_ranges() -> None:
+    """Memory alone whose head has no room in one line, is folded between its parts and not within them"""
+    own = "buffers: {a-buffer-of-a-long-name: {location: gpu0, size: 2MiB}}"
+    lines = drawn(pictured(f"processes: {{p: {{{own}}}, q: {{{own}}}}}"), width=60)
+    assert all(len(line.split()) > 1 for line in lines if line.strip("─ pq"))
+    assert any("MiB used" in line for line in lines)

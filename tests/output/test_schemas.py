@@ -1,0 +1,259 @@
+"""The schemas describe what is written: what memtopo accepts and prints fits them, and what it would not does not."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from memtopo import machine
+from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics.explanations import explanation
+from memtopo.output import schemas
+from tests.cli.running import ROOT, memtopo
+from tests.helpers.specs import EVERY_SPEC, codes
+from tests.rules.test_bad import BAD, expected
+
+VALIDATORS = {kind: Draft202012Validator(schemas.schema(kind)) for kind in schemas.KINDS}
+MODELINE = "# yaml-language-server: $schema=../docs/spec.schema.json"
+SHAPE = {code for code in CODES if "MT101" <= code <= "MT110"}
+HEAD = "memtopo: 1\nname: test\n"
+M = "--machine=h200x2"
+ONE_CHUNK = (
+    HEAD
+    + """\
+ranges: {{kv: {{size: {size}{wish}}}}}
+chunks: {{hot: {{location: gpu0, size: {size}}}}}
+map: {{kv: [hot]}}
+access: {{kv: {{gpu0: rw}}}}
+"""
+)
+UNKNOWABLE = {
+    "count-with-exponent": "YAML 1.2 has 1e3 as the number 1000, and that is all that a schema sees of it",
+    "too-many-mappings": "the mappings of several entries are added up",
+    "too-many-processes-together": "the counts of several processes are added up",
+    "several-devices": "whether a process is counted stands beside its devices, and not in them",
+}
+
+
+class Editor(yaml.SafeLoader):
+    """YAML as an editor reads it, by the core schema of version 1.2: `no` is text, and 0x10 a number."""
+
+
+Editor.yaml_implicit_resolvers = {}
+for kind, pattern, starts in (
+    ("bool", "true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
+    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+):
+    Editor.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(f"(?:{pattern})\\Z"), [*starts])
+
+
+def faults(kind: str, document: object) -> list[str]:
+    return [f"{error.json_path}: {error.message}" for error in VALIDATORS[kind].iter_errors(document)]
+
+
+def fits(spec: str) -> bool:
+    """Whether an editor would find nothing wrong with a spec."""
+    return bool(VALIDATORS["spec"].is_valid(yaml.load(spec, Editor)))
+
+
+def whole(spec: str) -> str:
+    return spec if "memtopo:" in spec else HEAD + spec
+
+
+@pytest.mark.parametrize("kind", schemas.KINDS)
+def test_it_is_a_schema(kind: str) -> None:
+    """Each schema is one of draft 2020-12, has a title, and holds no definition that it does not use"""
+    schema = schemas.schema(kind)
+    Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == Draft202012Validator.META_SCHEMA["$schema"]
+    assert schema["title"].startswith("memtopo")
+    for name in schema.get("$defs", ()):
+        assert f"'#/$defs/{name}'" in str(schema)
+
+
+def test_the_file_is_current() -> None:
+    """docs/spec.schema.json is what `memtopo schema spec` prints; `make docs` writes it"""
+    assert json.loads((ROOT / "docs" / "spec.schema.json").read_text()) == schemas.schema("spec")
+
+
+@pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
+def test_specs_name_their_schema(path: Path) -> None:
+    """A spec in specs/ tells editors its schema, in the last line of the comment that it begins with"""
+    before, _, _ = path.read_text().partition("memtopo: 1")
+    assert before.endswith(f"\n#\n{MODELINE}\n")
+    assert (path.parent / MODELINE.partition("=")[2]).resolve() == ROOT / "docs" / "spec.schema.json"
+
+
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, Editor])
+@pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
+def test_specs(path: Path, loader: type[yaml.SafeLoader]) -> None:
+    """A spec in specs/ fits the schema, by the rules of YAML 1.1 and of 1.2"""
+    assert faults("spec", yaml.load(path.read_text(), loader)) == []
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+def test_wrong_examples(path: Path) -> None:
+    """A fault of an entry's own shape is one of the schema's too, where it can know; all others are none"""
+    shape = bool({*expected(path)} & SHAPE) and path.stem not in UNKNOWABLE
+    assert fits(path.read_text()) != shape
+
+
+def test_exceptions_are_there() -> None:
+    """What is said to be beyond a schema is there, and is so"""
+    assert {path.stem for path in BAD if {*expected(path)} & SHAPE and fits(path.read_text())} == {*UNKNOWABLE}
+
+
+@pytest.mark.parametrize("code", [code for code in CODES if code >= "MT1"])
+def test_explanations(code: str) -> None:
+    """Of the examples of explanations, the right ones fit the schema, and of the wrong ones those of good shape"""
+    each = explanation(code)
+    assert fits(whole(each.right.spec))
+    assert fits(whole(each.wrong.spec)) == (code not in SHAPE or code == "MT106")  # 1e3 is 1000 to an editor
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        *(f"size: {size}" for size in ("2MiB", "2 MiB", "4 granules", "1 granule", "2097152B", "0", "0MiB", "007MiB")),
+        *(f"size: {size}" for size in ("2MB", "-1MiB", "1.5GiB", "2097152", "MiB", "2  MiB", "'2MiB '", "[2MiB]")),
+        *(f"size: 2MiB, count: {count}" for count in ("1", "2000000", "0", "2000001", "-1", "1.5", "some", "[1]")),
+        *(f"size: 2MiB, handles: {word}" for word in ("fd", "[fd]", "[fd, fabric]", "[]", "none", "FD", "{fd: 1}")),
+        *(f"size: 2MiB, rdma: {word}" for word in ("true", "false", "yes", "no", "1", "off", "rdma")),
+        *(f"size: 2MiB, round: {word}" for word in ("up", "down", "true", "")),
+        *(f"size: 2MiB, count: 4, location: {place}" for place in ("gpu0", "[gpu0, gpu1]", "[]", "{}", "''")),
+        *(f"size: 2MiB, {key}: 1" for key in ("sise", "offset", "Count", "align")),
+    ],
+)
+def test_a_chunk(field: str) -> None:
+    """The schema and memtopo agree about the shape of a chunk's fields"""
+    chunk = field if "location:" in field else f"location: gpu0, {field}"
+    spec = f"{HEAD}chunks: {{c: {{{chunk}}}}}\n"
+    assert fits(spec) == (not {*codes(spec)} & SHAPE), codes(spec)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        *(f"ranges: {{r: {{size: 2MiB, address: {text}}}}}" for text in ("0x7f0000000000", "0x7f00_0000", "x", "-1")),
+        *(f"ranges: {{{name}: {{size: 2MiB}}}}" for name in ("r", "a-b_9", "9r", "r.0", "ä", "a" * 128, "a" * 129)),
+        *(f"ranges: {{r: {{size: 2MiB, align: {text}}}}}" for text in ("2MiB", "0", "1 granule", "2097152")),
+        *(f"map: {{r: {text}}}" for text in ("c", "[c]", "[]", "[c.0, c.0:4]", "[c.x]", "{chunk: c}")),
+        *(f"map: {{{key}: [c]}}" for key in ("r", "r.0", "r.0:4", "r.")),
+        *(f"map: {{r: [{{chunk: c, offset: {text}}}]}}" for text in ("0", "2MiB", "3 granules", "1", "-2MiB", "[]")),
+        *(f"access: {{r: {text}}}" for text in ("{gpu0: rw}", "{gpu0: w}", "{}", "[]", "rw", "[{gpu0: rw}]")),
+        *(f"access: {{r: [{{{text}}}]}}" for text in ("size: 2MiB, grant: {gpu0: r}", "size: 2MiB", "grant: {}")),
+        *(f"devices: {{d: {text}}}" for text in ("0", "gpu1", "GPU-1234", "0000:1b:00.0", "[0]", "{}", "''")),
+        *(f"{name}:" for name in ("devices", "ranges", "chunks", "map", "access")),
+        *(f"{name}: []" for name in ("devices", "ranges", "chunks", "map", "access")),
+        "kernels: {}",
+    ],
+)
+def test_a_section(section: str) -> None:
+    """The schema and memtopo agree about the shape of the other sections"""
+    spec = f"{HEAD}{section}\n"
+    assert fits(spec) == (not {*codes(spec)} & SHAPE), codes(spec)
+
+
+@pytest.mark.parametrize("head", ["memtopo: 2\nname: x", "memtopo: 1", "name: x", "memtopo: 1\nname: 9", "[]"])
+def test_the_head(head: str) -> None:
+    """A spec begins with its version and its name"""
+    assert not fits(head)
+
+
+PRINTED = {
+    "planned": ("plan", "plan", "2MiB", "", M),
+    "ok": ("report", "apply", "2MiB", "", M),
+    "failed": ("report", "apply", "3TiB", "", M),  # more than the simulator has of host memory
+    "different": ("report", "apply", "2MiB", ", address: 0x600000000000, fixed: true", M),  # no simulated address
+    "drawn": ("picture", "draw", "2MiB", "", M),
+    "right": ("diagnostics", "validate", "2MiB", "", M),
+    "wrong": ("diagnostics", "validate", "3MiB", ", align: 6MiB", M),
+    "refused": ("diagnostics", "apply", "3MiB", ", align: 6MiB", M),
+    "unavailable": ("error", "apply", "2MiB", "", "--machine=h9000"),
+}
+
+
+@pytest.fixture(params=PRINTED, scope="module")
+def printed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
+    """What a command prints with --json, and what kind of document it is."""
+    kind, command, size, wish, on = PRINTED[request.param]
+    spec = tmp_path_factory.mktemp("schemas") / "spec.yaml"
+    text = ONE_CHUNK.format(size=size, wish=wish)
+    spec.write_text(text.replace("gpu0, size: 3TiB", "host, size: 3TiB"))
+    document = memtopo(command, spec, on, "--json").document
+    assert document.get("outcome", request.param) == request.param
+    return kind, document
+
+
+def test_what_is_printed(printed: tuple[str, Any]) -> None:
+    """What --json prints fits its schema and no other, and its first key tells which"""
+    kind, document = printed
+    assert [each for each in schemas.KINDS if not faults(each, document)] == [kind], faults(kind, document)
+    assert kind == "error" or next(iter(document)) == f"memtopo_{kind}"
+
+
+def test_what_is_not_printed(printed: tuple[str, Any]) -> None:
+    """With an unknown key anywhere, a value of another type, or a key missing at the top, it does not fit"""
+    kind, document = printed
+    for changed in spoilt(document):
+        assert not VALIDATORS[kind].is_valid(changed), changed
+    for key in document:
+        assert not VALIDATORS[kind].is_valid({other: value for other, value in document.items() if other != key})
+
+
+@pytest.mark.parametrize("name", machine.shipped())
+def test_machines(name: str) -> None:
+    """A shipped machine fits the schema of machines; one with an unknown key or a value of another type does not"""
+    facts = json.loads(machine.dump(machine.load(name)))
+    assert faults("machine", facts) == []
+    facts["devices"] = [facts["devices"][0] | {"attributes": {"ECC_ENABLED": 1}}]
+    for changed in spoilt(facts | {"peers": facts["peers"][:1], "host": {}}):
+        assert not VALIDATORS["machine"].is_valid(changed), changed
+
+
+def test_the_command() -> None:
+    """`schema KIND` prints one schema; a kind that is not known is wrong usage, and the nearest is named"""
+    assert memtopo("schema", "spec").document == schemas.schema("spec")
+    wrong = memtopo("schema", "spce")
+    assert (wrong.status, wrong.out) == (2, "")
+    assert "did you mean 'spec'?" in wrong.err
+
+
+def spoilt(document: Any) -> Iterator[Any]:
+    """The document with one key too many in each of its mappings, and with another type for each of its values."""
+    for path in paths(document):
+        changed = copy.deepcopy(document)
+        holder = changed
+        for step in path[:-1]:
+            holder = holder[step]
+        there = holder[path[-1]] if path else changed
+        if isinstance(there, dict):
+            there["surprise"] = ["!"]
+        elif path:
+            holder[path[-1]] = {"surprise": "!"}
+        yield changed
+
+
+def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, inner in items:
+        yield from paths(inner, (*path, step))
+
+
+@pytest.mark.parametrize("against", [(), ("--against", "h200x4")])
+def test_a_probe(against: tuple[str, ...]) -> None:
+    """What probe --json prints fits its schema and no other, and the machine in it is one that -o would write"""
+    document = memtopo("probe", M, "--json", *against).document
+    assert [kind for kind in schemas.KINDS if not faults(kind, document)] == ["probe"], faults("probe", document)
+    assert faults("machine", document["machine"]) == []

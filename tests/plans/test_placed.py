@@ -1,0 +1,100 @@
+"""Where ranges were while a layout stood: in the report, and in its drawing."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+
+from memtopo.common.units import MiB
+from memtopo.kinds.layout import Reservation
+from memtopo.output import report as rendering
+from memtopo.output import terminal
+from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.model import Picture, ProcessPicture, RangePicture
+from memtopo.output.placed import addresses
+from memtopo.plans.folding import placed
+from memtopo.plans.report import Placed, ProcessReport, Report
+from memtopo.run import processes
+from tests.helpers.machines import invented
+from tests.helpers.specs import ROOT, ensemble, job, run
+
+SPEC = (
+    "ranges: {kv: {size: 2MiB}, r: {size: 2MiB, count: 3}}\nchunks: {c: {location: gpu0, size: 2MiB, count: 4}}\n"
+    "map: {kv: [c.0], r: [c.1:4]}\naccess: {kv: {gpu0: rw}, r: {gpu0: rw}}"
+)
+
+
+def applied(spec: str = SPEC) -> Report:
+    made = job(spec, invented(1))
+    made = replace(made, picture=picture(made.geometry, invented(1)))
+    return run(made, invented(1)).report
+
+
+def drawn(report: Report, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = io.StringIO()
+    terminal.show(rendering.renderable(report), stream)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("told", "runs"),
+    [
+        ({"kv": 5}, [Placed("kv", "kv", 1, 5, 0)]),
+        ({"r.0": 10, "r.1": 14, "r.2": 18}, [Placed("r.0", "r.2", 3, 10, 4)]),
+        ({"r.0": 10, "r.1": 6, "r.2": 2}, [Placed("r.0", "r.2", 3, 10, -4)]),
+        ({"r.0": 10, "r.1": 14, "r.2": 19}, [Placed("r.0", "r.1", 2, 10, 4), Placed("r.2", "r.2", 1, 19, 0)]),
+        ({"r.0": 10, "s.1": 14}, [Placed("r.0", "r.0", 1, 10, 0), Placed("s.1", "s.1", 1, 14, 0)]),
+        ({"r.0": 10, "r": 14}, [Placed("r.0", "r.0", 1, 10, 0), Placed("r", "r", 1, 14, 0)]),
+        ({}, []),
+    ],
+)
+def test_folding(told: dict[str, int], runs: list[Placed]) -> None:
+    """Addresses of one entry's ranges that are equally far apart are told once"""
+    assert list(placed({label: Reservation(address, 4) for label, address in told.items()})) == runs
+
+
+def test_a_report_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run's report has the address of every range that stood, and so has its drawing"""
+    report = applied()
+    kv, r = report.placed
+    assert (kv.first, kv.count, r.first, r.last, r.count, r.step) == ("kv", 1, "r.0", "r.2", 3, 2 * MiB)
+    text = drawn(report, monkeypatch)
+    assert f"kv  2 MiB  at {kv.address:#x}" in text
+    assert f"r.0 … r.2  3 × 2 MiB  from {r.address:#x}" in text.replace("r.0 … 2", "r.0 … r.2")
+
+
+def test_a_plan_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is said of addresses where no layout stood"""
+    report = replace(applied(), placed=())
+    assert "0x" not in drawn(report, monkeypatch)
+
+
+def test_several_processes() -> None:
+    """Each of several processes reports its own"""
+    machine = invented(2)
+    made = ensemble(ROOT / "specs" / "hand-over.yaml", machine, check="none")
+    report = processes.apply(made)
+    assert (report.outcome, report.placed) == ("ok", ())
+    assert [[run.first for run in each.placed] for each in report.processes] == [["kv"], ["kv"]]
+
+
+def together(*told: int) -> Report:
+    """A report of processes that look alike, each with one range at an address."""
+    shown = RangePicture("kv", "kv", 1, 8, 0, (), ())
+    alike = ProcessPicture("p.1", f"p.{len(told) * 2 - 1}", len(told), 2, Picture((shown,), ()), ())
+    base = applied()
+    each = tuple(
+        ProcessReport(f"p.{turn * 2 + 1}", 1, "ok", placed=(Placed("kv", "kv", 1, at, 0),) if at else ())
+        for turn, at in enumerate(told)
+    )
+    return replace(base, plan=replace(base.plan, picture=Picture((), (), processes=(alike,))), processes=each)
+
+
+def test_processes_that_look_alike() -> None:
+    """The address of processes that are drawn once is told where it is the same in all, and else that it is not"""
+    assert addresses(together(16, 16, 16)) == {("p.1", "kv"): 16}
+    assert addresses(together(16, 32, 16)) == {("p.1", "kv"): None}
+    assert addresses(together(16, 0)) == {}, "one of them never stood"

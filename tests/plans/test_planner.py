@@ -1,0 +1,273 @@
+"""The steps of a layout: their order, their number, and where they come from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from memtopo import planner
+from memtopo.driver.types import Grant, Location, LocationKind
+from memtopo.kinds.steps import CreateChunk, Drain, MapChunk, Phase, ReserveRange, RetainContext, SetAccess, Step
+from memtopo.output.json import dumps
+from memtopo.planner import LONGEST_GRANT, Plan
+from tests.helpers import strategies
+from tests.helpers.machines import invented
+from tests.helpers.specs import ROOT, SPECS, faults, judged
+
+MIB = 1 << 20
+MACHINE = strategies.machine()
+SPEC = """
+devices: {b: 1, a: 0}
+ranges: {z: {size: 8MiB}, a: {size: 4MiB, count: 2, address: 0x40000000}}
+chunks: {hot: {location: b, size: 4MiB}, page: {location: [a, b], size: 2MiB, count: 3}}
+map: {z: [hot, page.2], a: [page]}
+access: {z: {b: rw, a: r}, a.1: {a: rw}}
+"""
+
+
+SEEN_TWICE = "chunk c: gpu0 has rw in a and r in b; what is stored through one is seen through the other"
+
+
+def planned(text: str) -> Plan:
+    validated = judged(text, MACHINE)
+    assert validated.geometry is not None, validated.diagnostics
+    return planner.plan(validated.geometry, MACHINE)
+
+
+def of(plan: Plan, kind: type) -> list[Step]:
+    return [step for step in plan.steps if isinstance(step, kind)]
+
+
+def test_the_order_of_the_steps() -> None:
+    """Contexts first, then reservations, chunks, mappings and access, each in the order of the spec; a drain at last"""
+    plan = planned(SPEC)
+    here = [phase for phase, _ in plan.phases]
+    assert here == [phase for phase in Phase if phase not in (Phase.EXPORT, Phase.IMPORT)]
+    assert [(step.verb, step.reading().subject) for step in plan.steps] == [
+        ("retain context", "gpu0"), ("retain context", "gpu1"),
+        ("reserve", "z"), ("reserve", "a.0"), ("reserve", "a.1"),
+        ("create", "hot"), ("create", "page.0"), ("create", "page.1"), ("create", "page.2"),
+        ("map", "hot"), ("map", "page.2"), ("map", "page.0"), ("map", "page.1"), ("map", "page.2"),
+        ("grant", "z"), ("grant", "a.1"),
+        ("synchronize", "gpu0"), ("synchronize", "gpu1"),
+    ]  # fmt: skip
+
+
+def test_steps_say_what_they_are_for() -> None:
+    """Each step has the path of the entry that asked for it"""
+    plan = planned(SPEC)
+    paths = {step.path for step in plan.steps if step.path}
+    assert paths == {
+        ("ranges", "z"), ("ranges", "a"), ("chunks", "hot"), ("chunks", "page"), ("map", "z", 0), ("map", "z", 1),
+        ("map", "a", 0), ("access", "z"), ("access", "a.1"),
+    }  # fmt: skip
+
+
+def test_addresses_of_counted_ranges_follow_one_another() -> None:
+    """Counted ranges wish for one address after another"""
+    wishes = [step.address for step in of(planned(SPEC), ReserveRange) if isinstance(step, ReserveRange)]
+    assert wishes == [0, 0x40000000, 0x40400000]
+
+
+def test_contexts_are_for_those_who_take_part() -> None:
+    """A GPU that holds nothing and is granted nothing has no context; one that is only granted access has"""
+    text = (
+        "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: gpu2, size: 2MiB}}\nmap: {kv: c}\naccess: {kv: {gpu1: r}}"
+    )
+    assert [step.reading().subject for step in of(planned(text), RetainContext)] == ["gpu1", "gpu2"]
+    assert [step.reading().subject for step in of(planned(text), Drain)] == ["gpu1", "gpu2"]
+
+
+def test_a_mapping_knows_everyones_access() -> None:
+    """Each mapping is to be asked about every GPU of the machine, those without access too"""
+    first = of(planned(SPEC), MapChunk)[0]
+    assert isinstance(first, MapChunk)
+    assert [str(grant.location) + " " + grant.access.word for grant in first.access] == [
+        "gpu0 r", "gpu1 rw", "gpu2 none", "gpu3 none",
+    ]  # fmt: skip
+
+
+def asked(grant: Grant) -> Grant:
+    """How a grant is asked for: the host by one of its nodes (fact 42)."""
+    host = grant.location.kind is LocationKind.HOST
+    return Grant(Location(LocationKind.HOST_NUMA, 0), grant.access) if host else grant
+
+
+def covers(plan: Plan) -> None:
+    """Every mapping that shall have access is in exactly one grant, which is of whole mappings without a hole."""
+    maps: dict[str, list[MapChunk]] = {}
+    for step in plan.steps:
+        if isinstance(step, MapChunk):
+            maps.setdefault(step.range, []).append(step)
+    seen: dict[tuple[str, int], int] = {}
+    for step in plan.steps:
+        if isinstance(step, SetAccess):
+            end = step.offset + step.size
+            inside = [each for each in maps[step.range] if step.offset <= each.offset < end]
+            assert 0 < len(inside) <= LONGEST_GRANT
+            assert (inside[0].offset, inside[-1].offset + inside[-1].size) == (step.offset, end)
+            assert all(one.offset + one.size == other.offset for one, other in pairwise(inside))
+            for each in inside:
+                seen[each.range, each.offset] = seen.get((each.range, each.offset), 0) + 1
+                assert [grant for grant in each.access if grant.access] == [asked(grant) for grant in step.grants]
+    expected = {
+        (each.range, each.offset): 1 for found in maps.values() for each in found if any(g.access for g in each.access)
+    }
+    assert seen == expected
+
+
+@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@given(strategies.specs(identified=True))
+def test_every_mapping_is_granted_once(text: str) -> None:
+    """Every mapping gets its access by exactly one call, over whole adjacent mappings of which each wants the same"""
+    covers(planned(text))
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"),
+    [
+        (1, [1]),
+        (LONGEST_GRANT, [1000]),
+        (LONGEST_GRANT + 1, [1000, 1]),
+        (2 * LONGEST_GRANT, [1000] * 2),
+        (2500, [1000, 1000, 500]),
+    ],
+)
+@pytest.mark.parametrize("entries", ["[p]", "[p.0, p.1:2, p.2:{count}]"])
+def test_grants_are_short(count: int, sizes: list[int], entries: str) -> None:
+    """One call grants access to at most a thousand mappings: it cannot be interrupted, and takes 24 µs for each"""
+    if count < 3 and "p.2" in entries:
+        entries = "[p]"
+    text = f"ranges: {{kv: {{size: {2 * count}MiB}}}}\nchunks: {{p: {{location: gpu0, size: 2MiB, count: {count}}}}}\n"
+    text += f"map: {{kv: {entries.format(count=count)}}}\naccess: {{kv: {{gpu0: rw}}}}"
+    plan = planned(text)
+    grants = [step for step in plan.steps if isinstance(step, SetAccess)]
+    assert [step.size // (2 * MIB) for step in grants] == sizes
+    covers(plan)
+
+
+def test_what_a_plan_sums_up() -> None:
+    """Memory by location, reserved bytes, calls up and down, and what was rounded, are those of the steps"""
+    text = SPEC.replace("size: 4MiB}, page", "size: 3MiB, round: up}, page")
+    plan = planned(text)
+    summary = plan.summary()
+    assert summary.memory == {"gpu0": 4 * MIB, "gpu1": 6 * MIB}
+    assert summary.reserved == 16 * MIB
+    assert summary.calls == len(plan.steps) == sum(row.calls for row in summary.rows)
+    assert summary.teardown_calls == len(plan.steps) - len(of(plan, SetAccess))
+    assert summary.notes[0] == "chunk hot: 3MiB rounded up to 4MiB"
+    created = sum(step.size for step in plan.steps if isinstance(step, CreateChunk))
+    assert sum(summary.memory.values()) == created
+
+
+def test_like_steps_are_one_row() -> None:
+    """A thousand equal pages are one row, from the first to the last, with the devices that they are dealt to"""
+    count = 1000
+    text = f"ranges: {{kv: {{size: {2 * count}MiB}}}}\n"
+    text += f"chunks: {{p: {{location: [gpu0, gpu1], size: 2MiB, count: {count}}}}}\n"
+    rows = planned(text + "map: {kv: p}\naccess: {kv: {gpu0: rw}}").summary().rows
+    row = next(row for row in rows if row.phase == Phase.CREATE)
+    assert (row.first, row.last, row.calls, row.bytes_each, row.where) == (
+        "p.0",
+        "p.999",
+        1000,
+        2 * MIB,
+        ("gpu0", "gpu1"),
+    )
+    assert [row.calls for row in rows] == [2, 1, 1000, 1000, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("access", "expected"),
+    [
+        ("a: {gpu0: rw}, b: {gpu0: r}", [SEEN_TWICE]),
+        ("a: {gpu0: rw}, b: {gpu0: rw}", []),
+        ("a: {gpu0: rw}, b: {gpu1: r}", []),
+        ("a: [{size: 2MiB, grant: {gpu0: rw}}, {size: 2MiB, grant: {gpu0: r}}], b: {gpu0: r}", []),
+    ],
+)
+def test_memory_seen_with_two_accesses(access: str, expected: list[str]) -> None:
+    """A plan says where one device may do more through one range than through another, as later parts leave it"""
+    head = "ranges: {a: {size: 2MiB}, b: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {a: c, b: c}"
+    assert [note for note in planned(f"{head}\naccess: {{{access}}}").notes if "has" in note] == expected
+
+
+def test_what_a_neighbour_is_granted_is_no_second_access() -> None:
+    """Another chunk's access in the same range says nothing of how a chunk is seen"""
+    text = """
+ranges: {a: {size: 6MiB}, b: {size: 8MiB}}
+chunks: {p: {location: gpu0, size: 2MiB, count: 4}, q: {location: gpu0, size: 2MiB}}
+map: {a: [p.0:2, q], b: p}
+access: {a: [{size: 4MiB, grant: {gpu0: r}}, {offset: 4MiB, size: 2MiB, grant: {gpu0: rw}}], b: {gpu0: r}}
+"""
+    assert planned(text).notes == ()
+
+
+@pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]])
+def test_contexts_are_in_order(order: list[int]) -> None:
+    """Contexts are retained in the order of the GPUs, whatever the order in which a spec names them"""
+    text = f"chunks: {{c: {{location: [{', '.join(f'gpu{each}' for each in order)}], size: 2MiB, count: 4}}}}"
+    assert [step.reading().subject for step in of(planned(text), RetainContext)] == ["gpu0", "gpu1", "gpu2", "gpu3"]
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_plans_are_equal_to_the_byte(path: Path) -> None:
+    """Planning a spec twice gives the same plan"""
+    one, other = (planned(path.read_text()) for _ in range(2))
+    assert one == other
+    assert dumps(one.summary()) == dumps(other.summary())
+
+
+NO_DRIVER = """
+import sys
+from pathlib import Path
+from memtopo import machine, planner
+from memtopo.language import read_file
+from memtopo.rules import validation
+found = validation.validate(read_file(sys.argv[1]), machine.load("h200x2"))
+planner.plan(found.geometry, machine.load("h200x2")).summary()
+assert not [name for name in sys.modules if name.split(".")[0] == "cuda" or name.startswith("memtopo.driver.sim")
+            or name.startswith("memtopo.driver.cuda")], sorted(sys.modules)
+"""
+COMMAND = """
+import runpy, sys
+sys.argv = ["memtopo", *sys.argv[1:]]
+try:
+    runpy.run_module("memtopo", run_name="__main__")
+except SystemExit as stopped:
+    assert stopped.code == 0, stopped.code
+assert not [name for name in sys.modules if name.split(".")[0] == "cuda" or name.startswith("memtopo.driver.sim")
+            or name.startswith("memtopo.driver.cuda")], sorted(sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [NO_DRIVER, "specs/quickstart.yaml"],
+        [COMMAND, "validate", "specs/quickstart.yaml", "--machine", "h200x2"],
+        [COMMAND, "plan", "specs/quickstart.yaml", "--machine", "h200x2"],
+    ],
+    ids=["modules", "validate", "plan"],
+)
+def test_validating_and_planning_load_no_driver(command: list[str]) -> None:
+    """Dry means dry: a whole process that validates and plans for a recorded machine loads neither driver"""
+    done = subprocess.run([sys.executable, "-c", *command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_planning_leaves_the_collector_as_it_was() -> None:
+    """The collector's pause ends with the planning"""
+    command = [sys.executable, "-c", NO_DRIVER + "\nimport gc\nassert gc.isenabled()", "specs/quickstart.yaml"]
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+
+
+def test_a_spec_of_nothing_is_a_plan_of_nothing() -> None:
+    """A spec without sections has no steps"""
+    assert planned("").steps == ()
+    assert faults("", invented(0)) == ()

@@ -1,0 +1,144 @@
+"""The steps of managed memory, of what another API made, and of streams."""
+
+from __future__ import annotations
+
+from memtopo import planner
+from memtopo.common.units import MiB
+from memtopo.driver.types import Advice, Location, LocationKind, MemAttach, MemoryHandleType, SemaphoreHandleType, gpu
+from memtopo.kinds.steps import (
+    Advise,
+    AllocateManaged,
+    Attach,
+    AttachStream,
+    AwaitStream,
+    CreateStream,
+    Drain,
+    ImportMemory,
+    ImportSemaphore,
+    MapExternal,
+    Phase,
+    Prefetch,
+    RetainContext,
+    Step,
+    TakeDescriptor,
+)
+from memtopo.planner import Plan
+from tests.helpers.machines import invented
+from tests.helpers.specs import judged
+
+MACHINE = invented(3)
+HOST = Location(LocationKind.HOST)
+TEXT = """
+managed:
+  m: {size: 2MiB, prefer: gpu1, accessed_by: [host, gpu0], read_mostly: true, prefetch: host}
+  own: {size: 1MiB, attach: single, prefer: gpu0, prefetch: gpu0}
+  h: {size: 4MiB, attach: host}
+external:
+  frame: {from: camera, via: opaque_fd, device: gpu2, size: 8MiB,
+          buffers: {y: {offset: 1MiB, size: 4MiB}}}
+  still: {from: /run/x.sock/picture, via: opaque_fd, device: gpu0, size: 2MiB, dedicated: true}
+semaphores:
+  ready: {from: camera, via: timeline_fd, device: gpu2, wait: 1, signal: 2}
+  shown: {from: camera, via: opaque_fd, device: gpu0, signal: true}
+buffers: {b: {location: gpu2, size: 2MiB}, c: {location: gpu0, size: 2MiB}}
+"""
+
+
+def planned() -> Plan:
+    geometry = judged(TEXT, MACHINE).geometry
+    assert geometry
+    return planner.plan(geometry, MACHINE)
+
+
+def of(*kinds: type[Step]) -> list[Step]:
+    return [step for step in planned().steps if isinstance(step, kinds)]
+
+
+def test_contexts() -> None:
+    """A GPU that anything of it may be on, or that is to wait or signal, has a context"""
+    assert [step.device for step in planned().steps if isinstance(step, RetainContext)] == [0, 1, 2]
+
+
+def test_streams() -> None:
+    """A GPU has one stream where it has semaphores, or managed memory of one stream; it stands before those"""
+    steps = planned().steps
+    assert [step.device for step in steps if isinstance(step, CreateStream)] == [0, 2]
+    first = next(index for index, step in enumerate(steps) if isinstance(step, AllocateManaged))
+    assert all(steps.index(step) < first for step in of(CreateStream))
+
+
+def test_managed_memory() -> None:
+    """All is allocated, then advised, then attached; what is to belong to one stream is the host's until then"""
+    steps = [step for step in planned().steps if isinstance(step, AllocateManaged)]
+    assert [(step.label, step.size, step.device, step.attach) for step in steps] == [
+        ("m", 2 * MiB, 1, MemAttach.GLOBAL), ("own", MiB, 0, MemAttach.HOST), ("h", 4 * MiB, 0, MemAttach.HOST),
+    ]  # fmt: skip
+    advice = [step for step in planned().steps if isinstance(step, Advise)]
+    assert [(step.label, step.advice, step.location) for step in advice] == [
+        ("m", Advice.SET_READ_MOSTLY, gpu(1)),
+        ("m", Advice.SET_PREFERRED_LOCATION, gpu(1)),
+        ("m", Advice.SET_ACCESSED_BY, HOST),
+        ("m", Advice.SET_ACCESSED_BY, gpu(0)),
+        ("own", Advice.SET_PREFERRED_LOCATION, gpu(0)),
+    ]
+    assert [step.path for step in advice][:2] == [("managed", "m", "read_mostly"), ("managed", "m", "prefer")]
+    kinds = [type(step) for step in of(AllocateManaged, Advise, AttachStream, Prefetch)]
+    assert kinds == [*[AllocateManaged] * 3, *[Advise] * 5, AttachStream, *[Prefetch] * 2]
+
+
+def test_prefetches() -> None:
+    """What is prefetched moves when all else stands, before it is waited for; in its own stream where it has one"""
+    moved = [step for step in planned().steps if isinstance(step, Prefetch)]
+    assert [(step.label, step.location, step.device, step.own) for step in moved] == [
+        ("m", HOST, 1, False),
+        ("own", gpu(0), 0, True),
+    ]
+    settle = [type(step) for step in planned().steps if step.phase is Phase.SETTLE]
+    assert settle == [Prefetch, Prefetch, Drain, Drain, Drain, AwaitStream]
+
+
+def test_imports() -> None:
+    """Each holder is attached to once; each descriptor is copied before any of its kind is handed to the driver"""
+    assert [step.holder for step in planned().steps if isinstance(step, Attach)] == ["camera", "/run/x.sock"]
+    taken = [step for step in planned().steps if isinstance(step, TakeDescriptor)]
+    assert [(step.label, step.ask.text) for step in taken] == [
+        ("frame", "camera/frame"), ("still", "/run/x.sock/picture"),
+        ("ready", "camera/ready"), ("shown", "camera/shown"),
+    ]  # fmt: skip
+    memory = [step for step in planned().steps if isinstance(step, ImportMemory)]
+    assert [(step.label, step.size, step.device, step.kind, step.dedicated) for step in memory] == [
+        ("frame", 8 * MiB, 2, MemoryHandleType.OPAQUE_FD, False),
+        ("still", 2 * MiB, 0, MemoryHandleType.OPAQUE_FD, True),
+    ]
+    semaphores = [step for step in planned().steps if isinstance(step, ImportSemaphore)]
+    assert [(step.label, step.device, step.kind) for step in semaphores] == [
+        ("ready", 2, SemaphoreHandleType.TIMELINE_FD),
+        ("shown", 0, SemaphoreHandleType.OPAQUE_FD),
+    ]
+
+
+def test_mapped_parts() -> None:
+    """The whole of an object is mapped first, since that shows whether its size is true, and then each part"""
+    mapped = [step for step in planned().steps if isinstance(step, MapExternal)]
+    assert [(step.label, step.memory, step.offset, step.size, step.path) for step in mapped] == [
+        ("frame", "frame", 0, 8 * MiB, ("external", "frame")),
+        ("frame.y", "frame", MiB, 4 * MiB, ("external", "frame", "buffers", "y")),
+        ("still", "still", 0, 2 * MiB, ("external", "still")),
+    ]
+    assert mapped[1].holds() == ("external memory frame",)
+
+
+def test_what_a_wait_holds_up() -> None:
+    """Only a GPU that waits is asked about it; what would hang with it is all managed memory, and what is its own"""
+    (step,) = (step for step in planned().steps if isinstance(step, AwaitStream))
+    assert step.device == 2
+    assert {each for each in step.stays if "context" not in each and "kernels" not in each} == {
+        "managed memory m", "managed memory own", "managed memory h", "buffer b", "external memory frame",
+        "mapped buffer frame", "mapped buffer frame.y", "semaphore ready", "semaphore shown",
+    }  # fmt: skip
+    assert {each for each in step.stays if "context" in each} == {f"context of gpu{each}" for each in range(3)}
+
+
+def test_memory() -> None:
+    """Managed memory counts where it is allocated, and what another API made is another's"""
+    assert planned().memory == {"gpu0": 7 * MiB, "gpu1": 2 * MiB, "gpu2": 2 * MiB}

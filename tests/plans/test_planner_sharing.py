@@ -1,0 +1,204 @@
+"""The steps of what is shared: exports and imports among the phases, and plans of several processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memtopo import planner
+from memtopo.common.units import MiB
+from memtopo.driver.types import Access, HandleType, gpu
+from memtopo.kinds.importing import UNSEEN
+from memtopo.kinds.steps import (
+    AllocateBuffer,
+    Attach,
+    CreateEvent,
+    ExportBuffer,
+    ExportChunk,
+    ExportEvent,
+    ImportChunk,
+    MapChunk,
+    OpenBuffer,
+    OpenEvent,
+    Phase,
+    RetainContext,
+    Step,
+)
+from memtopo.output.json import dumps
+from memtopo.planner import Plan
+from tests.helpers import strategies
+from tests.helpers.specs import ENSEMBLES, judged
+
+MACHINE = strategies.machine()
+SERVER = """
+processes:
+  server:
+    ranges: {r: {size: 8MiB}}
+    chunks: {w: {location: gpu0, size: 2MiB, count: 4, handles: [fd]}}
+    map: {r: w}
+    access: {r: {gpu0: rw}}
+    buffers: {b: {location: [gpu0, gpu1], size: 3MiB, count: 2}, own: {location: gpu0, size: 3MiB}}
+    events: {e: {device: gpu1}, mine: {device: gpu0}}
+    exports:
+      w: {chunk: "w.1:4", via: fd}
+      b: {buffer: b, via: ipc}
+      e: {event: e, via: ipc}
+"""
+READER = """
+  reader:
+    ranges: {v: {size: 8MiB}}
+    imports: {w: {from: server.w}, b: {from: server.b}, e: {from: server.e}}
+    chunks: {c: {location: gpu2, size: 2MiB}}
+    map: {v: [w, c]}
+    access: {v: {gpu2: r}}
+"""
+
+
+def planned(text: str) -> Plan:
+    validated = judged(text, MACHINE)
+    assert validated.geometry is not None, validated.diagnostics
+    assert not validated.diagnostics
+    return planner.plan(validated.geometry, MACHINE)
+
+
+def of(plan: Plan, *kinds: type) -> list[Step]:
+    return [step for step in plan.steps if isinstance(step, kinds)]
+
+
+def test_the_order_of_phases() -> None:
+    """Everything is created before it is exported, exported before anything is imported, and imported before mapped"""
+    plan = planned(SERVER + READER + "    exports: {c: {event: d, via: ipc}}\n    events: {d: {device: gpu2}}\n")
+    assert [phase for phase, _ in plan.processes["server"].phases] == [each for each in Phase if each != Phase.IMPORT]
+    assert [phase for phase, _ in plan.processes["reader"].phases] == list(Phase)
+    assert [*Phase].index(Phase.EXPORT) + 1 == [*Phase].index(Phase.IMPORT)
+
+
+def test_what_a_process_creates_to_share() -> None:
+    """Buffers fill the blocks that legacy IPC shares only where they are exported, and events are interprocess so"""
+    server = planned(SERVER + READER).processes["server"]
+    buffers = [(step.label, step.size, step.device) for step in server.steps if isinstance(step, AllocateBuffer)]
+    assert buffers == [("b.0", 4 * MiB, 0), ("b.1", 4 * MiB, 1), ("own", 3 * MiB, 0)]
+    events = [(step.label, step.device, step.shared) for step in server.steps if isinstance(step, CreateEvent)]
+    assert events == [("e", 1, True), ("mine", 0, False)]
+    assert server.notes == ("buffer b: 3MiB rounded up to 4MiB, since legacy IPC shares whole blocks of 2MiB",)
+    assert server.memory == {"gpu0": 15 * MiB, "gpu1": 4 * MiB}
+
+
+def test_exports() -> None:
+    """Each export asks once for the first of its handles, and says how many there are"""
+    exports = of(planned(SERVER + READER).processes["server"], ExportChunk, ExportBuffer, ExportEvent)
+    assert [(step.verb, *step.reading()[:2], step.reading().note) for step in exports] == [
+        ("export", "w", "w", "fd, 3 handles"),
+        ("export buffer", "b", "b", "ipc, 2 handles"),
+        ("export event", "e", "e", "ipc"),
+    ]
+
+
+def test_imports() -> None:
+    """Each handle is one step, which knows whom it asks, and of what size and place it is to be"""
+    reader = planned(SERVER + READER).processes["reader"]
+    chunks = [step for step in reader.steps if isinstance(step, ImportChunk)]
+    assert [step.label for step in chunks] == ["w.0", "w.1", "w.2"]
+    assert {(step.size, step.location, step.kind) for step in chunks} == {(2 * MiB, gpu(0), HandleType.FD)}
+    assert [tuple(step.ask[:3]) for step in chunks] == [("server", "w", index) for index in range(3)]
+    opened = [(step.label, step.size, step.device) for step in reader.steps if isinstance(step, OpenBuffer)]
+    assert opened == [("b.0", 4 * MiB, 0), ("b.1", 4 * MiB, 1)]
+    assert [(step.label, step.device) for step in reader.steps if isinstance(step, OpenEvent)] == [("e", 1)]
+    assert reader.notes == ()
+    assert reader.memory == {"gpu2": 2 * MiB}
+
+
+def test_contexts() -> None:
+    """A process has the contexts of what it creates, opens or is granted, and none for a chunk that it imports"""
+    plan = planned(SERVER + READER)
+    contexts = [[step.device for step in of(each, RetainContext) if isinstance(step, RetainContext)]
+                for each in plan.processes.values()]  # fmt: skip
+    assert contexts == [[0, 1], [0, 1, 2]]
+    only = READER.replace(", b: {from: server.b}, e: {from: server.e}", "")
+    assert [step.reading().subject for step in of(planned(SERVER + only).processes["reader"], RetainContext)] == [
+        "gpu2"
+    ]
+
+
+def test_sums_over_processes() -> None:
+    """Memory, addresses and calls of a plan are those of its processes together, and its own rows are none"""
+    plan = planned(SERVER + READER.replace("reader:", "reader:\n    count: 3"))
+    summary = plan.summary()
+    assert plan.steps == ()
+    assert summary.rows == ()
+    assert summary.memory == {"gpu0": 15 * MiB, "gpu1": 4 * MiB, "gpu2": 6 * MiB}
+    assert summary.reserved == 32 * MiB
+    assert summary.calls == sum(len(each.steps) for each in plan.processes.values())
+    assert summary.calls == sum(row.calls * each.count for each in summary.processes for row in each.rows)
+    undone = [step for each in plan.processes.values() for step in each.steps if step.undo_call]
+    assert summary.teardown_calls == len(undone)
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ("gpu2", [("reader.0", "reader.3", 4)]),
+        ("[gpu2, gpu2]", [("reader.0", "reader.3", 4)]),
+        ("[gpu2, gpu2, gpu3, gpu3]", [("reader.0", "reader.1", 2), ("reader.2", "reader.3", 2)]),
+        ("[gpu2, gpu3]", [(f"reader.{index}", f"reader.{index}", 1) for index in range(4)]),
+    ],
+)
+def test_like_processes_are_told_once(devices: str, expected: list[tuple[str, str, int]]) -> None:
+    """Neighbours of a counted process that make the same calls are one in the summary, others are not"""
+    counted = f"reader:\n    count: 4\n    devices: {{d: {devices}}}"
+    text = SERVER + READER.replace("gpu2", "d").replace("reader:", counted)
+    told = planned(text).summary().processes
+    assert [(each.first, each.last, each.count) for each in told] == [("server", "server", 1), *expected]
+
+
+def test_processes_of_different_names_are_not_told_as_one() -> None:
+    """Two processes that make the same calls are two where they have different names"""
+    text = "processes: {a: {events: {e: {device: gpu0}}}, b: {events: {e: {device: gpu0}}}}"
+    assert [each.first for each in planned(text).summary().processes] == ["a", "b"]
+
+
+def test_attaching_to_holders_outside() -> None:
+    """Each holder outside is attached to once, before anything of it is imported, and let go after all of it"""
+    text = """
+ranges: {v: {size: 8MiB}}
+imports:
+  a: {from: one/a, location: gpu0, size: 2MiB, count: 2}
+  b: {from: /run/two/b, location: gpu1, size: 2MiB}
+  c: {from: one/c, device: gpu1}
+  d: {from: one/d, via: ipc, location: gpu0, size: 64KiB}
+map: {v: [a, b]}
+access: {v: {gpu0: r}}
+"""
+    steps = [step for step in planned(text).steps if step.phase == Phase.IMPORT]
+    holders = [step.holder for step in steps if isinstance(step, Attach)]
+    assert holders == ["one", "/run/two"]
+    assert [type(step) for step in steps[:2]] == [Attach, Attach]
+    asked = [tuple(step.ask[:3]) for step in steps if isinstance(step, ImportChunk | OpenBuffer | OpenEvent)]
+    assert asked == [("one", "a", 0), ("one", "a", 1), ("/run/two", "b", 0), ("one", "d", 0), ("one", "c", 0)]
+
+
+def test_what_a_process_does_not_see() -> None:
+    """A process is asked about the GPUs that it sees alone, and expects another's chunk where the driver reports it"""
+    text = SERVER + READER.replace("reader:", "reader:\n    visible: [gpu2, gpu3]").replace(
+        ", b: {from: server.b}, e: {from: server.e}", ""
+    )
+    reader = planned(text).processes["reader"]
+    assert {step.location for step in reader.steps if isinstance(step, ImportChunk)} == {gpu(UNSEEN)}
+    asked = {tuple(step.access) for step in reader.steps if isinstance(step, MapChunk)}
+    assert asked == {((gpu(2), Access.R), (gpu(3), Access.NONE))}
+
+
+@pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
+def test_plans_are_equal_to_the_byte(path: Path) -> None:
+    """Planning a spec of several processes twice gives the same plan"""
+    one, other = (planned(path.read_text()) for _ in range(2))
+    assert one == other
+    assert dumps(one.summary()) == dumps(other.summary())
+
+
+def test_nothing_of_a_plan_is_a_secret() -> None:
+    """A plan names exports and whom they are asked of, and no handle, socket or process number"""
+    text = dumps(planned(SERVER + READER).summary())
+    assert "server.w" in text
+    assert not [word for word in ("pid", "secret", "/proc", "fd:") if word in text]

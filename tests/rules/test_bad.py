@@ -1,0 +1,35 @@
+"""Every wrong example in tests/bad/ is answered with exactly the codes that its first line expects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memtopo.diagnostics.codes import CODES
+from memtopo.language import read_file
+from memtopo.rules.validation import validate
+from tests.helpers.machines import invented
+
+BAD = sorted((Path(__file__).parent.parent / "bad").glob("*.yaml"))
+
+
+def expected(path: Path) -> list[str]:
+    first = path.read_bytes().splitlines()[0].decode()
+    return first.removeprefix("# expect: ").split()
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
+def test_wrong_example(path: Path) -> None:
+    """A wrong spec has the faults that it was made for, each in its place, and no others"""
+    document = read_file(path)
+    found = validate(document, invented(2, peers="no peers" not in path.read_text(errors="replace"))).diagnostics
+    assert [fault.code for fault in found] == expected(path), found
+    for fault in found:
+        assert fault.span or document.span(fault.path, fault.at), fault
+
+
+def test_every_code_has_an_example() -> None:
+    """No code is without an example that shows it"""
+    shown = {code for path in BAD for code in expected(path)}
+    assert shown >= {code for code in CODES if code >= "MT1"}

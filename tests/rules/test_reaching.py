@@ -1,0 +1,115 @@
+"""Who reaches which memory: judged by the chunks that are mapped, and by the access that holds in the end."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from memtopo import planner
+from memtopo.kinds.steps import RetainContext
+from memtopo.machine import Machine, Trial
+from memtopo.machine.queries import changed
+from tests.helpers.machines import invented
+from tests.helpers.specs import codes, faults, job, judged
+
+APART = invented(2, peers=False)
+HEAD = """
+ranges: {kv: {size: 8MiB}}
+chunks: {hot: {location: gpu0, size: 2MiB}, page: {location: [gpu0, gpu1], size: 2MiB, count: 4}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("entries", "access", "expected"),
+    [
+        ("page.0", "{gpu0: rw}", []),
+        ("page", "{gpu0: rw}", ["MT403"]),
+        ("page.1", "{gpu0: rw}", ["MT403"]),
+        ("[page.0, page.2]", "{gpu0: rw}", []),
+        ("page", "[{size: 2MiB, grant: {gpu0: rw}}, {offset: 2MiB, size: 2MiB, grant: {gpu1: r}}]", []),
+        ("hot", "[{size: 8MiB, grant: {gpu0: rw, gpu1: rw}}, {size: 2MiB, grant: {gpu1: none}}]", []),
+        ("hot", "[{size: 2MiB, grant: {gpu1: none}}, {size: 8MiB, grant: {gpu1: rw}}]", ["MT403"]),
+        ("hot", "[{size: 8MiB, grant: {host: rw}}, {size: 2MiB, grant: {host: none, gpu0: r}}]", []),
+        ("hot", "[{offset: 2MiB, size: 6MiB, grant: {gpu1: rw}}, {size: 2MiB, grant: {gpu0: r}}]", []),
+        ("hot", "[{size: 2MiB, grant: {gpu1: rw}}, {size: 2MiB, grant: {gpu9: none}}]", ["MT401"]),
+    ],
+)  # fmt: skip
+def test_what_is_out_of_reach(entries: str, access: str, expected: list[str]) -> None:
+    """Only access that holds in the end, over chunks that are mapped there, and only where all of it is known"""
+    found = faults(f"{HEAD}map: {{kv: {entries}}}\naccess: {{kv: {access}}}", APART)
+    assert [fault.code for fault in found if fault.severity == "error"] == expected
+
+
+def test_the_part_that_grants_it_is_named() -> None:
+    """A grant out of reach is told once, where it is written, though other parts divide what it covers"""
+    parts = "[{size: 8MiB, grant: {gpu1: r}}, {size: 2MiB, grant: {gpu0: rw}}"
+    parts += ", {offset: 4MiB, size: 2MiB, grant: {gpu0: r}}]"
+    found = faults(f"{HEAD}map: {{kv: [page.0, page.2, page.0]}}\naccess: {{kv: {parts}}}", APART)
+    assert [(fault.code, fault.path) for fault in found if fault.severity == "error"] == [
+        ("MT403", ("access", "kv", 0))
+    ]
+
+
+def test_many_parts_over_a_hole() -> None:
+    """Tens of thousands of parts and mappings are judged in a time that grows with their number alone"""
+    many = 20_000
+    text = f"ranges: {{kv: {{size: {4 * many}MiB}}}}\nchunks: {{c: {{location: gpu0, size: 2MiB}}}}\n"
+    text += f"map: {{kv: [{', '.join(['c'] * many)}]}}\n"
+    parts = (f"{{offset: {2 * (many + index)}MiB, size: 2MiB, grant: {{gpu1: r}}}}" for index in range(many))
+    text += f"access: {{kv: [{{size: 2MiB, grant: {{gpu0: r}}}}, {', '.join(parts)}]}}"
+    started = time.monotonic()
+    assert codes(text, APART) == []
+    assert time.monotonic() - started < 30
+
+
+def test_a_location_whose_turn_never_comes() -> None:
+    """A GPU that gets none of the chunks, and one that is granted none, need no context, and no memory is told of"""
+    text = "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: [gpu0, gpu1], size: 2MiB}}\nmap: {kv: c}\n"
+    made = job(text + "access: {kv: {gpu0: rw, gpu1: none}}", invented(2)).plan
+    assert [step.device for step in made.steps if isinstance(step, RetainContext)] == [0]
+    assert made.memory == {"gpu0": 2 << 20}
+
+
+def test_equal_access_from_several_parts_is_one_call() -> None:
+    """Neighbours that have the same access in the end are granted it together, whichever parts gave it"""
+    parts = "{size: 4MiB, grant: {gpu0: r}}, {offset: 4MiB, size: 4MiB, grant: {gpu0: r}}"
+    text = f"{HEAD}map: {{kv: page}}\naccess: {{kv: [{parts}]}}"
+    found = judged(text)
+    assert found.geometry is not None
+    calls = [step for step in planner.plan(found.geometry, invented(2)).steps if step.call == "cuMemSetAccess"]
+    assert len(calls) == 1
+
+
+LOST = Trial(advertised=True, works=False)
+REFUSED = Trial(advertised=None, works=False, error="CUDA_ERROR_NOT_PERMITTED")
+
+
+def _with_lost_stores() -> Machine:
+    made = invented(2)
+    peers = [[peer and peer.model_copy(update={"store": LOST}) for peer in row] for row in made.peers]
+    return changed(made, peers=peers)
+
+
+def _without_host() -> Machine:
+    made = invented(2)
+    node = made.host["host:0"].model_copy(update={"trials": {"gpu": REFUSED}})
+    return changed(made, host={**made.host, "host:0": node})
+
+
+@pytest.mark.parametrize(
+    ("made", "place", "grants", "expected", "note"),
+    [
+        (_with_lost_stores(), "gpu0", "{gpu1: r}", ["MT403"], "lost on its way"),
+        (_with_lost_stores(), "gpu0", "{gpu0: rw}", [], ""),
+        (_without_host(), "host:0", "{gpu1: r}", ["MT406"], "NOT_PERMITTED"),
+        (_without_host(), "host:0", "{host: rw}", [], ""),
+        (_without_host(), "host", "{gpu0: rw}", [], ""),
+    ],
+)
+def test_what_a_trial_showed(made: Machine, place: str, grants: str, expected: list[str], note: str) -> None:
+    """Where a trial lost a store, or was refused, nobody is granted that, however it is advertised"""
+    text = f"ranges: {{kv: {{size: 2MiB}}}}\nchunks: {{hot: {{location: {place}, size: 2MiB}}}}\n"
+    found = faults(f"{text}map: {{kv: hot}}\naccess: {{kv: {grants}}}", made)
+    assert [each.code for each in found] == expected
+    assert all(note in each.notes[0] for each in found)

@@ -1,0 +1,39 @@
+"""A coordinator whose workers die as MEMTOPO_DYING says; prints its report.
+
+Arguments: the spec's file, the machine's name, seconds of silence that mean a death.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from memtopo import planner
+from memtopo.cli.signals import Stopper
+from memtopo.language import read_file
+from memtopo.machine import target
+from memtopo.plans.report import MachineLine
+from memtopo.rules.validation import validate
+from memtopo.run import processes
+from memtopo.run.apply import Job
+from memtopo.run.processes.briefing import pack
+
+WORKER = (sys.executable, "-P", str(Path(__file__).with_name("dying.py")))
+
+
+def run(spec: str, machine: str, timeout: float) -> bytes:
+    found, document = target.resolve(machine), read_file(spec)
+    geometry = validate(document, found.machine).geometry
+    assert geometry
+    job = Job(planner.plan(geometry, found.machine), geometry, MachineLine(machine, found.simulated, (), "13.0"), spec)
+    with Stopper() as stopper:
+        ensemble = processes.Ensemble(job, document.text, found.machine, timeout, worker=WORKER)
+        report = replace(processes.apply(ensemble, stop=stopper.signal), machine=job.machine)
+    fd = pack(report)
+    return os.pread(fd, os.fstat(fd).st_size, 0)
+
+
+if __name__ == "__main__":
+    sys.stdout.buffer.write(run(sys.argv[1], sys.argv[2], float(sys.argv[3])))

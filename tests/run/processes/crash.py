@@ -1,0 +1,85 @@
+"""One run of a spec in which somebody gets a signal, and what is left of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from memtopo.plans.report import Report
+
+TIMEOUT = 2.0
+"""Seconds of silence that mean a death, here."""
+
+GRACE = 5.0
+"""Seconds beyond the timeout that nobody may hang for."""
+
+_COORDINATOR = str(Path(__file__).with_name("coordinating.py"))
+_NEVER = 10**9
+
+
+@dataclass(frozen=True)
+class Crash:
+    """How it went: the report, where the coordinator lived to make one, its status, and the seconds it all took."""
+
+    report: Report | None
+    status: int
+    seconds: float
+    errors: str
+
+
+def crash(spec: Path, process: str, call: int, name: str, victim: str = "self", machine: str = "h200x2") -> Crash:
+    """Run a spec, and have a process or its parent get a signal before a process's n-th driver call."""
+    marker = f"MEMTOPO_RUN={os.getpid()}-{time.monotonic_ns()}"
+    variables = {"MEMTOPO_RUN": marker.partition("=")[2], "MEMTOPO_DYING": f"{process}:{call}:{name}:{victim}"}
+    start = time.monotonic()
+    with subprocess.Popen(
+        [sys.executable, _COORDINATOR, str(spec), machine, str(TIMEOUT)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **variables},
+    ) as coordinator:
+        if victim == "parent" and name == "SIGSTOP":
+            os.waitid(os.P_PID, coordinator.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            assert not wait_for_none(marker, but=coordinator.pid), "workers of a stopped coordinator"
+            coordinator.kill()
+        out, errors = coordinator.communicate(timeout=120)
+    seconds = time.monotonic() - start
+    assert not wait_for_none(marker), "processes are left"
+    report = TypeAdapter(Report).validate_json(out) if out else None
+    return Crash(report, coordinator.returncode, seconds, errors.decode())
+
+
+def calls(spec: Path, machine: str = "h200x2") -> dict[str, Any]:
+    """What an undisturbed run reports."""
+    done = crash(spec, "nobody", _NEVER, "SIGKILL", machine=machine)
+    assert done.report, done.errors
+    return {each.name: each for each in done.report.processes}
+
+
+def wait_for_none(marker: str, but: int = 0) -> list[int]:
+    """The processes of a run that are still there after all the time that they may take."""
+    until = time.monotonic() + 2 * TIMEOUT + GRACE + 60.0 * bool(but)
+    while (left := [pid for pid in marked(marker) if pid != but]) and time.monotonic() < until:
+        os.sched_yield()
+    return left
+
+
+def marked(marker: str) -> list[int]:
+    """The processes, alive or stopped, that have a variable in their environment."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            if marker.encode() in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+                found.append(int(entry))
+        except OSError:
+            continue
+    return found

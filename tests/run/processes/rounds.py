@@ -1,0 +1,89 @@
+"""Many rounds of hold, attach and release between two processes, each of which says what it had before and after.
+
+`hold` builds tests/run/processes/held.yaml and serves it until it is released, again and again; `attach` applies
+tests/run/processes/attached.yaml, which imports from it, and releases it each time. Arguments: which, machine, rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from memtopo import planner
+from memtopo.cli.keeping import Terms
+from memtopo.driver.ledger import Ledger
+from memtopo.language import read_file
+from memtopo.machine import target
+from memtopo.machine.target import Target
+from memtopo.plans.report import MachineLine, Report
+from memtopo.rules.validation import validate
+from memtopo.run.apply import Job, apply
+from memtopo.sharing import Client, ExchangeError, NoLayout, connect, place
+from memtopo.sharing.attaching import Holders
+from memtopo.sharing.holder import About
+
+FOLDER = Path(__file__).parent
+PATIENCE = 30.0
+
+
+def job(spec: str, found: Target) -> Job:
+    document = read_file(str(FOLDER / spec))
+    validated = validate(document, found.machine)
+    assert validated.geometry, validated.diagnostics
+    line = MachineLine(found.name, found.simulated, (), "")
+    return Job(planner.plan(validated.geometry, found.machine), validated.geometry, line, spec)
+
+
+def hold(found: Target) -> Callable[[], Report]:
+    made, ledger = job("held.yaml", found), Ledger(found.open())
+
+    def once() -> Report:
+        with Terms(None, None, 1.0, ()).keeper(About("held", None, made.machine), lambda: 0) as keeper:
+            return apply(made, ledger, held=keeper.keep)
+
+    return once
+
+
+def attach(found: Target) -> Callable[[], Report]:
+    made, ledger = job("attached.yaml", found), Ledger(found.open())
+    gpus = [ledger.device_get_uuid(ordinal).hex() for ordinal in range(ledger.device_get_count())]
+
+    def once() -> Report:
+        with reached() as client:
+            report = apply(made, ledger, deliveries=Holders(made.geometry, gpus))
+            assert client.release(force=True, grace=0.0).gone
+        return report
+
+    return once
+
+
+def reached() -> Client:
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return connect(place("held"))
+        except (ExchangeError, NoLayout):  # it is not there yet, or is being built or taken down
+            if time.monotonic() > until:
+                raise
+            os.sched_yield()
+
+
+def main(which: str, machine: str, rounds: int) -> None:
+    once = {"hold": hold, "attach": attach}[which](target.resolve(machine))
+    first = last = once()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(rounds):
+        last = once()
+        assert last.outcome == "ok", last
+    assert first.left
+    assert last.left
+    memory = [[device.after for device in report.left.memory] for report in (first, last) if report.left]
+    sys.stdout.write(json.dumps({"fds": [before, len(os.listdir("/proc/self/fd"))], "memory": memory}) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

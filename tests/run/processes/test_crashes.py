@@ -1,0 +1,97 @@
+"""Whoever dies, wherever: the others hear of it, nobody hangs, and nothing stays."""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from tests.run.processes.crash import GRACE, TIMEOUT, Crash, crash
+
+TWO = Path(__file__).with_name("two.yaml")
+SIGNALS = ("SIGKILL", "SIGTERM", "SIGSTOP")
+STARTUP = 30.0
+"""Seconds that starting Python three times may take on a busy machine."""
+
+CALLS = {"server": 82, "reader": 76}
+"""Driver calls that an undisturbed run makes at least in each process, checks and teardown included."""
+
+POINTS = [(process, call) for process, calls in CALLS.items() for call in range(1, calls + 1)]
+SAMPLE = [
+    ("server", 5, "SIGKILL"), ("server", 30, "SIGTERM"), ("server", 60, "SIGSTOP"), ("server", 80, "SIGKILL"),
+    ("reader", 12, "SIGSTOP"), ("reader", 25, "SIGKILL"), ("reader", 50, "SIGTERM"), ("reader", 74, "SIGKILL"),
+]  # fmt: skip
+
+
+def survived(done: Crash, process: str, name: str) -> None:
+    """Everybody but the victim ended in order, in time, and says who it was."""
+    assert done.seconds < STARTUP + TIMEOUT + GRACE
+    assert done.report, done.errors
+    report = done.report
+    if name == "SIGTERM" and report.outcome == "ok":
+        return  # nothing interrupts a teardown
+    assert (report.outcome, report.exit_code) == ("failed", 4), report
+    assert report.failure
+    assert process in report.failure.step
+    assert process in report.failure.error
+    victim = next(each for each in report.processes if each.name == process)
+    if name == "SIGTERM":
+        assert victim.outcome == "taken down"
+    else:
+        assert victim.outcome == "died"
+        assert "SIGKILL" in str(victim.lost)
+    for other in (each for each in report.processes if each.name != process):
+        assert other.outcome == "taken down", report
+        if other.left:  # else it had not built anything yet
+            assert not any(other.left.ledger_after.values())
+            assert other.left.fds_after == other.left.fds_before
+
+
+@pytest.mark.parametrize(("process", "call", "name"), SAMPLE)
+def test_a_worker_dies(process: str, call: int, name: str) -> None:
+    """The other worker takes down, the report names the dead one, and nothing is left"""
+    survived(crash(TWO, process, call, name), process, name)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("point", "name"), list(product(POINTS, SIGNALS)), ids=str)
+def test_a_worker_dies_anywhere(point: tuple[str, int], name: str) -> None:
+    """The same at every driver call of both"""
+    survived(crash(TWO, *point, name), point[0], name)
+
+
+def lost(done: Crash, name: str) -> None:
+    """The workers of a coordinator that is gone ended by themselves; `crash` has looked that none is left."""
+    assert done.seconds < STARTUP + TIMEOUT + GRACE
+    if name == "SIGTERM":
+        assert done.report, done.errors
+        assert (done.report.outcome, done.report.exit_code) == ("interrupted", 143)
+        assert {each.outcome for each in done.report.processes} == {"taken down"}
+    else:
+        assert done.status == -9
+
+
+@pytest.mark.parametrize(
+    ("process", "call", "name"),
+    [("server", 8, "SIGKILL"), ("reader", 40, "SIGKILL"), ("server", 30, "SIGTERM"), ("reader", 20, "SIGSTOP")],
+)
+def test_the_coordinator_dies(process: str, call: int, name: str) -> None:
+    """Its workers notice, take down by themselves, and end"""
+    lost(crash(TWO, process, call, name, "parent"), name)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("point", "name"), list(product(POINTS, SIGNALS)), ids=str)
+def test_the_coordinator_dies_anywhere(point: tuple[str, int], name: str) -> None:
+    """The same at every driver call of both"""
+    lost(crash(TWO, *point, name, "parent"), name)
+
+
+def test_an_undisturbed_run() -> None:
+    """The spec of these tests builds, is found as declared, and has as many driver calls as they are spread over"""
+    done = crash(TWO, "nobody", 1, "SIGKILL")
+    assert done.report, done.errors
+    assert done.report.outcome == "ok", done.report
+    assert not [entry for entry in os.listdir("/dev/shm") if "memtopo" in entry]

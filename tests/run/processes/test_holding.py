@@ -1,0 +1,215 @@
+"""`memtopo apply --hold`: a layout that stays until it is let go, and others that import from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.specs import ROOT
+
+HELD, ATTACHED = (Path(__file__).with_name(name) for name in ("held.yaml", "attached.yaml"))
+ROUNDS = str(Path(__file__).with_name("rounds.py"))
+M = ("--machine", "h200x2")
+
+
+@pytest.fixture(autouse=True)
+def _runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+def memtopo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "memtopo", *arguments], capture_output=True, text=True, check=False)
+
+
+@contextmanager
+def holding(spec: Path = HELD, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A held layout, from when it serves; it is told to end at the end, if it is still there."""
+    command = [sys.executable, "-m", "memtopo", "apply", str(spec), *M, "--hold", "--json", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr
+        assert any(line.startswith("holding ") for line in process.stderr), "it ended before it served"
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def ended(process: subprocess.Popen[str]) -> Any:
+    """The report of a hold that has ended by itself, or was told to."""
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, out
+    report = json.loads(out)
+    assert report["outcome"] == "ok"
+    assert not any(report["left"]["ledger_after"].values())
+    assert report["left"]["fds_after"] == report["left"]["fds_before"]
+    return report
+
+
+def test_import_from_a_held_layout() -> None:
+    """What another process holds is imported, checked and given back; the holder lets go when it is told to"""
+    with holding() as process:
+        done = memtopo("apply", str(ATTACHED), *M, "--json")
+        report = json.loads(done.stdout)
+        assert (done.returncode, report["outcome"]) == (0, "ok"), done.stderr
+        assert {tally["aspect"] for tally in report["checks"]["tallies"] if tally["looked_at"]} == {
+            "imported", "buffer", "event", "mapped chunk", "access", "end of range"
+        }  # fmt: skip
+        assert memtopo("release", "held").returncode == 0
+        notes = ended(process)["notes"]
+    assert any("until a release; served 6 handles" in note for note in notes), notes
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(number: signal.Signals) -> None:
+    """A signal while it is held is no failure: everything is taken down, and the socket is gone"""
+    with holding() as process:
+        process.send_signal(number)
+        assert any("until a signal" in note for note in ended(process)["notes"])
+    assert not os.listdir(Path(os.environ["XDG_RUNTIME_DIR"], "memtopo"))
+
+
+def test_its_time_is_over() -> None:
+    """--for ends it"""
+    with holding(HELD, "--for", "10ms") as process:
+        assert any("until its deadline" in note for note in ended(process)["notes"])
+
+
+def test_a_name_is_held_once() -> None:
+    """A second holder of a name fails before it builds anything"""
+    with holding():
+        done = memtopo("apply", str(HELD), *M, "--hold")
+    assert done.returncode == 4
+    assert "held" in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_layout_of_several_processes(tmp_path: Path) -> None:
+    """Its exports go by the names of their processes; a check looks in all of them"""
+    reader = tmp_path / "reader.yaml"
+    reader.write_text(
+        "memtopo: 1\nname: reader\nranges: {v: {size: 512MiB}}\n"
+        "imports: {s: {from: weights/server.shards, location: gpu0, size: 256MiB, count: 2}}\n"
+        "map: {v: [s]}\naccess: {v: {gpu1: r}}\n"
+    )
+    with holding(ROOT / "specs" / "weights.yaml") as process:
+        assert memtopo("apply", str(reader), *M).returncode == 0
+        checked = json.loads(memtopo("check", "weights", "--json").stdout)
+        assert memtopo("release", "weights").returncode == 0
+        ended(process)
+    tallies = {each["aspect"]: each["looked_at"] for each in checked["checks"]["tallies"]}
+    assert tallies["mapped chunk"] == 6
+
+
+def test_a_held_process_dies() -> None:
+    """Where one of the processes dies, the others take down, and the report says who it was"""
+    with holding(ROOT / "specs" / "weights.yaml") as process:
+        os.kill(worker_pids(process)[-1], signal.SIGKILL)
+        out, _ = process.communicate(timeout=60)
+    report = json.loads(out)
+    assert (process.returncode, report["outcome"]) == (4, "failed")
+    assert "killed by SIGKILL" in report["failure"]["error"]
+
+
+def worker_pids(process: subprocess.Popen[str]) -> list[int]:
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+
+
+def test_a_held_process_is_stopped() -> None:
+    """A check does not wait for ever for a process that is stopped, and the holder still ends when it is told to"""
+    with holding(ROOT / "specs" / "weights.yaml", "--timeout", "4s") as process:
+        os.kill(worker_pids(process)[-1], signal.SIGSTOP)
+        assert memtopo("check", "weights").returncode != 0
+        out, _ = process.communicate(timeout=60)
+    report = json.loads(out)
+    assert (process.returncode, report["outcome"]) == (4, "failed")
+    outcomes = [each["outcome"] for each in report["processes"]]
+    assert outcomes == ["taken down", "taken down", "died"]  # those who wait for the dead are not taken for dead
+
+
+def test_many_exports(tmp_path: Path) -> None:
+    """What a process exports may be more than a packet holds"""
+    spec = tmp_path / "many.yaml"
+    exports = ", ".join(f"export-number-{index}: {{chunk: w.{index}, via: fd}}" for index in range(600))
+    spec.write_text(
+        "memtopo: 1\nname: many\nprocesses:\n  one:\n"
+        f"    chunks: {{w: {{location: gpu0, size: 2MiB, count: 600, handles: fd}}}}\n    exports: {{{exports}}}\n"
+    )
+    with holding(spec) as process:
+        assert len(json.loads(memtopo("show", "many", "--json").stdout)["offers"]) == 600
+        assert memtopo("release", "many").returncode == 0
+        ended(process)
+
+
+def test_import_of_a_gpu_that_is_not_seen(tmp_path: Path) -> None:
+    """A process that sees one GPU imports from outside what is on another"""
+    spec = tmp_path / "blind.yaml"
+    spec.write_text(
+        "memtopo: 1\nname: blind\nprocesses:\n  one:\n    visible: gpu1\n    ranges: {v: {size: 8MiB}}\n"
+        "    imports: {w: {from: held/w, location: gpu0, size: 2MiB, count: 4}}\n"
+        "    map: {v: [w]}\n    access: {v: {gpu1: r}}\n"
+    )
+    with holding():
+        done = memtopo("apply", str(spec), *M, "--json")
+    assert json.loads(done.stdout)["outcome"] == "ok", done.stdout
+
+
+def test_not_as_declared(tmp_path: Path) -> None:
+    """An import that is not what it was declared to be names both ends, and nothing is kept"""
+    spec = tmp_path / "wrong.yaml"
+    spec.write_text(ATTACHED.read_text().replace("count: 4", "count: 3").replace("8MiB", "6MiB"))
+    with holding():
+        done = memtopo("apply", str(spec), *M, "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["outcome"]) == (4, "failed")
+    assert "import 'w' declares count 3; held/w has 4" in report["failure"]["error"]
+
+
+def test_nobody_holds_it() -> None:
+    """An import from a layout that nobody holds"""
+    done = memtopo("apply", str(ATTACHED), *M, "--json")
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["outcome"]) == (4, "failed")
+    assert "held" in report["failure"]["error"]
+
+
+def test_usage() -> None:
+    """Flags that say how to hold want --hold"""
+    for flags in (("--for", "5s"), ("--socket", "/tmp/x")):
+        done = memtopo("apply", str(HELD), *M, *flags)
+        assert done.returncode == 2
+        assert "add --hold" in done.stderr
+    assert memtopo("apply", str(HELD), *M, "--with", "nothing").returncode == 2
+
+
+def rounds(count: int, machine: str) -> None:
+    """Two processes that hold, attach and release so many times have what they had before."""
+    command = [sys.executable, ROUNDS]
+    with subprocess.Popen(
+        [*command, "hold", machine, str(count)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as holder:
+        try:
+            done = subprocess.run(
+                [*command, "attach", machine, str(count)], capture_output=True, check=True, timeout=200
+            )
+            out, _ = holder.communicate(timeout=60)
+        finally:
+            holder.kill()
+    for said in (done.stdout, out):
+        found = json.loads(said)
+        assert found["fds"][0] == found["fds"][1]
+        assert found["memory"][0] == found["memory"][1]
+
+
+def test_two_hundred_rounds() -> None:
+    """Hold, attach and release, two hundred times"""
+    rounds(200, "h200x2")

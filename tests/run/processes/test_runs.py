@@ -1,0 +1,176 @@
+"""Layouts of several processes on the simulator: the processes are real ones, and so is what they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from memtopo import machine
+from memtopo.machine import Trial
+from memtopo.plans.report import Report
+from memtopo.run import processes
+from tests.helpers.machines import invented
+from tests.helpers.specs import codes, ensemble
+from tests.run.processes.crash import crash
+
+TWO = Path(__file__).with_name("two.yaml")
+MACHINE = machine.load("h200x2")
+
+
+def applied(text: str) -> Report:
+    report = processes.apply(ensemble(dedent(text), MACHINE))
+    assert report.outcome == "ok", report
+    assert report.left
+    assert not any(report.left.ledger_after.values())
+    assert report.left.fds_after == report.left.fds_before
+    return report
+
+
+def looked_at(report: Report, aspect: str, process: str | None = None) -> int:
+    """How often an aspect was looked at, always with the same result as was declared."""
+    checks = report.checks if process is None else {each.name: each.checks for each in report.processes}[process]
+    assert checks
+    tally = next(each for each in checks.tallies if each.aspect == aspect)
+    assert tally.looked_at == tally.as_declared
+    return tally.looked_at
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_a_store_in_one_is_seen_in_all(count: int) -> None:
+    """Two, four and eight processes: what the exporter stores is read in every importer, at both ends of each chunk"""
+    report = applied(f"""
+        processes:
+          server:
+            ranges: {{w: {{size: 4MiB}}}}
+            chunks: {{w: {{location: gpu0, size: 2MiB, count: 2, handles: fd}}}}
+            map: {{w: [w]}}
+            access: {{w: {{gpu0: rw}}}}
+            exports: {{w: {{chunk: w, via: fd}}}}
+          reader:
+            count: {count}
+            ranges: {{v: {{size: 4MiB}}}}
+            imports: {{w: {{from: server.w}}}}
+            map: {{v: [w]}}
+            access: {{v: {{gpu1: r}}}}
+    """)
+    assert looked_at(report, "bytes") == 4 * (count + 1)
+    assert looked_at(report, "imported") == 2 * count
+
+
+def test_a_store_is_seen_both_ways() -> None:
+    """An importer that may write does so in its turn, and the exporter reads it; so do events"""
+    report = applied(TWO.read_text())
+    assert looked_at(report, "bytes", "server") == 2 * (4 + 2)
+    assert looked_at(report, "bytes", "reader") == 2 * (4 + 2)
+    assert looked_at(report, "event", "server") == 1 + 1
+    assert looked_at(report, "event", "reader") == 1 + 1
+
+
+def test_two_import_from_each_other() -> None:
+    """Exports of all are there before anybody imports"""
+    side = """
+      {name}:
+        ranges: {{both: {{size: 4MiB}}}}
+        chunks: {{own: {{location: {gpu}, size: 2MiB, handles: fd}}}}
+        exports: {{own: {{chunk: own, via: fd}}}}
+        imports: {{other: {{from: {other}.own}}}}
+        map: {{both: [own, other]}}
+        access: {{both: {{{gpu}: rw}}}}
+    """
+    left = side.format(name="left", gpu="gpu0", other="right")
+    report = applied("    processes:\n" + left + side.format(name="right", gpu="gpu1", other="left"))
+    assert looked_at(report, "imported") == 2
+    assert looked_at(report, "bytes") == 2 * 2 * 4  # two turns, two processes, two ends of two chunks
+
+
+def test_processes_that_see_some_gpus() -> None:
+    """A process that sees one GPU alone imports memory of another, which it cannot name"""
+    report = applied("""
+        processes:
+          server:
+            visible: gpu1
+            ranges: {w: {size: 2MiB}}
+            chunks: {w: {location: gpu1, size: 2MiB, handles: fd}}
+            map: {w: [w]}
+            access: {w: {gpu1: rw}}
+            exports: {w: {chunk: w, via: fd}}
+          reader:
+            visible: gpu0
+            ranges: {v: {size: 2MiB}}
+            imports: {w: {from: server.w}}
+            map: {v: [w]}
+            access: {v: {gpu0: r}}
+    """)
+    assert looked_at(report, "access") == 2
+    assert looked_at(report, "bytes") == 4
+
+
+def test_a_thousand_chunks_to_three() -> None:
+    """More handles than a message carries; none of those under way stays open"""
+    report = applied("""
+        processes:
+          server:
+            ranges: {w: {size: 2000MiB}}
+            chunks: {w: {location: gpu0, size: 2MiB, count: 1000, handles: fd}}
+            map: {w: [w]}
+            access: {w: {gpu0: rw}}
+            exports: {w: {chunk: w, via: fd}}
+          reader:
+            count: 3
+            ranges: {v: {size: 2000MiB}}
+            imports: {w: {from: server.w}}
+            map: {v: [w]}
+            access: {v: {gpu1: r}}
+    """)
+    assert looked_at(report, "imported") == 3000
+    assert looked_at(report, "bytes") == 4 * 2000
+    for each in report.processes:
+        assert each.left
+        assert each.left.fds_held is not None
+        # The simulator needs one descriptor for each chunk that is shared; those under way come on top.
+        assert each.left.fds_held <= each.left.fds_before + 1000 + 16
+
+
+def test_fabric() -> None:
+    """64 bytes instead of a descriptor, on a machine where a trial worked; it never ran on hardware"""
+    text = """
+        processes:
+          server:
+            ranges: {w: {size: 2MiB}}
+            chunks: {w: {location: gpu0, size: 2MiB, handles: fabric}}
+            map: {w: [w]}
+            access: {w: {gpu0: rw}}
+            exports: {w: {chunk: w, via: fabric}}
+          reader:
+            ranges: {v: {size: 2MiB}}
+            imports: {w: {from: server.w}}
+            map: {v: [w]}
+            access: {v: {gpu0: r}}
+    """
+    text = dedent(text)
+    assert codes(text, MACHINE) == ["MT404"]
+    report = processes.apply(ensemble(text, invented(2, trials={"fabric": Trial(advertised=True, works=True)})))
+    assert report.outcome == "ok", report
+
+
+@pytest.mark.parametrize(("process", "call"), [("server", 12), ("server", 25), ("reader", 10), ("reader", 24)])
+def test_a_call_fails(process: str, call: int) -> None:
+    """A driver call that fails in one process: all of them undo everything, and the report says where it was"""
+    done = crash(TWO, process, call, "CUDA_ERROR_UNKNOWN")
+    assert done.report, done.errors
+    assert (done.report.outcome, done.report.exit_code) == ("failed", 4), done.report
+    assert done.report.failure
+    assert process in done.report.failure.step + done.report.failure.error
+    assert "CUDA_ERROR_UNKNOWN" in done.report.failure.error
+    assert done.report.left
+    assert not any(done.report.left.ledger_after.values())
+
+
+def test_a_worker_that_cannot_start() -> None:
+    """A worker that ends before it could say anything is named, and nobody waits for it"""
+    report = processes.apply(ensemble(TWO, MACHINE, worker=("false",)))
+    assert (report.outcome, report.exit_code) == ("failed", 4)
+    assert report.failure
+    assert "ended with status 1" in report.failure.error

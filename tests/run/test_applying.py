@@ -1,0 +1,175 @@
+"""What a run reports."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import Properties, gpu
+from memtopo.plans.report import Report, Tally
+from memtopo.run.counting import SHOWN
+from tests.helpers import liars
+from tests.helpers.liars import run_on
+from tests.helpers.machines import invented
+from tests.helpers.specs import document, job, run
+
+MIB = 1 << 20
+MACHINE = invented(2)
+SPEC = """
+ranges: {kv: {size: 8MiB, align: 2MiB}, view: {size: 2MiB}}
+chunks:
+  hot: {location: gpu0, size: 2MiB}
+  cold: {location: gpu1, size: 4MiB}
+map: {kv: [hot, cold], view: hot}
+access: {kv: {gpu0: rw, gpu1: r}, view: {gpu0: r}}
+"""
+
+
+def reported(text: str = SPEC, *, at: int = 0, only: set[str] | None = None) -> Report:
+    """The report of a run whose places are those of the spec's text."""
+    made = replace(job(text, MACHINE), place=document(text).place)
+    return run(made, MACHINE, at=at, only=only).report
+
+
+def tallies(report: Report) -> dict[str, Tally]:
+    assert report.checks
+    return {tally.aspect: tally for tally in report.checks.tallies}
+
+
+def test_a_run_that_went_well() -> None:
+    """A report names its spec and its machine, and says that it is simulated, and how it ended"""
+    report = reported()
+    assert (report.name, report.spec, report.outcome, report.exit_code) == ("test", "test.yaml", "ok", 0)
+    assert report.machine.simulated
+    assert report.machine.devices == ("Invented GPU", "Invented GPU")
+    assert (report.failure, report.leaks, report.notes) == (None, (), ())
+    assert report.plan.memory == {"gpu0": 2 * MIB, "gpu1": 4 * MIB}
+
+
+def test_each_thing_that_was_looked_at_is_counted() -> None:
+    """Tallies count what was looked at: a chunk's properties, each mapping, each GPU's access, each window of bytes"""
+    found = tallies(reported())
+    assert {aspect: (tally.looked_at, tally.as_declared, tally.not_checked) for aspect, tally in found.items()} == {
+        "alignment": (1, 1, 0),
+        "properties": (2, 2, 0),
+        "mapped chunk": (3, 3, 0),
+        "access": (6, 6, 0),
+        "hole": (2, 2, 0),
+        "end of range": (2, 2, 0),
+        "bytes": (10, 10, 0),  # two ends, hot by gpu0 and gpu1 in kv and gpu0 in view, cold by both
+    }
+
+
+@pytest.mark.parametrize(
+    ("access", "looked_at", "not_checked"),
+    [
+        ("kv: {gpu0: r, gpu1: r}, view: {gpu0: r}", 0, 6),
+        ("kv: {}, view: {gpu0: rw}", 2, 4),
+        ("kv: {gpu0: r}, view: {gpu0: rw}", 4, 2),
+    ],
+)
+def test_what_was_not_looked_at_is_not_counted_as_passed(access: str, looked_at: int, not_checked: int) -> None:
+    """Memory that nobody may write cannot be looked at, and the report says how much that is and why"""
+    head = SPEC.partition("access")[0]
+    tally = tallies(reported(f"{head}access: {{{access}}}"))["bytes"]
+    assert (tally.looked_at, tally.as_declared) == (looked_at, looked_at)
+    assert tally.not_checked == not_checked
+    assert (tally.why_not or "").startswith("no device may write them")
+
+
+def test_what_is_left() -> None:
+    """A report has what was open and free before, while the layout stood, and after; afterwards is as before"""
+    left = reported().left
+    assert left
+    nothing = {"reservations": 0, "handles": 0, "mappings": 0, "contexts": 0}
+    assert left.ledger_before == left.ledger_after == nothing
+    assert left.ledger_held == {"reservations": 2, "handles": 2, "mappings": 3, "contexts": 2}
+    assert left.fds_before == left.fds_after
+    assert [device.device for device in left.memory] == ["gpu0", "gpu1"]
+    assert [device.before - (device.held or 0) for device in left.memory] == [2 * MIB, 4 * MIB]
+    assert all(device.before == device.after for device in left.memory)
+
+
+def test_every_phase_is_timed() -> None:
+    """A report has each phase in order, with its steps and its time"""
+    times = reported().times
+    assert [time.phase for time in times] == [
+        "open", "reserve", "create", "map", "grant", "settle", "check", "write", "read", "take down"
+    ]  # fmt: skip
+    assert [time.steps for time in times] == [2, 2, 2, 3, 2, 2, 13, 4, 10, 13]
+    assert all(0 < time.seconds < 60 for time in times)
+
+
+@pytest.mark.parametrize(
+    ("method", "at", "step", "place"),
+    [
+        ("mem_address_reserve", 2, "reserve view", "test.yaml:4:41"),
+        ("mem_create", 2, "create cold", "test.yaml:7:3"),
+        ("mem_map", 3, "map hot", "test.yaml:8:24"),
+        ("mem_set_access", 1, "grant kv", "test.yaml:9:10"),
+        ("mem_retain_allocation_handle", 1, "check of map hot", "test.yaml:8:12"),
+        ("mem_get_allocation_properties_from_handle", 1, "check of create hot", "test.yaml:6:3"),
+        ("device_primary_ctx_retain", 1, "retain context gpu0", None),
+        ("memcpy_htod", 1, "proof by bytes", None),
+        ("memcpy_dtoh", 4, "proof by bytes", None),
+        ("mem_get_info", 1, "free memory before building", None),
+    ],
+)
+def test_a_failure_has_its_place(method: str, at: int, step: str, place: str | None) -> None:
+    """A failure names its step, the driver's call and answer, and the place in the spec, as file:line:column"""
+    report = reported(at=at, only={method})
+    assert report.failure
+    assert (report.failure.step, report.failure.place) == (step, place)
+    assert report.failure.error.endswith(": CUDA_ERROR_UNKNOWN")
+    assert (report.outcome, report.exit_code) == ("failed", 4)
+    assert report.leaks == ()
+    assert not report.checks or not report.checks.different
+
+
+def test_a_leak_has_its_place() -> None:
+    """What could not be undone is named with the driver's answer, its place, and what had to stay because of it"""
+    report = reported(at=1, only={"mem_unmap"})
+    (leak,) = report.leaks
+    assert (leak.what, leak.place, leak.stays) == ("mapping of hot in view at 0x0", "test.yaml:8:24", ("range view",))
+    assert (report.outcome, report.exit_code) == ("leaked", 5)
+    assert report.left
+    assert report.left.ledger_after == {"reservations": 1, "handles": 0, "mappings": 1, "contexts": 0}
+
+
+def test_a_hint_where_there_is_one() -> None:
+    """A failure whose reason is often the same has a hint"""
+    big = "chunks: {a: {location: gpu0, size: 81408MiB}}"
+    report = run_on(_Full(MACHINE), job(big, MACHINE)).report
+    assert report.failure
+    assert report.failure.error == "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY"
+    assert "nvidia-smi" in (report.failure.hint or "")
+
+
+class _Full(SimDriver):
+    """Its memory is taken by something else."""
+
+    def init(self) -> None:
+        super().init()
+        self.mem_create(2 << 20, Properties(gpu(0)))
+
+
+def test_memory_that_changed_is_a_note() -> None:
+    """Free memory that is not what it was is a note, and no failure: another process may use the device"""
+    report = run_on(liars.SharedMachine(MACHINE), job(SPEC, MACHINE)).report
+    assert report.exit_code == 0
+    assert [note.partition(" has ")[0] for note in report.notes] == ["gpu0", "gpu1"]
+    assert all(note.endswith("less free than before; another process may use it") for note in report.notes)
+
+
+def test_of_very_many_differences_the_first_are_named() -> None:
+    """A report names a hundred differences, and counts all"""
+    count = SHOWN + 50
+    text = f"ranges: {{kv: {{size: {2 * count}MiB}}}}\nchunks: {{p: {{location: gpu0, size: 2MiB, count: {count}}}}}\n"
+    report = run_on(liars.GrantsTooMuch(MACHINE), job(text + "map: {kv: p}\naccess: {kv: {gpu0: rw}}", MACHINE)).report
+    assert report.checks
+    assert len(report.checks.differences) == SHOWN
+    assert report.checks.different == count
+    tally = tallies(report)["access"]
+    assert tally.looked_at - tally.as_declared == count

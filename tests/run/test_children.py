@@ -1,0 +1,121 @@
+"""What is forbidden is tried on replicas, by processes that must not survive it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import Access, HandleType, LocationKind, Properties, gpu
+from memtopo.machine import Machine
+from memtopo.plans.report import Tally
+from memtopo.run import replicas as module
+from memtopo.run.proving import FORBIDDEN
+from memtopo.run.replicas import DIED, Place, Replica, Tried, replicas, try_all
+from tests.helpers import liars
+from tests.helpers.liars import run_on
+from tests.helpers.machines import invented
+from tests.helpers.specs import job, judged
+
+GRANULE = 2 << 20
+SPEC = """
+ranges: {kv: {size: 12MiB, count: 2}, staging: {size: 2MiB}}
+chunks:
+  hot: {location: gpu0, size: 2MiB, handles: fd}
+  page: {location: [gpu0, gpu1], size: 2MiB, count: 4}
+  host: {location: host, size: 2MiB}
+map: {kv.0: [hot, page], kv.1: [hot], staging: host}
+access: {kv.0: {gpu0: rw, gpu1: r}, kv.1: {gpu0: r}, staging: {gpu0: r, host: rw}}
+"""
+
+
+def tried(replica: Replica, machine: Machine | None = None) -> Tried:
+    place = Place(machine or invented(2), simulated=True)
+    ((found, outcome),) = try_all({replica: ()}, place, lambda: None)
+    assert found == replica
+    return outcome
+
+
+@pytest.mark.parametrize("access", [Access.NONE, Access.R])
+@pytest.mark.parametrize("device", [0, 1])
+def test_what_is_forbidden_ends_the_process(access: Access, device: int) -> None:
+    """A store where a GPU may only read, and a load where it may nothing, are not survived"""
+    assert tried(Replica(Properties(gpu(0)), GRANULE, device, access)) == Tried(DIED)
+
+
+def test_what_is_permitted_does_not() -> None:
+    """Where a GPU may read and write nothing happens, which would be told"""
+    assert tried(Replica(Properties(gpu(0)), GRANULE, 0, Access.RW)) == Tried("nothing happened")
+
+
+def test_a_replica_that_cannot_be_built() -> None:
+    """Where there is no memory for a replica, or no access to give, nothing was tried, and why is told"""
+    full = tried(Replica(Properties(gpu(0)), GRANULE, 0, Access.R), invented(2, memory=GRANULE))
+    assert not full.seen
+    assert full.why_not
+    assert "OUT_OF_MEMORY" in full.why_not
+    apart = tried(Replica(Properties(gpu(0)), GRANULE, 1, Access.NONE), invented(2, peers=False))
+    assert apart.why_not
+    assert "NOT_SUPPORTED" in apart.why_not
+
+
+def test_each_kind_is_tried_once() -> None:
+    """One replica for each set of properties, GPU and access; host memory has none, nor has what a GPU may write"""
+    geometry = judged(SPEC).geometry
+    assert geometry
+    shared, plain = Properties(gpu(0), HandleType.FD), Properties(gpu(0))
+    assert set(replicas(geometry)) == {
+        Replica(shared, GRANULE, 1, Access.R),
+        Replica(plain, GRANULE, 1, Access.R),
+        Replica(Properties(gpu(1)), GRANULE, 1, Access.R),
+        Replica(shared, GRANULE, 0, Access.R),
+        Replica(shared, GRANULE, 1, Access.NONE),
+    }
+    assert not any(each.properties.location.kind is LocationKind.HOST for each in replicas(geometry))
+
+
+def test_a_run_tries_them() -> None:
+    """In a full check they are counted with the rest, the driver's own refusals too, and the layout is unharmed"""
+    made = invented(2)
+    done = run_on(SimDriver(made), replace(job(SPEC, made, "full"), facts=made))
+    assert done.report.exit_code == 0, done.report
+    assert done.report.checks
+    tallies = {tally.aspect: tally for tally in done.report.checks.tallies}
+    assert tallies[FORBIDDEN] == Tally(FORBIDDEN, 5, 5, 1, "host memory has no replica")
+    # 5 fills by gpu1 in kv.0; in kv.1 one by gpu0, one by gpu1, and a copy by gpu1
+    assert tallies["refused"] == Tally("refused", 8, 8)
+    assert not tallies["every byte"].why_not or "no gpu may write" in tallies["every byte"].why_not
+
+
+def test_without_facts_of_the_machine() -> None:
+    """Where no process is to be started, nothing counts as tried"""
+    made = invented(2)
+    report = run_on(SimDriver(made), job(SPEC, made, "full")).report
+    assert report.checks
+    tally = next(each for each in report.checks.tallies if each.aspect == FORBIDDEN)
+    assert (tally.looked_at, tally.not_checked) == (0, 5 + 1)
+
+
+def test_a_driver_that_does_not_refuse() -> None:
+    """A fill that should have been refused is told, and what it did to the bytes is found too"""
+    made = invented(2)
+    report = run_on(liars.RefusesNothing(made), job(SPEC, made, "full")).report
+    assert report.checks
+    found = {(each.aspect, each.subject, each.seen) for each in report.checks.differences}
+    assert ("refused", "fill of hot in kv.1 at 0x0 by gpu0", "CUDA_SUCCESS") in found
+    assert any(aspect == "every byte" and "hot + 0x0" in subject for aspect, subject, _ in found)
+
+
+def test_whoever_stops_leaves_no_child() -> None:
+    """What the caller raises between two looks ends the children at once"""
+    replica = Replica(Properties(gpu(0)), GRANULE, 0, Access.R)
+
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    start = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        list(try_all({replica: ()}, Place(invented(1), simulated=True), stop))
+    assert time.monotonic() - start < module.PATIENCE

@@ -1,0 +1,64 @@
+"""A driver's error is told with the fact that was most likely broken, and with what to do."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from memtopo.driver.failing import Failing
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.names import call_name
+from memtopo.driver.protocol import Driver
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import DriverError
+from memtopo.run.apply import apply
+from memtopo.run.hints import _ANYWHERE, _KNOWN, diagnose
+from tests.helpers.machines import invented
+from tests.helpers.specs import job
+
+FACTS = (Path(__file__).parent.parent.parent / "docs" / "driver-facts.md").read_text()
+EVERY = [*_KNOWN.values(), *_ANYWHERE.values()]
+SPEC = "ranges: {r: {size: 4MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: c}\naccess: {r: {gpu0: rw}}\n"
+
+
+def test_facts_are_there() -> None:
+    """Every fact that a diagnosis cites is in the list of facts"""
+    cited = {
+        number
+        for each in EVERY
+        for told in re.findall(r"\(facts? ([^)]*)\)", each.cause or "")
+        for number in re.findall(r"\d+", told)
+    }
+    assert cited
+    assert all(f'id="fact-{number}"' in FACTS for number in cited)
+
+
+def test_calls_are_there() -> None:
+    """Every call that a diagnosis is for is one that memtopo makes"""
+    calls = {call_name(method) for method in dir(Driver) if not method.startswith("_")}
+    assert {call for call, _ in _KNOWN} <= calls
+
+
+def test_the_call_tells_more_than_the_error() -> None:
+    """The same error means one thing of one call and another of another; of an unknown one nothing is said"""
+    addresses = diagnose(DriverError("cuMemAddressReserve", "CUDA_ERROR_OUT_OF_MEMORY"))
+    memory = diagnose(DriverError("cuMemCreate", "CUDA_ERROR_OUT_OF_MEMORY"))
+    assert addresses
+    assert memory
+    assert "fact 9" in str(addresses.cause)
+    assert "nvidia-smi" in memory.advice
+    assert diagnose(DriverError("cuMemCreate", "CUDA_ERROR_SOMETHING_NEW")) is None
+
+
+def test_a_failed_step_is_explained() -> None:
+    """The report of a run that failed has the cause and the advice beside the step and its place"""
+    made = invented(1)
+    with SimDriver(made) as sim:
+        sim.init()
+        failing = Failing(sim, 1, error="CUDA_ERROR_NOT_SUPPORTED", only={"mem_map"})
+        failure = apply(job(SPEC, made), Ledger(failing)).failure
+    assert failure
+    assert failure.cause
+    assert "fact" in failure.cause
+    assert failure.hint == "declare the size that the exporter created it with"
+    assert failure.path == ("map", "r", 0)

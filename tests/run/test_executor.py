@@ -1,0 +1,245 @@
+"""Building, looking and taking down, step by step."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from memtopo import planner
+from memtopo.common.errors import InternalError
+from memtopo.driver.failing import Failing
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.executor import STRIDE, Execution, StepFailed, Stopped
+from memtopo.kinds.steps import CreateChunk, MapChunk, Phase, ReserveRange
+from memtopo.planner import Plan
+from memtopo.plans.report import Progress
+from tests.helpers.machines import invented
+from tests.helpers.specs import judged
+
+M = 2 << 20
+MACHINE = invented(2)
+SPEC = """
+ranges: {a: {size: 8MiB}, b: {size: 4MiB, count: 2}}
+chunks: {one: {location: gpu0, size: 2MiB}, page: {location: [gpu0, gpu1], size: 2MiB, count: 4}}
+map: {a: [one, page.0, one], b: [page]}
+access: {a: {gpu0: rw, gpu1: r}, b: {gpu1: rw}}
+"""
+
+
+def planned(text: str = SPEC) -> Plan:
+    geometry = judged(text, MACHINE).geometry
+    assert geometry is not None
+    return planner.plan(geometry, MACHINE)
+
+
+@contextmanager
+def ledger(at: int = 0, only: set[str] | None = None) -> Iterator[Ledger]:
+    """A ledger over a simulator whose `at`-th call fails."""
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        yield Ledger(Failing(driver, at, only=only))
+
+
+def test_what_stands_after_building() -> None:
+    """After building, all that the spec names exists, and is in the layout under its name"""
+    with ledger() as driver:
+        execution = Execution(planned(), driver)
+        execution.build()
+        layout = execution.layout
+        assert driver.counts() == {"reservations": 3, "handles": 5, "mappings": 7, "contexts": 2}
+        assert list(layout.ranges) == ["a", "b.0", "b.1"]
+        assert list(layout.chunks) == ["one", "page.0", "page.1", "page.2", "page.3"]
+        base = layout.ranges["a"].address
+        assert [layout.mappings[base + index * M] for index in range(3)] == ["one", "page.0", "one"]
+        assert base + 3 * M not in layout.mappings
+        execution.take_down()
+
+
+def test_what_stands_after_taking_down() -> None:
+    """After taking down, nothing of it exists, for the ledger and the layout alike, and the phases were timed"""
+    with ledger() as driver:
+        execution = Execution(planned(), driver)
+        execution.build()
+        teardown = execution.take_down()
+        assert driver.empty
+        layout = execution.layout
+        assert (layout.ranges, layout.chunks, layout.mappings, layout.contexts, layout.retained) == ({}, {}, {}, {}, {})
+        assert (teardown.leaks, teardown.failures) == ((), [])
+        assert [time.phase for time in execution.times] == [
+            *(each for each in Phase if each not in (Phase.EXPORT, Phase.IMPORT)),
+            "take down",
+        ]
+        assert [time.steps for time in execution.times[:-1]] == [len(steps) for _, steps in execution.plan.phases]
+        assert all(time.seconds > 0 for time in execution.times)
+
+
+def test_checking_changes_nothing() -> None:
+    """A check finds everything as declared, any number of times, and leaves the ledger as it was"""
+    with ledger() as driver:
+        execution = Execution(planned(), driver)
+        execution.build()
+        before = driver.counts()
+        first, second = list(execution.check()), list(execution.check())
+        assert first == second
+        assert all(finding.wanted == finding.seen for finding in first)
+        assert {finding.aspect for finding in first} == {"properties", "mapped chunk", "access"}
+        assert sum(finding.aspect == "access" for finding in first) == 7 * 2
+        assert driver.counts() == before
+        execution.take_down()
+
+
+def test_a_step_that_fails_is_named_and_what_was_done_waits() -> None:
+    """The step whose call fails is named; what was done before it stands until it is taken down"""
+    with ledger(at=3, only={"mem_create"}) as driver:
+        execution = Execution(planned(), driver)
+        with pytest.raises(StepFailed) as failed:
+            execution.build()
+        assert failed.value.doing == "create page.1"
+        assert isinstance(failed.value.step, CreateChunk)
+        assert driver.counts() == {"reservations": 3, "handles": 2, "mappings": 0, "contexts": 2}
+        assert execution.take_down().leaks == ()
+        assert driver.empty
+
+
+@pytest.mark.parametrize("count", range(0, 30, 3))
+def test_whoever_asks_to_stop_is_heard_between_steps(count: int) -> None:
+    """Building stops before the next step, exactly; what was done is then taken down"""
+    asked = iter(range(1000))
+    with ledger() as driver:
+        execution = Execution(planned(), driver, stop=lambda: next(asked) >= count)
+        if count < len(execution.plan.steps):
+            with pytest.raises(Stopped):
+                execution.build()
+        else:
+            execution.build()
+        assert len(execution.done) == min(count, len(execution.plan.steps))
+        execution.take_down()
+        assert driver.empty
+
+
+def test_nothing_can_stop_a_teardown() -> None:
+    """A teardown does not ask whether to stop"""
+    stopping = False
+    with ledger() as driver:
+        execution = Execution(planned(), driver, stop=lambda: stopping)
+        execution.build()
+        stopping = True
+        execution.take_down()
+        assert driver.empty
+        with pytest.raises(Stopped):
+            list(Execution(planned(), driver, stop=lambda: True).check())
+
+
+def test_taking_down_twice_changes_nothing() -> None:
+    """A second teardown has nothing to do"""
+    with ledger() as driver:
+        execution = Execution(planned(), driver)
+        execution.build()
+        execution.take_down()
+        assert execution.take_down().leaks == ()
+        assert driver.empty
+
+
+def test_building_again_after_a_teardown() -> None:
+    """The same plan can be built again"""
+    with ledger() as driver:
+        execution = Execution(planned(), driver)
+        for _ in range(3):
+            execution.build()
+            assert all(finding.wanted == finding.seen for finding in execution.check())
+            execution.take_down()
+            assert driver.empty
+
+
+def test_no_mapping_runs_past_its_range() -> None:
+    """Fact 15: what would run past the end of its range is never asked of the driver, whatever the plan says"""
+    good = planned("ranges: {a: {size: 4MiB}}\nchunks: {c: {location: gpu0, size: 4MiB}}\nmap: {a: c}")
+    steps = tuple(
+        MapChunk(step.path, step.range, M, step.chunk, step.size, step.access) if isinstance(step, MapChunk) else step
+        for step in good.steps
+    )
+    with ledger() as driver:
+        execution = Execution(Plan(good.name, steps, good.memory, good.notes), driver)
+        with pytest.raises(StepFailed) as failed:
+            execution.build()
+        assert isinstance(failed.value.error, InternalError)
+        assert driver.counts()["mappings"] == 0
+        execution.take_down()
+        assert driver.empty
+
+
+def test_contents_are_the_same_through_every_mapping() -> None:
+    """What is written through one mapping of a chunk is read through its other one"""
+    with ledger() as driver:
+        execution = Execution(planned(), driver)
+        execution.build()
+        base = execution.layout.ranges["a"].address
+        driver.ctx_push_current(execution.layout.contexts[0])
+        driver.memset_d8(base, 7, M)
+        assert driver.memcpy_dtoh(base + 2 * M, 16) == b"\7" * 16
+        assert driver.memcpy_dtoh(base + M, 16) == bytes(16)
+        driver.ctx_pop_current()
+        execution.take_down()
+
+
+class Counting(Progress):
+    """Counts what it is told."""
+
+    def __init__(self) -> None:
+        self.phases: list[tuple[str, int]] = []
+        self.steps = 0
+        self.ends = 0
+
+    def phase(self, name: str, steps: int) -> None:
+        self.phases.append((name, steps))
+
+    def advance(self, steps: int) -> None:
+        self.steps += steps
+
+    def end(self) -> None:
+        self.ends += 1
+
+
+def test_progress_is_told() -> None:
+    """A long run tells of its phases and, every now and then, of its steps; it ends once"""
+    count = 4 * STRIDE
+    pages = f"ranges: {{a: {{size: {2 * count}MiB}}}}\nchunks: {{p: {{location: gpu0, size: 2MiB, count: {count}}}}}\n"
+    progress = Counting()
+    with ledger() as driver:
+        execution = Execution(planned(pages + "map: {a: p}"), driver, progress=progress)
+        execution.build()
+        assert progress.steps == 8 * STRIDE
+        execution.take_down()
+    assert [name for name, _ in progress.phases] == ["open", "reserve", "create", "map", "settle", "take down"]
+    assert progress.phases[2] == ("create", 4 * STRIDE)
+    assert progress.ends == 1
+
+
+def test_the_collector_is_left_as_it_was() -> None:
+    """Building and taking down pause the collector of cycles, and let it run again, also after a failure"""
+    for at in (0, 5):
+        with ledger(at=at) as driver:
+            execution = Execution(planned(), driver)
+            try:
+                execution.build()
+            except StepFailed:
+                assert at
+            assert gc.isenabled()
+            execution.take_down()
+            assert gc.isenabled()
+
+
+def test_an_address_wished_for_is_asked_for() -> None:
+    """A free address that is wished for is the one that is reserved; alignment is kept"""
+    with ledger() as driver:
+        text = "ranges: {a: {size: 2MiB, address: 0x200000000000}, b: {size: 2MiB, align: 1GiB}}"
+        execution = Execution(planned(text), driver)
+        execution.build()
+        assert execution.layout.ranges["a"].address == 0x200000000000
+        assert execution.layout.ranges["b"].address % (1 << 30) == 0
+        assert all(isinstance(step, ReserveRange) for step in execution.done)
+        execution.take_down()

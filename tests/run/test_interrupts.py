@@ -1,0 +1,83 @@
+"""Signals ask; they never tear anything out of its step."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from memtopo.cli.signals import Stopper
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.run import apply
+from tests.helpers.machines import invented
+from tests.helpers.specs import job
+
+SPEC = """
+ranges: {a: {size: 32MiB}}
+chunks: {page: {location: gpu0, size: 2MiB, count: 16}}
+map: {a: [page]}
+access: {a: {gpu0: rw}}
+"""
+
+
+class Signalling:
+    """A driver that raises a signal in the middle of the n-th of its calls, and again in every later one."""
+
+    def __init__(self, driver: SimDriver, number: int, at: int) -> None:
+        self._driver, self._number, self._at = driver, number, at
+        self.calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method: Callable[..., Any] = getattr(self._driver, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            if self.calls >= self._at:
+                signal.raise_signal(self._number)
+            return method(*args, **kwargs)
+
+        return call
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("at", [1, 2, 5, 20, 37, 60, 110])
+def test_a_signal_undoes_everything(number: signal.Signals, at: int) -> None:
+    """After SIGINT or SIGTERM everything is undone, however often it comes again while that goes on"""
+    machine = invented(1)
+    driver = SimDriver(machine)
+    driver.init()
+    signalling = Signalling(driver, number, at)
+    ledger = Ledger(signalling)
+    with Stopper() as stopper:
+        report = apply.apply(job(SPEC, machine), ledger, stop=stopper.signal)
+    driver.close()
+    assert (report.outcome, report.exit_code) == ("interrupted", 128 + number)
+    assert ledger.empty
+    assert signalling.calls > at
+
+
+def test_a_signal_during_teardown_changes_nothing() -> None:
+    """A signal that comes when the teardown has begun neither stops it nor changes what the run was"""
+    machine = invented(1)
+    driver = SimDriver(machine)
+    driver.init()
+    quiet = Signalling(driver, signal.SIGINT, 10**9)
+    apply.apply(job(SPEC, machine), Ledger(quiet))
+    late = Signalling(driver, signal.SIGINT, quiet.calls - 10)
+    ledger = Ledger(late)
+    with Stopper() as stopper:
+        report = apply.apply(job(SPEC, machine), ledger, stop=stopper.signal)
+    driver.close()
+    assert report.exit_code == 0
+    assert ledger.empty
+
+
+def test_handlers_are_given_back() -> None:
+    """The process has its own handlers again afterwards"""
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with Stopper():
+        pass
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

@@ -1,0 +1,126 @@
+"""Specs that ask for very much, or for more than there can be."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.machines import invented
+from tests.helpers.specs import codes
+
+# Specs that would take hours if anything about them were quadratic.
+MANY = 30_000
+PAGES = f"chunks: {{p: {{location: gpu0, size: 2MiB, count: {MANY}}}}}\n"
+LARGE: dict[str, tuple[str, list[str]]] = {
+    "a count beyond measure": ("chunks: {p: {location: gpu0, size: 2MiB, count: 999999999999}}", ["MT109"]),
+    "a key of access for each range": (
+        f"ranges: {{kv: {{size: 2MiB, count: {MANY}}}}}\n{PAGES}map: {{kv: p}}\naccess:\n"
+        + "".join(f"  kv.{index}: {{gpu0: rw}}\n" for index in range(MANY)),
+        [],
+    ),
+    "a part for each page": (
+        f"ranges: {{kv: {{size: {2 * MANY}MiB}}}}\n{PAGES}map: {{kv: p}}\naccess:\n  kv:\n"
+        + "".join(f"  - {{offset: {2 * index}MiB, size: 2MiB, grant: {{gpu0: rw}}}}\n" for index in range(MANY)),
+        [],
+    ),
+    "a part and an entry for each page": (
+        f"ranges: {{kv: {{size: {2 * MANY}MiB}}}}\n{PAGES}map:\n  kv:\n"
+        + "".join(f"  - p.{index}\n" for index in range(MANY))
+        + "access:\n  kv:\n"
+        + "".join(f"  - {{offset: {2 * index}MiB, size: 2MiB, grant: {{gpu0: rw}}}}\n" for index in range(MANY)),
+        [],
+    ),
+    "many parts for many ranges": (
+        f"ranges: {{kv: {{size: 2MiB, count: {MANY}}}}}\n{PAGES}map: {{kv: p}}\naccess:\n  kv:\n"
+        + "  - {size: 2MiB, grant: {gpu0: rw}}\n" * 1000,
+        ["MT109"],
+    ),
+    "very many parts that all overlap": (
+        f"ranges: {{kv: {{size: {2 * MANY}MiB}}}}\n{PAGES}map: {{kv: p}}\naccess:\n  kv:\n"
+        + f"  - {{size: {2 * MANY}MiB, grant: {{gpu0: rw, gpu1: r}}}}\n" * MANY,
+        [],
+    ),
+    "names that are like others": (
+        "chunks:\n" + "".join(f"  chunk-{index}: {{location: gpu0, size: 2MiB}}\n" for index in range(MANY))
+        + "ranges: {kv: {size: 2GiB}}\nmap:\n  kv:\n" + "".join(f"  - chank-{index}\n" for index in range(MANY)),
+        ["MT201"] * 1000,
+    ),
+    "devices that nobody knows": (
+        "chunks:\n" + "".join(f"  c{index}: {{location: gqu{index}, size: 2MiB}}\n" for index in range(MANY)),
+        ["MT201"] * 1000,
+    ),
+    "one page over and over": (
+        "ranges: {kv: {size: 2MiB}}\nchunks: {p: {location: gpu0, size: 2MiB}}\nmap:\n  kv:\n"
+        + "  - {chunk: p, offset: 0}\n" * MANY + "access: {kv: {gpu0: rw}}",
+        ["MT304"] * 1000,
+    ),
+    "very many managed allocations": (
+        "managed:\n"
+        + "".join(f"  m{index}: {{size: 1MiB, prefer: gpu0, accessed_by: [gpu1, host]}}\n" for index in range(MANY)),
+        [],
+    ),
+    "very many external objects": (
+        "external:\n" + "".join(
+            f"  f{index}: {{from: camera, via: opaque_fd, device: gpu0, size: 8MiB, buffers: {{y: {{size: 4MiB}}}}}}\n"
+            for index in range(MANY)
+        ),
+        [],
+    ),
+    "very many parts of one object": (
+        "external: {f: {from: camera, via: opaque_fd, device: gpu0, size: 1MiB, buffers: {"
+        + "".join(f"p{index}: {{offset: {index}B, size: 1MiB}}, " for index in range(MANY)) + "}}}",
+        ["MT703"] * 1000,
+    ),
+    "very many waits for one semaphore": (
+        "semaphores:\n" + "".join(
+            f"  s{each}: {{from: camera/r, via: timeline_fd, device: gpu0, wait: {each + 2}, signal: {each + 3}}}\n"
+            for each in range(MANY)
+        ),
+        ["MT705"] * 1000,
+    ),
+    "very many uses that only chunks have": (
+        "managed: {m: {size: 2MiB}}\nexports:\n"
+        + "".join(f"  x{index}: {{buffer: m, via: ipc}}\n" for index in range(MANY)),
+        ["MT706"] * 1000,
+    ),
+    "very many locations": (
+        f"chunks: {{p: {{size: 2MiB, count: {MANY}, location: [{'gpu0,' * MANY}]}}}}", ["MT501"]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", LARGE)
+def test_no_spec_is_slow(name: str) -> None:
+    """However many things a spec asks for, and however they refer to one another, the answer comes in seconds"""
+    text, expected = LARGE[name]
+    assert codes(text, invented(2, memory=1 << 40)) == expected
+
+
+def test_two_million_is_the_limit() -> None:
+    """Two million chunks or ranges may be asked for, and not one more, in one entry or in several"""
+    entry = "{location: gpu0, size: 2MiB, count: %d}"
+    at = f"chunks: {{a: {entry % 1_000_000}, b: {entry % 1_000_000}}}"
+    over = f"chunks: {{a: {entry % 1_000_000}, b: {entry % 1_000_001}}}"
+    machine = invented(1, memory=1 << 43)
+    assert [code for code in codes(at, machine) if code != "MT501"] == []
+    assert [code for code in codes(over, machine) if code != "MT501"] == ["MT109"]
+    assert codes("ranges: {a: {size: 2MiB, count: 2000000}, b: {size: 2MiB}}") == ["MT109"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("chunks: {a: {location: host, size: 18446744073709551615 granules}}", ["MT310", "MT501"]),
+        ("chunks: {a: {location: host, size: 128TiB}}", ["MT310", "MT501"]),
+        ("ranges: {a: {size: 2MiB, align: 128TiB}}", ["MT306"]),
+        ("ranges: {a: {size: 2MiB, align: 18446744073709551615 granules}}", ["MT306"]),
+        ("ranges: {a: {size: 2MiB, align: 3MiB}}", ["MT306"]),
+        ("ranges: {a: {size: 2MiB, address: 0xffffffffffe00000}}", ["MT307"]),
+        ("ranges: {a: {size: 2MiB, address: 0x7fffffe00000, count: 2}}", ["MT307"]),
+        ("ranges: {a: {size: 2MiB, align: 1GiB, address: 0x7fff80000000, count: 3}}", ["MT307"]),
+        ("ranges: {a: {size: 64TiB}, b: {size: 64TiB}}", ["MT310", "MT502", "MT502"]),
+    ],
+)
+def test_numbers_that_no_driver_takes(text: str, expected: list[str]) -> None:
+    """Numbers beyond the address space are refused, and never reach a driver"""
+    assert codes(text) == expected

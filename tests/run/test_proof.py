@@ -1,0 +1,172 @@
+"""What a driver did otherwise than it was asked is found, and named."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from memtopo.driver.failing import Failing
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.pattern import pattern, word
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import Access, Grant, Properties, gpu
+from memtopo.plans.report import Checks
+from memtopo.run.apply import apply
+from memtopo.run.verification import WINDOW
+from tests.helpers import liars
+from tests.helpers.liars import run_on
+from tests.helpers.machines import invented
+from tests.helpers.specs import Run, job, run
+
+SPEC = """
+ranges: {kv: {size: 8MiB}, view: {size: 2MiB}}
+chunks: {hot: {location: gpu0, size: 2MiB, handles: fd}, cold: {location: gpu0, size: 2MiB}}
+map: {kv: [hot, cold], view: hot}
+access: {kv: {gpu0: rw}, view: {gpu0: r}}
+"""
+
+
+def lied(kind: type[SimDriver], text: str = SPEC) -> tuple[Run, Checks]:
+    """The run of a spec on a driver that lies; everything was undone all the same."""
+    machine = invented(2)
+    done = run_on(kind(machine), job(text, machine))
+    assert done.ledger.empty
+    assert done.report.checks, done.report
+    return done, done.report.checks
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        (liars.SwapsChunks, {
+            ("mapped chunk", "hot in kv at 0x0"), ("mapped chunk", "cold in kv at 0x200000"),
+            ("bytes", "hot in view at 0x0 by gpu0"), ("bytes", "hot in view at 0x1fffc0 by gpu0"),
+        }),
+        (liars.DropsAWrite, {("bytes", "cold in kv at 0x3fffc0 by gpu0")}),
+        (liars.FlipsABit, {("bytes", "hot in kv at 0x1fffc0 by gpu0")}),
+        (liars.GrantsTooMuch, {
+            ("access", "hot in kv at 0x0 for gpu1"), ("access", "cold in kv at 0x200000 for gpu1"),
+            ("access", "hot in view at 0x0 for gpu1"),
+        }),
+        (liars.GrantsTooLittle, {
+            ("access", "hot in kv at 0x0 for gpu0"), ("access", "cold in kv at 0x200000 for gpu0"),
+        }),
+        (liars.GrantsNothing, {
+            ("access", "hot in kv at 0x0 for gpu0"), ("access", "cold in kv at 0x200000 for gpu0"),
+            ("access", "hot in view at 0x0 for gpu0"),
+        }),
+        (liars.ForgetsHandles, {("properties", "hot")}),
+    ],
+    ids=lambda each: each.__name__ if isinstance(each, type) else "",
+)  # fmt: skip
+def test_a_lie_is_found(kind: type[SimDriver], expected: set[tuple[str, str]]) -> None:
+    """What is not as declared is found and named by its subject, nothing else is; the run ends with 6, and undone"""
+    done, checks = lied(kind)
+    assert {(each.aspect, each.subject) for each in checks.differences} == expected
+    assert checks.different == len(checks.differences) == len(expected)
+    assert (done.report.outcome, done.report.exit_code) == ("different", 6)
+    assert done.report.leaks == ()
+
+
+def test_an_honest_driver() -> None:
+    """Without a lie there is no difference"""
+    done, checks = lied(SimDriver)
+    assert (checks.differences, done.report.exit_code) == ((), 0)
+
+
+def test_a_difference_says_what_was_wanted_and_seen() -> None:
+    """A difference has what was wanted and what was seen in words, and the path of what was declared"""
+    _, checks = lied(liars.GrantsTooMuch)
+    first = checks.differences[0]
+    assert (first.wanted, first.seen, first.path) == ("none", "rw", ("map", "kv", 0))
+    _, checks = lied(liars.DropsAWrite)
+    (lost,) = checks.differences
+    assert lost.seen == "00000000 00000000 00000000 00000000"
+    assert len(lost.wanted) == len(lost.seen)
+    assert lost.path == ("chunks", "cold")
+
+
+def test_bytes_that_could_not_be_looked_at_are_told() -> None:
+    """Where the access is not as declared, the driver's refusal to write is a reason why bytes were not looked at"""
+    _, checks = lied(liars.GrantsTooLittle)
+    (tally,) = (tally for tally in checks.tallies if tally.aspect == "bytes")
+    assert (tally.looked_at, tally.not_checked) == (0, 6)
+    assert tally.why_not
+    assert tally.why_not.startswith("the driver said cuMemcpyHtoD")
+
+
+@pytest.mark.parametrize("fixed", [True, False])
+def test_a_fixed_address_that_is_missed(fixed: bool) -> None:
+    """An address that is taken is a miss: a failed check where it is fixed, and nothing to speak of where it is not"""
+    machine = invented(2)
+    with SimDriver(machine) as driver:
+        driver.init()
+        taken = driver.mem_address_reserve(2 << 20)
+        text = SPEC.replace("view: {size", f"view: {{address: {taken:#x}, fixed: {str(fixed).lower()}, size")
+        report = run_on(driver, job(text, machine)).report
+    assert report.exit_code == (6 if fixed else 0)
+    assert report.checks
+    found = [(each.aspect, each.subject, each.wanted, each.path) for each in report.checks.differences]
+    assert found == ([("address", "view", hex(taken), ("ranges", "view"))] if fixed else [])
+
+
+def test_a_fixed_address_that_is_met() -> None:
+    """A free address that a simulator gives is met, and the check says so"""
+    machine = invented(2)
+    text = SPEC.replace("view: {size", "view: {address: 0x200000000000, fixed: true, size")
+    report = run(job(text, machine), machine).report
+    assert report.exit_code == 0
+    assert report.checks
+    assert [tally.as_declared for tally in report.checks.tallies if tally.aspect == "address"] == [1]
+
+
+def test_an_alignment_that_is_missed() -> None:
+    """An address that is not aligned as asked is named"""
+    _, checks = lied(liars.IgnoresAlignment, SPEC.replace("kv: {size", "kv: {align: 4MiB, size"))
+    assert [(each.aspect, each.subject) for each in checks.differences] == [("alignment", "kv")]
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 1 << 40), st.integers(0, 200))
+def test_a_pattern_tells_chunks_and_offsets_apart(seed: int, other: int, offset: int, size: int) -> None:
+    """The bytes written depend on the chunk and on where in it they stand, and on nothing else"""
+    offset *= 8
+    bytes_ = pattern(seed, offset, WINDOW)
+    assert bytes_ == b"".join(word(seed, at).to_bytes(8, "little") for at in range(offset, offset + WINDOW, 8))
+    assert pattern(seed, offset, size) == (bytes_ + pattern(seed, offset + WINDOW, 4 * WINDOW))[:size]
+    assert bytes_ != pattern(seed, offset + WINDOW, WINDOW)
+    assert (bytes_ == pattern(other, offset, WINDOW)) == (seed == other)
+
+
+def test_each_chunk_has_bytes_of_its_own() -> None:
+    """No two of ten thousand chunks are written the same bytes, nor zeros"""
+    seen = {pattern((number + 1) * 0x85EBCA6B & 0xFFFFFFFF, 0, WINDOW) for number in range(10_000)}
+    assert len(seen) == 10_000
+    assert bytes(WINDOW) not in seen
+
+
+def test_only_what_the_run_made_is_written() -> None:
+    """Memory that somebody else has in the same process keeps its bytes"""
+    machine = invented(1)
+    with SimDriver(machine) as driver:
+        driver.init()
+        theirs = _theirs(driver)
+        text = "ranges: {kv: {size: 8MiB}}\nchunks: {c: {location: gpu0, size: 2MiB, count: 4}}\nmap: {kv: c}\n"
+        found = _apply(driver, text + "access: {kv: {gpu0: rw}}")
+        assert found.report.exit_code == 0
+        assert driver.memcpy_dtoh(theirs, 2 << 20) == b"\xa5" * (2 << 20)
+
+
+def _apply(driver: SimDriver, text: str) -> Run:
+    failing = Failing(driver, 0)
+    ledger = Ledger(failing)
+    return Run(apply(job(text, driver.machine), ledger), ledger, failing)
+
+
+def _theirs(driver: SimDriver) -> int:
+    address = driver.mem_address_reserve(2 << 20)
+    driver.mem_map(address, 2 << 20, driver.mem_create(2 << 20, Properties(gpu(0))))
+    driver.mem_set_access(address, 2 << 20, (Grant(gpu(0), Access.RW),))
+    driver.ctx_push_current(driver.device_primary_ctx_retain(0))
+    driver.memset_d8(address, 0xA5, 2 << 20)
+    return address

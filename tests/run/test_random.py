@@ -1,0 +1,183 @@
+"""Random specs, valid and broken."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from memtopo import planner
+from memtopo.diagnostics.model import Diagnostic, Span
+from memtopo.kinds.steps import Phase, Step
+from memtopo.language import Document, read_text
+from memtopo.output.json import dumps
+from memtopo.planner import Plan
+from memtopo.plans.report import Check
+from memtopo.rules.validation import Validated, validate
+from tests.helpers import strategies
+from tests.helpers.corruptions import corruptions
+from tests.helpers.orderless import orderless
+from tests.helpers.specs import job, run
+
+MACHINE = strategies.machine()
+ROOT = Path(__file__).parent.parent.parent
+FEW = settings(max_examples=300, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=100, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
+WHOLE_PLAN = """
+import sys, json
+from memtopo import planner
+from memtopo.output.json import dumps
+from memtopo.language import read_text
+from memtopo.rules.validation import validate
+from tests.helpers import strategies
+machine = strategies.machine()
+for text in json.load(sys.stdin):
+    plan = planner.plan(validate(read_text(text.encode(), "spec"), machine).geometry, machine)
+    print(dumps(plan.summary()), plan.steps)
+"""
+
+
+def judged(text: str) -> Validated:
+    return validate(read_text(text.encode(), "random.yaml"), MACHINE)
+
+
+def planned(validated: Validated) -> Plan:
+    assert validated.geometry is not None, (validated.diagnostics, validated.document.text)
+    return planner.plan(validated.geometry, MACHINE)
+
+
+def vanishes(text: str, check: Check = "fast") -> None:
+    """Whatever validates is built as declared, and nothing of it stays."""
+    done = run(job(text, MACHINE, check), MACHINE)
+    left = done.report.left
+    assert (done.report.outcome, done.report.exit_code) == ("ok", 0), (done.report, text)
+    assert done.ledger.empty
+    assert left
+    assert left.fds_after <= left.fds_before
+    assert all(device.before == device.after for device in left.memory)
+
+
+def spans(fault: Diagnostic, document: Document) -> list[Span | None]:
+    own = fault.span or document.span(fault.path, fault.at)
+    return [own, *(label.span or document.span(label.path, label.at) for label in fault.labels)]
+
+
+def is_inside(span: Span | None, text: str) -> None:
+    lines = text.removeprefix("\ufeff").split("\n")
+    assert span
+    assert (1, 1) <= (span.line, span.column) <= (span.end_line, span.end_column)
+    assert span.end_line <= len(lines)
+    assert span.column <= len(lines[span.line - 1]) + 1
+    assert span.end_column <= len(lines[span.end_line - 1]) + 1
+
+
+def is_answered(text: str) -> None:
+    validated = judged(text)
+    for fault in validated.diagnostics:
+        for span in spans(fault, validated.document):
+            is_inside(span, text)
+    if validated.geometry is not None and validated.geometry.foreign:
+        planned(validated)  # where nobody produces what it takes it is not built
+    elif validated.geometry is not None:
+        done = run(job(text, MACHINE), MACHINE)
+        assert done.report.outcome in ("ok", "different"), (done.report, text)
+        assert done.ledger.empty
+    else:
+        assert validated.diagnostics
+
+
+def steps(plan: Plan) -> dict[str, set[Step]]:
+    return {phase: set(map(orderless, found)) for phase, found in plan.phases}
+
+
+@FEW
+@given(strategies.specs(identified=True))
+def test_a_valid_spec_is_built_and_vanishes(text: str) -> None:
+    """Every valid spec validates, plans, is found as declared after building, and leaves nothing"""
+    vanishes(text)
+
+
+@FEW
+@given(strategies.specs(identified=True))
+def test_every_byte_of_a_valid_spec(text: str) -> None:
+    """Every valid spec is found as declared by a full check too"""
+    vanishes(text, "full")
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@MANY
+@given(strategies.specs(identified=True))
+def test_very_many_valid_specs(text: str) -> None:
+    """The same for ten thousand specs"""
+    vanishes(text)
+
+
+@FEW
+@given(corruptions())
+def test_a_broken_spec_is_answered(text: str) -> None:
+    """A broken spec gets diagnostics with places in the text, never a traceback; what is still a spec can be built"""
+    is_answered(text)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@MANY
+@given(corruptions())
+def test_very_many_broken_specs(text: str) -> None:
+    """The same for ten thousand texts"""
+    is_answered(text)
+
+
+@SOME
+@given(st.data())
+def test_order_means_nothing_where_there_is_none(data: st.DataObject) -> None:
+    """Sections, and the keys of a mapping, may stand in any order: the steps of each phase are the same"""
+    spec = data.draw(strategies.dicts(identified=True, foreign=True))
+    one = planned(judged(data.draw(strategies.written(spec))))
+    other = planned(judged(data.draw(strategies.written(data.draw(strategies.shuffled(spec))))))
+    assert steps(one) == steps(other)
+    assert dict(one.phases).get(Phase.OPEN) == dict(other.phases).get(Phase.OPEN)
+    assert one.memory == other.memory
+    assert len(one.steps) == len(other.steps)
+
+
+@SOME
+@given(strategies.dicts(identified=True, foreign=True))
+def test_a_dict_means_what_its_text_means(spec: strategies.Spec) -> None:
+    """A spec given as Python's objects is the same as its text"""
+    head = {"memtopo": 1, "name": "random"}
+    given_ = validate(Document.from_object(head | spec), MACHINE)
+    assert planned(given_).steps == planned(judged(json.dumps(head | spec))).steps
+
+
+@SOME
+@given(strategies.specs(identified=True, foreign=True))
+def test_a_plan_is_deterministic(text: str) -> None:
+    """The same spec gives the same plan to the byte"""
+    one, other = planned(judged(text)), planned(judged(text))
+    assert dumps(one.summary()) == dumps(other.summary())
+    assert one == other
+
+
+@settings(max_examples=2, suppress_health_check=list(HealthCheck))
+@given(st.lists(strategies.specs(identified=True, foreign=True), min_size=20, max_size=20))
+def test_a_plan_does_not_depend_on_the_process(specs: list[str]) -> None:
+    """Processes with different hash seeds make the same plans, to the byte"""
+    plans = [_plans(specs, seed) for seed in ("0", "1", "4711")]
+    assert plans[0]
+    assert plans[0] == plans[1] == plans[2]
+
+
+def _plans(specs: list[str], seed: str) -> bytes:
+    command = [sys.executable, "-c", WHOLE_PLAN]
+    environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
+    given_ = json.dumps(specs).encode()
+    return subprocess.run(command, input=given_, env=environment, check=True, capture_output=True, cwd=ROOT).stdout

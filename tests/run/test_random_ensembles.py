@@ -1,0 +1,110 @@
+"""Random specs of several processes: each validates and plans, in any order, and the plan fits what is declared."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from memtopo import planner
+from memtopo.kinds.steps import ExportBuffer, ExportChunk, ExportEvent, ImportChunk, OpenBuffer, OpenEvent, Phase, Step
+from memtopo.language import read_text
+from memtopo.output.json import dumps
+from memtopo.planner import Plan
+from memtopo.rules.validation import Validated, validate
+from tests.fuzz import answers
+from tests.helpers import ensembles, strategies
+from tests.helpers.corruptions import corruptions
+from tests.helpers.orderless import orderless
+
+MACHINE = strategies.machine()
+FEW = settings(max_examples=100, suppress_health_check=list(HealthCheck))
+
+
+def judged(text: str) -> Validated:
+    return validate(read_text(text.encode(), "random.yaml"), MACHINE)
+
+
+def planned(text: str) -> Plan:
+    found = judged(text)
+    assert found.geometry, (found.diagnostics, text)
+    assert not found.diagnostics, (found.diagnostics, text)
+    return planner.plan(found.geometry, MACHINE)
+
+
+def handles(plan: Plan) -> dict[tuple[str, str], int]:
+    """How many handles each process has of each of its exports."""
+    found: dict[tuple[str, str], int] = {}
+    for label, process in plan.processes.items():
+        for step in process.steps:
+            if isinstance(step, ExportChunk | ExportBuffer | ExportEvent):
+                found[label, step.label] = getattr(step, "count", 1)
+    return found
+
+
+def is_sound(plan: Plan) -> None:
+    """Whatever is imported is one handle of what is exported, of the same kind; phases follow one another."""
+    offered = handles(plan)
+    for process in plan.processes.values():
+        assert [phase for phase, _ in process.phases] == [phase for phase in Phase if _of(process, phase)]
+        for step in process.steps:
+            if isinstance(step, ImportChunk | OpenBuffer | OpenEvent):
+                assert 0 <= step.ask.number < offered[step.ask.holder, step.ask.export]
+                exporting = {ImportChunk: ExportChunk, OpenBuffer: ExportBuffer, OpenEvent: ExportEvent}[type(step)]
+                exports = _of(plan.processes[step.ask.holder], Phase.EXPORT)
+                assert step.ask.export in [each.reading().subject for each in exports if isinstance(each, exporting)]
+
+
+def _of(plan: Plan, phase: Phase) -> list[Step]:
+    return [step for step in plan.steps if step.phase == phase]
+
+
+@FEW
+@given(ensembles.ensembles())
+def test_a_valid_spec_is_planned(text: str) -> None:
+    """Every valid spec of several processes validates without a word, and what is imported is what is exported"""
+    is_sound(planned(text))
+
+
+@FEW
+@given(ensembles.ensembles())
+def test_a_plan_of_several_is_deterministic(text: str) -> None:
+    """The same spec gives the same plans to the byte"""
+    one, other = planned(text), planned(text)
+    assert dumps(one.summary()) == dumps(other.summary())
+    assert one == other
+
+
+@FEW
+@given(st.data())
+def test_the_order_of_processes_means_nothing(data: st.DataObject) -> None:
+    """Processes, their sections and the entries of those may stand in any order: each process makes the same calls"""
+    spec = data.draw(ensembles.dicts())["processes"]
+    order = data.draw(st.permutations([*spec]))
+    mixed = {name: data.draw(strategies.shuffled(_sections(spec[name]))) for name in order}
+    one = planned(_text(spec))
+    other = planned(_text({name: mixed[name] | _head(spec[name]) for name in mixed}))
+    assert {*one.processes} == {*other.processes}
+    for label, plan in one.processes.items():
+        assert {*map(orderless, plan.steps)} == {*map(orderless, other.processes[label].steps)}
+    assert one.memory == other.memory
+
+
+@FEW
+@given(corruptions(ensembles.ensembles()))
+def test_a_broken_spec_of_several_is_answered(text: str) -> None:
+    """A broken spec of several processes gets diagnostics with places in the text, never a traceback"""
+    answers.answered(read_text(text.encode(), "random.yaml"))
+
+
+def _sections(process: strategies.Spec) -> strategies.Spec:
+    return {key: value for key, value in process.items() if key != "count"}
+
+
+def _head(process: strategies.Spec) -> strategies.Spec:
+    return {key: value for key, value in process.items() if key == "count"}
+
+
+def _text(processes: strategies.Spec) -> str:
+    return json.dumps({"memtopo": 1, "name": "random", "processes": processes})

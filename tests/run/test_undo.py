@@ -1,0 +1,164 @@
+"""Whatever fails, everything is undone, or what is left is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.machine import Machine
+from memtopo.plans.report import Progress
+from memtopo.run import apply
+from tests.helpers.machines import invented
+from tests.helpers.specs import ROOT, SPECS, job, run
+
+UNDO = {
+    "cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemFree", "cuStreamDestroy", "cuDestroyExternalMemory",
+    "cuDestroyExternalSemaphore", "cuDevicePrimaryCtxRelease",
+}  # fmt: skip
+SAMPLED = 40
+SAMPLED_FULLY = 500
+
+RING = """
+ranges: {a: {size: 8MiB}, b: {size: 4MiB}}
+chunks: {one: {location: gpu0, size: 2MiB}, two: {location: gpu1, size: 2MiB, count: 2}}
+map: {a: [one, two, one], b: [{chunk: two, offset: 0}]}
+access: {a: {gpu0: rw, gpu1: rw}, b: {gpu0: r}}
+"""
+
+
+def points(calls: int, most: int) -> list[int]:
+    """Which calls shall fail: each, or `most` of them spread evenly over all."""
+    if calls <= most:
+        return list(range(1, calls + 1))
+    return sorted({round(1 + turn * (calls - 1) / (most - 1)) for turn in range(most)})
+
+
+def fail_everywhere(spec: str | Path, machine: Machine, most: int) -> None:
+    """Run a spec with one call failing, for each of its calls, and see what is left."""
+    made = job(spec, machine)
+    calls = run(made, machine).failing.calls
+    for at in points(calls, most):
+        done = run(made, machine, at=at)
+        report = done.report
+        where = f"call {at} of {calls}, {done.failing.failed}: {report.outcome}, {report.failure}, {report.leaks}"
+        assert done.failing.failed, where
+        if report.leaks:
+            assert report.exit_code == 5, where
+            assert done.failing.failed in UNDO, where
+            left_open(done.ledger.counts(), len(report.leaks) + sum(len(leak.stays) for leak in report.leaks), where)
+        else:
+            assert report.exit_code == 4, where
+            assert done.ledger.empty, where
+
+
+def left_open(counts: dict[str, int], named: int, where: str) -> None:
+    assert sum(counts.values()) == named, (where, counts)
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_any_call_may_fail(path: Path) -> None:
+    """Whichever call fails, queries included: everything is undone, or what could not be is named"""
+    fail_everywhere(path, invented(4), 12 if path.stem.startswith("paged") else SAMPLED)
+
+
+def test_every_call_of_a_small_layout_may_fail() -> None:
+    """Each single call of a layout with aliases, holes and two GPUs fails once"""
+    fail_everywhere(RING, invented(2), 10_000)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_every_call_may_fail(path: Path) -> None:
+    """The same for every call, of which plans over 500 calls have 500 tried"""
+    fail_everywhere(path, invented(4), SAMPLED_FULLY)
+
+
+@pytest.mark.parametrize(
+    ("method", "at", "stays"),
+    [("mem_unmap", 2, ("range b",)), ("mem_release", 9, ()), ("mem_address_free", 1, ()),
+     ("device_primary_ctx_release", 1, ())],
+)  # fmt: skip
+def test_a_failed_undo_is_named_with_its_consequences(method: str, at: int, stays: tuple[str, ...]) -> None:
+    """An undo that fails is a leak with what had to stay because of it, and everything else is undone"""
+    machine = invented(2)
+    done = run(job(RING, machine), machine, at=at, only={method})
+    assert done.report.exit_code == 5
+    assert done.report.outcome == "leaked"
+    (leak,) = done.report.leaks
+    assert leak.stays == stays
+    assert leak.error.endswith(f"CUDA_ERROR_UNKNOWN (made to fail, as call {at})")
+    assert sum(done.ledger.counts().values()) == 1 + len(stays)
+
+
+def test_all_undos_may_fail() -> None:
+    """If nothing can be unmapped any more, each mapping is named, and the ranges that stay because of them"""
+    machine = invented(2)
+    done = run(job(RING, machine), machine, at=1, only={"mem_unmap"}, every=True)
+    leaks = done.report.leaks
+    assert done.report.exit_code == 5
+    assert len(leaks) == 6
+    assert sorted(stays for leak in leaks for stays in leak.stays) == ["range a", "range b"]
+    assert done.ledger.counts()["mappings"] == 6
+    assert done.ledger.counts()["handles"] == 0
+
+
+def test_a_thousand_runs_leave_nothing() -> None:
+    """A thousand runs in one process leave file descriptors and free memory where they were"""
+    machine = invented(2)
+    made = job(RING, machine)
+    reports = [run(made, machine).report for _ in range(1000)]
+    lefts = [report.left for report in reports]
+    assert {report.exit_code for report in reports} == {0}
+    assert len({left.fds_after for left in lefts if left}) == 1
+    assert all(left and left.memory[0].before == left.memory[0].after for left in lefts)
+
+
+class Breaking(Ledger):
+    """A ledger whose n-th unmap is no driver error at all but an exception of another kind."""
+
+    def __init__(self, driver: KernelDriver, error: Exception) -> None:
+        super().__init__(driver)
+        self.error, self.calls = error, 0
+
+    def mem_unmap(self, address: int, size: int) -> None:
+        self.calls += 1
+        if self.calls == 2:
+            raise self.error
+        super().mem_unmap(address, size)
+
+
+@pytest.mark.parametrize("error", [MemoryError("none left"), RuntimeError("a bug"), OSError(24, "too many files")])
+def test_other_exceptions_do_not_stop_the_teardown(error: Exception) -> None:
+    """Whatever an undo raises, the other undos are made, and the report names it with what had to stay"""
+    machine = invented(2)
+    driver = SimDriver(machine)
+    driver.init()
+    ledger = Breaking(driver, error)
+    report = apply.apply(job(RING, machine), ledger)
+    driver.close()
+    assert report.exit_code == 5
+    (leak,) = report.leaks
+    assert leak.stays == ("range b",)
+    assert ledger.counts() == {"reservations": 1, "handles": 0, "mappings": 1, "contexts": 0}
+
+
+class BadHooks(Progress):
+    """Somebody's progress hooks that raise."""
+
+    def advance(self, steps: int) -> None:
+        raise ValueError(steps)
+
+
+def test_progress_hooks_cannot_hurt_a_run() -> None:
+    """Hooks that raise are not called again, and the run is what it would have been"""
+    machine = invented(2)
+    with SimDriver(machine) as driver:
+        driver.init()
+        ledger = Ledger(driver)
+        report = apply.apply(job(ROOT / "specs" / "paged-kv.yaml", machine), ledger, progress=BadHooks())
+    assert (report.outcome, ledger.empty) == ("ok", True)

@@ -1,0 +1,40 @@
+"""A runtime directory for each test, and holders in it that are gone afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.sharing import Client, connect, place
+from tests.sharing.holding import Holder, Process
+
+
+@pytest.fixture
+def start(runtime: Path) -> Iterator[Callable[..., Any]]:
+    """Starts holders, or other scripts beside them."""
+    started: list[Process] = []
+
+    def begin(script: str = "holder", **wish: Any) -> Process:
+        found = Holder(runtime, wish) if script == "holder" else Process(script, wish, runtime)
+        started.append(found)
+        return found
+
+    yield begin
+    for each in started:
+        each.kill()
+
+
+@pytest.fixture
+def holder(start: Callable[..., Holder]) -> Holder:
+    """A holder of the layout kv."""
+    return start()
+
+
+@pytest.fixture
+def client(holder: Holder) -> Iterator[Client]:
+    """A connection to it."""
+    with connect(place("kv")) as found:
+        yield found

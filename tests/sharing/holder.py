@@ -1,0 +1,59 @@
+"""A holder as a process of its own, which says on stdout when it serves, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from dataclasses import asdict, replace
+from typing import Any
+
+from memtopo.cli.signals import Stopper
+from memtopo.common.errors import MemtopoError
+from memtopo.sharing import claim, place
+from memtopo.sharing.holder import About, hold
+from tests.sharing.shelves import MACHINE, OFFERS, PAGES, Memfds
+
+
+def main(
+    name: str = "kv",
+    socket: str | None = None,
+    pages: int = PAGES.count,
+    exports: int = 0,
+    differences: int = 0,
+    limit: int = 0,
+    hard: int = 0,
+    uid: int = 0,
+    source: str = "",
+    **terms: Any,
+) -> None:
+    """Hold a shelf as a test wishes it, under a limit of open files where one is given."""
+    if limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard or limit))
+    if uid:
+        os.setresuid(uid, uid, uid)
+    broken, more = replace(PAGES, name="broken", count=1), (replace(PAGES, name=f"more-{i}") for i in range(exports))
+    shelf = Memfds((replace(PAGES, count=pages), *OFFERS[1:], broken, *more), differences)
+    before = _fds()
+    with Stopper(ending=True) as stopper:
+        with claim(place(name) if socket is None else place(socket=socket)) as claimed:
+            about = About(name, "kv.yaml", MACHINE, source)
+            held = hold(shelf, claimed, about, stop=stopper.signal, ready=lambda: _say({"serving": name}), **terms)
+        _say({"held": asdict(held), "fds": _fds() - before})
+
+
+def _fds() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def _say(what: object) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    try:
+        main(**json.loads(sys.argv[1]))
+    except MemtopoError as error:
+        _say({"error": error.message, "hint": error.hint, "exit_code": error.exit_code})

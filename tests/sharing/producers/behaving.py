@@ -1,0 +1,77 @@
+"""A program that `--with` starts, and that behaves as its first argument says; the others are its own.
+
+`serve` serves a simulator's memory as `frame`, of the size and on the GPU that follow, and a timeline as `ready`;
+`dies` does so and ends once somebody has it, `vanishes` when somebody asks for it; `stubborn` ignores SIGTERM, and
+`interrupting` hands SIGINT to whoever started it then; `mutual` ends once both files that follow are there, of which it
+makes the first after SIGTERM, and the third in the end; `parent` starts a process, and tells its number in the file
+that follows.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import NoReturn
+
+import memtopo
+from memtopo.driver.sim import foreign
+from memtopo.sharing import connect, place
+from memtopo.sharing.serving import Given, GivenShelf, Serving
+from tests.sharing.holding import until
+from tests.sharing.shelves import MACHINE
+
+
+def main(how: str, *more: str) -> None:
+    """Serve until SIGTERM, or whatever was asked for."""
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: asked(how, over))
+    if how == "parent":
+        child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+        Path(more[0]).write_text(str(child.pid))
+    size, gpu = (int(more[0]), more[1]) if len(more) > 1 else (4096, "0" * 32)
+    memory = foreign.allocate(bytes.fromhex(gpu), size)
+    foreign.write(memory, 0, b"memory")
+    semaphore = memtopo.Semaphore(foreign.make_semaphore(timeline=True))
+    given: dict[str, Given] = {"frame": memtopo.ExternalMemory(memory, size, gpu), "ready": semaphore}
+    shelf = Vanishing(given) if how == "vanishes" else GivenShelf(given)
+    with Serving(place(socket=os.environ["MEMTOPO_SOCKET"]), shelf, MACHINE) as served:
+        sys.stdout.write(f"serving as {os.getpid()}\n")
+        sys.stdout.flush()
+        if how == "dies":
+            await_importer(served.path)
+            os._exit(9)
+        over.wait()
+        if how == "mutual":
+            mine, other, end = map(Path, more[2:])
+            mine.touch()
+            until(other.exists)
+            end.touch()
+
+
+def asked(how: str, over: threading.Event) -> None:
+    """What SIGTERM does."""
+    if how == "interrupting":
+        os.kill(os.getppid(), signal.SIGINT)
+    elif how != "stubborn":
+        over.set()
+
+
+class Vanishing(GivenShelf):
+    """Offers everything, and is gone when somebody asks for it."""
+
+    def handle(self, export: str, index: int) -> NoReturn:  # noqa: ARG002 the protocol's
+        os._exit(9)
+
+
+def await_importer(path: str) -> None:
+    """Wait until a handle is on its way to somebody."""
+    with connect(place(socket=path)) as client:
+        until(lambda: client.status().importers)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,15 @@
+"""Starts a producer, says where it is, and waits: for tests that kill it."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from memtopo.sharing.producers.program import Program
+
+if __name__ == "__main__":
+    with Program("camera", sys.argv[1:]) as program:
+        program.await_served(lambda: 0, 60.0)
+        sys.stdout.write(f"{program.socket}\n")
+        sys.stdout.flush()
+        signal.pause()

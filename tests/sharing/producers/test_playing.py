@@ -1,0 +1,205 @@
+"""On a simulated machine a producer is played that makes, fills, serves and signals what the spec takes from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import memtopo
+from memtopo.driver.sim import foreign
+from memtopo.geometry import Geometry
+from memtopo.machine import target
+from memtopo.machine.target import Target
+from memtopo.sharing import connect, place
+from memtopo.sharing.attaching import Holders
+from memtopo.sharing.playing.script import Memory, Script
+from memtopo.sharing.playing.stage import FILLED, PERIOD
+from memtopo.sharing.producers import Producers, holders, producers, resolve
+from tests.cli.running import ROOT, environment
+from tests.helpers.machines import invented
+from tests.helpers.specs import judged
+from tests.sharing.holding import PATIENCE, until
+
+MACHINE = invented(2)
+GPUS = target.uuids(MACHINE)
+SPEC = """
+external:
+  frame: {from: camera, via: opaque_fd, device: gpu1, size: 8MiB, dedicated: true}
+  depth: {from: lidar/points, via: opaque_fd, device: gpu0, size: 64KiB}
+semaphores:
+  ready: {from: camera, via: timeline_fd, device: gpu1, wait: 5, signal: 6}
+  done: {from: camera, via: timeline_fd, device: gpu1, signal: 1}
+  flip: {from: camera, via: opaque_fd, device: gpu1, wait: true}
+  flop: {from: camera, via: opaque_fd, device: gpu1, signal: true}
+"""
+
+
+def geometry(spec: str = SPEC) -> Geometry:
+    found = judged(spec, MACHINE).geometry
+    assert found
+    return found
+
+
+@contextmanager
+def attached(spec: str, played: Producers) -> Iterator[Holders]:
+    """The holders of a spec, attached to those who were started."""
+    found, names = Holders(geometry(spec), GPUS, played.sockets), sorted(holders(geometry(spec)))
+    for name in names:
+        found.attach(name)
+    try:
+        yield found
+    finally:
+        for name in names:
+            found.detach(name)
+
+
+def taken(found: Holders, holder: str, export: str) -> int:
+    fd = found.take(holder, export, 0)
+    assert isinstance(fd, int)
+    return fd
+
+
+def test_what_it_plays() -> None:
+    """Each holder is a process of its own, which has all that the spec takes from it, as the spec declares it"""
+    with producers(geometry(), {}, MACHINE) as played, attached(SPEC, played):
+        assert played.played == ["camera", "lidar"]
+        pids = set()
+        for path in played.sockets.values():
+            with connect(place(socket=path)) as client:
+                pids.add(client.pid)
+        assert len(pids - {os.getpid()}) == 2
+
+
+def test_memory_is_filled() -> None:
+    """Byte n of played memory is n modulo 251, at its beginning and at its end"""
+    with producers(geometry(), {}, MACHINE) as played, attached(SPEC, played) as found:
+        for holder, export, size in (("camera", "frame", 8 << 20), ("lidar", "points", 64 << 10)):
+            fd = taken(found, holder, export)
+            for at in (0, 12345, size - 100):
+                assert foreign.read(fd, at, 100) == bytes(n % PERIOD for n in range(at, at + 100))
+
+
+def test_a_large_object_is_filled_at_its_beginning(tmp_path: Path) -> None:
+    """A large object takes no more of the system's memory than its beginning"""
+    spec = "external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 8GiB}}"
+    with producers(geometry(spec), {}, MACHINE) as played, attached(spec, played) as found:
+        fd = taken(found, "camera", "frame")
+        assert foreign.read(fd, FILLED - 1, 1) == bytes([(FILLED - 1) % PERIOD])
+        assert os.fstat(fd).st_blocks * 512 < 2 * FILLED
+
+
+def test_what_is_waited_for_is_signalled() -> None:
+    """With its handle, a semaphore has what the spec waits for; others are as they were made"""
+    with producers(geometry(), {}, MACHINE) as played, attached(SPEC, played) as found:
+        values = {name: foreign.counter(taken(found, "camera", name)) for name in ("ready", "done", "flip", "flop")}
+        assert values == {"ready": 5, "done": 0, "flip": 1, "flop": 0}
+
+
+def test_the_next_importer_finds_the_same() -> None:
+    """Who comes next finds the same, whatever the one before has signalled or waited for; a timeline never goes back"""
+    with producers(geometry(), {}, MACHINE) as played:
+        for value in (5, 6):
+            with attached(SPEC, played) as found:
+                fds = {name: taken(found, "camera", name) for name in ("ready", "flip", "flop")}
+                assert {name: foreign.counter(fd) for name, fd in fds.items()} == {"ready": value, "flip": 1, "flop": 0}
+                foreign.signal(fds["ready"], 6)
+                assert foreign.wait(fds["flip"], timeout=0)
+                foreign.signal(fds["flop"])
+
+
+def test_several_processes() -> None:
+    """Of a spec of several processes a holder has what all of them take"""
+    spec = """
+processes:
+  one: {external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}}}
+  two: {count: 2, semaphores: {ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}}}
+"""
+    with producers(geometry(spec), {}, MACHINE) as played, connect(place(socket=played.sockets["camera"])) as client:
+        assert [*client.offers()] == ["frame", "ready"]
+
+
+def test_who_is_bound_is_not_played(tmp_path: Path) -> None:
+    """Where a name is bound, its holder is that one; a binding that the spec does not name starts nothing"""
+    fd = os.memfd_create("frame")
+    with memtopo.serve(tmp_path / "lidar.sock", {"points": memtopo.ExternalMemory(fd, 1 << 16, GPUS[0])}) as served:
+        bound = {"lidar": resolve("lidar", served.path), "radar": ("false",)}
+        with producers(geometry(), bound, MACHINE) as played:
+            assert (played.played, played.sockets["lidar"]) == (["camera"], served.path)
+            assert played.sockets.keys() == {"camera", "lidar"}
+    os.close(fd)
+
+
+def test_who_is_held_is_not_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where somebody serves under a holder's name, nobody is played in its place"""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    fd = os.memfd_create("frame")
+    with (
+        memtopo.serve("lidar", {"points": memtopo.ExternalMemory(fd, 1 << 16, GPUS[0])}),
+        producers(geometry(), {}, MACHINE) as played,
+    ):
+        assert played.played == ["camera"]
+    os.close(fd)
+
+
+def test_nobody_is_played_on_a_real_machine() -> None:
+    """On a real machine nobody is played"""
+    with producers(geometry(), {}, None) as found:
+        assert (found.sockets, found.played) == ({}, [])
+
+
+def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
+    """A built-in producer ends with its standard input, which its parent's death ends too"""
+    script = Script("test", (Memory("frame", 4096, GPUS[0], dedicated=False),), ())
+    command = [sys.executable, "-m", "memtopo.sharing.playing"]
+    where = str(tmp_path / "camera.sock")
+    env = environment(MEMTOPO_SOCKET=where)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, env=env) as process:
+        assert process.stdin
+        process.stdin.write(script.text())
+        process.stdin.flush()
+        until(Path(where).exists)
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_script_is_read_as_it_was_written() -> None:
+    """A script is the same after it was written and read"""
+    from memtopo.sharing.producers.casting import scripts
+
+    for script in scripts([geometry()], "h200x2", GPUS).values():
+        assert Script.read(script.text()) == script
+        assert json.loads(script.text())["machine"] == "h200x2"
+
+
+def test_from_a_program() -> None:
+    """`memtopo.applied` has it played too, and its report says so"""
+    opened = target.resolve("h200x2")
+    machine = Target("h200x2", opened.machine, simulated=True, _opener=opened.open)
+    with memtopo.applied(SPEC_OF_ONE, machine=machine) as layout:
+        assert layout.buffers["frame"].size == 4096
+    assert layout.report
+    assert layout.report.outcome == "ok"
+    assert "camera is played by a built-in producer: this machine is simulated" in layout.report.notes
+
+
+def test_a_name_that_is_bound_in_vain() -> None:
+    """`memtopo.applied` refuses a name in `bind` that the spec takes nothing from, with the one that was meant"""
+    layout = memtopo.applied(SPEC_OF_ONE, "h200x2", bind={"camra": "/run/camera.sock"})
+    with pytest.raises(memtopo.Unsuitable, match=r"nothing from 'camra' \(hint: did you mean 'camera'\?\)"):
+        layout.__enter__()
+
+
+SPEC_OF_ONE = {
+    "memtopo": 1,
+    "name": "one",
+    "external": {"frame": {"from": "camera", "via": "opaque_fd", "device": "gpu0", "size": "4KiB"}},
+}

@@ -1,0 +1,59 @@
+"""A shelf over memfds: memory that several processes really share, with each transport's kind of handle."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from memtopo.common.errors import MemtopoError
+from memtopo.plans.report import Checks, Difference, MachineLine, Tally
+from memtopo.sharing import Handle, Offer, Secret
+
+PAGE = 4096
+GPU = "00112233445566778899aabbccddeeff"
+MACHINE = MachineLine("h200x2", simulated=True, devices=("NVIDIA H200", "NVIDIA H200"), driver="CUDA 12.8")
+PAGES = Offer("page", "chunk", "fd", 1000, PAGE, "gpu0", GPU, ("rdma",))
+OFFERS = (
+    PAGES,
+    Offer("hot", "chunk", "fd", 1, 4 * PAGE, "host:0"),
+    Offer("woven", "chunk", "fabric", 3, PAGE, "gpu1", GPU[::-1]),
+    Offer("block", "buffer", "ipc", 2, PAGE, "gpu0", GPU),
+    Offer("done", "event", "ipc", 1, 0, "gpu0", GPU),
+    Offer("frame", "memory", "opaque_fd", 1, 2 * PAGE, "gpu0", GPU, ("dedicated",)),
+    Offer("ready", "semaphore", "timeline_fd", 1, 0, "gpu0", GPU),
+    Offer("flip", "semaphore", "opaque_fd", 1, 0, "any GPU"),
+)
+
+
+def secret(export: str, index: int) -> bytes:
+    """The bytes of a handle that is no descriptor."""
+    return f"{export}.{index}:".encode().ljust(64, b"\xee")
+
+
+@dataclass
+class Memfds:
+    """One memfd that stands for every chunk, whose first bytes say so; a check finds what it was made to find."""
+
+    kept: Sequence[Offer] = OFFERS
+    differences: int = 0
+    memory: int = field(default_factory=lambda: os.memfd_create("shelf", os.MFD_CLOEXEC))
+
+    def __post_init__(self) -> None:
+        os.write(self.memory, b"memory of the shelf")
+
+    def offers(self) -> Sequence[Offer]:
+        return self.kept
+
+    def handle(self, export: str, index: int) -> Handle:
+        if export == "broken":
+            raise MemtopoError(f"cuMemExportToShareableHandle: {export}.{index} cannot be had", hint="ask for another")
+        if next(offer.descriptors for offer in self.kept if offer.name == export):
+            return Handle(fd=os.dup(self.memory))
+        return Handle(secret=Secret(secret(export, index)), offset=512 * index)
+
+    def check(self) -> Checks:
+        found = tuple(Difference("access", f"page.{i}", "rw", "nothing") for i in range(min(self.differences, 100)))
+        return Checks(
+            (Tally("mapping", 1000, 1000), Tally("access", 1000, 1000 - self.differences)), found, self.differences
+        )

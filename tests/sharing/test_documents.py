@@ -1,0 +1,34 @@
+"""What the commands print with --json fits its schema and no other; what is like it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from memtopo.output import schemas
+from tests.cli.running import memtopo
+from tests.output.test_schemas import VALIDATORS, faults, spoilt
+from tests.sharing.holding import Process
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("layouts", ["ls"]),
+        ("layout", ["show", "kv"]),
+        ("check", ["check", "kv"]),
+        ("release", ["release", "kv", "--force", "--grace", "100ms"]),
+    ],
+)
+def test_a_document(start: Callable[..., Process], runtime: Any, kind: str, command: list[str]) -> None:
+    """Each document is one kind's, and its first key tells which"""
+    start(differences=2)
+    importer = start("importer", export="block")
+    importer.said()
+    document = memtopo(*command, "--json", XDG_RUNTIME_DIR=str(runtime)).document
+    assert next(iter(document)) == f"memtopo_{kind}"
+    assert [each for each in schemas.KINDS if not faults(each, document)] == [kind], faults(kind, document)
+    for changed in spoilt(document):
+        assert not VALIDATORS[kind].is_valid(changed), changed

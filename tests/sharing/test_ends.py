@@ -1,0 +1,254 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.sharing import Client, ExchangeError, NoLayout, claim, connect, place
+from memtopo.sharing.holder import About, Held, hold
+from tests.sharing.holding import Holder, Process, until
+from tests.sharing.shelves import MACHINE, OFFERS, Memfds
+
+
+def left(runtime: Path) -> list[str]:
+    return os.listdir(runtime / "memtopo")
+
+
+def test_status(holder: Holder, client: Client) -> None:
+    """A holder tells its name, process, times, spec, machine and offers"""
+    found = client.status()
+    assert (found.name, found.pid, found.uid, found.state) == ("kv", holder.pid, os.geteuid(), "serving")
+    assert (found.spec, found.machine, found.deadline) == ("kv.yaml", MACHINE, None)
+    assert found.offers[: len(OFFERS)] == OFFERS
+    assert found.importers == ()
+    assert found.since > 1.7e9
+
+
+def test_a_status_of_many_exports(start: Callable[..., Holder]) -> None:
+    """A status that no packet could carry comes in several"""
+    start(exports=2000)
+    with connect(place("kv")) as client:
+        assert len(client.status().offers) == len(OFFERS) + 1 + 2000
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_in_order(runtime: Path, holder: Holder, client: Client, number: signal.Signals) -> None:
+    """A signal ends a hold: it says why, no descriptor is more than before, and socket and lock are gone"""
+    list(client.handles("woven"))
+    told = holder.end(number)
+    assert (told["held"]["why"], told["held"]["signal"], told["fds"]) == ("signal", number, 0)
+    assert [each["pid"] for each in told["held"]["kept"]] == [os.getpid()]
+    assert told["held"]["lost"] == []
+    assert left(runtime) == []
+    assert client.notice(5) is not None
+    with pytest.raises(ExchangeError, match=f"process {holder.pid} .* asked by process {os.getpid()}") as gone:
+        client.status()
+    assert gone.value.code == "gone"
+
+
+def test_a_signal_wakes_it(start: Callable[..., Holder]) -> None:
+    """A holder to whom nobody talks hears of a signal at once"""
+    holder = start(patience=1000.0)
+    until(lambda: Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S")  # it waits
+    assert holder.end()["held"]["seconds"] < 30
+
+
+def test_a_hold_in_another_thread(runtime: Path) -> None:
+    """Outside of the main thread a hold ends by its flag alone, and the signals of the process are left as they were"""
+    flag: list[int] = []
+    found: list[Held] = []
+
+    def held() -> None:
+        about = About("kv", None, MACHINE)
+        with claim(place("kv")) as claimed:
+            found.append(hold(Memfds(), claimed, about, stop=lambda: flag[0] if flag else 0, ready=ready.set))
+
+    ready = threading.Event()
+    thread = threading.Thread(target=held)
+    thread.start()
+    assert ready.wait(60)
+    with connect(place("kv")) as client:
+        assert client.status().pid == os.getpid()
+    flag.append(15)
+    thread.join(60)
+    assert (found[0].why, found[0].signal) == ("signal", 15)
+    assert left(runtime) == []
+
+
+def test_a_deadline(runtime: Path, start: Callable[..., Holder]) -> None:
+    """A hold ends by itself when its time is over, and its status says when that is"""
+    told = start(lasting=0.5).end(None)
+    assert told["held"]["why"] == "deadline"
+    assert told["held"]["seconds"] == pytest.approx(0.5, abs=0.4)
+    assert left(runtime) == []
+    start(name="later", lasting=600)
+    with connect(place("later")) as client:
+        found = client.status()
+    assert found.deadline
+    assert found.deadline - found.since == pytest.approx(600, abs=5)
+
+
+def test_a_release(runtime: Path, holder: Holder) -> None:
+    """A release is over when everything is taken down: then the process, its socket and its lock are gone"""
+    with connect(place("kv")) as client:
+        done = client.release()
+        assert (done.name, done.lost, done.kept, done.gone) == ("kv", (), (), True)
+        assert left(runtime) == []
+    assert holder.end(None)["held"]["why"] == "release"
+
+
+@pytest.mark.parametrize(("export", "bound"), [("block", True), ("done", True), ("page", False), ("woven", False)])
+def test_a_release_that_is_refused(start: Callable[..., Any], export: str, bound: bool) -> None:
+    """A release is refused while somebody uses ipc buffers or events, who is named; descriptors keep nobody"""
+    holder, importer = start(), start("importer", export=export)
+    importer.said()
+    with connect(place("kv")) as client:
+        if bound:
+            with pytest.raises(ExchangeError, match=f"in use by process {importer.pid}") as refused:
+                client.release()
+            assert refused.value.code == "attached"
+            assert "--force" in str(refused.value.hint)
+            assert client.status().state == "serving"
+        else:
+            assert [each.pid for each in client.release().kept] == [importer.pid]
+            assert holder.end(None)["held"]["kept"][0]["pid"] == importer.pid
+
+
+def test_a_forced_release_tells_the_users(start: Callable[..., Any]) -> None:
+    """With force, users over ipc are told how long they have; who does not let go has lost, and is reported"""
+    holder, importer = start(), start("importer", export="block", notices=1)
+    importer.said()
+    with connect(place("kv")) as client:
+        done = client.release(force=True, grace=0.5)
+    assert importer.said() == {"notice": "releasing", "grace": 0.5}
+    assert [each.pid for each in done.lost] == [importer.pid]
+    assert [(each.export, each.bytes) for each in done.lost[0].taken] == [("block", 8192)]
+    assert holder.end(None)["held"]["lost"][0]["pid"] == importer.pid
+
+
+def test_a_grace_ends_with_the_last_user(start: Callable[..., Any]) -> None:
+    """A grace of a minute is over as soon as the last user over ipc has let go, who then lost nothing"""
+    holder, importer = start(grace=60.0), start("importer", export="block", notices=1)
+    importer.said()
+    holder.send(signal.SIGTERM)
+    assert importer.said()["grace"] == 60.0
+    with connect(place("kv")) as client:
+        assert client.status().state == "releasing"
+        with pytest.raises(ExchangeError, match="is being released") as refused:
+            list(client.handles("page"))
+        assert refused.value.code == "releasing"
+    importer.go_on()
+    told = holder.end(None)
+    assert (told["held"]["why"], told["held"]["lost"]) == ("signal", [])
+    assert told["held"]["seconds"] < 50
+
+
+def test_whoever_asks_is_not_waited_for(holder: Holder, client: Client) -> None:
+    """Who uses ipc buffers itself may release them"""
+    list(client.handles("block"))
+    assert client.release().gone
+    assert holder.end(None)["held"]["lost"] == []
+
+
+def test_an_importer_is_gone_with_its_connection(holder: Holder, start: Callable[..., Process]) -> None:
+    """A connection is a lease: however its process dies, the importer is gone"""
+    importer = start("importer", export="block")
+    importer.said()
+    with connect(place("kv")) as client:
+        assert [each.pid for each in client.status().importers] == [importer.pid]
+        importer.kill()
+        until(lambda: client.status().importers == ())
+        assert client.release().gone
+    holder.end(None)
+
+
+def test_the_same_handles_count_once(client: Client) -> None:
+    """An importer that asks for the same handles twice uses their bytes once"""
+    for _ in range(2):
+        for each in client.handles("page", 10, 20):
+            each.close()
+    (found,) = client.status().importers
+    assert (found.handles, found.bytes, found.taken[0].export) == (20, 20 * 4096, "page")
+
+
+@pytest.mark.parametrize("differences", [0, 1, 500])
+def test_check(start: Callable[..., Holder], differences: int) -> None:
+    """A check tells how much was looked at, the first differences, and how many there are"""
+    start(differences=differences)
+    with connect(place("kv")) as client:
+        found = client.check()
+    assert (found.different, len(found.differences)) == (differences, min(differences, 100))
+    assert [(tally.aspect, tally.looked_at) for tally in found.tallies] == [("mapping", 1000), ("access", 1000)]
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_systemd(tmp_path: Path, runtime: Path, abstract: bool) -> None:
+    """Systemd is told when the holder serves and when it stops, on a path and on an abstract name"""
+    address = f"\0memtopo-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(address)
+        systemd.settimeout(60)
+        holder = Holder(runtime, NOTIFY_SOCKET=address.replace("\0", "@"))
+        try:
+            assert systemd.recv(4096) == b"READY=1\nSTATUS=holding kv, 9 exports"
+            assert holder.end()["held"]["notes"] == []
+            assert systemd.recv(4096) == b"STOPPING=1"
+        finally:
+            holder.kill()
+
+
+@pytest.mark.parametrize("address", ["/nobody/is/here", "@nobody", "vsock:1:2"])
+def test_no_systemd(runtime: Path, address: str) -> None:
+    """A systemd that cannot be told ends nothing, and a note says so"""
+    holder = Holder(runtime, NOTIFY_SOCKET=address)
+    try:
+        assert len(holder.end()["held"]["notes"]) == 2
+    finally:
+        holder.kill()
+
+
+def test_200_rounds(holder: Holder) -> None:
+    """After 200 rounds of attach and release of the lease, descriptors are where they were on both ends"""
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(200):
+        with connect(place("kv")) as client:
+            for each in client.handles("page", count=100):
+                each.close()
+            list(client.handles("block"))
+    assert len(os.listdir("/proc/self/fd")) == before
+    until(lambda: holder.fds() == holder.idle)
+    told = holder.end()
+    assert (told["held"]["clients"], told["held"]["handles"], told["fds"]) == (200, 200 * 102, 0)
+
+
+def test_200_holds(runtime: Path) -> None:
+    """After 200 holds in one process, one after another, its descriptors are where they were"""
+    holder = Process("rounds", {"rounds": 200}, runtime)
+    try:
+        before, after = holder.said()
+        assert before == after
+        assert left(runtime) == []
+    finally:
+        holder.kill()
+
+
+def test_nobody_there(runtime: Path) -> None:
+    """A layout that nobody holds is 3, also where there is no directory yet, and nothing is made by asking"""
+    for asked in (place("kv"), place(socket=str(runtime / "else.sock"))):
+        with pytest.raises(NoLayout) as told:
+            connect(asked)
+        assert told.value.exit_code == 3
+    assert os.listdir(runtime) == []
+
+
+def test_a_name_that_was_meant(holder: Holder) -> None:
+    """Where a name is not held, the one that was probably meant is named"""
+    with pytest.raises(NoLayout) as told:
+        connect(place("kvs"))
+    assert str(told.value.hint).startswith("did you mean 'kv'?")

@@ -1,0 +1,133 @@
+"""What another API made is compared with what the spec declares, since no driver would tell (facts 53, 55)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.common.errors import MemtopoError
+from memtopo.machine import target
+from memtopo.sharing import ExchangeError, NoLayout
+from memtopo.sharing.attaching import Holders, Mismatch
+from tests.helpers.machines import invented
+from tests.helpers.specs import judged
+from tests.sharing.holding import Process, fds, until
+from tests.sharing.producer import BYTES
+
+MACHINE = invented(2)
+GPUS = target.uuids(MACHINE)
+SPEC = """
+external:   {frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB, dedicated: true}}
+semaphores: {ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}}
+"""
+FRAME = {"kind": "memory", "size": 8 << 20, "gpu": GPUS[0], "dedicated": True}
+READY = {"kind": "semaphore", "timeline": True}
+
+
+def holders(bound: str | None = None, spec: str = SPEC) -> Holders:
+    geometry = judged(spec, MACHINE).geometry
+    assert geometry
+    return Holders(geometry, GPUS, {"camera": bound} if bound else {})
+
+
+@pytest.fixture
+def producer(start: Callable[..., Process], tmp_path: Path) -> Callable[..., tuple[str, Process]]:
+    """Starts a producer of some exports; its socket, and the process."""
+
+    def begin(**exports: Any) -> tuple[str, Process]:
+        process = start("producer", where=str(tmp_path / "camera.sock"), exports=exports)
+        return process.said()["serving"], process
+
+    return begin
+
+
+def test_as_declared(producer: Callable[..., tuple[str, Process]]) -> None:
+    """What is as declared is taken from the export of the name of its own entry, and nothing stays open"""
+    where, process = producer(frame=FRAME, ready=READY)
+    before, found = fds(), holders(where)
+    found.attach("camera")
+    assert not found.gone("camera")
+    frame, ready = found.take("camera", "frame", 0), found.take("camera", "ready", 0)
+    assert isinstance(frame, int)
+    assert isinstance(ready, int)
+    assert os.pread(frame, len(BYTES), 0) == BYTES
+    process.send(signal.SIGKILL)
+    until(lambda: found.gone("camera"))
+    assert os.pread(ready, len(BYTES), 0) == BYTES  # a descriptor does not go with whoever made it
+    found.detach("camera")
+    assert fds() == before
+
+
+def test_another_export(producer: Callable[..., tuple[str, Process]]) -> None:
+    """`camera/other` is the export of that name"""
+    where, _ = producer(other=FRAME)
+    found = holders(where, SPEC.splitlines()[1].replace("from: camera", "from: camera/other"))
+    found.attach("camera")
+    assert isinstance(found.take("camera", "other", 0), int)
+    found.detach("camera")
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"frame": FRAME | {"size": 4 << 20}}, "external 'frame' declares size 8MiB; camera/frame has 4MiB"),
+        ({"frame": FRAME | {"size": 16 << 20}}, "external 'frame' declares size 8MiB; camera/frame has 16MiB"),
+        (
+            {"frame": FRAME | {"gpu": GPUS[1]}},
+            rf"external 'frame' declares device gpu0 \({GPUS[0]}\); camera/frame has gpu1 \({GPUS[1]}\)",
+        ),
+        ({"frame": FRAME | {"gpu": "0" * 32}}, rf"declares device gpu0 \({GPUS[0]}\); camera/frame has {'0' * 32}"),
+        ({"frame": FRAME | {"dedicated": False}}, "'frame' declares it as dedicated .*; .* has memory that is not"),
+        ({"frame": READY}, "external 'frame' declares a memory; camera/frame has timeline semaphore"),
+        ({"ready": READY | {"timeline": False}}, "semaphore 'ready' declares a timeline semaphore; .* has binary sem"),
+        ({"ready": FRAME}, "semaphore 'ready' declares a timeline semaphore; camera/ready has memory"),
+        ({"ready": READY | {"gpu": GPUS[1]}}, "semaphore 'ready' declares device gpu0 .*; camera/ready has gpu1"),
+    ],
+)
+def test_not_as_declared(producer: Callable[..., tuple[str, Process]], changed: Any, told: str) -> None:
+    """What differs is told by what the spec declares, what the producer has, and who that is; nothing stays open"""
+    where, process = producer(**({"frame": FRAME, "ready": READY} | changed))
+    before, found = fds(), holders(where)
+    with pytest.raises(Mismatch, match=rf"{told}.*\(holder: process {process.pid}\)"):
+        found.attach("camera")
+    assert fds() == before
+
+
+def test_an_export_that_is_not_there(producer: Callable[..., tuple[str, Process]]) -> None:
+    """Where the producer has no such export, the error says which ones there are"""
+    where, _ = producer(frame=FRAME, steady=READY)
+    with pytest.raises(ExchangeError, match="no export 'ready'") as error:
+        holders(where).attach("camera")
+    assert error.value.hint == "did you mean 'steady'?"
+
+
+def test_a_producer_that_dies_before_the_handle(producer: Callable[..., tuple[str, Process]]) -> None:
+    """A producer that dies between its offer and the handle is an error that names what was declared"""
+    where, process = producer(frame=FRAME, ready=READY)
+    before, found = fds(), holders(where)
+    found.attach("camera")
+    process.send(signal.SIGKILL)
+    process.ended()
+    assert found.gone("camera")
+    with pytest.raises(ExchangeError, match=r"^external 'frame' cannot be had: the holder ended the connection"):
+        found.take("camera", "frame", 0)
+    found.detach("camera")
+    assert fds() == before
+
+
+def test_nobody_is_there(runtime: Path) -> None:
+    """A name that is bound to nobody is told with what is to be bound"""
+    with pytest.raises(NoLayout, match="nobody is there who offers external 'frame': no layout 'camera'") as error:
+        holders().attach("camera")
+    assert "--with camera=/" in str(error.value.hint)
+
+
+def test_a_socket_that_nobody_serves(tmp_path: Path) -> None:
+    """A socket that was bound and is not served is told by its path"""
+    with pytest.raises(MemtopoError, match=str(tmp_path / "camera.sock")):
+        holders(str(tmp_path / "camera.sock")).attach("camera")

@@ -1,0 +1,361 @@
+"""What a holder does to clients that break the protocol, are stuck, or want it to be: it goes on with the others."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from memtopo.sharing import ExchangeError, Handle, connect, place, wire
+from tests.sharing.holding import Holder, Process, asked, fds, heard, raw, until
+
+NOBODY = 65534
+DEEP = b'{"memtopo":1,"request":' + b"[" * 9 + b"]" * 9 + b"}"
+
+
+def importers() -> int | None:
+    """How many importers a holder has; None where it has no place for who asks."""
+    try:
+        with connect(place("kv")) as client:
+            return len(client.status().importers)
+    except ExchangeError as error:
+        if error.code != "busy":
+            raise
+        return None
+
+
+def close_each(handles: Iterable[Handle]) -> None:
+    for handle in handles:
+        handle.close()
+
+
+def request(**fields: Any) -> bytes:
+    return json.dumps({"memtopo": 1, **fields}).encode()
+
+
+@pytest.fixture
+def path(runtime: Path, holder: Holder) -> Path:
+    """Where the holder of kv listens."""
+    return runtime / "memtopo" / "kv.sock"
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder to which other users have a way."""
+    with TemporaryDirectory(dir="/tmp") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Whatever a test did: no descriptor is left here or in the holder, which answers, and ends in order."""
+    holder = request.getfixturevalue("holder") if "path" in request.fixturenames else None
+    before = fds()
+    yield
+    assert fds() == before
+    if holder:
+        with connect(place("kv")) as client:
+            assert client.status().importers == ()
+        until(lambda: holder.fds() == holder.idle)
+        assert holder.end()["fds"] == 0
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"garbage", "packet"),
+        (b"\xff\xfe", "packet"),
+        (b"{" * 60000, "packet"),
+        (b"[" * 65536, "packet"),
+        (b'\\"' * 32000, "packet"),
+        (b'"' * 65000, "packet"),
+        (DEEP, "packet"),
+        (b"[]", "packet"),
+        (b"1", "packet"),
+        (b"null", "packet"),
+        (b'{"memtopo":1,"memtopo":1,"request":"status"}', "packet"),
+        (b'{"memtopo":NaN}', "packet"),
+        (b'{"memtopo":1,"request":1e999999}', "request"),
+        (b'{"memtopo":1,"request":' + b"9" * 60000 + b"}", "packet"),
+        (b"x" * 65537, "packet"),
+        (request(request="status") + b" " * 70000, "packet"),
+        (b"{}", "version"),
+        (b'{"memtopo":2,"request":"status"}', "version"),
+        (b'{"memtopo":true,"request":"status"}', "version"),
+        (b'{"memtopo":"1","request":"status"}', "version"),
+        (request(), "request"),
+        (request(request="frobnicate"), "request"),
+        (request(request=None), "request"),
+        (request(request="status", colour="red"), "request"),
+        (request(request="release", forse=True), "request"),
+        (request(request="offers"), "packet"),
+        (request(request="offers", first=-1), "packet"),
+        (request(request="offers", first=True), "packet"),
+        (request(request="offers", first=1 << 63), "packet"),
+        (request(request="importers", after="1"), "packet"),
+        (request(request="handles", export="page", first=0), "packet"),
+        (request(request="handles", export="page", first=0, count=0), "packet"),
+        (request(request="handles", export=["page"], first=0, count=1), "packet"),
+        (request(request="handles", export="p" * 263, first=0, count=1), "packet"),
+        (request(request="release", force="yes", grace=1), "packet"),
+        (request(request="release", force=True, grace=-1), "packet"),
+        (request(request="release", force=True, grace=1e308), "packet"),
+    ],
+    ids=lambda value: value[:40].decode("latin-1") if isinstance(value, bytes) else value,
+)
+def test_a_packet_that_breaks_the_rules(path: Path, data: bytes, code: str) -> None:
+    """It is told why, without a word of what it said, and its connection ends"""
+    with raw(path) as sock:
+        sock.send(data)
+        packet = heard(sock)
+        assert packet
+        assert packet.message["error"]["code"] == code
+        assert heard(sock) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"request": "handles", "export": "nothing", "first": 0, "count": 1}, "unknown"),
+        ({"request": "handles", "export": "\x1b[31m\ud800", "first": 0, "count": 1}, "unknown"),
+        ({"request": "handles", "export": "page", "first": 1000, "count": 1}, "range"),
+        ({"request": "handles", "export": "page", "first": (1 << 63) - 1, "count": (1 << 63) - 1}, "range"),
+        ({"request": "handles", "export": "broken", "first": 0, "count": 1}, "failed"),
+    ],
+)
+def test_a_request_that_is_refused(path: Path, fields: dict[str, Any], code: str) -> None:
+    """It is told why, and its connection goes on"""
+    with raw(path) as sock:
+        assert asked(sock, **fields)["error"]["code"] == code
+        assert asked(sock, "offers", first=10**9)["ok"]["offers"] == []
+        assert asked(sock, "status")["ok"]["name"] == "kv"
+
+
+@pytest.mark.parametrize("count", [1, 253])
+def test_descriptors_that_nobody_asked_for(path: Path, holder: Holder, count: int) -> None:
+    """A request that comes with descriptors is refused, and they are closed"""
+    with raw(path) as sock, open(os.devnull) as file:  # noqa: PTH123
+        wire.send(sock, request(request="status"), [file.fileno()] * count)
+        packet = heard(sock)
+        assert packet
+        assert packet.message["error"]["message"] == "a request came with descriptors"
+        assert heard(sock) is None
+    until(lambda: holder.fds() == holder.idle)
+
+
+def test_an_empty_packet(path: Path) -> None:
+    """An empty packet is the end of a connection, also where it carries descriptors"""
+    for count in (0, 3):
+        with raw(path) as sock:
+            wire.send(sock, b"", [sock.fileno()] * count)
+            found = heard(sock)
+            assert found is None or found.message["error"]["code"] == "packet"
+
+
+def test_more_than_was_asked_for(path: Path) -> None:
+    """One answer carries at most 253 descriptors, however many are asked for"""
+    with raw(path) as sock:
+        wire.send(sock, request(request="handles", export="page", first=0, count=1000))
+        packet = heard(sock)
+        assert packet
+        assert len(packet.fds) == len(packet.message["ok"]["handles"]) == 253
+        packet.close()
+
+
+def test_a_client_that_does_not_read(path: Path, holder: Holder) -> None:
+    """Who asks for more handles before it has read the first ones gets no more of them to pile up"""
+    with raw(path) as sock:
+        for _ in range(50):
+            wire.send(sock, request(request="handles", export="page", first=0, count=253))
+        found = [heard(sock) for _ in range(50)]
+        answers = [packet for packet in found if packet and "ok" in packet.message]
+        refused = {packet.message["error"]["code"] for packet in found if packet and "error" in packet.message}
+        assert refused == {"unread"}
+        assert len(answers) < 50
+        for packet in found:
+            assert packet
+            packet.close()
+
+
+def test_a_client_that_never_reads(start: Callable[..., Any], runtime: Path) -> None:
+    """Who does not read for longer than the holder's patience is shown out; others are served all the while"""
+    holder = start(patience=0.5)
+    with ExitStack() as stack:
+        stuck = [stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(5)]
+        for sock in stuck:
+            wire.send(sock, request(request="handles", export="page", first=0, count=253))
+            with suppress(OSError):
+                for _ in range(10_000):  # until neither end takes more
+                    wire.send(sock, request(request="offers", first=0))
+        with connect(place("kv")) as client:
+            for handle in client.handles("page"):
+                handle.close()
+            until(lambda: {each.pid for each in client.status().importers} == {os.getpid()})
+            until(lambda: len(client.status().importers) == 1)
+    until(lambda: holder.fds() == holder.idle)
+
+
+def test_a_stopped_client(start: Callable[..., Any], runtime: Path) -> None:
+    """A client that is stopped before it reads its handles is shown out; its process is no worse off than that"""
+    start(patience=0.5)
+    stopped = Process("stopped", {"path": str(runtime / "memtopo" / "kv.sock")}, runtime)
+    try:
+        with connect(place("kv")) as client:
+            until(lambda: [each.pid for each in client.status().importers] == [stopped.pid])
+            until(lambda: client.status().importers == ())
+        stopped.send(signal.SIGCONT)
+        assert stopped.said() == {"descriptors": 253, "then": None}
+    finally:
+        stopped.kill()
+
+
+def test_a_stopped_importer(start: Callable[..., Any]) -> None:
+    """An importer that is stopped while it has nothing to read keeps its lease"""
+    start(patience=0.2)
+    importer = start("importer", count=5)
+    importer.said()
+    importer.send(signal.SIGSTOP)
+    with connect(place("kv")) as client:
+        for _ in range(3):
+            client.notice(0.2)
+            assert [each.pid for each in client.status().importers] == [importer.pid]
+
+
+def test_a_stop_among_clients_that_shout(runtime: Path, holder: Holder) -> None:
+    """Clients that ask without an end do not keep a signal from ending the hold"""
+
+    def shout() -> None:
+        with suppress(OSError, AssertionError), raw(runtime / "memtopo" / "kv.sock") as sock:
+            while asked(sock, "status"):
+                pass
+
+    shouting = [threading.Thread(target=shout) for _ in range(4)]
+    for each in shouting:
+        each.start()
+    with connect(place("kv")) as client:
+        client.status()
+    assert holder.end()["held"]["why"] == "signal"
+    for each in shouting:
+        each.join(60)
+        assert not each.is_alive()
+
+
+def test_more_clients_than_there_may_be(path: Path, holder: Holder) -> None:
+    """Of 200 connections that say nothing the newest are turned away, and a second later the idlest make room"""
+    with ExitStack() as stack:
+        socks = [stack.enter_context(raw(path)) for _ in range(200)]
+        told = [heard(sock) for sock in socks if select.select([sock], [], [], 0)[0]]
+        assert {packet.message["error"]["code"] for packet in told if packet} <= {"busy"}
+        assert holder.fds() < 150
+
+        until(lambda: importers() == 0)
+
+
+def test_more_importers_than_there_may_be(path: Path) -> None:
+    """Importers do not take the last places: whoever wants a release gets in"""
+    with ExitStack() as stack:
+        codes = []
+        for _ in range(128):
+            sock = stack.enter_context(raw(path))
+            told = asked(sock, "handles", export="woven", first=0, count=1)
+            codes.append(told.get("error", {}).get("code"))
+        assert codes == [None] * 120 + ["full"] * 8
+        until(lambda: importers() == 120)
+
+
+def test_a_stopped_holder(holder: Holder) -> None:
+    """A holder that does not answer is told as such in time, naming both ends, and the connection is over"""
+    holder.send(signal.SIGSTOP)
+    with connect(place("kv"), timeout=0.3) as client:
+        with pytest.raises(ExchangeError, match=f"within 0.3 s .*process {holder.pid} .*process {os.getpid()}") as told:
+            client.status()
+        assert told.value.code == "timeout"
+        with pytest.raises(ExchangeError, match="the connection has ended"):
+            client.status()
+    holder.send(signal.SIGCONT)
+
+
+def test_a_stopped_holder_with_a_full_queue(holder: Holder, path: Path) -> None:
+    """A holder whose queue is full is told as such in time"""
+    holder.send(signal.SIGSTOP)
+    with ExitStack() as stack:
+        with suppress(BlockingIOError):
+            while True:
+                sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+                sock.setblocking(False)
+                sock.connect(str(path))
+        with pytest.raises(ExchangeError, match=f"'connect' within 0.3 s .*process {holder.pid}") as told:
+            connect(place("kv"), timeout=0.3)
+        assert told.value.code == "timeout"
+    holder.send(signal.SIGCONT)
+
+
+def test_a_holder_that_dies_half_way(holder: Holder) -> None:
+    """Where the holder dies between two batches, what came stays usable, and the rest is an error"""
+    before = fds()
+    with connect(place("kv")) as client:
+        found = client.handles("page", batch=10)
+        first = next(found)
+        holder.process.kill()
+        with pytest.raises(ExchangeError, match=f"process {holder.pid}") as told:
+            close_each(found)
+        assert told.value.code == "gone"
+        assert first.fd is not None
+        assert os.pread(first.fd, 6, 0) == b"memory"
+        first.close()
+    assert fds() == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_user(start: Callable[..., Any], shared: Path) -> None:
+    """Both ends refuse another user, unless that one is allowed by number, at a place where both may be"""
+    path = shared / "shared.sock"
+    start(socket=str(path))
+    stranger = start("stranger", path=str(path), uid=NOBODY, allow=[0])
+    told = stranger.said()
+    assert told["code"] == "forbidden"
+    assert "another user's" in told["error"]  # the socket is 0600
+    path.chmod(0o666)
+    stranger = start("stranger", path=str(path), uid=NOBODY, allow=[])
+    assert f"belongs to uid 0, and this process to uid {NOBODY}" in stranger.said()["error"]
+    stranger = start("stranger", path=str(path), uid=NOBODY, allow=[0])
+    assert f"belongs to uid {NOBODY}, and this process to uid 0" in (told := stranger.said())["error"]
+    assert "--allow-uid 65534" in told["hint"]
+    other = shared / "open.sock"
+    start(name="open", socket=str(other), allow_uids=[NOBODY])
+    stranger = start("stranger", path=str(other), uid=NOBODY, allow=[0])
+    assert stranger.said() == {"name": "open", "uids": [NOBODY], "file": "memory of the shelf"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_what_the_system_lets_lie_in_queues(start: Callable[..., Any], shared: Path) -> None:
+    """Where unread descriptors are as many as the system allows, the next client waits, and then has its own"""
+    os.chown(shared, NOBODY, NOBODY)
+    path = shared / "kv.sock"
+    start(socket=str(path), uid=NOBODY, limit=100, allow_uids=[0])
+    with pytest.raises(ExchangeError, match=f"it belongs to uid {NOBODY}"):
+        connect(place(socket=str(path)))
+    with ExitStack() as stack:
+        client = stack.enter_context(connect(place(socket=str(path)), allow_uids=[NOBODY]))
+        assert client.uid == NOBODY
+        socks = [stack.enter_context(raw(path)) for _ in range(5)]
+        for sock in socks:
+            wire.send(sock, request(request="handles", export="page", first=0, count=253))
+        assert select.select([socks[0]], [], [], 60)[0]
+        assert not select.select([socks[-1]], [], [], 0.5)[0]
+        for sock in socks:
+            packet = heard(sock)
+            assert packet
+            assert len(packet.fds) == len(packet.message["ok"]["handles"]) > 16
+            packet.close()

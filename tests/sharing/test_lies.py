@@ -1,0 +1,203 @@
+"""A holder that says nonsense, lies, or stops in the middle: an error that names both ends, and nothing is kept."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from memtopo.sharing import Client, ExchangeError, Offer
+from tests.sharing.holding import fds, scripted
+from tests.sharing.shelves import GPU, MACHINE
+
+PAGES = Offer("page", "chunk", "fd", 4, 4096, "gpu0", GPU)
+BLOCKS = Offer("block", "buffer", "ipc", 2, 4096, "gpu0", GPU)
+FRAME = Offer("frame", "memory", "opaque_fd", 1, 8192, "gpu0", GPU, ("dedicated",))
+READY = Offer("ready", "semaphore", "timeline_fd", 1, 0, "any GPU")
+OFFERS = {"ok": {"total": 4, "offers": [asdict(each) for each in (PAGES, BLOCKS, FRAME, READY)]}}
+STATUS = {
+    "ok": {
+        "name": "kv", "pid": 1, "since": 1.0, "state": "serving", "deadline": None, "spec": None,
+        "machine": asdict(MACHINE),
+    }
+}  # fmt: skip
+NOBODY = {"ok": {"importers": [], "more": False}}
+RELEASING = {"notice": "releasing", "grace": 2}
+SECRET = base64.b64encode(b"s" * 64).decode()
+
+
+def given(offer: Offer = PAGES, count: int = 4, first: int = 0, **changed: Any) -> Any:
+    """An answer to `handles`."""
+    each = {"offset": 0} if offer.descriptors else {"offset": 0, "secret": SECRET}
+    return {"ok": {"offer": asdict(offer) | changed, "first": first, "handles": [each] * count}}
+
+
+def importer(id: int) -> Any:
+    """An importer of a number."""
+    return {"id": id, "pid": 1, "uid": 1, "since": 1, "handles": 1, "bytes": 1, "bound": False, "taken": []}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept() -> Iterator[None]:
+    """Every descriptor that came is closed."""
+    before = fds()
+    yield
+    assert fds() == before
+
+
+def pages(client: Client) -> None:
+    for handle in client.handles("page"):
+        handle.close()
+
+
+def blocks(client: Client) -> None:
+    list(client.handles("block"))
+
+
+def told(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> ExchangeError:
+    """The error of a client whose holder says just that, each packet with so many descriptors."""
+    file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with scripted(*((message, [file] * count) for message, count in packets)) as talk:
+            with pytest.raises(ExchangeError, match=f"process {os.getpid()} at /scripted.sock; asked by") as error:
+                act(Client(talk))
+            assert talk.fileno() < 0  # it is not talked to any more
+    finally:
+        os.close(file)
+    assert error.value.exit_code == 4
+    return error.value
+
+
+@pytest.mark.parametrize(
+    ("packets", "act"),
+    [
+        ([(OFFERS, 0), (given(), 3)], pages),
+        ([(OFFERS, 0), (given(), 5)], pages),
+        ([(OFFERS, 0), (given(), 0)], pages),
+        ([(OFFERS, 0), (given(count=5), 5)], pages),
+        ([(OFFERS, 0), (given(count=0), 0)], pages),
+        ([(OFFERS, 0), (given(first=1), 4)], pages),
+        ([(OFFERS, 0), (given(size=8192), 4)], pages),
+        ([(OFFERS, 0), (given(gpu="ff" * 16), 4)], pages),
+        ([(OFFERS, 0), (given(gpu=None), 4)], pages),
+        ([(OFFERS, 0), (given(count=2), 2), (given(count=2, size=1), 2)], pages),
+        ([(OFFERS, 0), (given(BLOCKS, 2), 2)], blocks),
+        ([(OFFERS, 0), (given(PAGES, 2), 2)], blocks),
+        ([(OFFERS, 0), ({"ok": given(BLOCKS)["ok"] | {"handles": [{"offset": 0, "secret": "AAAA"}]}}, 0)], blocks),
+        ([(OFFERS, 0), ({"ok": given(BLOCKS)["ok"] | {"handles": [{"offset": 0, "secret": "é" * 88}]}}, 0)], blocks),
+        ([(OFFERS, 0), ({"ok": given(BLOCKS)["ok"] | {"handles": [{"offset": -1, "secret": SECRET}]}}, 0)], blocks),
+        ([(OFFERS, 1)], Client.offers),
+        ([({"ok": {"total": 3, "offers": []}}, 0)], Client.offers),
+        ([({"ok": {"total": 1, "offers": [asdict(PAGES), asdict(BLOCKS)]}}, 0)], Client.offers),
+        ([({"ok": {"total": 3, "offers": [asdict(PAGES)] * 2}}, 0)] * 3, Client.offers),
+        ([({"ok": {"total": 1 << 62, "offers": [asdict(PAGES)]}}, 0)], Client.offers),
+        ([({"ok": {"total": 1, "offers": [asdict(PAGES) | {"via": "smoke"}]}}, 0)], Client.offers),
+        ([({"ok": {"total": 1, "offers": [asdict(PAGES) | {"count": 0}]}}, 0)], Client.offers),
+        ([({"ok": {"total": 1, "offers": [7]}}, 0)], Client.offers),
+        ([({"ok": 7}, 0)], Client.offers),
+        ([({"ok": {}}, 0)], Client.offers),
+        ([({"error": "no"}, 0)], Client.offers),
+        ([({"error": {"code": 7}}, 0)], Client.offers),
+        ([({"oh": {}}, 3)], Client.offers),
+        ([({"notice": "dinner", "grace": 1}, 0)], Client.offers),
+        ([({"notice": "releasing", "grace": "soon"}, 0)], Client.offers),
+        ([(RELEASING, 1)], Client.offers),
+        ([(RELEASING, 0)] * 1100, Client.offers),
+        ([({"ok": {"total": 3, "text": "abcd"}}, 0)], Client.source),
+        ([({"ok": {"total": 3, "text": ""}}, 0)], Client.source),
+        ([({"ok": {"total": 3, "text": "ab"}}, 0), ({"ok": {"total": 3, "text": ""}}, 0)], Client.source),
+        ([({"ok": {"total": 1 << 40, "text": "ab"}}, 0)], Client.source),
+        ([({"ok": {"total": 3, "text": "abc"}}, 1)], Client.source),
+        ([({"ok": {"total": 3, "text": 7}}, 0)], Client.source),
+        ([(OFFERS, 0)], Client.notice),
+        ([(STATUS, 0), (OFFERS, 0), ({"ok": {"importers": [importer(2)] * 2, "more": False}}, 0)], Client.status),
+        ([(STATUS, 0), (OFFERS, 0), ({"ok": {"importers": [importer(0)], "more": True}}, 0)], Client.status),
+        ([({"ok": STATUS["ok"] | {"state": "asleep"}}, 0)], Client.status),
+        ([({"ok": STATUS["ok"] | {"machine": None}}, 0)], Client.status),
+        ([({"ok": {"tallies": [], "differences": [{}], "different": 1}}, 0)], Client.check),
+        ([({"ok": {"name": "kv", "lost": [{}], "kept": []}}, 0)], Client.release),
+    ],
+)  # fmt: skip
+def test_a_lie(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> None:
+    """What is not as its status said, or has another shape than the protocol, ends the exchange"""
+    assert told(packets, act).code == "lie"
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"garbage", "packet"),
+        (b"[]", "packet"),
+        (b"[" * 60000, "packet"),
+        (b'{"memtopo":2,"ok":{}}', "version"),
+        (b'{"ok":{}}', "version"),
+        (b'{"memtopo":1,"ok":{"total":Infinity}}', "packet"),
+        (b"x" * 65537, "packet"),
+        (b"", "gone"),
+    ],
+)
+@pytest.mark.parametrize("count", [0, 7])
+def test_garbage(data: bytes, code: str, count: int) -> None:
+    """What is no packet of the protocol ends the exchange, and what came with it is closed"""
+    assert told([(data, count)], Client.offers).code == ("packet" if code == "gone" and count else code)
+
+
+@pytest.mark.parametrize(
+    ("packets", "act"),
+    [
+        ([], Client.status),
+        ([(STATUS, 0)], Client.status),
+        ([(STATUS, 0), (OFFERS, 0)], Client.status),
+        ([(OFFERS, 0)], pages),
+        ([(OFFERS, 0), (given(count=3), 3)], pages),
+        ([], Client.notice),
+        ([], Client.check),
+        ([], Client.release),
+    ],
+)
+def test_a_holder_that_goes(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> None:
+    """A holder that ends the connection in the middle is gone, wherever that was"""
+    assert told(packets, act).code == "gone"
+
+
+def test_more_than_can_be_opened() -> None:
+    """Where descriptors were lost since this process may open no more, the error is about that limit"""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    with scripted((OFFERS, []), (given(), [file] * 4)) as talk:
+        client = Client(talk)
+        client.offers()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 2, hard))
+        try:
+            with pytest.raises(ExchangeError) as error:
+                talk.ask("handles", export="page", first=0, count=4)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    os.close(file)
+    assert error.value.code == "limit"
+
+
+def test_notices_do_not_disturb() -> None:
+    """A notice between a question and its answer is kept for who asks for it"""
+    with scripted((RELEASING, []), (OFFERS, [])) as talk:
+        client = Client(talk)
+        assert list(client.offers()) == ["page", "block", "frame", "ready"]
+        assert client.notice() is not None
+
+
+def test_what_was_right_before_is_right() -> None:
+    """The script of these tests, told without a lie, is believed"""
+    file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    script = [(STATUS, []), (OFFERS, []), (NOBODY, []), (given(count=3), [file] * 3), (given(count=1, first=3), [file])]
+    with scripted(*script, (given(BLOCKS, 2), [])) as talk:
+        client = Client(talk)
+        assert client.status().offers == (PAGES, BLOCKS, FRAME, READY)
+        pages(client)
+        assert [handle.secret and handle.secret.reveal() for handle in client.handles("block")] == [b"s" * 64] * 2
+    os.close(file)

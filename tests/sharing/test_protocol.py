@@ -1,0 +1,58 @@
+"""docs/protocol.md is what happens: its requests are answered as it says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.sharing import wire
+from memtopo.sharing.holder.refusing import REQUESTS
+from tests.cli.running import ROOT
+from tests.sharing.holding import Holder, heard, raw
+
+PAGE = (ROOT / "docs" / "protocol.md").read_text()
+SECTION = re.compile(r"^### (\w+)\n\n```json\n(.*?)^```\n\n```json\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
+PAIRS = {name: (json.loads(request), json.loads(answer)) for name, request, answer in SECTION.findall(PAGE)}
+
+
+def shape(value: Any) -> Any:
+    """The keys and types of a message, of a list those of its first entry."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [shape(value[0])] if value else []
+    return type(value)
+
+
+def test_every_request_is_there() -> None:
+    """The page has every request, each with its answer"""
+    assert set(PAIRS) == set(REQUESTS) == {request["request"] for request, _ in PAIRS.values()}
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_an_answer(runtime: Path, holder: Holder, name: str) -> None:
+    """A request of the page is answered with the page's keys and types"""
+    request, answer = PAIRS[name]
+    with raw(runtime / "memtopo" / "kv.sock") as sock:
+        if name == "importers":
+            wire.send(sock, json.dumps(PAIRS["handles"][0]).encode())
+            given = heard(sock)
+            assert given
+            given.close()
+        wire.send(sock, json.dumps(request).encode())
+        packet = heard(sock)
+        assert packet
+        packet.close()
+        assert shape(packet.message) == shape(answer)
+
+
+def test_every_code_is_there() -> None:
+    """Every code that a holder's errors have is in the page's table"""
+    source = "".join(path.read_text() for path in [*ROOT.glob("memtopo/sharing/**/*.py")])
+    sent = set(re.findall(r'ExchangeError\(\s*"(\w+)"', source)) | {"packet", "version", "request", "failed"}
+    ours = {"gone", "timeout", "lie", "folder", "held", "starting"}
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == sent - ours
