@@ -100,13 +100,13 @@ def _holder() -> Iterator[str]:
                 process.terminate()
 
 
-def _memtopo(plan: planner.Plan, driver: Driver, deliveries: Callable[[], Holders]) -> float:
+def _memtopo(plan: planner.Plan, driver: Driver, handle_source: Callable[[], Holders]) -> float:
     ledger = Ledger(driver)
     execution = Execution(plan, ledger)
-    execution.layout.deliveries = deliveries()
+    execution.layout.handle_source = handle_source()
     start = time.perf_counter()
     execution.build(Phase.IMPORT)
-    execution.layout.deliveries.settle()
+    execution.layout.handle_source.settle()
     teardown = execution.take_down()
     took = time.perf_counter() - start
     assert ledger.empty

@@ -97,7 +97,7 @@ class Execution:
             try:
                 yield from step.check(self.driver, self.layout)
             except Exception as error:
-                raise StepFailed(step, f"check of {step.verb} {step.reading().subject}", error) from error
+                raise StepFailed(step, f"check of {step.verb} {step.describe().subject}", error) from error
             self.checked += 1
             if self.checked % STRIDE == 0:
                 self.progress.advance(STRIDE)
@@ -180,7 +180,7 @@ class Execution:
             except Stopped:
                 raise
             except Exception as error:
-                raise StepFailed(step, f"{step.verb} {step.reading().subject}", error) from error
+                raise StepFailed(step, f"{step.verb} {step.describe().subject}", error) from error
             if count % STRIDE == 0:
                 self.progress.advance(STRIDE)
 
@@ -260,13 +260,13 @@ class Teardown:
 
     def undo(self, step: Step) -> None:
         """Undo one step, unless something that could not be undone stands in it."""
-        if self._held and (thing := step.thing()) in self._held:
+        if self._held and (thing := step.leak_name()) in self._held:
             self._leaks[self._held[thing]][3].append(str(thing))
             return
         try:
             step.undo(self._driver, self._layout)
         except Exception as error:  # noqa: BLE001 whatever it is, the other steps are still to be undone
-            self._keep(step, step.thing(), error)
+            self._keep(step, step.leak_name(), error)
 
     def observe(self) -> None:
         """Look at file descriptors and free memory once more, while the contexts still exist."""
@@ -277,8 +277,8 @@ class Teardown:
 
     def _keep(self, step: Step, thing: str | None, error: Exception) -> None:
         if thing is None:
-            self.failures.append(StepFailed(step, f"{step.verb} {step.reading().subject}", error))
+            self.failures.append(StepFailed(step, f"{step.verb} {step.describe().subject}", error))
             return
         self._leaks.append((step, thing, error, []))
-        for held in step.holds():
+        for held in step.blocks():
             self._held.setdefault(held, len(self._leaks) - 1)

@@ -17,10 +17,6 @@ from memtopo.kinds.steps import (
     CreateChunk,
     CreateEvent,
     CreateStream,
-    Drain,
-    ExportBuffer,
-    ExportChunk,
-    ExportEvent,
     LoadKernels,
     MapChunk,
     Phase,
@@ -28,6 +24,10 @@ from memtopo.kinds.steps import (
     RetainContext,
     SetAccess,
     Step,
+    Synchronize,
+    TryExportBuffer,
+    TryExportChunk,
+    TryExportEvent,
 )
 from memtopo.machine import Machine
 from memtopo.output.diagram.model import Picture
@@ -105,7 +105,7 @@ def _plan(geometry: Geometry, machine: Machine) -> Plan:
     steps += importing.mapped(geometry)
     steps += _grant(geometry, access)
     steps += migrating.moved(geometry)
-    steps += [Drain((), device) for device in geometry.gpus]
+    steps += [Synchronize((), device) for device in geometry.gpus]
     steps += importing.awaited(geometry, tuple(steps))
     return Plan(geometry.name, tuple(steps), _memory(geometry), tuple(remarks(geometry, access)))
 
@@ -179,11 +179,11 @@ def _export(geometry: Geometry) -> Iterator[Step]:
         thing, device = export.label(0), export.place(0).id
         match export.kind:
             case "chunk":
-                yield ExportChunk(export.path, export.name, thing, HandleType[export.via.upper()], export.count)
+                yield TryExportChunk(export.path, export.name, thing, HandleType[export.via.upper()], export.count)
             case "buffer":
-                yield ExportBuffer(export.path, export.name, thing, device, export.count)
+                yield TryExportBuffer(export.path, export.name, thing, device, export.count)
             case "event":
-                yield ExportEvent(export.path, export.name, thing, device)
+                yield TryExportEvent(export.path, export.name, thing, device)
 
 
 def _map(geometry: Geometry, access_of: Granted, everyone: tuple[tuple[Location, Location], ...]) -> Iterator[Step]:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from pydantic import ValidationError as PydanticError
 
 from memtopo.diagnostics import messages
-from memtopo.diagnostics.model import Diagnostic, Fault, Path
+from memtopo.diagnostics.model import Diagnostic, InvalidValue, Path
 from memtopo.kinds.entries import (
     SECTIONS,
     Buffer,
@@ -244,7 +244,7 @@ def _misnamed(path: Path, key: str) -> Diagnostic | None:
         return None if NAME.fullmatch(key) else messages.bad_name(key, (*path, key))
     try:
         parse_reference(key)
-    except Fault as fault:
+    except InvalidValue as fault:
         return Diagnostic(fault.code, fault.message, (*path, key), "key", help=fault.help)
     return None
 

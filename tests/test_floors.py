@@ -41,7 +41,9 @@ IMPORTERS: dict[str, set[str]] = {
     "cuda": {"driver.cuda"},
     "vulkan": {"vulkan"},
     "yaml": {"language"},
-    "pydantic": {"diagnostics", "kinds", "language", "machine", "output.schemas", "plans.saved", "run.processes", "spec"},
+    "pydantic": {
+        "diagnostics", "kinds", "language", "machine", "output.schemas", "plans.saved", "run.processes", "spec",
+    },
     "pydantic_core": {"language"},
     "rich": {"output"},
     "typer": {"cli"},

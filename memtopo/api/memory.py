@@ -13,7 +13,7 @@ from memtopo.common.text import nearest
 from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED
 from memtopo.driver.types import Access, Location, LocationKind, gpu
-from memtopo.geometry import Geometry, ManagedRun
+from memtopo.geometry import Geometry, ManagedAllocation
 
 _GPU = re.compile(r"gpu(0|[1-9][0-9]{0,5})")
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
@@ -156,7 +156,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> Unsuitable:
     return Unsuitable(f"there is no {what} {shorten(name)!r}", hint=f"did you mean {meant!r}?" if meant else there)
 
 
-def _not_for(run: ManagedRun, place: Location) -> Unsuitable:
+def _not_for(run: ManagedAllocation, place: Location) -> Unsuitable:
     able = ", ".join(f"gpu{device}" for device in sorted(run.gpus))
     told = f"managed memory {run.name!r} is declared for the host and {able}, and not for {place}"
     return Unsuitable(told, hint=f"write 'accessed_by: [{place}]'")

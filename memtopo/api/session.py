@@ -14,7 +14,7 @@ from memtopo.api.loading import Judged
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.kinds.layout import Deliveries
+from memtopo.kinds.layout import HandleSource
 from memtopo.plans.report import PlanSummary, Report
 from memtopo.run.apply import Job, Kept, Run
 
@@ -29,7 +29,7 @@ class Session:
         self,
         judged: Judged,
         driver: KernelDriver,
-        deliveries: Deliveries | None = None,
+        handle_source: HandleSource | None = None,
         noted: Callable[[Report], Report] = lambda report: report,
     ) -> None:
         self.geometry, self.machine = judged.geometry, judged.target.line
@@ -45,7 +45,7 @@ class Session:
             alone=False,
             facts=judged.target.machine,
         )
-        self.run = Run(job, Ledger(driver), deliveries=deliveries)
+        self.run = Run(job, Ledger(driver), handle_source=handle_source)
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
         self.events = {

@@ -142,9 +142,9 @@ def _alone(
 ) -> Report:
     driver = Ledger(loaded.target.open())
     gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
-    deliveries = Holders(job.geometry, gpus, sockets, outside.allow_uids)
+    handle_source = Holders(job.geometry, gpus, sockets, outside.allow_uids)
     held = keeper.keep if keeper else None
-    return apply.apply(job, driver, progress=progress(), stop=stop, deliveries=deliveries, held=held)
+    return apply.apply(job, driver, progress=progress(), stop=stop, handle_source=handle_source, held=held)
 
 
 def _together(

@@ -11,7 +11,7 @@ from memtopo.common.errors import UsageError
 from memtopo.output import plain
 from memtopo.run.apply import Kept, Run
 from memtopo.run.processes import Coordinator, ProcessShelf
-from memtopo.sharing import Claim, Importer, Shelf, claim, place
+from memtopo.sharing import Claim, ExportProvider, Importer, claim, place
 from memtopo.sharing.holder import About, Held, hold
 from memtopo.sharing.shelf import LiveShelf
 
@@ -51,7 +51,7 @@ class Keeper:
         """Serve the exports of several processes, for as long as all of them live."""
         return self._hold(ProcessShelf(coordinator), coordinator.watch)
 
-    def _hold(self, shelf: Shelf, stop: Callable[[], int]) -> list[str]:
+    def _hold(self, shelf: ExportProvider, stop: Callable[[], int]) -> list[str]:
         held = hold(
             shelf,
             self.claim,

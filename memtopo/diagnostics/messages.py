@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
-from memtopo.diagnostics.model import At, Diagnostic, Fault, Path
+from memtopo.diagnostics.model import At, Diagnostic, InvalidValue, Path
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -137,7 +137,7 @@ def _explain(fault: Any, path: Path, known: Keys) -> Diagnostic:
     if kind == "missing":
         return Diagnostic("MT102", f"{_entry(path[1:-1])} needs {path[-1]!r}", path, help=f"add '{path[-1]}: …'")
     cause = fault.get("ctx", {}).get("error")
-    if isinstance(cause, Fault):
+    if isinstance(cause, InvalidValue):
         return Diagnostic(cause.code, cause.message, path, cause.at, help=cause.help)
     if kind in _SHAPES:
         return Diagnostic("MT103", f"expected {_SHAPES[kind]}, found {_found(fault['input'])}", path)

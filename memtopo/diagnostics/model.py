@@ -52,7 +52,7 @@ class Diagnostic(NamedTuple):
         return CODES[self.code].severity
 
 
-class Fault(ValueError):
+class InvalidValue(ValueError):
     """A value that a field refuses: becomes a `Diagnostic` at the field's path."""
 
     def __init__(self, code: str, message: str, *, help: str | None = None, at: At = "value") -> None:

@@ -1,31 +1,31 @@
 """The spec with its arithmetic done, once: granules resolved, sizes rounded, chunks placed, devices named."""
 
 from memtopo.geometry.build import Verdict, lay_out
-from memtopo.geometry.model import Geometry, Placement, Stretch
-from memtopo.geometry.runs import (
-    BufferRun,
-    ChunkRun,
-    EventRun,
-    ExportRun,
+from memtopo.geometry.groups import (
+    BufferGroup,
+    ChunkGroup,
+    EventGroup,
+    ExportGroup,
+    ExternalObject,
     ExternalPart,
-    ExternalRun,
-    ManagedRun,
-    RangeRun,
-    SemaphoreRun,
+    ImportedSemaphore,
+    ManagedAllocation,
+    RangeGroup,
 )
+from memtopo.geometry.model import Geometry, Placement, Stretch
 
 __all__ = [
-    "BufferRun",
-    "ChunkRun",
-    "EventRun",
-    "ExportRun",
+    "BufferGroup",
+    "ChunkGroup",
+    "EventGroup",
+    "ExportGroup",
+    "ExternalObject",
     "ExternalPart",
-    "ExternalRun",
     "Geometry",
-    "ManagedRun",
+    "ImportedSemaphore",
+    "ManagedAllocation",
     "Placement",
-    "RangeRun",
-    "SemaphoreRun",
+    "RangeGroup",
     "Stretch",
     "Verdict",
     "lay_out",

@@ -12,12 +12,12 @@ from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.geometry.exporting import declare
 from memtopo.geometry.foreign import take
 from memtopo.geometry.granting import parts
+from memtopo.geometry.groups import ChunkGroup, Imported, RangeGroup
 from memtopo.geometry.importing import Sibling, receive
 from memtopo.geometry.managing import manage
 from memtopo.geometry.model import Geometry, Instance, Part, Placement
 from memtopo.geometry.naming import Devices
 from memtopo.geometry.placing import Slice, place, slices
-from memtopo.geometry.runs import ChunkRun, Imported, RangeRun
 from memtopo.geometry.sizing import Units, address_granule, chunk_run, in_granules, plain_granule, range_run
 from memtopo.geometry.unmapped import Use, explained
 from memtopo.machine import Machine
@@ -121,7 +121,7 @@ class _Builder:
         )
         return Verdict(geometry, messages.first(self.faults))
 
-    def _chunks(self) -> dict[str, ChunkRun]:
+    def _chunks(self) -> dict[str, ChunkGroup]:
         runs = {}
         for name, chunk in self.spec.chunks.items():
             run = chunk_run(self.spec.at("chunks", name), chunk, self.devices, self.machine, self.faults)
@@ -131,7 +131,7 @@ class _Builder:
                 self.unsure.add(("chunks", name))
         return runs
 
-    def _ranges(self, named: dict[str, list[Slice]]) -> dict[str, RangeRun]:
+    def _ranges(self, named: dict[str, list[Slice]]) -> dict[str, RangeGroup]:
         units = self._units(named)
         address = address_granule(self.machine)
         plain = Units(plain_granule(self.machine), address, filled=False)
@@ -163,7 +163,7 @@ class _Builder:
         return names & set(in_granules(self.spec)) if names else set()
 
     def _placements(
-        self, named: dict[str, list[Slice]], ranges: dict[str, RangeRun]
+        self, named: dict[str, list[Slice]], ranges: dict[str, RangeGroup]
     ) -> dict[Instance, tuple[Placement, ...]]:
         found: dict[Instance, list[Placement]] = {}
         for key, entries in named.items():
@@ -177,7 +177,7 @@ class _Builder:
                 found.setdefault(placement.where, []).append(placement)
         return {where: tuple(sorted(placed, key=_offset)) for where, placed in found.items()}
 
-    def _parts(self, ranges: dict[str, RangeRun]) -> dict[str, tuple[Part, ...]]:
+    def _parts(self, ranges: dict[str, RangeGroup]) -> dict[str, tuple[Part, ...]]:
         found: dict[str, list[Part]] = {}
         spans: dict[str, list[_Span]] = {}
         for key, entry in self.spec.access.items():
@@ -198,7 +198,7 @@ class _Builder:
             return {}
         return {name: tuple(asked) for name, asked in found.items()}
 
-    def _range_of(self, key: str, section: Use, ranges: dict[str, RangeRun]) -> RangeRun | None:
+    def _range_of(self, key: str, section: Use, ranges: dict[str, RangeGroup]) -> RangeGroup | None:
         name, path = parse_reference(key).name, self.spec.at(section, key)
         if not (self.spec.may_have("ranges", name) or explained(self.spec, name, section, path, self.faults, "key")):
             messages.undeclared(self.faults, "range", name, path, self.spec.ranges, "key")
@@ -223,7 +223,7 @@ class _Builder:
         return False
 
     def _too_many(
-        self, chunks: dict[str, ChunkRun], ranges: dict[str, RangeRun], named: dict[str, list[Slice]]
+        self, chunks: dict[str, ChunkGroup], ranges: dict[str, RangeGroup], named: dict[str, list[Slice]]
     ) -> bool:
         shared = self.shared
         imported: list[Imported] = [*chunks.values(), *shared.buffers.values(), *shared.events.values()]

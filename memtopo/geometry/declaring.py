@@ -9,8 +9,8 @@ from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, Properties
 from memtopo.geometry.exporting import BLOCK, no_gpu
+from memtopo.geometry.groups import BufferGroup, ChunkGroup, EventGroup, ExportGroup, Imported, Origin
 from memtopo.geometry.naming import Devices
-from memtopo.geometry.runs import BufferRun, ChunkRun, EventRun, ExportRun, Imported, Origin
 from memtopo.geometry.sizing import granularity_note, granule, misfit, resolved
 from memtopo.machine import Machine
 from memtopo.spec import Import
@@ -23,12 +23,12 @@ _NAMED = 8
 
 
 def contradicts(
-    path: Path, entry: Import, run: Imported, export: ExportRun, devices: Devices, faults: list[Diagnostic]
+    path: Path, entry: Import, run: Imported, export: ExportGroup, devices: Devices, faults: list[Diagnostic]
 ) -> bool:
     """Whether an import declares what its sibling does not export; a sibling's need not declare anything."""
     known = len(faults)
     label = Label("exported here", export.path, "key")
-    if isinstance(run, BufferRun) and entry.size and entry.size.in_granules:
+    if isinstance(run, BufferGroup) and entry.size and entry.size.in_granules:
         faults.append(_no_granules(path))
     else:
         for key, declared, true in _wrong(path, entry, run, export, devices):
@@ -38,19 +38,19 @@ def contradicts(
     return len(faults) > known
 
 
-def _wrong(path: Path, entry: Import, run: Imported, export: ExportRun, devices: Devices) -> Iterator[_Said]:
+def _wrong(path: Path, entry: Import, run: Imported, export: ExportGroup, devices: Devices) -> Iterator[_Said]:
     if entry.via and entry.via != export.via:
         yield "via", entry.via, f"is exported via {export.via}"
     if entry.count and entry.count != run.count:
         yield "count", f"{entry.count:,}", f"is {run.count:,} handle{'s' * (run.count != 1)}"
     for key, names in (("location", entry.location), ("device", [entry.device] if entry.device else None)):
-        if names and (key == "device") != isinstance(run, EventRun):
+        if names and (key == "device") != isinstance(run, EventGroup):
             yield key, ", ".join(names[:_NAMED]), _not_of(run, key)
         elif names and (places := resolved(names, path, devices, key, anywhere=True)) and _unlike(places, run):
             yield key, _listed(places), f"is on {_listed(_places(run))}"
-    if entry.size and isinstance(run, EventRun):
+    if entry.size and isinstance(run, EventGroup):
         yield "size", str(entry.size), _not_of(run, "size")
-    elif entry.size and not isinstance(run, EventRun) and not _sized(entry.size, run, export):
+    elif entry.size and not isinstance(run, EventGroup) and not _sized(entry.size, run, export):
         yield "size", str(entry.size), f"is of {exact(run.size)} each" if run.counted else f"has {exact(run.size)}"
 
 
@@ -60,18 +60,18 @@ def _no_granules(path: Path) -> Diagnostic:
 
 
 def _not_of(run: Imported, key: str) -> str:
-    has = {EventRun: "an event, which has a device", BufferRun: "a buffer, which has a location and a size"}
+    has = {EventGroup: "an event, which has a device", BufferGroup: "a buffer, which has a location and a size"}
     return f"is {has.get(type(run), 'a chunk, which has a location and a size')}, and no {key}"
 
 
-def _sized(size: Size, run: ChunkRun | BufferRun, export: ExportRun) -> bool:
+def _sized(size: Size, run: ChunkGroup | BufferGroup, export: ExportGroup) -> bool:
     """Whether a size is that of what is exported, as it was written or as it was rounded."""
-    declared = size.bytes(run.granule if isinstance(run, ChunkRun) else 1)
-    return declared == run.size or (not isinstance(export.run, EventRun) and declared == export.run.declared)
+    declared = size.bytes(run.granule if isinstance(run, ChunkGroup) else 1)
+    return declared == run.size or (not isinstance(export.run, EventGroup) and declared == export.run.declared)
 
 
 def _places(run: Imported) -> Sequence[Location]:
-    return run.locations if isinstance(run, ChunkRun) else run.places
+    return run.locations if isinstance(run, ChunkGroup) else run.places
 
 
 def _unlike(places: Sequence[Location], run: Imported) -> bool:
@@ -104,7 +104,7 @@ def from_outside(
     if wrong := no_gpu(f"import {name!r}", places, (*path, key)):
         faults.append(wrong)
         return None
-    return EventRun(name, path, count, counted, tuple(places), _outside(entry))
+    return EventGroup(name, path, count, counted, tuple(places), _outside(entry))
 
 
 def _unsaid(path: Path, entry: Import) -> Diagnostic | None:
@@ -136,7 +136,7 @@ def _outside(entry: Import) -> Origin:
 
 def _memory(
     path: Path, entry: Import, declared: Size, places: Sequence[Location], machine: Machine, faults: list[Diagnostic]
-) -> ChunkRun | BufferRun | None:
+) -> ChunkGroup | BufferGroup | None:
     """Chunks or buffers from outside, as the spec says that they are."""
     name, count, counted = str(path[-1]), entry.count or 1, entry.count is not None
     origin = _outside(entry)
@@ -154,9 +154,9 @@ def _memory(
         faults.append(wrong)
         return None
     if origin.via == "ipc":
-        return BufferRun(name, path, count, counted, -(-size // BLOCK) * BLOCK, size, tuple(places), origin)
+        return BufferGroup(name, path, count, counted, -(-size // BLOCK) * BLOCK, size, tuple(places), origin)
     asked = tuple(Properties(place) for place in places)
-    return ChunkRun(name, path, count, counted, size, size, unit, asked, tuple(dict.fromkeys(places)), origin)
+    return ChunkGroup(name, path, count, counted, size, size, unit, asked, tuple(dict.fromkeys(places)), origin)
 
 
 def _misfit(name: str, size: int, unit: int, path: Path, places: Sequence[Location]) -> Diagnostic:

@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind
-from memtopo.geometry.naming import Devices
-from memtopo.geometry.placing import indices
-from memtopo.geometry.runs import (
-    BufferRun,
-    ChunkRun,
-    EventRun,
-    ExportRun,
-    ExternalRun,
+from memtopo.geometry.groups import (
+    BufferGroup,
+    ChunkGroup,
+    EventGroup,
+    ExportGroup,
+    ExternalObject,
     Imported,
+    ImportedSemaphore,
     Kind,
-    ManagedRun,
-    SemaphoreRun,
+    ManagedAllocation,
     Via,
 )
+from memtopo.geometry.naming import Devices
+from memtopo.geometry.placing import indices
 from memtopo.geometry.sizing import resolved
 from memtopo.geometry.unmapped import KINDS, explained
 from memtopo.spec import Buffer, Event, Export, Spec
@@ -40,13 +40,13 @@ _TRANSPORTS: dict[Kind, tuple[Via, ...]] = {"chunk": ("fd", "fabric"), "buffer":
 class Shared:
     """What one process has besides its ranges and own chunks; imports stand beside what it creates itself."""
 
-    chunks: dict[str, ChunkRun] = field(default_factory=dict)
-    buffers: dict[str, BufferRun] = field(default_factory=dict)
-    events: dict[str, EventRun] = field(default_factory=dict)
-    exports: dict[str, ExportRun] = field(default_factory=dict)
-    managed: dict[str, ManagedRun] = field(default_factory=dict)
-    external: dict[str, ExternalRun] = field(default_factory=dict)
-    semaphores: dict[str, SemaphoreRun] = field(default_factory=dict)
+    chunks: dict[str, ChunkGroup] = field(default_factory=dict)
+    buffers: dict[str, BufferGroup] = field(default_factory=dict)
+    events: dict[str, EventGroup] = field(default_factory=dict)
+    exports: dict[str, ExportGroup] = field(default_factory=dict)
+    managed: dict[str, ManagedAllocation] = field(default_factory=dict)
+    external: dict[str, ExternalObject] = field(default_factory=dict)
+    semaphores: dict[str, ImportedSemaphore] = field(default_factory=dict)
     unsure: set[tuple[str, str]] = field(default_factory=set)
 
     @property
@@ -62,7 +62,7 @@ class Shared:
             getattr(self, section)[name] = run
 
 
-def declare(spec: Spec, chunks: Mapping[str, ChunkRun], devices: Devices, faults: list[Diagnostic]) -> Shared:
+def declare(spec: Spec, chunks: Mapping[str, ChunkGroup], devices: Devices, faults: list[Diagnostic]) -> Shared:
     """A process's own buffers and events, and its exports; what has a fault of its own is unsure."""
     shared = Shared(chunks=dict(chunks))
     exported = {reference.name for entry in spec.exports.values() for kind, reference in entry.what if kind == "buffer"}
@@ -94,7 +94,7 @@ def is_taken(spec: Spec, name: str, section: str, others: Sequence[str], faults:
 
 def _buffer(
     path: Path, buffer: Buffer, devices: Devices, faults: list[Diagnostic], *, shared: bool
-) -> BufferRun | None:
+) -> BufferGroup | None:
     name = str(path[-1])
     places = resolved(buffer.location, path, devices)
     if places is None:
@@ -105,10 +105,10 @@ def _buffer(
     declared = buffer.size.bytes(1)
     size = -(-declared // BLOCK) * BLOCK if shared else declared
     count = buffer.count or 1
-    return BufferRun(name, path, count, buffer.count is not None, size, declared, tuple(places[:count]))
+    return BufferGroup(name, path, count, buffer.count is not None, size, declared, tuple(places[:count]))
 
 
-def _event(path: Path, event: Event, devices: Devices, faults: list[Diagnostic]) -> EventRun | None:
+def _event(path: Path, event: Event, devices: Devices, faults: list[Diagnostic]) -> EventGroup | None:
     name = str(path[-1])
     place = devices.resolve(event.device, (*path, "device"))
     if place is None:
@@ -116,7 +116,7 @@ def _event(path: Path, event: Event, devices: Devices, faults: list[Diagnostic])
     if wrong := no_gpu(f"event {name!r}", [place], (*path, "device")):
         faults.append(wrong)
         return None
-    return EventRun(name, path, 1, counted=False, places=(place,))
+    return EventGroup(name, path, 1, counted=False, places=(place,))
 
 
 def no_gpu(what: str, places: Sequence[Location], path: Path) -> Diagnostic | None:
@@ -126,7 +126,7 @@ def no_gpu(what: str, places: Sequence[Location], path: Path) -> Diagnostic | No
     return Diagnostic("MT405", f"{what} is on a GPU, and never on the host", path, help="name a GPU")
 
 
-def _export(path: Path, entry: Export, shared: Shared, spec: Spec, faults: list[Diagnostic]) -> ExportRun | None:
+def _export(path: Path, entry: Export, shared: Shared, spec: Spec, faults: list[Diagnostic]) -> ExportGroup | None:
     kind, reference = entry.what[0]
     runs: Mapping[str, Imported] = getattr(shared, f"{kind}s")
     run = runs.get(reference.name)
@@ -140,7 +140,7 @@ def _export(path: Path, entry: Export, shared: Shared, spec: Spec, faults: list[
     if span is None:
         return None
     counted = run.counted and (reference.first is None or span[1] - span[0] > 1)
-    return ExportRun(str(path[-1]), path, kind, entry.via, run, span[0], span[1] - span[0], counted)
+    return ExportGroup(str(path[-1]), path, kind, entry.via, run, span[0], span[1] - span[0], counted)
 
 
 def _missing(path: Path, kind: Kind, name: str, spec: Spec, faults: list[Diagnostic]) -> None:
@@ -170,7 +170,7 @@ def _unfit(path: Path, kind: Kind, via: Via, run: Imported) -> Diagnostic | None
         told = f"export {path[-1]!r}: {_ONE[f'{kind}s']} cannot be shared via {via}"
         note = "legacy IPC shares buffers and events, and refuses VMM chunks (fact 31)"
         return Diagnostic("MT601", told, (*path, "via"), notes=(note,), help=f"write 'via: {_TRANSPORTS[kind][0]}'")
-    if not isinstance(run, ChunkRun) or via in run.handles.words:
+    if not isinstance(run, ChunkGroup) or via in run.handles.words:
         return None
     has = " and ".join(run.handles.words)
     told = f"export {path[-1]!r}: chunk {run.name!r} is created with {has or 'no handle type'}, not with {via}"

@@ -8,9 +8,9 @@ from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.exporting import Shared, is_taken, no_gpu
+from memtopo.geometry.groups import ExternalObject, ExternalPart, ImportedSemaphore, Origin, Via
 from memtopo.geometry.importing import Sibling
 from memtopo.geometry.naming import Devices
-from memtopo.geometry.runs import ExternalPart, ExternalRun, Origin, SemaphoreRun, Via
 from memtopo.spec import External, Semaphore, Source, Spec
 
 _OTHERS = ("chunks", "buffers", "managed", "events", "imports")
@@ -39,7 +39,7 @@ def take(
 
 def _external(
     path: Path, entry: External, siblings: Mapping[str, Sibling], devices: Devices, faults: list[Diagnostic]
-) -> ExternalRun | None:
+) -> ExternalObject | None:
     name = str(path[-1])
     what = f"external object {name!r}"
     place = _place(what, path, entry, devices, faults)
@@ -57,12 +57,12 @@ def _external(
     )
     if wrong or place is None:
         return None
-    return ExternalRun(name, path, size, place, entry.dedicated, _origin(name, entry.source, "opaque_fd"), parts)
+    return ExternalObject(name, path, size, place, entry.dedicated, _origin(name, entry.source, "opaque_fd"), parts)
 
 
 def _semaphore(
     path: Path, entry: Semaphore, siblings: Mapping[str, Sibling], devices: Devices, faults: list[Diagnostic]
-) -> SemaphoreRun | None:
+) -> ImportedSemaphore | None:
     name = str(path[-1])
     what = f"semaphore {name!r}"
     place = _place(what, path, entry, devices, faults)
@@ -76,7 +76,9 @@ def _semaphore(
     if wrong or place is None:
         return None
     origin = _origin(name, entry.source, "timeline_fd" if timeline else "opaque_fd")
-    return SemaphoreRun(name, path, place, timeline, origin, *(_value(each) for each in (entry.wait, entry.signal)))
+    return ImportedSemaphore(
+        name, path, place, timeline, origin, *(_value(each) for each in (entry.wait, entry.signal))
+    )
 
 
 def _told(faults: list[Diagnostic], *wrong: Diagnostic) -> bool:

@@ -11,17 +11,17 @@ from typing import NamedTuple
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind
+from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Part, Placement, Stretch
 from memtopo.geometry.naming import Devices
 from memtopo.geometry.placing import indices
-from memtopo.geometry.runs import RangeRun
 from memtopo.geometry.sizing import misfit
 from memtopo.spec import Grants, parse_reference
 from memtopo.spec import Part as PartEntry
 
 
 def parts(
-    path: Path, run: RangeRun, entry: Grants | list[PartEntry], devices: Devices, faults: list[Diagnostic]
+    path: Path, run: RangeGroup, entry: Grants | list[PartEntry], devices: Devices, faults: list[Diagnostic]
 ) -> tuple[list[Part], bool]:
     """The parts of the key of `access` that a path ends with, and whether they are all."""
     span = indices(parse_reference(str(path[-1])), run, path, faults, at="key")
@@ -97,7 +97,7 @@ def _end(placement: Placement) -> int:
 
 
 def _part(
-    item: PartEntry, path: Path, run: RangeRun, span: tuple[int, int], devices: Devices, faults: list[Diagnostic]
+    item: PartEntry, path: Path, run: RangeGroup, span: tuple[int, int], devices: Devices, faults: list[Diagnostic]
 ) -> Part | None:
     offset, size = item.offset.bytes(run.granule), item.size.bytes(run.granule)
     grants = _grants(item.grant, (*path, "grant"), devices, faults)

@@ -12,8 +12,8 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, Properties
 from memtopo.geometry.declaring import contradicts, from_outside
 from memtopo.geometry.exporting import Shared, is_taken
+from memtopo.geometry.groups import BufferGroup, ChunkGroup, EventGroup, ExportGroup, Imported, Origin
 from memtopo.geometry.naming import Devices
-from memtopo.geometry.runs import BufferRun, ChunkRun, EventRun, ExportRun, Imported, Origin
 from memtopo.machine import Machine
 from memtopo.spec import LARGEST_COUNT, Import, Spec
 
@@ -49,9 +49,9 @@ def receive(
                 run = from_outside(path, entry, devices, machine, faults)
         elif {entry.source.holder, "", "<<"}.isdisjoint(unread):
             run = _from_sibling(path, entry, spec, siblings, devices, faults)
-        if isinstance(run, BufferRun) and is_taken(spec, name, "imports", ("ranges",), faults):
+        if isinstance(run, BufferGroup) and is_taken(spec, name, "imports", ("ranges",), faults):
             run = None
-        section = {ChunkRun: "chunks", BufferRun: "buffers", EventRun: "events"}.get(type(run), "imports")
+        section = {ChunkGroup: "chunks", BufferGroup: "buffers", EventGroup: "events"}.get(type(run), "imports")
         shared.put(section, name, run)
 
 
@@ -103,7 +103,7 @@ def _no_process(name: str, siblings: Mapping[str, Sibling], path: Path, faults: 
     faults.append(Diagnostic("MT201", told, path, help="of a held layout, write LAYOUT/EXPORT with a slash"))
 
 
-def _exports(path: Path, entry: Import, sibling: Sibling, faults: list[Diagnostic]) -> list[ExportRun]:
+def _exports(path: Path, entry: Import, sibling: Sibling, faults: list[Diagnostic]) -> list[ExportGroup]:
     """What each process of a sibling exports under one name; none where that is not known or not possible."""
     source, where = entry.source, (*path, "from")
     found = [shared.exports.get(source.export) for _, shared in sibling.instances]
@@ -129,7 +129,7 @@ def _exports(path: Path, entry: Import, sibling: Sibling, faults: list[Diagnosti
     return exports
 
 
-def _own(path: Path, entry: Import, export: ExportRun) -> Diagnostic:
+def _own(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
     told = f"import {path[-1]!r} would open {entry.source} in the process that exports it"
     note = "legacy IPC refuses that with INVALID_CONTEXT (fact 31)"
     help = "use the buffer or event itself, or share chunks via fd, which a process may import from itself"
@@ -139,37 +139,37 @@ def _own(path: Path, entry: Import, export: ExportRun) -> Diagnostic:
 
 def _out_of_sight(path: Path, run: Imported, devices: Devices) -> bool:
     """Whether a buffer or event is of a GPU that the process is not to see; chunks can be of any (fact 43)."""
-    if isinstance(run, ChunkRun):
+    if isinstance(run, ChunkGroup):
         return False
     hidden = next((place for place in run.places if not devices.sees(place)), None)
     if hidden:
-        note = f"legacy IPC opens {'an event' if isinstance(run, EventRun) else 'a buffer'} on its own GPU"
+        note = f"legacy IPC opens {'an event' if isinstance(run, EventGroup) else 'a buffer'} on its own GPU"
         devices.unseen(str(hidden), hidden, path, notes=(note,))
     return hidden is not None
 
 
-def _imported(path: Path, exports: Sequence[ExportRun], origin: Origin, *, counted: bool) -> Imported:
+def _imported(path: Path, exports: Sequence[ExportGroup], origin: Origin, *, counted: bool) -> Imported:
     name, count, places = str(path[-1]), origin.each * len(exports), _dealt(exports)
     match exports[0].run:
-        case ChunkRun() as run:
-            unit = max(export.run.granule for export in exports if isinstance(export.run, ChunkRun))
+        case ChunkGroup() as run:
+            unit = max(export.run.granule for export in exports if isinstance(export.run, ChunkGroup))
             asked = _properties(run, places)
             distinct = tuple(dict.fromkeys(places))
-            return ChunkRun(name, path, count, counted, run.size, run.size, unit, asked, distinct, origin)
-        case BufferRun() as run:
-            return BufferRun(name, path, count, counted, run.size, run.declared, places, origin)
-        case EventRun():
-            return EventRun(name, path, count, counted, places, origin)
+            return ChunkGroup(name, path, count, counted, run.size, run.size, unit, asked, distinct, origin)
+        case BufferGroup() as run:
+            return BufferGroup(name, path, count, counted, run.size, run.declared, places, origin)
+        case EventGroup():
+            return EventGroup(name, path, count, counted, places, origin)
 
 
-def _properties(run: ChunkRun, places: Sequence[Location]) -> tuple[Properties, ...]:
+def _properties(run: ChunkGroup, places: Sequence[Location]) -> tuple[Properties, ...]:
     """What imported chunks read as: of no handle type (fact 7)."""
     plain = run.properties[0]
     found = {place: Properties(place, rdma=plain.rdma, compressible=plain.compressible) for place in set(places)}
     return tuple(found[place] for place in places)
 
 
-def _dealt(exports: Sequence[ExportRun]) -> tuple[Location, ...]:
+def _dealt(exports: Sequence[ExportGroup]) -> tuple[Location, ...]:
     """Where imported things are, one holder's after another's; in as few turns as are enough where all deal alike."""
     turns = [_turn(export) for export in exports]
     each = exports[0].count
@@ -178,10 +178,10 @@ def _dealt(exports: Sequence[ExportRun]) -> tuple[Location, ...]:
     return tuple(chain.from_iterable(islice(cycle(turn), each) for turn in turns))
 
 
-def _turn(export: ExportRun) -> tuple[Location, ...]:
+def _turn(export: ExportGroup) -> tuple[Location, ...]:
     """The places that the handles of one export take turns at."""
     run = export.run
-    places = run.locations if isinstance(run, ChunkRun) else run.places
+    places = run.locations if isinstance(run, ChunkGroup) else run.places
     first = export.first % len(places)
     turned = (places[first:] + places[:first])[: export.count]
     return turned[:1] if len(set(turned)) == 1 else turned

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.exporting import Shared, is_taken
+from memtopo.geometry.groups import ManagedAllocation
 from memtopo.geometry.naming import Devices
-from memtopo.geometry.runs import ManagedRun
 from memtopo.geometry.sizing import resolved
 from memtopo.machine import Machine
 from memtopo.spec import Managed, Spec
@@ -24,7 +24,9 @@ def manage(spec: Spec, shared: Shared, devices: Devices, machine: Machine, fault
         shared.put("managed", name, None if taken else run)
 
 
-def _run(path: Path, entry: Managed, devices: Devices, machine: Machine, faults: list[Diagnostic]) -> ManagedRun | None:
+def _run(
+    path: Path, entry: Managed, devices: Devices, machine: Machine, faults: list[Diagnostic]
+) -> ManagedAllocation | None:
     prefer = resolved(_one(entry.prefer), path, devices, "prefer")
     prefetch = resolved(_one(entry.prefetch), path, devices, "prefetch")
     accessed_by = resolved(entry.accessed_by, path, devices, "accessed_by")
@@ -33,7 +35,7 @@ def _run(path: Path, entry: Managed, devices: Devices, machine: Machine, faults:
     if wrong := _homeless(path, machine) or _by_node(path, accessed_by):
         faults.append(wrong)
         return None
-    return ManagedRun(
+    return ManagedAllocation(
         name=str(path[-1]),
         path=path,
         size=entry.size.bytes(1),

@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location, LocationKind
-from memtopo.geometry.runs import (
-    BufferRun,
-    ChunkRun,
-    EventRun,
-    ExportRun,
-    ExternalRun,
+from memtopo.geometry.groups import (
+    BufferGroup,
+    ChunkGroup,
+    EventGroup,
+    ExportGroup,
+    ExternalObject,
     Imported,
-    ManagedRun,
-    RangeRun,
-    SemaphoreRun,
+    ImportedSemaphore,
+    ManagedAllocation,
+    RangeGroup,
 )
 
 Instance = tuple[str, int]
@@ -29,10 +29,10 @@ Instance = tuple[str, int]
 class Placement:
     """`count` equal chunks, `first` on, mapped one after another from `offset` on in one reservation."""
 
-    range: RangeRun
+    range: RangeGroup
     instance: int
     offset: int
-    chunk: ChunkRun
+    chunk: ChunkGroup
     first: int
     count: int
     path: Path
@@ -51,7 +51,7 @@ class Placement:
 class Part(NamedTuple):
     """Access as one entry of the spec asks for it, in bytes of each instance; later parts win."""
 
-    range: RangeRun
+    range: RangeGroup
     instances: tuple[int, int]
     offset: int
     size: int
@@ -72,7 +72,7 @@ class Part(NamedTuple):
 class Stretch(NamedTuple):
     """Adjacent mappings in one reservation that have the same access; `path` is the first part's that gives it."""
 
-    range: RangeRun
+    range: RangeGroup
     instance: int
     offset: int
     size: int
@@ -92,25 +92,25 @@ class Geometry(NamedTuple):
 
     name: str
     devices: Mapping[str, Location]
-    chunks: Mapping[str, ChunkRun]
-    ranges: Mapping[str, RangeRun]
+    chunks: Mapping[str, ChunkGroup]
+    ranges: Mapping[str, RangeGroup]
     placements: Mapping[Instance, tuple[Placement, ...]]
     parts: Mapping[str, tuple[Part, ...]]
     unsure: frozenset[tuple[str, str]]
     """(section, name) of what was left out, or depends on what was left out: rules are silent about it."""
-    buffers: Mapping[str, BufferRun] = _NONE
-    events: Mapping[str, EventRun] = _NONE
-    exports: Mapping[str, ExportRun] = _NONE
+    buffers: Mapping[str, BufferGroup] = _NONE
+    events: Mapping[str, EventGroup] = _NONE
+    exports: Mapping[str, ExportGroup] = _NONE
     path: Path = ()
     visible: tuple[Location, ...] = ()
     """The only GPUs that this process is to see; without any it sees all."""
     processes: Mapping[str, Geometry] = _NONE
-    managed: Mapping[str, ManagedRun] = _NONE
-    external: Mapping[str, ExternalRun] = _NONE
-    semaphores: Mapping[str, SemaphoreRun] = _NONE
+    managed: Mapping[str, ManagedAllocation] = _NONE
+    external: Mapping[str, ExternalObject] = _NONE
+    semaphores: Mapping[str, ImportedSemaphore] = _NONE
 
     @property
-    def foreign(self) -> list[ExternalRun | SemaphoreRun]:
+    def foreign(self) -> list[ExternalObject | ImportedSemaphore]:
         """What another API made: it always comes from outside of the spec."""
         return [*self.external.values(), *self.semaphores.values()]
 
@@ -120,17 +120,17 @@ class Geometry(NamedTuple):
         return [*self.chunks.values(), *self.buffers.values(), *self.events.values()]
 
     @property
-    def created(self) -> list[ChunkRun | BufferRun]:
+    def created(self) -> list[ChunkGroup | BufferGroup]:
         """The memory that is this process's own, and not imported."""
         return [run for run in self._memory if not run.origin]
 
     @property
-    def received(self) -> list[ChunkRun | BufferRun]:
+    def received(self) -> list[ChunkGroup | BufferGroup]:
         """The memory that comes from outside of the spec."""
         return [run for run in self._memory if run.origin and not run.origin.siblings]
 
     @property
-    def _memory(self) -> list[ChunkRun | BufferRun]:
+    def _memory(self) -> list[ChunkGroup | BufferGroup]:
         return [*self.chunks.values(), *self.buffers.values()]
 
     @property

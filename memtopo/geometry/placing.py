@@ -8,8 +8,8 @@ from typing import NamedTuple
 from memtopo.common.units import exact
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import At, Diagnostic, Path
+from memtopo.geometry.groups import BufferGroup, ChunkGroup, EventGroup, RangeGroup
 from memtopo.geometry.model import Placement
-from memtopo.geometry.runs import BufferRun, ChunkRun, EventRun, RangeRun
 from memtopo.geometry.sizing import misfit
 from memtopo.geometry.unmapped import explained
 from memtopo.spec import MapEntry, Reference, Spec, parse_reference
@@ -18,7 +18,7 @@ from memtopo.spec import MapEntry, Reference, Spec, parse_reference
 class Slice(NamedTuple):
     """Chunks of one run, `first` up to `stop`, as one map entry names them; None where they cannot be known."""
 
-    run: ChunkRun | None
+    run: ChunkGroup | None
     first: int
     stop: int
     entry: MapEntry
@@ -26,7 +26,7 @@ class Slice(NamedTuple):
 
 
 def slices(
-    spec: Spec, chunks: Mapping[str, ChunkRun], others: Mapping[str, str], faults: list[Diagnostic]
+    spec: Spec, chunks: Mapping[str, ChunkGroup], others: Mapping[str, str], faults: list[Diagnostic]
 ) -> dict[str, list[Slice]]:
     """Each map entry with the chunks that it names, by the map's keys.
 
@@ -43,7 +43,7 @@ def slices(
 
 def indices(
     reference: Reference,
-    run: ChunkRun | RangeRun | BufferRun | EventRun,
+    run: ChunkGroup | RangeGroup | BufferGroup | EventGroup,
     path: Path,
     faults: list[Diagnostic],
     *,
@@ -61,7 +61,7 @@ def indices(
     return None
 
 
-def place(path: Path, run: RangeRun, parts: list[Slice], faults: list[Diagnostic]) -> tuple[list[Placement], bool]:
+def place(path: Path, run: RangeGroup, parts: list[Slice], faults: list[Diagnostic]) -> tuple[list[Placement], bool]:
     """The placements of one key of `map`, the last of `path`, and whether they are all.
 
     An unknown chunk leaves what follows unknown.
@@ -89,7 +89,7 @@ def place(path: Path, run: RangeRun, parts: list[Slice], faults: list[Diagnostic
 def _slice(
     entry: MapEntry,
     path: Path,
-    chunks: Mapping[str, ChunkRun],
+    chunks: Mapping[str, ChunkGroup],
     others: Mapping[str, str],
     spec: Spec,
     faults: list[Diagnostic],
@@ -112,7 +112,7 @@ def _slice(
     return Slice(run, *span, entry, path) if span else Slice(None, 0, 0, entry, path)
 
 
-def _offset(part: Slice, run: RangeRun, base: int, faults: list[Diagnostic]) -> int | None:
+def _offset(part: Slice, run: RangeGroup, base: int, faults: list[Diagnostic]) -> int | None:
     assert part.entry.offset is not None
     offset = part.entry.offset.bytes(run.granule)
     unit = part.run.granule if part.run else run.granule
@@ -123,7 +123,7 @@ def _offset(part: Slice, run: RangeRun, base: int, faults: list[Diagnostic]) -> 
     return None
 
 
-def _adrift(part: Slice, chunk: ChunkRun, run: RangeRun, offset: int) -> Diagnostic:
+def _adrift(part: Slice, chunk: ChunkGroup, run: RangeGroup, offset: int) -> Diagnostic:
     """An entry that would begin where the one before it ended, which is no multiple of its own granule."""
     unit = chunk.granule
     told = f"range {run.name!r}: {chunk.name!r} would begin at {exact(offset)}, which is no multiple of {exact(unit)}"
@@ -132,7 +132,7 @@ def _adrift(part: Slice, chunk: ChunkRun, run: RangeRun, offset: int) -> Diagnos
     return Diagnostic("MT303", told, part.path, notes=(note,), help=help)
 
 
-def _lay(run: RangeRun, stop: int, chunk: ChunkRun, part: Slice, cursor: int) -> Iterator[Placement]:
+def _lay(run: RangeGroup, stop: int, chunk: ChunkGroup, part: Slice, cursor: int) -> Iterator[Placement]:
     """Fill one reservation after another. What does not fit stays past the end, where a rule finds it."""
     first, left = part.first, part.stop - part.first
     while left:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import Location, LocationKind, Properties
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.naming import Devices
-from memtopo.geometry.runs import ChunkRun, RangeRun
 from memtopo.machine import Machine
 from memtopo.spec import Chunk, Range, Spec, parse_reference
 
@@ -44,7 +44,7 @@ def address_granule(machine: Machine) -> int:
 
 def chunk_run(
     path: Path, chunk: Chunk, devices: Devices, machine: Machine, faults: list[Diagnostic]
-) -> ChunkRun | None:
+) -> ChunkGroup | None:
     """The chunks of one entry, or None where it has a fault of its own."""
     name = str(path[-1])
     places = resolved(chunk.location, path, devices)
@@ -61,7 +61,7 @@ def chunk_run(
         )
         return None
     distinct = tuple(dict.fromkeys(places))
-    return ChunkRun(name, path, chunk.count or 1, chunk.count is not None, size, declared, unit, properties, distinct)
+    return ChunkGroup(name, path, chunk.count or 1, chunk.count is not None, size, declared, unit, properties, distinct)
 
 
 def resolved(
@@ -80,7 +80,7 @@ def resolved(
     return places if len(places) == len(found) else None
 
 
-def range_run(path: Path, range_: Range, units: Units, faults: list[Diagnostic]) -> RangeRun | None:
+def range_run(path: Path, range_: Range, units: Units, faults: list[Diagnostic]) -> RangeGroup | None:
     """The ranges of one entry, or None where it has a fault of its own."""
     name = str(path[-1])
     unit = units.granule
@@ -95,7 +95,7 @@ def range_run(path: Path, range_: Range, units: Units, faults: list[Diagnostic])
         return None
     if align or unit > units.address:
         align = max(align, unit)
-    run = RangeRun(
+    run = RangeGroup(
         name,
         path,
         range_.count or 1,
@@ -166,7 +166,7 @@ def _alignment(range_: Path, align: int, unit: int) -> Diagnostic | None:
     return None
 
 
-def _address(run: RangeRun) -> Diagnostic | None:
+def _address(run: RangeGroup) -> Diagnostic | None:
     path = (*run.path, "address")
     if run.fixed and not run.address:
         told = f"range {run.name!r} is fixed, and no address is given that it could be fixed at"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from memtopo.driver.types import HandleType, Location, LocationKind, MemoryHandleType, SemaphoreHandleType, gpu
-from memtopo.geometry import BufferRun, ChunkRun, EventRun, ExternalRun, Geometry, SemaphoreRun
+from memtopo.geometry import BufferGroup, ChunkGroup, EventGroup, ExternalObject, Geometry, ImportedSemaphore
 from memtopo.kinds.steps import (
     AllocateBuffer,
     AllocateManaged,
-    Ask,
     Attach,
     AwaitStream,
+    DuplicateDescriptor,
+    HandleRequest,
     ImportChunk,
     ImportMemory,
     ImportSemaphore,
@@ -20,9 +21,8 @@ from memtopo.kinds.steps import (
     OpenEvent,
     RetainContext,
     Step,
-    TakeDescriptor,
 )
-from memtopo.kinds.steps.base import context_thing, kernels_thing
+from memtopo.kinds.steps.base import context_name, kernels_name
 
 UNSEEN = -2
 """The ordinal under which the driver reports an imported chunk's GPU that the process does not see (fact 43)."""
@@ -35,7 +35,7 @@ def imports(geometry: Geometry) -> Iterator[Step]:
         if run.origin:
             for index in range(run.count):
                 holder, number = run.origin.of(index)
-                ask = Ask(holder, run.origin.export, number, run.origin.text(holder))
+                ask = HandleRequest(holder, run.origin.export, number, run.origin.text(holder))
                 yield _imported(run, index, ask, geometry.visible)
     # Each descriptor is handed over as soon as it is copied: the driver may close it, refused too (fact 54).
     for memory in geometry.external.values():
@@ -70,22 +70,26 @@ def _attached(geometry: Geometry) -> Iterator[Step]:
             yield Attach(run.path, run.origin.holders[0])
 
 
-def _taken(run: ExternalRun | SemaphoreRun) -> Step:
+def _taken(run: ExternalObject | ImportedSemaphore) -> Step:
     holder, number = run.origin.of(0)
-    return TakeDescriptor(run.path, run.name, Ask(holder, run.origin.export, number, run.origin.text(holder)))
+    return DuplicateDescriptor(
+        run.path, run.name, HandleRequest(holder, run.origin.export, number, run.origin.text(holder))
+    )
 
 
-def _imported(run: ChunkRun | BufferRun | EventRun, index: int, ask: Ask, visible: Sequence[Location]) -> Step:
+def _imported(
+    run: ChunkGroup | BufferGroup | EventGroup, index: int, ask: HandleRequest, visible: Sequence[Location]
+) -> Step:
     match run:
-        case ChunkRun():
+        case ChunkGroup():
             place = run.place_of(index)
             if visible and place.kind is LocationKind.GPU and place not in visible:
                 place = gpu(UNSEEN)
             assert run.origin
             return ImportChunk(run.path, run.label(index), run.size, place, HandleType[run.origin.via.upper()], ask)
-        case BufferRun():
+        case BufferGroup():
             return OpenBuffer(run.path, run.label(index), run.size, run.place_of(index).id, ask)
-        case EventRun():
+        case EventGroup():
             return OpenEvent(run.path, run.label(index), run.place_of(index).id, ask)
 
 
@@ -94,8 +98,8 @@ def _held_up(steps: Sequence[Step], device: int) -> Iterator[str]:
     for step in steps:
         match step:
             case RetainContext():
-                yield from (context_thing(step.device), kernels_thing(step.device))
+                yield from (context_name(step.device), kernels_name(step.device))
             case AllocateManaged() | ImportSemaphore():
-                yield step.thing()
+                yield step.leak_name()
             case AllocateBuffer() | OpenBuffer() | MapExternal() | ImportMemory() if step.device == device:
-                yield step.thing()
+                yield step.leak_name()

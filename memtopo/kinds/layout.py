@@ -33,7 +33,7 @@ class Wait(NamedTuple):
     holder: str
 
 
-class Deliveries(Protocol):
+class HandleSource(Protocol):
     """Where imported handles come from. Every method raises `MemtopoError` where the other end is not as declared."""
 
     def attach(self, holder: str) -> int:
@@ -55,7 +55,7 @@ class Deliveries(Protocol):
         """Close the descriptors that were taken; connections stay."""
 
 
-class NoDeliveries:
+class NoHandleSource:
     """Of a layout that imports nothing."""
 
     def attach(self, holder: str) -> int:
@@ -99,7 +99,7 @@ class Layout:
     semaphores: dict[str, int] = field(default_factory=dict)
     attached: dict[str, int] = field(default_factory=dict)
     """Holders that this layout has a connection to, each with the number of its process."""
-    deliveries: Deliveries = field(default_factory=NoDeliveries)
+    handle_source: HandleSource = field(default_factory=NoHandleSource)
     patience: float = 60.0
     """Seconds that anybody outside is waited for."""
     retained: dict[str, int] = field(default_factory=dict)

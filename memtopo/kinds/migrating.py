@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memtopo.driver.types import Advice, MemAttach, gpu
-from memtopo.geometry import Geometry, ManagedRun
+from memtopo.geometry import Geometry, ManagedAllocation
 from memtopo.kinds.steps import Advise, AllocateManaged, AttachStream, Prefetch, Step
 
 _FLAGS = {"global": MemAttach.GLOBAL, "host": MemAttach.HOST, "single": MemAttach.HOST}
@@ -32,7 +32,7 @@ def moved(geometry: Geometry) -> Iterator[Step]:
             yield Prefetch((*run.path, "prefetch"), run.name, run.prefetch, run.home, own)
 
 
-def _advised(run: ManagedRun) -> Iterator[Step]:
+def _advised(run: ManagedAllocation) -> Iterator[Step]:
     if run.read_mostly:
         # The location is not looked at.
         yield Advise((*run.path, "read_mostly"), run.name, Advice.SET_READ_MOSTLY, gpu(run.home), run.home)

@@ -10,7 +10,7 @@ from pydantic_core import core_schema
 
 from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
-from memtopo.diagnostics.model import Fault
+from memtopo.diagnostics.model import InvalidValue
 
 
 class Read:
@@ -34,12 +34,12 @@ class Read:
 
 
 def text(value: object, wanted: str) -> str:
-    """A value that is text; anything else, or nothing, is a `Fault` that says what was wanted."""
+    """A value that is text; anything else, or nothing, is an `InvalidValue` that says what was wanted."""
     if isinstance(value, str):
         if value:
             return value
-        raise Fault("MT103", f"expected {wanted}, found nothing")
-    raise Fault("MT103", f"expected {wanted}, found a {'list' if isinstance(value, list) else 'mapping'}")
+        raise InvalidValue("MT103", f"expected {wanted}, found nothing")
+    raise InvalidValue("MT103", f"expected {wanted}, found a {'list' if isinstance(value, list) else 'mapping'}")
 
 
 def word(words: Mapping[str, Any], what: str) -> Callable[[object], Any]:
@@ -48,7 +48,7 @@ def word(words: Mapping[str, Any], what: str) -> Callable[[object], Any]:
     def read(value: object) -> Any:
         found = text(value, what)
         if found not in words:
-            raise Fault("MT107", f"{shorten(found)!r} is not {what}", help=messages.choose(found, list(words)))
+            raise InvalidValue("MT107", f"{shorten(found)!r} is not {what}", help=messages.choose(found, list(words)))
         return words[found]
 
     return read
@@ -57,7 +57,7 @@ def word(words: Mapping[str, Any], what: str) -> Callable[[object], Any]:
 def one_or_more(value: object) -> object:
     """A list of at least one; what stands alone is a list of one."""
     if not value:
-        raise Fault("MT103", "expected at least one, found none")
+        raise InvalidValue("MT103", "expected at least one, found none")
     return value if isinstance(value, list) else [value]
 
 

@@ -1,6 +1,6 @@
 """The fields of a spec's entries: how each is read from text, and how an editor's schema describes it.
 
-A field that refuses its text raises `Fault`. A schema sees values as YAML readers guess them, where memtopo reads text.
+A field that refuses its text raises `InvalidValue`. Schemas see the values that YAML readers guess, memtopo reads text.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from memtopo.common.units import Size, shorten
-from memtopo.diagnostics.model import Fault
+from memtopo.diagnostics.model import InvalidValue
 from memtopo.driver.types import Access, HandleType
 from memtopo.language.field import Read, one_or_more, text, text_like, word
 from memtopo.language.names import (
@@ -53,7 +53,7 @@ _UNITS = "(B|KiB|MiB|GiB|TiB|granules?)"
 def _boolean(value: object) -> bool:
     found = text(value, "true or false")
     if found not in ("true", "false"):
-        raise Fault("MT107", f"{shorten(found)!r} is not a boolean", help="write true or false")
+        raise InvalidValue("MT107", f"{shorten(found)!r} is not a boolean", help="write true or false")
     return found == "true"
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
-from memtopo.diagnostics.model import Fault
+from memtopo.diagnostics.model import InvalidValue
 from memtopo.language.field import text
 
 NAME_PATTERN = "[A-Za-z][A-Za-z0-9_-]{0,127}"
@@ -49,17 +49,19 @@ class Source(NamedTuple):
 
 
 def parse_reference(written: str) -> Reference:
-    """Read `page`, `page.3` or `page.0:4` (both ends, half-open). Raises `Fault`."""
+    """Read `page`, `page.3` or `page.0:4` (both ends, half-open). Raises `InvalidValue`."""
     match = REFERENCE.fullmatch(written)
     if not match:
         help = "a slice names both ends: page.0:4" if ":" in written else None
-        raise Fault("MT104", f"{shorten(written)!r} is not a name, an index (page.3) or a slice (page.0:4)", help=help)
+        raise InvalidValue(
+            "MT104", f"{shorten(written)!r} is not a name, an index (page.3) or a slice (page.0:4)", help=help
+        )
     if match[2] is None:
         return Reference(match[1])
     first = int(match[2])
     stop = int(match[3]) if match[3] else first + 1
     if stop <= first:
-        raise Fault("MT202", f"{written!r} is an empty slice; its end is the first that is left out")
+        raise InvalidValue("MT202", f"{written!r} is an empty slice; its end is the first that is left out")
     return Reference(match[1], first, stop)
 
 
@@ -69,7 +71,7 @@ def name(value: object) -> str:
     if NAME.fullmatch(found):
         return found
     wrong = messages.bad_name(found, ())
-    raise Fault(wrong.code, wrong.message, help=wrong.help, at=wrong.at)
+    raise InvalidValue(wrong.code, wrong.message, help=wrong.help, at=wrong.at)
 
 
 def reference(value: object) -> Reference:
@@ -88,7 +90,7 @@ def source(value: object) -> Source:
     help = "write PROCESS.EXPORT of a sibling, LAYOUT/EXPORT of a held layout, or /path/to/socket/EXPORT"
     if _INDEXED.fullmatch(written):
         help = "an import takes all of an export, of every process of a counted one; 'map' takes parts of it: w.0:4"
-    raise Fault("MT104", f"{shorten(written)!r} names no export", help=help)
+    raise InvalidValue("MT104", f"{shorten(written)!r} names no export", help=help)
 
 
 def producer(value: object) -> Source:
@@ -99,7 +101,7 @@ def producer(value: object) -> Source:
     holder, slash, export = written.rpartition("/")
     if slash and NAME.fullmatch(export) and _is_holder(holder):
         return Source(holder, export)
-    raise Fault("MT104", f"{shorten(written)!r} names nothing that another API made", help=_meant(written))
+    raise InvalidValue("MT104", f"{shorten(written)!r} names nothing that another API made", help=_meant(written))
 
 
 def _is_holder(text: str) -> bool:

@@ -6,7 +6,7 @@ import re
 from typing import Literal
 
 from memtopo.common.units import NotASize, Size, parse_count, parse_size, shorten
-from memtopo.diagnostics.model import Fault
+from memtopo.diagnostics.model import InvalidValue
 from memtopo.language.field import text
 
 LARGEST_PROCESSES = 128
@@ -27,14 +27,14 @@ def size(value: object) -> Size:
         return parse_size(text(value, "a size such as 64MiB or 4 granules"))
     except NotASize as error:
         meant = error.meant if error.meant and parse_size(error.meant).amount else None
-        raise Fault("MT105", str(error), help=f"write {meant}" if meant else None) from error
+        raise InvalidValue("MT105", str(error), help=f"write {meant}" if meant else None) from error
 
 
 def positive(value: object) -> Size:
     """Read a size that is more than 0."""
     found = size(value)
     if found.amount == 0:
-        raise Fault("MT105", "a size of 0 is nothing to build", help="leave the entry out, or give it a size")
+        raise InvalidValue("MT105", "a size of 0 is nothing to build", help="leave the entry out, or give it a size")
     return found
 
 
@@ -52,9 +52,11 @@ def count(value: object) -> int:
     """Read how many there are, at least one."""
     found = _number(text(value, "a count"))
     if found == 0:
-        raise Fault("MT106", "a count of 0 is nothing to build", help="leave the entry out, or count from 1")
+        raise InvalidValue("MT106", "a count of 0 is nothing to build", help="leave the entry out, or count from 1")
     if found > LARGEST_COUNT:
-        raise Fault("MT109", f"a count of {found:,} is more than the {LARGEST_COUNT:,} that one spec may ask for")
+        raise InvalidValue(
+            "MT109", f"a count of {found:,} is more than the {LARGEST_COUNT:,} that one spec may ask for"
+        )
     return found
 
 
@@ -62,7 +64,9 @@ def processes(value: object) -> int:
     """Read how many processes there are, at least one."""
     found = count(value)
     if found > LARGEST_PROCESSES:
-        raise Fault("MT109", f"{found:,} processes are more than the {LARGEST_PROCESSES} that one spec may ask for")
+        raise InvalidValue(
+            "MT109", f"{found:,} processes are more than the {LARGEST_PROCESSES} that one spec may ask for"
+        )
     return found
 
 
@@ -70,7 +74,9 @@ def address(value: object) -> int:
     """Read an address in hexadecimal digits."""
     found = text(value, "an address such as 0x7f0000000000")
     if not ADDRESS.fullmatch(found):
-        raise Fault("MT106", f"{shorten(found)!r} is not an address", help="write it as 0x and hexadecimal digits")
+        raise InvalidValue(
+            "MT106", f"{shorten(found)!r} is not an address", help="write it as 0x and hexadecimal digits"
+        )
     return int(found, 16)
 
 
@@ -80,7 +86,7 @@ def point(value: object) -> int | Literal[True]:
     if found == "true":
         return True
     if found == "false":
-        raise Fault("MT106", "'false' is nothing to wait for or to signal", help="leave the key out")
+        raise InvalidValue("MT106", "'false' is nothing to wait for or to signal", help="leave the key out")
     return _number(found)
 
 
@@ -90,10 +96,10 @@ def _number(written: str) -> int:
     except ValueError as error:
         meant = written.replace("_", "").replace(",", "")
         help = f"write {int(meant)}" if meant.isascii() and meant.isdecimal() and len(meant) < 20 else None  # noqa: PLR2004
-        raise Fault("MT106", str(error), help=help) from error
+        raise InvalidValue("MT106", str(error), help=help) from error
 
 
 def _in_bytes(found: Size) -> Size:
     if found.in_granules:
-        raise Fault("MT105", "only chunks have granules", help="write its bytes: 2MiB")
+        raise InvalidValue("MT105", "only chunks have granules", help="write its bytes: 2MiB")
     return found

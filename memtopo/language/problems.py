@@ -7,7 +7,7 @@ from memtopo.language.limits import MOST_FAULTS
 
 
 class Refused(Exception):
-    """Reading ends here, and this is the only fault."""
+    """StepDescription ends here, and this is the only fault."""
 
     def __init__(self, fault: Diagnostic) -> None:
         super().__init__(fault.message)

@@ -1,4 +1,4 @@
-"""Reading and writing recorded machines: shipped ones by name, others by path."""
+"""StepDescription and writing recorded machines: shipped ones by name, others by path."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class _Window:
         before, after = _CUT if self.first else "", _CUT if self.stop < len(self.line) else ""
         return before + printable(self.line[self.first : self.stop]) + after
 
-    def holds(self, start: int) -> bool:
+    def blocks(self, start: int) -> bool:
         return self.first <= start < self.stop or start == self.stop == len(self.line)
 
     def underlined(self, start: int, stop: int) -> tuple[int, int]:
@@ -52,7 +52,7 @@ def excerpts(line: str, marks: list[Mark], room: int) -> Iterator[tuple[str, lis
     rest = sorted(marks, key=lambda mark: (mark.sign != "^", mark.span))
     while rest:
         window = _window(line, *_characters(line, rest[0]), room)
-        inside = [mark for mark in rest if mark is rest[0] or window.holds(_characters(line, mark)[0])]
+        inside = [mark for mark in rest if mark is rest[0] or window.blocks(_characters(line, mark)[0])]
         rest = [mark for mark in rest if mark not in inside]
         yield window.shown, [(mark, row) for mark in inside for row in _underlines(window, mark, room)]
 

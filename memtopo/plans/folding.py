@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import groupby
 
 from memtopo.kinds.layout import Reservation
-from memtopo.kinds.steps import Reading, Step
+from memtopo.kinds.steps import Step, StepDescription
 from memtopo.plans.report import Placed, Row
 
 
 def rows(steps: Sequence[Step]) -> Iterator[Row]:
     """The rows of some steps, neighbours that are alike in one."""
-    for _, group in groupby(((step, step.reading()) for step in steps), key=_likeness):
+    for _, group in groupby(((step, step.describe()) for step in steps), key=_likeness):
         yield _row(list(group))
 
 
@@ -38,12 +38,12 @@ def _longer(run: Placed, label: str, address: int) -> Placed | None:
     return replace(run, last=label, count=run.count + 1, step=step)
 
 
-def _likeness(item: tuple[Step, Reading]) -> tuple[object, ...]:
+def _likeness(item: tuple[Step, StepDescription]) -> tuple[object, ...]:
     step, reading = item
     return step.call, reading.like, reading.bytes_each, reading.note
 
 
-def _row(like: list[tuple[Step, Reading]]) -> Row:
+def _row(like: list[tuple[Step, StepDescription]]) -> Row:
     step, first = like[0]
     return Row(
         phase=step.phase,

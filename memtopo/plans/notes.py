@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from memtopo.common.units import exact
 from memtopo.driver.types import Access, Location
-from memtopo.geometry import ChunkRun, Geometry, Placement, RangeRun, Stretch
+from memtopo.geometry import ChunkGroup, Geometry, Placement, RangeGroup, Stretch
 from memtopo.geometry.model import Instance
 
 
@@ -36,7 +36,7 @@ class _Sight(NamedTuple):
 
 
 def _rounded(geometry: Geometry) -> Iterator[str]:
-    runs: list[tuple[str, ChunkRun | RangeRun]] = [("chunk", run) for run in geometry.chunks.values()]
+    runs: list[tuple[str, ChunkGroup | RangeGroup]] = [("chunk", run) for run in geometry.chunks.values()]
     runs += [("range", run) for run in geometry.ranges.values()]
     for kind, run in runs:
         if run.size != run.declared:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import HandleType, Location, LocationKind
-from memtopo.geometry import ChunkRun, Geometry
+from memtopo.geometry import ChunkGroup, Geometry
 from memtopo.machine import Machine, Trial
 
 _WINDOWS = ("win32", "win32_kmt")
@@ -48,7 +48,7 @@ def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 break
 
 
-def _handles(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | None:
+def _handles(run: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
     words = run.handles.words
     path = (*run.path, "handles")
     received = run.origin is not None and not run.origin.siblings
@@ -63,21 +63,21 @@ def _handles(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | N
     return None
 
 
-def _received(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | None:
+def _received(run: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
     """An import from outside of this file; of a sibling's, the chunk itself is judged where it is created."""
     if not run.origin or run.origin.siblings or not (trial := machine.trial(place, run.origin.via)).refused:
         return None
     return _told("MT404", run, f"handle type {run.origin.via!r}", place, trial, (*run.path, "via"))
 
 
-def _vmm(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | None:
+def _vmm(run: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
     trial = machine.trial(place, "vmm")
     if not trial.refused:
         return None
     return _told("MT405", run, "virtual memory management", place, trial, (*run.path, "location"))
 
 
-def _asked(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | None:
+def _asked(run: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
     first = run.properties[0]
     if first.rdma and first.compressible and place.kind is LocationKind.GPU:
         told = f"chunk {run.name!r} cannot be rdma and compressible at once"
@@ -94,7 +94,7 @@ def _asked(run: ChunkRun, place: Location, machine: Machine) -> Diagnostic | Non
     return None
 
 
-def _told(code: str, run: ChunkRun, what: str, place: Location, trial: Trial, path: Path) -> Diagnostic:
+def _told(code: str, run: ChunkGroup, what: str, place: Location, trial: Trial, path: Path) -> Diagnostic:
     told = f"{_kind(run)} {run.name!r}: {what} does not work on {place} of this machine"
     help = None
     if "fabric" in what:
@@ -104,7 +104,7 @@ def _told(code: str, run: ChunkRun, what: str, place: Location, trial: Trial, pa
     return Diagnostic(code, told, path, notes=(_reason(what, trial),), help=help)
 
 
-def _kind(run: ChunkRun) -> str:
+def _kind(run: ChunkGroup) -> str:
     return "import" if run.origin else "chunk"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label
-from memtopo.geometry import BufferRun, ChunkRun, ExternalRun, Geometry, ManagedRun, Placement, RangeRun
+from memtopo.geometry import BufferGroup, ChunkGroup, ExternalObject, Geometry, ManagedAllocation, Placement, RangeGroup
 from memtopo.machine import Machine
 
 ADDRESS_SPACE = 1 << 47
@@ -50,10 +50,10 @@ def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             return
 
 
-def _sized(geometry: Geometry) -> Iterator[tuple[str, ChunkRun | BufferRun | ManagedRun | ExternalRun]]:
+def _sized(geometry: Geometry) -> Iterator[tuple[str, ChunkGroup | BufferGroup | ManagedAllocation | ExternalObject]]:
     """Everything that has a size and no range, with what it is."""
     for chunk in [*geometry.created, *geometry.received]:
-        yield "import" if chunk.origin else "chunk" if isinstance(chunk, ChunkRun) else "buffer", chunk
+        yield "import" if chunk.origin else "chunk" if isinstance(chunk, ChunkGroup) else "buffer", chunk
     yield from (("managed memory", run) for run in geometry.managed.values())
     yield from (("external object", run) for run in geometry.external.values())
 
@@ -62,7 +62,7 @@ def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
     """MT307. Two ranges cannot both be at an address that is fixed: the driver reserves the second one elsewhere."""
     del machine
     fixed = sorted((run for run in geometry.ranges.values() if run.fixed and run.address), key=lambda run: run.address)
-    furthest: RangeRun | None = None
+    furthest: RangeGroup | None = None
     for run in fixed:
         if furthest and run.address < furthest.address + furthest.extent:
             yield _both_fixed(furthest, run)
@@ -70,7 +70,7 @@ def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
             furthest = run
 
 
-def _both_fixed(first: RangeRun, second: RangeRun) -> Diagnostic:
+def _both_fixed(first: RangeGroup, second: RangeGroup) -> Diagnostic:
     end = first.address + first.extent
     told = f"range {second.name!r} is fixed at {second.address:#x}, where {first.name!r} ends only at {end:#x}"
     label = Label(f"{first.name!r} is fixed here", (*first.path, "address"))

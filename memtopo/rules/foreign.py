@@ -6,20 +6,20 @@ from collections.abc import Iterator
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label
-from memtopo.geometry import ExternalRun, Geometry, SemaphoreRun
+from memtopo.geometry import ExternalObject, Geometry, ImportedSemaphore
 from memtopo.machine import Machine, Trial
 
 _Export = tuple[tuple[str, ...], str]
-_Waits = dict[_Export, list[tuple[int, SemaphoreRun]]]
+_Waits = dict[_Export, list[tuple[int, ImportedSemaphore]]]
 
 
 def imports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT702. What a trial refused is refused again, and so are timelines where they are not even advertised."""
     for run in geometry.foreign:
-        timeline = isinstance(run, SemaphoreRun) and run.timeline
-        trial = machine.trial(run.place, "external-memory" if isinstance(run, ExternalRun) else "external-semaphore")
+        timeline = isinstance(run, ImportedSemaphore) and run.timeline
+        trial = machine.trial(run.place, "external-memory" if isinstance(run, ExternalObject) else "external-semaphore")
         if trial.works is False or (timeline and trial.refused):
-            what = "external object" if isinstance(run, ExternalRun) else "semaphore"
+            what = "external object" if isinstance(run, ExternalObject) else "semaphore"
             told = f"{what} {run.name!r}: {run.origin.via!r} does not work on {run.place} of this machine"
             yield Diagnostic("MT702", told, (*run.path, "via"), notes=(_reason(trial),))
 
@@ -27,7 +27,7 @@ def imports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def alike(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT707. Entries that take one thing say the same of it: the driver guards neither size nor kind (facts 53, 55)."""
     del machine
-    known: dict[_Export, ExternalRun | SemaphoreRun] = {}
+    known: dict[_Export, ExternalObject | ImportedSemaphore] = {}
     for member in geometry.members.values():
         for run in member.foreign:
             first = known.setdefault(_export(run), run)
@@ -70,11 +70,11 @@ def _waits(geometry: Geometry) -> _Waits:
     return found
 
 
-def _export(run: ExternalRun | SemaphoreRun) -> _Export:
+def _export(run: ExternalObject | ImportedSemaphore) -> _Export:
     return run.origin.holders, run.origin.export
 
 
-def _unlike(first: ExternalRun | SemaphoreRun, run: ExternalRun | SemaphoreRun) -> Diagnostic | None:
+def _unlike(first: ExternalObject | ImportedSemaphore, run: ExternalObject | ImportedSemaphore) -> Diagnostic | None:
     one, other = _said(first), _said(run)
     key = next((key for key, value in one.items() if other.get(key) != value), None)
     if key is None:
@@ -86,19 +86,19 @@ def _unlike(first: ExternalRun | SemaphoreRun, run: ExternalRun | SemaphoreRun) 
     return Diagnostic("MT707", told, run.path, "key", labels=(label,), help=help)
 
 
-def _said(run: ExternalRun | SemaphoreRun) -> dict[str, str]:
+def _said(run: ExternalObject | ImportedSemaphore) -> dict[str, str]:
     """What an entry says of the thing itself; what is done with it may differ. Things of two kinds differ in that."""
-    if isinstance(run, SemaphoreRun):
+    if isinstance(run, ImportedSemaphore):
         return {"kind": f"a {'timeline' if run.timeline else 'binary'} semaphore"}
     dedicated = "dedicated" if run.dedicated else "not dedicated"
     return {"kind": "memory", "size": exact(run.size), "device": str(run.place), "allocation": dedicated}
 
 
-def _wanted(each: tuple[int, SemaphoreRun]) -> int:
+def _wanted(each: tuple[int, ImportedSemaphore]) -> int:
     return each[0]
 
 
-def _endless(run: SemaphoreRun) -> Diagnostic:
+def _endless(run: ImportedSemaphore) -> Diagnostic:
     value = f" {run.wait}" if run.timeline else ""
     source = run.origin.text(run.origin.holders[0])
     told = f"semaphore {run.name!r} waits for{value or ' a signal'} of {source}, which nothing in this spec signals"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import Location, LocationKind, gpu
-from memtopo.geometry import Geometry, ManagedRun
+from memtopo.geometry import Geometry, ManagedAllocation
 from memtopo.machine import Machine, Trial
 
 _ADVICE = "advice and prefetching need access from the CPU while a GPU works"
@@ -19,7 +19,7 @@ def managed(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             yield fault
 
 
-def _memory(run: ManagedRun, machine: Machine) -> Diagnostic | None:
+def _memory(run: ManagedAllocation, machine: Machine) -> Diagnostic | None:
     for ordinal in sorted(run.gpus):
         if (trial := machine.trial(gpu(ordinal), "managed")).refused:
             told = f"managed memory {run.name!r} does not work on gpu{ordinal} of this machine"
@@ -27,7 +27,7 @@ def _memory(run: ManagedRun, machine: Machine) -> Diagnostic | None:
     return None
 
 
-def _advice(run: ManagedRun, machine: Machine) -> Diagnostic | None:
+def _advice(run: ManagedAllocation, machine: Machine) -> Diagnostic | None:
     for path, place in _asked(run):
         if (trial := machine.trial(place, "concurrent")).refused:
             told = f"managed memory {run.name!r}: {place} of this machine takes no {str(path[-1])!r}"
@@ -36,7 +36,7 @@ def _advice(run: ManagedRun, machine: Machine) -> Diagnostic | None:
     return None
 
 
-def _asked(run: ManagedRun) -> Iterator[tuple[Path, Location]]:
+def _asked(run: ManagedAllocation) -> Iterator[tuple[Path, Location]]:
     """The advice and the GPU that each is for; what is prefetched to the host leaves by the home's stream."""
     if run.prefer and run.prefer.kind is LocationKind.GPU:
         yield (*run.path, "prefer"), run.prefer

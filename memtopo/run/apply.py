@@ -15,7 +15,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, Peers, StepFailed, Stopped, Teardown
 from memtopo.geometry import Geometry
-from memtopo.kinds.layout import Deliveries, NoDeliveries
+from memtopo.kinds.layout import HandleSource, NoHandleSource
 from memtopo.kinds.steps import Phase
 from memtopo.machine import Machine
 from memtopo.output.diagram.model import Picture
@@ -69,7 +69,7 @@ def apply(
     *,
     progress: Progress | None = None,
     stop: Callable[[], int] = lambda: 0,
-    deliveries: Deliveries | None = None,
+    handle_source: HandleSource | None = None,
     held: Callable[[Run], Kept] | None = None,
 ) -> Report:
     """Build a plan, check it and take it down. `stop` answers the number of the signal that asks to stop, or 0.
@@ -79,7 +79,7 @@ def apply(
     """
     if job.geometry.processes:
         raise InternalError("a layout of several processes is applied as if it were one")
-    run = Run(job, ledger, progress=progress, stop=stop, deliveries=deliveries)
+    run = Run(job, ledger, progress=progress, stop=stop, handle_source=handle_source)
     try:
         with run.guarded():
             run.build()
@@ -102,12 +102,12 @@ class Run:
         *,
         progress: Progress | None = None,
         stop: Callable[[], int] = lambda: 0,
-        deliveries: Deliveries | None = None,
+        handle_source: HandleSource | None = None,
     ) -> None:
         self.job, self.ledger = job, ledger
         plan = planner.with_kernels(job.plan, job.geometry.gpus) if job.check == "full" else job.plan
         self.execution = Execution(plan, ledger, progress=progress, stop=lambda: bool(stop()))
-        self.execution.layout.deliveries = deliveries or NoDeliveries()
+        self.execution.layout.handle_source = handle_source or NoHandleSource()
         self.failure: StepFailed | None = None
         self.stopped = False
         self._signal = stop
@@ -133,7 +133,7 @@ class Run:
     def build(self, *only: Phase) -> None:
         """Do every step, or those of some phases. Raises `StepFailed` or `Stopped`."""
         self.execution.build(*only)
-        self.execution.layout.deliveries.settle()
+        self.execution.layout.handle_source.settle()
 
     def check(self) -> None:
         """Ask the driver about every step, unless nothing is to be checked. Raises `StepFailed` or `Stopped`."""
@@ -185,7 +185,7 @@ class Run:
     def take_down(self, peers: Peers | None = None) -> None:
         """Undo everything; `peers` as for `Execution.take_down`."""
         layout = self.execution.layout
-        layout.deliveries.settle()
+        layout.handle_source.settle()
         self._remnants.before_end()
         self._teardown = self.execution.take_down(peers)
         if self.failure is None and self._teardown.failures:
@@ -243,7 +243,7 @@ class Run:
 def _failure(failed: StepFailed, job: Job) -> Failure:
     error, path = failed.error, failed.path
     if isinstance(error, DriverError):
-        known = diagnose(error, failed.step.reading() if failed.step else None)
+        known = diagnose(error, failed.step.describe() if failed.step else None)
         cause, advice = known or (None, None)
         return Failure(failed.doing, f"{error.call}: {error.name}", error.reason, path, job.place(path), advice, cause)
     if isinstance(error, MemtopoError) and not isinstance(error, InternalError):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
-from memtopo.geometry import BufferRun, ChunkRun, EventRun, Geometry, ManagedRun, Placement, Stretch
+from memtopo.geometry import BufferGroup, ChunkGroup, EventGroup, Geometry, ManagedAllocation, Placement, Stretch
 from memtopo.geometry.granting import Asked, stretches
 from memtopo.geometry.model import Instance
 
@@ -80,7 +80,7 @@ def contents(geometry: Geometry, label: str = "", siblings: Mapping[str, Geometr
     ]
 
 
-def _users(run: ManagedRun) -> tuple[Grant, ...]:
+def _users(run: ManagedAllocation) -> tuple[Grant, ...]:
     """Who may read and write managed memory: the GPUs that it is for, its home first, and the host."""
     gpus = [run.home, *sorted(run.gpus - {run.home})]
     return tuple(Grant(place, Access.RW) for place in (*map(gpu, gpus), Location(LocationKind.HOST)))
@@ -92,12 +92,12 @@ def everything(geometry: Geometry) -> dict[str, list[Contents]]:
     return {label: contents(member, label, siblings) for label, member in geometry.members.items()}
 
 
-def _ours(run: ChunkRun | BufferRun) -> bool:
+def _ours(run: ChunkGroup | BufferGroup) -> bool:
     return run.origin is None or run.origin.siblings
 
 
 def _who(
-    run: ChunkRun | BufferRun | EventRun, index: int, label: str, siblings: Mapping[str, Geometry] | None
+    run: ChunkGroup | BufferGroup | EventGroup, index: int, label: str, siblings: Mapping[str, Geometry] | None
 ) -> tuple[Identity, str]:
     """Who created one of a run's things, and what it is called here."""
     own = run.label(index)

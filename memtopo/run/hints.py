@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from memtopo.common.units import exact
 from memtopo.driver.types import DriverError
-from memtopo.kinds.steps import Reading
+from memtopo.kinds.steps import StepDescription
 
 
 class Diagnosis(NamedTuple):
@@ -125,12 +125,12 @@ _ANYWHERE: dict[str, Diagnosis] = {
 }
 
 
-def diagnose(error: DriverError, reading: Reading | None = None) -> Diagnosis | None:
+def diagnose(error: DriverError, reading: StepDescription | None = None) -> Diagnosis | None:
     """What most likely lies behind an error of what reads so in a plan; None where nothing is known of it."""
     name = error.name.removeprefix("CUDA_ERROR_")
     found = _KNOWN.get((error.call, name)) or _ANYWHERE.get(name)
     if found is None or found.cause is None:
         return found
-    about = reading or Reading("it", "its own")
+    about = reading or StepDescription("it", "its own")
     size = exact(about.bytes_each) if about.bytes_each else "size"
     return found._replace(cause=found.cause.format(subject=about.subject, where=about.where, bytes=size))

@@ -88,7 +88,7 @@ class Remnants:
         not open any more, and the one question about it that a real driver survives (facts 27, 51, 52).
         """
         missing = self.alone and left and any(each.after < each.before for each in left.memory)
-        paths = {step.thing(): step.path for step in self._steps}
+        paths = {step.leak_name(): step.path for step in self._steps}
         for label, handle in self._handles.items():
             counted = handle in self.ledger.handles
             if counted or (missing and self._released(handle)):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
-from memtopo.geometry import Geometry, SemaphoreRun
+from memtopo.geometry import Geometry, ImportedSemaphore
 from memtopo.kinds.layout import Layout, Wait, current
 from memtopo.plans.report import Finding, Rate
 
@@ -86,12 +86,12 @@ class Synchronizing:
         """Nothing: it is somebody else who takes the time."""
         return iter(())
 
-    def _is_needed(self, run: SemaphoreRun) -> bool:
+    def _is_needed(self, run: ImportedSemaphore) -> bool:
         """Whether another entry waits for the same semaphore."""
         others = (other for other in self.geometry.semaphores.values() if other is not run and other.wait is not None)
         return any(_same(run, other) for other in others)
 
-    def _wait(self, run: SemaphoreRun, value: int) -> Finding:
+    def _wait(self, run: ImportedSemaphore, value: int) -> Finding:
         device, waiting = run.place.id, self.layout.waiting
         # Noted first: what may wait in a stream is to be known when that is taken down.
         waiting[device] = Wait(run.name, value, run.origin.of(0)[0])
@@ -101,20 +101,20 @@ class Synchronizing:
         del waiting[device]
         return Finding("wait", _subject(run, value), "done", "done", run.path)
 
-    def _signal(self, run: SemaphoreRun, value: int) -> Finding:
+    def _signal(self, run: ImportedSemaphore, value: int) -> Finding:
         stream = self.layout.streams[run.place.id]
         self.driver.signal_external_semaphore(self.layout.semaphores[run.name], value, stream)
         self._finish(run, f"was not signalled by {run.place}", None)
         return Finding("signal", _subject(run, value), "done", "done", run.path)
 
-    def _finish(self, run: SemaphoreRun, undone: str, holder: str | None) -> None:
+    def _finish(self, run: ImportedSemaphore, undone: str, holder: str | None) -> None:
         """Wait until a stream is done; where that is up to a holder, only as long as it is there."""
         told = f"semaphore {run.name!r} of {run.origin.of(0)[0]} {undone}"
         start, left_at, pause = time.monotonic(), None, _SHORTEST
         while not self.driver.stream_query(self.layout.streams[run.place.id]):
             self.breathe()
             now = time.monotonic()
-            if left_at is None and holder and self.layout.deliveries.gone(holder):
+            if left_at is None and holder and self.layout.handle_source.gone(holder):
                 left_at = now
             if left_at is not None and now - left_at > AFTERWARDS:
                 told = f"{told}: {holder} has ended"
@@ -137,10 +137,10 @@ class Synchronizing:
                     yield Finding("readable", subject, min(WINDOW, size), len(data), run.path)
 
 
-def _same(one: SemaphoreRun, other: SemaphoreRun) -> bool:
+def _same(one: ImportedSemaphore, other: ImportedSemaphore) -> bool:
     return (one.origin.holders, one.origin.export) == (other.origin.holders, other.origin.export)
 
 
-def _subject(run: SemaphoreRun, value: int) -> str:
+def _subject(run: ImportedSemaphore, value: int) -> str:
     """A semaphore with a value, which a binary one has not."""
     return f"{run.name} {value:,}" if value else run.name

@@ -7,7 +7,7 @@ from memtopo.sharing.claiming import Claim, claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.faults import ExchangeError, NoLayout
 from memtopo.sharing.listing import LONGEST_SOURCE
-from memtopo.sharing.offers import Handle, Kind, Offer, Secret, Shelf, Via
+from memtopo.sharing.offers import ExportProvider, Handle, Kind, Offer, Secret, Via
 from memtopo.sharing.places import Place, place
 from memtopo.sharing.status import Importer, Looked, Notice, Released, Status, Taken
 from memtopo.sharing.surveying import Entry, Survey, survey
@@ -18,6 +18,7 @@ __all__ = [
     "Client",
     "Entry",
     "ExchangeError",
+    "ExportProvider",
     "Handle",
     "Importer",
     "Kind",
@@ -28,7 +29,6 @@ __all__ = [
     "Place",
     "Released",
     "Secret",
-    "Shelf",
     "Status",
     "Survey",
     "Taken",

@@ -9,15 +9,16 @@ from contextlib import closing
 from memtopo.common.errors import MemtopoError
 from memtopo.common.units import exact
 from memtopo.driver.types import LocationKind
-from memtopo.geometry import BufferRun, ChunkRun, EventRun, ExternalRun, Geometry, SemaphoreRun
+from memtopo.geometry import BufferGroup, ChunkGroup, EventGroup, ExternalObject, Geometry, ImportedSemaphore
 from memtopo.sharing import Client, ExchangeError, Handle, NoLayout, Offer, connect, place
 from memtopo.sharing.client import IN_FLIGHT
 
-Foreign = ExternalRun | SemaphoreRun
-Run = ChunkRun | BufferRun | EventRun | Foreign
+Foreign = ExternalObject | ImportedSemaphore
+Run = ChunkGroup | BufferGroup | EventGroup | Foreign
 
 _KINDS: Mapping[type[Run], str] = {
-    ChunkRun: "chunk", BufferRun: "buffer", EventRun: "event", ExternalRun: "memory", SemaphoreRun: "semaphore",
+    ChunkGroup: "chunk", BufferGroup: "buffer", EventGroup: "event",
+    ExternalObject: "memory", ImportedSemaphore: "semaphore",
 }  # fmt: skip
 
 
@@ -128,7 +129,7 @@ class Holders:
         yield "a", _kind(_KINDS[type(run)], run.origin.via), _kind(offer.kind, offer.via)
         yield "via", run.origin.via, offer.via
         yield "count", "1" if isinstance(run, Foreign) else f"{run.count:,}", f"{offer.count:,}"
-        if isinstance(run, ChunkRun | BufferRun | ExternalRun):
+        if isinstance(run, ChunkGroup | BufferGroup | ExternalObject):
             yield "size", exact(run.size), exact(offer.size)
         if isinstance(run, Foreign):
             yield from self._foreign_facts(run, offer)
@@ -137,9 +138,9 @@ class Holders:
 
     def _foreign_facts(self, run: Foreign, offer: Offer) -> Iterator[tuple[str, str, str]]:
         """What the driver would not tell: of memory where it is, and of a semaphore too where its holder says so."""
-        if isinstance(run, ExternalRun) or offer.gpu:
+        if isinstance(run, ExternalObject) or offer.gpu:
             yield "device", self._gpu(self._gpus[run.place.id]), self._gpu(offer.gpu or offer.location)
-        if isinstance(run, ExternalRun):
+        if isinstance(run, ExternalObject):
             dedicated = {True: "dedicated memory", False: "memory that is not dedicated"}
             yield "it as", dedicated[run.dedicated], dedicated["dedicated" in offer.properties]
 
@@ -147,7 +148,7 @@ class Holders:
         """A GPU by its UUID, and where it is one of this process's, by its name here."""
         return f"gpu{self._gpus.index(uuid)} ({uuid})" if uuid in self._gpus else uuid
 
-    def _identity(self, run: ChunkRun | BufferRun | EventRun) -> str:
+    def _identity(self, run: ChunkGroup | BufferGroup | EventGroup) -> str:
         """Where a run is, in words that mean the same in another process."""
         distinct = list(dict.fromkeys(map(run.place_of, range(run.count))))
         if all(each.kind is LocationKind.GPU for each in distinct):
@@ -163,5 +164,5 @@ def _kind(kind: str, via: str) -> str:
 
 def _told(run: Run) -> str:
     """A run by what the spec calls it: `import 'w'`, `external 'frame'`, `semaphore 'ready'`."""
-    section = {ExternalRun: "external", SemaphoreRun: "semaphore"}.get(type(run), "import")
+    section = {ExternalObject: "external", ImportedSemaphore: "semaphore"}.get(type(run), "import")
     return f"{section} {run.name!r}"

@@ -84,7 +84,7 @@ class Handle:
             os.close(self.fd)
 
 
-class Shelf(Protocol):
+class ExportProvider(Protocol):
     """What a holder serves from. A live layout becomes one by these three methods."""
 
     def offers(self) -> Sequence[Offer]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, LocationKind
-from memtopo.geometry import ChunkRun, ExportRun
+from memtopo.geometry import ChunkGroup, ExportGroup
 from memtopo.kinds.layout import Layout, current
 from memtopo.plans.report import Checks
 from memtopo.sharing import Handle, Offer, Secret
@@ -20,7 +20,7 @@ class LiveShelf:
     """
 
     def __init__(
-        self, exports: Mapping[str, ExportRun], layout: Layout, driver: Driver, look: Callable[[], Checks]
+        self, exports: Mapping[str, ExportGroup], layout: Layout, driver: Driver, look: Callable[[], Checks]
     ) -> None:
         self._exports, self._layout, self._driver, self._look = exports, layout, driver, look
 
@@ -47,7 +47,7 @@ class LiveShelf:
     def check(self) -> Checks:
         return self._look()
 
-    def _offer(self, name: str, run: ExportRun) -> Offer:
+    def _offer(self, name: str, run: ExportGroup) -> Offer:
         places = [run.place(index) for index in range(run.count)]
         words = ", ".join(dict.fromkeys(map(str, places)))
         gpus = list(dict.fromkeys(place.id for place in places if place.kind is LocationKind.GPU))
@@ -57,8 +57,8 @@ class LiveShelf:
         return Offer(name, run.kind, run.via, run.count, run.size, words, uuids, _properties(run))
 
 
-def _properties(run: ExportRun) -> tuple[str, ...]:
-    if not isinstance(run.run, ChunkRun):
+def _properties(run: ExportGroup) -> tuple[str, ...]:
+    if not isinstance(run.run, ChunkGroup):
         return ()
     asked = run.run.properties[0]
     return tuple(word for word, wanted in (("rdma", asked.rdma), ("compressible", asked.compressible)) if wanted)

@@ -15,7 +15,7 @@ BYTES = b"what another API wrote"
 
 
 class Owner:
-    """Deliveries of descriptors by the names of their exports, which stay the owner's. `left` is whether it is gone."""
+    """Source of descriptors by the names of their exports, which stay the owner's. `left` is true once it is gone."""
 
     def __init__(self, given: Mapping[str, int]) -> None:
         self.given, self.left = dict(given), False

@@ -9,7 +9,7 @@ import atexit
 from functools import cache
 
 from memtopo.geometry import Geometry
-from memtopo.kinds.layout import Deliveries
+from memtopo.kinds.layout import HandleSource
 from memtopo.machine import Machine, target
 from memtopo.run.apply import Job
 from memtopo.sharing.attaching import Holders
@@ -27,7 +27,7 @@ def sockets(geometry: Geometry, machine: Machine) -> dict[str, str]:
     return {holder: _served(holder, script) for holder, script in found.items()}
 
 
-def deliveries(job: Job, machine: Machine) -> Deliveries | None:
+def handle_source(job: Job, machine: Machine) -> HandleSource | None:
     """What gives a job of one process what it takes from another API."""
     if not job.geometry.foreign:
         return None

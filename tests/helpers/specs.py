@@ -18,7 +18,7 @@ from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply, processes
 from memtopo.run.processes import Ensemble
 from tests.helpers.machines import invented
-from tests.helpers.producing import deliveries, sockets
+from tests.helpers.producing import handle_source, sockets
 
 ROOT = Path(__file__).parent.parent.parent
 EVERY_SPEC = sorted((ROOT / "specs").glob("*.yaml"))
@@ -89,6 +89,6 @@ def run(made: apply.Job, machine: Machine, *, at: int = 0, only: set[str] | None
     failing = Failing(driver, at, only=only, every=every)
     ledger = Ledger(failing)
     try:
-        return Run(apply.apply(made, ledger, deliveries=deliveries(made, machine)), ledger, failing)
+        return Run(apply.apply(made, ledger, handle_source=handle_source(made, machine)), ledger, failing)
     finally:
         driver.close()

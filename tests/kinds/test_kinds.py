@@ -47,7 +47,7 @@ def applied(
         driver.init()
         failing = Failing(driver, at)
         ledger = Ledger(failing)
-        return apply(job(text, machine, check), ledger, deliveries=owner), ledger, failing
+        return apply(job(text, machine, check), ledger, handle_source=owner), ledger, failing
 
 
 def tallied(report: Report) -> dict[str, tuple[int, int]]:
@@ -257,7 +257,7 @@ def test_a_number_that_is_somebody_elses_by_now(tmp_path: Path) -> None:
         Reuses(MACHINE, file) as sim,
     ):
         sim.init()
-        report = apply(job(FRAME, MACHINE), Ledger(sim), deliveries=owner)
+        report = apply(job(FRAME, MACHINE), Ledger(sim), handle_source=owner)
         assert os.pread(sim.opened, len(BYTES), 0) == BYTES
         os.close(sim.opened)
         assert report.failure

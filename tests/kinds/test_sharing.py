@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.geometry import BufferRun, ChunkRun, EventRun
+from memtopo.geometry import BufferGroup, ChunkGroup, EventGroup
 from memtopo.machine import Trial
 from memtopo.run.contents import everything
 from tests.helpers.machines import invented
@@ -222,10 +222,10 @@ def test_capabilities_are_judged_once() -> None:
 def test_kinds() -> None:
     """An import stands among the things that it is one of, and is no one's memory twice"""
     found = member(reader("{from: server.w}"), "reader")
-    assert [type(run) for run in found.runs] == [ChunkRun]
+    assert [type(run) for run in found.runs] == [ChunkGroup]
     assert found.created == []
-    assert [type(run) for run in member(reader("{from: server.b}", ""), "reader").runs] == [BufferRun]
-    assert [type(run) for run in member(reader("{from: server.e}", ""), "reader").runs] == [EventRun]
+    assert [type(run) for run in member(reader("{from: server.b}", ""), "reader").runs] == [BufferGroup]
+    assert [type(run) for run in member(reader("{from: server.e}", ""), "reader").runs] == [EventGroup]
 
 
 def test_holders_outside_are_nobody_of_the_spec() -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 
 from memtopo import planner
 from memtopo.driver.types import Grant, Location, LocationKind
-from memtopo.kinds.steps import CreateChunk, Drain, MapChunk, Phase, ReserveRange, RetainContext, SetAccess, Step
+from memtopo.kinds.steps import CreateChunk, MapChunk, Phase, ReserveRange, RetainContext, SetAccess, Step, Synchronize
 from memtopo.output.json import dumps
 from memtopo.planner import LONGEST_GRANT, Plan
 from tests.helpers import strategies
@@ -48,7 +48,7 @@ def test_the_order_of_the_steps() -> None:
     plan = planned(SPEC)
     here = [phase for phase, _ in plan.phases]
     assert here == [phase for phase in Phase if phase not in (Phase.EXPORT, Phase.IMPORT)]
-    assert [(step.verb, step.reading().subject) for step in plan.steps] == [
+    assert [(step.verb, step.describe().subject) for step in plan.steps] == [
         ("retain context", "gpu0"), ("retain context", "gpu1"),
         ("reserve", "z"), ("reserve", "a.0"), ("reserve", "a.1"),
         ("create", "hot"), ("create", "page.0"), ("create", "page.1"), ("create", "page.2"),
@@ -79,8 +79,8 @@ def test_contexts_are_for_those_who_take_part() -> None:
     text = (
         "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: gpu2, size: 2MiB}}\nmap: {kv: c}\naccess: {kv: {gpu1: r}}"
     )
-    assert [step.reading().subject for step in of(planned(text), RetainContext)] == ["gpu1", "gpu2"]
-    assert [step.reading().subject for step in of(planned(text), Drain)] == ["gpu1", "gpu2"]
+    assert [step.describe().subject for step in of(planned(text), RetainContext)] == ["gpu1", "gpu2"]
+    assert [step.describe().subject for step in of(planned(text), Synchronize)] == ["gpu1", "gpu2"]
 
 
 def test_a_mapping_knows_everyones_access() -> None:
@@ -212,7 +212,7 @@ access: {a: [{size: 4MiB, grant: {gpu0: r}}, {offset: 4MiB, size: 2MiB, grant: {
 def test_contexts_are_in_order(order: list[int]) -> None:
     """Contexts are retained in the order of the GPUs, whatever the order in which a spec names them"""
     text = f"chunks: {{c: {{location: [{', '.join(f'gpu{each}' for each in order)}], size: 2MiB, count: 4}}}}"
-    assert [step.reading().subject for step in of(planned(text), RetainContext)] == ["gpu0", "gpu1", "gpu2", "gpu3"]
+    assert [step.describe().subject for step in of(planned(text), RetainContext)] == ["gpu0", "gpu1", "gpu2", "gpu3"]
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)

@@ -12,7 +12,7 @@ from memtopo.kinds.steps import (
     AttachStream,
     AwaitStream,
     CreateStream,
-    Drain,
+    DuplicateDescriptor,
     ImportMemory,
     ImportSemaphore,
     MapExternal,
@@ -20,7 +20,7 @@ from memtopo.kinds.steps import (
     Prefetch,
     RetainContext,
     Step,
-    TakeDescriptor,
+    Synchronize,
 )
 from memtopo.planner import Plan
 from tests.helpers.machines import invented
@@ -94,13 +94,13 @@ def test_prefetches() -> None:
         ("own", gpu(0), 0, True),
     ]
     settle = [type(step) for step in planned().steps if step.phase is Phase.SETTLE]
-    assert settle == [Prefetch, Prefetch, Drain, Drain, Drain, AwaitStream]
+    assert settle == [Prefetch, Prefetch, Synchronize, Synchronize, Synchronize, AwaitStream]
 
 
 def test_imports() -> None:
     """Each holder is attached to once; each descriptor is copied before any of its kind is handed to the driver"""
     assert [step.holder for step in planned().steps if isinstance(step, Attach)] == ["camera", "/run/x.sock"]
-    taken = [step for step in planned().steps if isinstance(step, TakeDescriptor)]
+    taken = [step for step in planned().steps if isinstance(step, DuplicateDescriptor)]
     assert [(step.label, step.ask.text) for step in taken] == [
         ("frame", "camera/frame"), ("still", "/run/x.sock/picture"),
         ("ready", "camera/ready"), ("shown", "camera/shown"),
@@ -125,7 +125,7 @@ def test_mapped_parts() -> None:
         ("frame.y", "frame", MiB, 4 * MiB, ("external", "frame", "buffers", "y")),
         ("still", "still", 0, 2 * MiB, ("external", "still")),
     ]
-    assert mapped[1].holds() == ("external memory frame",)
+    assert mapped[1].blocks() == ("external memory frame",)
 
 
 def test_what_a_wait_holds_up() -> None:

@@ -14,9 +14,6 @@ from memtopo.kinds.steps import (
     AllocateBuffer,
     Attach,
     CreateEvent,
-    ExportBuffer,
-    ExportChunk,
-    ExportEvent,
     ImportChunk,
     MapChunk,
     OpenBuffer,
@@ -24,6 +21,9 @@ from memtopo.kinds.steps import (
     Phase,
     RetainContext,
     Step,
+    TryExportBuffer,
+    TryExportChunk,
+    TryExportEvent,
 )
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
@@ -87,8 +87,8 @@ def test_what_a_process_creates_to_share() -> None:
 
 def test_exports() -> None:
     """Each export asks once for the first of its handles, and says how many there are"""
-    exports = of(planned(SERVER + READER).processes["server"], ExportChunk, ExportBuffer, ExportEvent)
-    assert [(step.verb, *step.reading()[:2], step.reading().note) for step in exports] == [
+    exports = of(planned(SERVER + READER).processes["server"], TryExportChunk, TryExportBuffer, TryExportEvent)
+    assert [(step.verb, *step.describe()[:2], step.describe().note) for step in exports] == [
         ("export", "w", "w", "fd, 3 handles"),
         ("export buffer", "b", "b", "ipc, 2 handles"),
         ("export event", "e", "e", "ipc"),
@@ -116,7 +116,7 @@ def test_contexts() -> None:
                 for each in plan.processes.values()]  # fmt: skip
     assert contexts == [[0, 1], [0, 1, 2]]
     only = READER.replace(", b: {from: server.b}, e: {from: server.e}", "")
-    assert [step.reading().subject for step in of(planned(SERVER + only).processes["reader"], RetainContext)] == [
+    assert [step.describe().subject for step in of(planned(SERVER + only).processes["reader"], RetainContext)] == [
         "gpu2"
     ]
 

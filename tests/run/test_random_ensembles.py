@@ -8,7 +8,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memtopo import planner
-from memtopo.kinds.steps import ExportBuffer, ExportChunk, ExportEvent, ImportChunk, OpenBuffer, OpenEvent, Phase, Step
+from memtopo.kinds.steps import (
+    ImportChunk,
+    OpenBuffer,
+    OpenEvent,
+    Phase,
+    Step,
+    TryExportBuffer,
+    TryExportChunk,
+    TryExportEvent,
+)
 from memtopo.language import read_text
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
@@ -38,7 +47,7 @@ def handles(plan: Plan) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
     for label, process in plan.processes.items():
         for step in process.steps:
-            if isinstance(step, ExportChunk | ExportBuffer | ExportEvent):
+            if isinstance(step, TryExportChunk | TryExportBuffer | TryExportEvent):
                 found[label, step.label] = getattr(step, "count", 1)
     return found
 
@@ -51,9 +60,11 @@ def is_sound(plan: Plan) -> None:
         for step in process.steps:
             if isinstance(step, ImportChunk | OpenBuffer | OpenEvent):
                 assert 0 <= step.ask.number < offered[step.ask.holder, step.ask.export]
-                exporting = {ImportChunk: ExportChunk, OpenBuffer: ExportBuffer, OpenEvent: ExportEvent}[type(step)]
+                exporting = {ImportChunk: TryExportChunk, OpenBuffer: TryExportBuffer, OpenEvent: TryExportEvent}[
+                    type(step)
+                ]
                 exports = _of(plan.processes[step.ask.holder], Phase.EXPORT)
-                assert step.ask.export in [each.reading().subject for each in exports if isinstance(each, exporting)]
+                assert step.ask.export in [each.describe().subject for each in exports if isinstance(each, exporting)]
 
 
 def _of(plan: Plan, phase: Phase) -> list[Step]:

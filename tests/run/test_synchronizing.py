@@ -75,11 +75,11 @@ def applied(
 ) -> tuple[Report, Ledger]:
     """The layout, built with what the producer makes."""
     made = replace(job(TEXT, MACHINE, check), timeout=timeout, alone=alone)
-    deliveries = holders(made.geometry, target.uuids(MACHINE), {"camera": producer.path})
+    handle_source = holders(made.geometry, target.uuids(MACHINE), {"camera": producer.path})
     with SimDriver(MACHINE) as driver:
         driver.init()
         ledger = Ledger(driver)
-        return apply(made, ledger, deliveries=deliveries, progress=progress, stop=stop), ledger
+        return apply(made, ledger, handle_source=handle_source, progress=progress, stop=stop), ledger
 
 
 def test_a_signal_that_comes_late(producer: Silent) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
 from memtopo.common.units import Size
-from memtopo.diagnostics.model import Fault
+from memtopo.diagnostics.model import InvalidValue
 from memtopo.kinds.entries.base import Entry
 from memtopo.language.fields import (
     Boolean,
@@ -71,8 +71,8 @@ class Semaphore(Entry):
         via, key = info.data.get("via"), info.field_name
         if via == "timeline_fd" and value is True:
             told = "a timeline semaphore has values, and 'true' is none"
-            raise Fault("MT103", told, help=f"write '{key}: 1', or 'via: opaque_fd' of a binary semaphore")
+            raise InvalidValue("MT103", told, help=f"write '{key}: 1', or 'via: opaque_fd' of a binary semaphore")
         if via == "opaque_fd" and value is not None and value is not True:
             told = f"a binary semaphore has no values, found {value}"
-            raise Fault("MT103", told, help=f"write '{key}: true', or 'via: timeline_fd' of a timeline")
+            raise InvalidValue("MT103", told, help=f"write '{key}: true', or 'via: timeline_fd' of a timeline")
         return value

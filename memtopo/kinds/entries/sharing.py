@@ -6,7 +6,7 @@ from typing import Literal, Self, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 
-from memtopo.diagnostics.model import Fault
+from memtopo.diagnostics.model import InvalidValue
 from memtopo.kinds.entries.base import Entry
 from memtopo.language.fields import (
     ChunkReference,
@@ -36,10 +36,12 @@ class Export(Entry):
     def _of_one_kind(self) -> Self:
         if not self.what:
             help = "write '{chunk: NAME, via: fd}', '{buffer: NAME, via: ipc}' or '{event: NAME, via: ipc}'"
-            raise Fault("MT102", "an export says what it is of: a chunk, a buffer or an event", help=help)
+            raise InvalidValue("MT102", "an export says what it is of: a chunk, a buffer or an event", help=help)
         if len(self.what) > 1:
             both = " and ".join(f"{kind} {str(reference)!r}" for kind, reference in self.what)
-            raise Fault("MT103", f"an export is of one thing, found {both}", help="write an export for each of them")
+            raise InvalidValue(
+                "MT103", f"an export is of one thing, found {both}", help="write an export for each of them"
+            )
         return self
 
     @property

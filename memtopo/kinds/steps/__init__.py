@@ -6,14 +6,14 @@ from memtopo.kinds.steps.allocate_managed import AllocateManaged
 from memtopo.kinds.steps.attach import Attach
 from memtopo.kinds.steps.attach_stream import AttachStream
 from memtopo.kinds.steps.await_stream import AwaitStream
-from memtopo.kinds.steps.base import Ask, Phase, Reading, Step
+from memtopo.kinds.steps.base import HandleRequest, Phase, Step, StepDescription
 from memtopo.kinds.steps.context import RetainContext
 from memtopo.kinds.steps.create import CreateChunk
-from memtopo.kinds.steps.drain import Drain
+from memtopo.kinds.steps.drain import Synchronize
 from memtopo.kinds.steps.event import CreateEvent
-from memtopo.kinds.steps.export_buffer import ExportBuffer
-from memtopo.kinds.steps.export_chunk import ExportChunk
-from memtopo.kinds.steps.export_event import ExportEvent
+from memtopo.kinds.steps.export_buffer import TryExportBuffer
+from memtopo.kinds.steps.export_chunk import TryExportChunk
+from memtopo.kinds.steps.export_event import TryExportEvent
 from memtopo.kinds.steps.grant import SetAccess
 from memtopo.kinds.steps.import_chunk import ImportChunk
 from memtopo.kinds.steps.import_memory import ImportMemory
@@ -26,23 +26,20 @@ from memtopo.kinds.steps.open_event import OpenEvent
 from memtopo.kinds.steps.prefetch import Prefetch
 from memtopo.kinds.steps.reserve import ReserveRange
 from memtopo.kinds.steps.stream import CreateStream
-from memtopo.kinds.steps.take import TakeDescriptor
+from memtopo.kinds.steps.take import DuplicateDescriptor
 
 __all__ = [
     "Advise",
     "AllocateBuffer",
     "AllocateManaged",
-    "Ask",
     "Attach",
     "AttachStream",
     "AwaitStream",
     "CreateChunk",
     "CreateEvent",
     "CreateStream",
-    "Drain",
-    "ExportBuffer",
-    "ExportChunk",
-    "ExportEvent",
+    "DuplicateDescriptor",
+    "HandleRequest",
     "ImportChunk",
     "ImportMemory",
     "ImportSemaphore",
@@ -53,10 +50,13 @@ __all__ = [
     "OpenEvent",
     "Phase",
     "Prefetch",
-    "Reading",
     "ReserveRange",
     "RetainContext",
     "SetAccess",
     "Step",
-    "TakeDescriptor",
+    "StepDescription",
+    "Synchronize",
+    "TryExportBuffer",
+    "TryExportChunk",
+    "TryExportEvent",
 ]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Advice, Location, LocationKind, RangeAttribute
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps.base import Phase, Reading, Step, place, spoken
+from memtopo.kinds.steps.base import Phase, Step, StepDescription, place, spoken
 from memtopo.plans.report import Finding
 
 _WORDS = {
@@ -58,9 +58,9 @@ class Advise(Step):
             seen = driver.mem_range_get_attribute(address, size, _ATTRIBUTES[self.advice])
         yield Finding(_WORDS[self.advice], self.label, *self._compared(seen), self.path)
 
-    def reading(self) -> Reading:
+    def describe(self) -> StepDescription:
         where = "" if self.advice is Advice.SET_READ_MOSTLY else str(self.location)
-        return Reading(self.label, where, like=self.advice, note=_WORDS[self.advice])
+        return StepDescription(self.label, where, like=self.advice, note=_WORDS[self.advice])
 
     def _compared(self, seen: tuple[int, ...]) -> tuple[str, str]:
         """Wanted and seen; of those who access, who was added, since others may stand beside it."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 from memtopo.kinds.steps.held import free_buffer, seated
 from memtopo.plans.report import Finding
 
@@ -35,8 +35,8 @@ class AllocateBuffer(Step):
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         yield Finding("buffer", self.label, *seated(driver, layout, self.label, self.device, self.size), self.path)
 
-    def reading(self) -> Reading:
-        return Reading(self.label, f"gpu{self.device}", self.size)
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, f"gpu{self.device}", self.size)
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"buffer {self.label}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MemAttach
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 from memtopo.plans.report import Finding
 
 
@@ -43,8 +43,8 @@ class AllocateManaged(Step):
         yield Finding("managed", self.label, (hex(address), self.size), (hex(seen[0]), seen[1]), self.path)
         yield Finding("managed", self.label, "managed", "managed" if managed else "not managed", self.path)
 
-    def reading(self) -> Reading:
-        return Reading(self.label, f"gpu{self.device}", self.size, note=f"attached {self.attach.name.lower()}")
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, f"gpu{self.device}", self.size, note=f"attached {self.attach.name.lower()}")
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"managed memory {self.label}"

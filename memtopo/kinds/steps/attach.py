@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +22,13 @@ class Attach(Step):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         del driver
-        layout.attached[self.holder] = layout.deliveries.attach(self.holder)
+        layout.attached[self.holder] = layout.handle_source.attach(self.holder)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         del driver
         if self.holder in layout.attached:
-            layout.deliveries.detach(self.holder)
+            layout.handle_source.detach(self.holder)
             del layout.attached[self.holder]
 
-    def reading(self) -> Reading:
-        return Reading(self.holder, "")
+    def describe(self) -> StepDescription:
+        return StepDescription(self.holder, "")

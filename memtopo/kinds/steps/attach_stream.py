@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MemAttach
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,5 +32,5 @@ class AttachStream(Step):
     def undo(self, driver: Driver, layout: Layout) -> None:
         del driver, layout
 
-    def reading(self) -> Reading:
-        return Reading(self.label, f"gpu{self.device}")
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, f"gpu{self.device}")

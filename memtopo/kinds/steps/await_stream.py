@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, Wait, current
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 
 GRACE = 5.0
 """Seconds that a wait has to end by itself when all is taken down."""
@@ -45,7 +45,7 @@ class AwaitStream(Step):
         if wait is None:
             return
         ended = self._done(driver, layout, min(GRACE, layout.patience), wait)
-        if not ended and layout.deliveries.gone(wait.holder) and not self._done(driver, layout, LAST):
+        if not ended and layout.handle_source.gone(wait.holder) and not self._done(driver, layout, LAST):
             self._signal(driver, layout, wait)
             self._done(driver, layout, GRACE)
         if self.device in layout.waiting:
@@ -53,20 +53,20 @@ class AwaitStream(Step):
             told = f"it waits for semaphore {wait.semaphore!r} of {wait.holder}{value}, which nobody signalled"
             raise MemtopoError(f"{told}; the end of this process ends the wait")
 
-    def reading(self) -> Reading:
-        return Reading(f"gpu{self.device}", f"gpu{self.device}")
+    def describe(self) -> StepDescription:
+        return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"wait of gpu{self.device}"
 
-    def holds(self) -> tuple[str, ...]:
+    def blocks(self) -> tuple[str, ...]:
         return self.stays
 
     def _done(self, driver: Driver, layout: Layout, seconds: float, wait: Wait | None = None) -> bool:
         """Whether the stream comes to an end in time; of a wait, as long as its other end is there."""
         until = time.monotonic() + seconds
         while not driver.stream_query(layout.streams[self.device]):
-            if time.monotonic() > until or (wait and layout.deliveries.gone(wait.holder)):
+            if time.monotonic() > until or (wait and layout.handle_source.gone(wait.holder)):
                 return False
             time.sleep(_PAUSE)
         del layout.waiting[self.device]

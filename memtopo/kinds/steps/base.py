@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HOST, Location, LocationKind
-from memtopo.kinds.layout import Deliveries, Layout
+from memtopo.kinds.layout import HandleSource, Layout
 from memtopo.plans.report import Finding
 
 
@@ -27,7 +27,7 @@ class Phase(StrEnum):
     SETTLE = "settle"
 
 
-class Reading(NamedTuple):
+class StepDescription(NamedTuple):
     """How a step reads in a plan. Neighbours with equal `like`, `bytes_each` and `note` are shown as one row."""
 
     subject: str
@@ -37,7 +37,7 @@ class Reading(NamedTuple):
     note: str = ""
 
 
-class Ask(NamedTuple):
+class HandleRequest(NamedTuple):
     """One handle to ask for: whose, of which of its exports, which of that export's, and how the spec writes it."""
 
     holder: str
@@ -45,9 +45,9 @@ class Ask(NamedTuple):
     number: int
     text: str
 
-    def taken(self, deliveries: Deliveries) -> int | bytes:
+    def taken(self, handle_source: HandleSource) -> int | bytes:
         """The handle. Raises `MemtopoError`."""
-        return deliveries.take(self.holder, self.export, self.number)
+        return handle_source.take(self.holder, self.export, self.number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,35 +79,35 @@ class Step:
         del driver, layout
         yield from ()
 
-    def reading(self) -> Reading:
+    def describe(self) -> StepDescription:
         """How it reads in a plan."""
         raise NotImplementedError
 
-    def thing(self) -> str | None:
+    def leak_name(self) -> str | None:
         """What stays if `undo` fails; None where nothing does."""
         return None
 
-    def holds(self) -> tuple[str, ...]:
+    def blocks(self) -> tuple[str, ...]:
         """The things that cannot be undone as long as this one stands."""
         return ()
 
 
-def range_thing(label: str) -> str:
+def range_name(label: str) -> str:
     """How a reserved range is called among what stays, by itself and by the mappings that stand in it."""
     return f"range {label}"
 
 
-def memory_thing(label: str) -> str:
+def external_memory_name(label: str) -> str:
     """How external memory is called among what stays, by itself and by what is mapped of it."""
     return f"external memory {label}"
 
 
-def context_thing(device: int) -> str:
+def context_name(device: int) -> str:
     """How a GPU's context is called among what stays, by itself and by what a stream that waits holds up."""
     return f"context of gpu{device}"
 
 
-def kernels_thing(device: int) -> str:
+def kernels_name(device: int) -> str:
     """How a GPU's kernels are called, likewise."""
     return f"kernels of gpu{device}"
 

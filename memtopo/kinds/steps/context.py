@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.steps.base import Phase, Reading, Step, context_thing
+from memtopo.kinds.steps.base import Phase, Step, StepDescription, context_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class RetainContext(Step):
             driver.device_primary_ctx_release(self.device)
             del layout.contexts[self.device]
 
-    def reading(self) -> Reading:
-        return Reading(f"gpu{self.device}", f"gpu{self.device}")
+    def describe(self) -> StepDescription:
+        return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
 
-    def thing(self) -> str:
-        return context_thing(self.device)
+    def leak_name(self) -> str:
+        return context_name(self.device)

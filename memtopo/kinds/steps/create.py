@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Location, LocationKind, Properties
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 from memtopo.kinds.steps.held import release_chunk
 from memtopo.plans.report import Finding
 
@@ -36,16 +36,16 @@ class CreateChunk(Step):
         seen = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
         yield Finding("properties", self.label, _as_reported(self.properties), seen, self.path)
 
-    def reading(self) -> Reading:
+    def describe(self) -> StepDescription:
         asked = self.properties
         words = [
             *asked.handles.words,
             *(["rdma"] if asked.rdma else []),
             *(["compressible"] if asked.compressible else []),
         ]
-        return Reading(self.label, str(asked.location), self.size, note=", ".join(words))
+        return StepDescription(self.label, str(asked.location), self.size, note=", ".join(words))
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"chunk {self.label}"
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
-class Drain(Step):
+class Synchronize(Step):
     """Waits before the layout is handed out, and again before anything of it is taken down.
 
     A GPU whose stream still waits for somebody else is not waited for: that may never end (fact 58).
@@ -31,5 +31,5 @@ class Drain(Step):
         if self.device in layout.contexts and self.device not in layout.waiting:
             self.do(driver, layout)
 
-    def reading(self) -> Reading:
-        return Reading(f"gpu{self.device}", f"gpu{self.device}")
+    def describe(self) -> StepDescription:
+        return StepDescription(f"gpu{self.device}", f"gpu{self.device}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 from memtopo.plans.report import Finding
 
 
@@ -39,10 +39,10 @@ class CreateEvent(Step):
         """An event that nobody recorded yet is complete (fact 47)."""
         yield Finding("event", self.label, "complete", _state(driver, layout.events[self.label]), self.path)
 
-    def reading(self) -> Reading:
-        return Reading(self.label, f"gpu{self.device}", note="interprocess" if self.shared else "")
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, f"gpu{self.device}", note="interprocess" if self.shared else "")
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"event {self.label}"
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
-class ExportBuffer(Step):
+class TryExportBuffer(Step):
     """Asks for the first of `count` handles once, so that a refusal comes now; its bytes are a secret, and not kept."""
 
     label: str
@@ -29,7 +29,7 @@ class ExportBuffer(Step):
     def undo(self, driver: Driver, layout: Layout) -> None:
         del driver, layout
 
-    def reading(self) -> Reading:
-        return Reading(
+    def describe(self) -> StepDescription:
+        return StepDescription(
             self.label, self.buffer.partition(".")[0], note=f"ipc, {self.count:,} handles" if self.count > 1 else "ipc"
         )

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
-class ExportChunk(Step):
+class TryExportChunk(Step):
     """Exports the first of `count` once, so that a refusal comes now and not to whoever asks for the handle.
 
     Nothing is kept: an open file descriptor counts against the process's limit and pins memory (fact 29), so each
@@ -36,6 +36,6 @@ class ExportChunk(Step):
     def undo(self, driver: Driver, layout: Layout) -> None:
         del driver, layout
 
-    def reading(self) -> Reading:
+    def describe(self) -> StepDescription:
         note = ", ".join([*self.kind.words, *([f"{self.count:,} handles"] if self.count > 1 else [])])
-        return Reading(self.label, self.chunk.partition(".")[0], note=note)
+        return StepDescription(self.label, self.chunk.partition(".")[0], note=note)

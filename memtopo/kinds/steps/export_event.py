@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
-class ExportEvent(Step):
+class TryExportEvent(Step):
     """Asks for the handle once, so that a refusal comes now; its 64 bytes are a secret, and are not kept."""
 
     label: str
@@ -28,5 +28,5 @@ class ExportEvent(Step):
     def undo(self, driver: Driver, layout: Layout) -> None:
         del driver, layout
 
-    def reading(self) -> Reading:
-        return Reading(self.label, self.event, note="ipc")
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.event, note="ipc")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Grant
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class SetAccess(Step):
     def undo(self, driver: Driver, layout: Layout) -> None:
         del driver, layout
 
-    def reading(self) -> Reading:
+    def describe(self) -> StepDescription:
         run = self.range.partition(".")[0]
         granted = ", ".join(f"{grant.location} {grant.access.word}" for grant in self.grants)
-        return Reading(self.range, granted, 0, (run, self.grants))
+        return StepDescription(self.range, granted, 0, (run, self.grants))

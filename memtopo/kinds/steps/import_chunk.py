@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.steps.base import Ask, Phase, Reading, Step
+from memtopo.kinds.steps.base import HandleRequest, Phase, Step, StepDescription
 from memtopo.kinds.steps.held import release_chunk
 from memtopo.plans.report import Finding
 
@@ -24,7 +24,7 @@ class ImportChunk(Step):
     size: int
     location: Location
     kind: HandleType
-    ask: Ask
+    ask: HandleRequest
 
     phase = Phase.IMPORT
     verb = "import"
@@ -32,7 +32,7 @@ class ImportChunk(Step):
     undo_call = "cuMemRelease"
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        shared = self.ask.taken(layout.deliveries)
+        shared = self.ask.taken(layout.handle_source)
         layout.chunks[self.label] = driver.mem_import_from_shareable_handle(shared, self.kind)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
@@ -44,8 +44,8 @@ class ImportChunk(Step):
             "imported", self.label, (self.location, HandleType.NONE), (seen.location, seen.handles), self.path
         )
 
-    def reading(self) -> Reading:
-        return Reading(self.label, self.ask.text, self.size, self.ask.holder, ", ".join(self.kind.words))
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.ask.text, self.size, self.ask.holder, ", ".join(self.kind.words))
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"imported chunk {self.label}"

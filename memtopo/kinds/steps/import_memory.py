@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MemoryHandleType
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps.base import Phase, Reading, Step, memory_thing
+from memtopo.kinds.steps.base import Phase, Step, StepDescription, external_memory_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class ImportMemory(Step):
         if self.label in layout.external:
             driver.destroy_external_memory(layout.external.pop(self.label))
 
-    def reading(self) -> Reading:
+    def describe(self) -> StepDescription:
         words = [self.kind.name.lower(), *(["dedicated"] if self.dedicated else [])]
-        return Reading(self.label, f"gpu{self.device}", self.size, note=", ".join(words))
+        return StepDescription(self.label, f"gpu{self.device}", self.size, note=", ".join(words))
 
-    def thing(self) -> str:
-        return memory_thing(self.label)
+    def leak_name(self) -> str:
+        return external_memory_name(self.label)

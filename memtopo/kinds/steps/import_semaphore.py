@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import SemaphoreHandleType
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class ImportSemaphore(Step):
         if self.label in layout.semaphores:
             driver.destroy_external_semaphore(layout.semaphores.pop(self.label))
 
-    def reading(self) -> Reading:
+    def describe(self) -> StepDescription:
         kind = "timeline" if self.kind is SemaphoreHandleType.TIMELINE_FD else "binary"
-        return Reading(self.label, f"gpu{self.device}", note=kind)
+        return StepDescription(self.label, f"gpu{self.device}", note=kind)
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"semaphore {self.label}"

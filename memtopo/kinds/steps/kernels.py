@@ -8,7 +8,7 @@ from typing import cast
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps.base import Phase, Reading, Step, kernels_thing
+from memtopo.kinds.steps.base import Phase, Step, StepDescription, kernels_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class LoadKernels(Step):
                 cast("KernelDriver", driver).module_unload(layout.modules[self.device])
             del layout.modules[self.device]
 
-    def reading(self) -> Reading:
-        return Reading(f"gpu{self.device}", f"gpu{self.device}")
+    def describe(self) -> StepDescription:
+        return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
 
-    def thing(self) -> str:
-        return kernels_thing(self.device)
+    def leak_name(self) -> str:
+        return kernels_name(self.device)

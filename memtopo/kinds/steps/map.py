@@ -9,7 +9,7 @@ from memtopo.common.errors import InternalError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.steps.base import Phase, Reading, Step, range_thing
+from memtopo.kinds.steps.base import Phase, Step, StepDescription, range_name
 from memtopo.plans.report import Finding
 
 _WELL = Finding("access", "", "", "")
@@ -61,12 +61,12 @@ class MapChunk(Step):
             else:
                 yield Finding("access", f"{subject} for {location}", access.word, Access(seen).word, self.path)
 
-    def reading(self) -> Reading:
+    def describe(self) -> StepDescription:
         run = self.range.partition(".")[0]
-        return Reading(self.chunk, run, self.size, run)
+        return StepDescription(self.chunk, run, self.size, run)
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"mapping of {self.chunk} in {self.range} at {self.offset:#x}"
 
-    def holds(self) -> tuple[str, ...]:
-        return (range_thing(self.range),)
+    def blocks(self) -> tuple[str, ...]:
+        return (range_name(self.range),)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.steps.base import Phase, Reading, Step, memory_thing
+from memtopo.kinds.steps.base import Phase, Step, StepDescription, external_memory_name
 from memtopo.kinds.steps.held import free_buffer, seated
 from memtopo.plans.report import Finding
 
@@ -38,11 +38,11 @@ class MapExternal(Step):
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         yield Finding("external", self.label, *seated(driver, layout, self.label, self.device, self.size), self.path)
 
-    def reading(self) -> Reading:
-        return Reading(self.label, f"gpu{self.device}", self.size, self.memory)
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, f"gpu{self.device}", self.size, self.memory)
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"mapped buffer {self.label}"
 
-    def holds(self) -> tuple[str, ...]:
-        return (memory_thing(self.memory),)
+    def blocks(self) -> tuple[str, ...]:
+        return (external_memory_name(self.memory),)

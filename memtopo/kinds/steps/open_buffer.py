@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memtopo.common.errors import InternalError
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.steps.base import Ask, Phase, Reading, Step
+from memtopo.kinds.steps.base import HandleRequest, Phase, Step, StepDescription
 from memtopo.kinds.steps.held import seated
 from memtopo.plans.report import Finding
 
@@ -20,7 +20,7 @@ class OpenBuffer(Step):
     label: str
     size: int
     device: int
-    ask: Ask
+    ask: HandleRequest
 
     phase = Phase.IMPORT
     verb = "open buffer"
@@ -28,7 +28,7 @@ class OpenBuffer(Step):
     undo_call = "cuIpcCloseMemHandle"
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        handle = self.ask.taken(layout.deliveries)
+        handle = self.ask.taken(layout.handle_source)
         if isinstance(handle, int):
             raise InternalError(f"{self.ask.text} came as a file descriptor")
         with current(driver, layout.contexts[self.device]):
@@ -43,8 +43,8 @@ class OpenBuffer(Step):
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         yield Finding("buffer", self.label, *seated(driver, layout, self.label, self.device, self.size), self.path)
 
-    def reading(self) -> Reading:
-        return Reading(self.label, self.ask.text, self.size, self.ask.holder, "ipc")
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.ask.text, self.size, self.ask.holder, "ipc")
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"opened buffer {self.label}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memtopo.common.errors import InternalError
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps.base import Ask, Phase, Reading, Step
+from memtopo.kinds.steps.base import HandleRequest, Phase, Step, StepDescription
 from memtopo.plans.report import Finding
 
 
@@ -18,7 +18,7 @@ class OpenEvent(Step):
 
     label: str
     device: int
-    ask: Ask
+    ask: HandleRequest
 
     phase = Phase.IMPORT
     verb = "open event"
@@ -26,7 +26,7 @@ class OpenEvent(Step):
     undo_call = "cuEventDestroy"
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        handle = self.ask.taken(layout.deliveries)
+        handle = self.ask.taken(layout.handle_source)
         if isinstance(handle, int):
             raise InternalError(f"{self.ask.text} came as a file descriptor")
         with current(driver, layout.contexts[self.device]):
@@ -41,8 +41,8 @@ class OpenEvent(Step):
         del driver
         yield Finding("event", self.label, "open", "open" if self.label in layout.events else "gone", self.path)
 
-    def reading(self) -> Reading:
-        return Reading(self.label, self.ask.text, like=self.ask.holder, note="ipc")
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.ask.text, like=self.ask.holder, note="ipc")
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"opened event {self.label}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Location, RangeAttribute
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps.base import Phase, Reading, Step, place, spoken
+from memtopo.kinds.steps.base import Phase, Step, StepDescription, place, spoken
 from memtopo.plans.report import Finding
 
 
@@ -44,5 +44,5 @@ class Prefetch(Step):
         told = ", ".join(map(place, seen)) or "nowhere"
         yield Finding("prefetched", self.label, spoken(self.location), told, self.path)
 
-    def reading(self) -> Reading:
-        return Reading(self.label, str(self.location), like=self.location)
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, str(self.location), like=self.location)

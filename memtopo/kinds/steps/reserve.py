@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, Reservation
-from memtopo.kinds.steps.base import Phase, Reading, Step, range_thing
+from memtopo.kinds.steps.base import Phase, Step, StepDescription, range_name
 from memtopo.plans.report import Finding
 
 
@@ -43,8 +43,8 @@ class ReserveRange(Step):
         if self.fixed:
             yield Finding("address", self.label, hex(self.address), hex(address), self.path)
 
-    def reading(self) -> Reading:
-        return Reading(self.label, "", self.size, (self.align, self.fixed))
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, "", self.size, (self.align, self.fixed))
 
-    def thing(self) -> str:
-        return range_thing(self.label)
+    def leak_name(self) -> str:
+        return range_name(self.label)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps.base import Phase, Reading, Step
+from memtopo.kinds.steps.base import Phase, Step, StepDescription
 from memtopo.plans.report import Finding
 
 
@@ -38,8 +38,8 @@ class CreateStream(Step):
         seen = "idle" if driver.stream_query(layout.streams[self.device]) else "busy"
         yield Finding("stream", f"gpu{self.device}", "idle", seen, self.path)
 
-    def reading(self) -> Reading:
-        return Reading(f"gpu{self.device}", f"gpu{self.device}")
+    def describe(self) -> StepDescription:
+        return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"stream of gpu{self.device}"

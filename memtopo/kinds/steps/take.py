@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Descriptor, Layout
-from memtopo.kinds.steps.base import Ask, Phase, Reading, Step
+from memtopo.kinds.steps.base import HandleRequest, Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
-class TakeDescriptor(Step):
+class DuplicateDescriptor(Step):
     """Duplicates what the exchange gives, so that the driver can have one for itself and its owner keeps his (fact 37).
 
     A refused import may have closed it already (fact 54), so it is closed only where it still is what it was.
     """
 
     label: str
-    ask: Ask
+    ask: HandleRequest
 
     phase = Phase.IMPORT
     verb = "copy descriptor"
@@ -29,7 +29,7 @@ class TakeDescriptor(Step):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         del driver
-        given = self.ask.taken(layout.deliveries)
+        given = self.ask.taken(layout.handle_source)
         if not isinstance(given, int):
             raise InternalError(f"{self.ask.text} came as bytes")
         try:
@@ -45,10 +45,10 @@ class TakeDescriptor(Step):
         if taken and _is(taken):
             os.close(taken.fd)
 
-    def reading(self) -> Reading:
-        return Reading(self.label, self.ask.text, like=self.ask.holder)
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.ask.text, like=self.ask.holder)
 
-    def thing(self) -> str:
+    def leak_name(self) -> str:
         return f"descriptor of {self.label}"
 
 

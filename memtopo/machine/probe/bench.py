@@ -102,7 +102,7 @@ class Bench:
             self.driver.memset_d8(address, value, WORD)
             self.driver.ctx_synchronize()
 
-    def holds(self, device: int, address: int, value: int) -> bool:
+    def blocks(self, device: int, address: int, value: int) -> bool:
         """Whether a GPU reads such a word."""
         with self.current(device):
             return self.driver.memcpy_dtoh(address, WORD) == word(value)

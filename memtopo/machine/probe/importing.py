@@ -56,7 +56,7 @@ def _pool(bench: Bench, request: Request, shared: int | bytes) -> bool:
 
 
 def _exchanged(bench: Bench, by: int, address: int) -> bool:
-    found = bench.holds(by, address, FIRST)
+    found = bench.blocks(by, address, FIRST)
     bench.fill(by, address, SECOND)
     return found
 

@@ -47,7 +47,7 @@ def _use(bench: Bench, ask: Ask) -> bool:
         created = bench.driver.mem_get_allocation_properties_from_handle(handle)
         # A driver may create a chunk and leave out what it cannot do; the properties of the handle tell (fact 41).
         kept = (created.rdma, created.compressible) == (properties.rdma, properties.compressible)
-        return kept and bench.holds(ask.by, address, FIRST)
+        return kept and bench.blocks(ask.by, address, FIRST)
 
 
 def _share(bench: Bench, ask: Ask) -> bool:
@@ -62,7 +62,7 @@ def _seen(bench: Bench, by: int, chunk: tuple[int, int, int], kind: HandleType) 
     handle, size, address = chunk
     bench.fill(by, address, FIRST)
     shared = bench.driver.mem_export_to_shareable_handle(handle, kind)
-    return bench.import_(by, shared, what="chunk", kind=int(kind), size=size) and bench.holds(by, address, SECOND)
+    return bench.import_(by, shared, what="chunk", kind=int(kind), size=size) and bench.blocks(by, address, SECOND)
 
 
 def _by_gpu(bench: Bench, ask: Ask) -> bool:
@@ -84,7 +84,7 @@ def _by_cpu(bench: Bench, ask: Ask) -> bool:
         bench.mapped(handle, size, users(ask.place, ask.by)) as address,
     ):
         bench.driver.host_write(address, word(SECOND))
-        return bench.holds(ask.by, address, SECOND) and bench.driver.host_read(address, WORD) == word(SECOND)
+        return bench.blocks(ask.by, address, SECOND) and bench.driver.host_read(address, WORD) == word(SECOND)
 
 
 def _store(bench: Bench, ask: Ask) -> bool:
@@ -97,7 +97,7 @@ def _store(bench: Bench, ask: Ask) -> bool:
         bench.fill(owner.id, address, THIRD)
         with bench.current(ask.by):
             bench.extras.store(address, int.from_bytes(word(FIRST), "little"))
-        return bench.holds(owner.id, address, FIRST)
+        return bench.blocks(owner.id, address, FIRST)
 
 
 def _managed(bench: Bench, ask: Ask) -> bool:
@@ -126,7 +126,7 @@ def _ipc(bench: Bench, ask: Ask) -> bool:
         undo.callback(bench.driver.mem_free, address)
         bench.fill(ask.by, address, FIRST)
         shared = bench.driver.ipc_get_mem_handle(address)
-        return bench.import_(ask.by, shared, what="ipc") and bench.holds(ask.by, address, SECOND)
+        return bench.import_(ask.by, shared, what="ipc") and bench.blocks(ask.by, address, SECOND)
 
 
 def _ipc_event(bench: Bench, ask: Ask) -> bool:
@@ -157,7 +157,7 @@ def _external_memory(bench: Bench, ask: Ask) -> bool:
         undo.callback(bench.driver.destroy_external_memory, object_)
         address = bench.driver.external_memory_get_mapped_buffer(object_, 0, BUFFER)
         undo.callback(bench.driver.mem_free, address)
-        found = bench.holds(ask.by, address, FIRST)
+        found = bench.blocks(ask.by, address, FIRST)
         bench.fill(ask.by, address, SECOND)
         return found and memory.read(0, WORD) == word(SECOND)
 

@@ -16,7 +16,7 @@ from memtopo.plans.report import MachineLine, Progress
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Job, Run
 from memtopo.run.processes.briefing import Briefing
-from memtopo.run.processes.deliveries import Ask, Siblings
+from memtopo.run.processes.handle_source import Ask, Siblings
 from memtopo.sharing.attaching import Holders
 
 Wrap = Callable[[str, KernelDriver], KernelDriver]
@@ -47,8 +47,8 @@ def prepare(briefing: Briefing, setting: Setting) -> Run:
     job = _job(briefing, document, geometry, machine)
     ledger = Ledger(setting.wrap(briefing.process, driver))
     outside = Holders(job.geometry, briefing.gpus, briefing.sockets, briefing.allow_uids)
-    deliveries = Siblings(job.geometry, setting.ask, outside)
-    return Run(job, ledger, progress=_Telling(setting.alive), stop=setting.stopped, deliveries=deliveries)
+    handle_source = Siblings(job.geometry, setting.ask, outside)
+    return Run(job, ledger, progress=_Telling(setting.alive), stop=setting.stopped, handle_source=handle_source)
 
 
 def _job(briefing: Briefing, document: Document, geometry: Geometry, machine: Machine) -> Job:

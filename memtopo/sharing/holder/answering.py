@@ -16,7 +16,7 @@ from memtopo.sharing import messages, wire
 from memtopo.sharing.faults import ExchangeError
 from memtopo.sharing.holder.connection import Connection
 from memtopo.sharing.holder.held import About
-from memtopo.sharing.offers import LONGEST_NAME, Handle, Offer, Shelf
+from memtopo.sharing.offers import LONGEST_NAME, ExportProvider, Handle, Offer
 from memtopo.sharing.reading import Fields
 from memtopo.sharing.status import Importer
 
@@ -30,7 +30,7 @@ class Later(Exception):
 class Answers:
     """Answers from a shelf. `batch` bounds the handles of one answer; `deadline` is in seconds of the epoch."""
 
-    def __init__(self, shelf: Shelf, about: About, *, batch: int, deadline: float | None) -> None:
+    def __init__(self, shelf: ExportProvider, about: About, *, batch: int, deadline: float | None) -> None:
         self._shelf, self._about, self._batch, self._deadline = shelf, about, batch, deadline
         self._since = time.time()
         self.offers: Mapping[str, Offer] = {offer.name: offer for offer in shelf.offers()}

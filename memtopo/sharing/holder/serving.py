@@ -17,7 +17,7 @@ from memtopo.sharing.holder.loop import Loop, Terms
 from memtopo.sharing.holder.systemd import notify
 from memtopo.sharing.holder.waking import woken
 from memtopo.sharing.limits import room
-from memtopo.sharing.offers import Shelf
+from memtopo.sharing.offers import ExportProvider
 from memtopo.sharing.wire import MOST_FDS
 
 MOST_CLIENTS = 128
@@ -26,7 +26,7 @@ _LEAST = _OWN + 4 * SPARE
 
 
 def hold(
-    shelf: Shelf,
+    shelf: ExportProvider,
     claim: Claim,
     about: About,
     *,

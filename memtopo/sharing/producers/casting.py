@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from memtopo.geometry import ExternalRun, Geometry, SemaphoreRun
+from memtopo.geometry import ExternalObject, Geometry, ImportedSemaphore
 from memtopo.sharing.playing.script import Memory, Script, Semaphore
 
 
@@ -20,9 +20,9 @@ def scripts(members: Iterable[Geometry], machine: str, gpus: Sequence[str]) -> d
         (holder,), name, gpu = run.origin.holders, run.origin.export, gpus[run.place.id]
         made, signals = memory.setdefault(holder, {}), semaphores.setdefault(holder, {})
         match run:
-            case ExternalRun():
+            case ExternalObject():
                 made.setdefault(name, Memory(name, run.size, gpu, run.dedicated))
-            case SemaphoreRun():
+            case ImportedSemaphore():
                 before = signals.setdefault(name, Semaphore(name, run.timeline, gpu, run.wait, run.signal))
                 highest = _highest(before.wait, run.wait), _highest(before.signal, run.signal)
                 signals[name] = replace(before, wait=highest[0], signal=highest[1])

@@ -54,7 +54,7 @@ def attach(found: Target) -> Callable[[], Report]:
 
     def once() -> Report:
         with reached() as client:
-            report = apply(made, ledger, deliveries=Holders(made.geometry, gpus))
+            report = apply(made, ledger, handle_source=Holders(made.geometry, gpus))
             assert client.release(force=True, grace=0.0).gone
         return report
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
-from memtopo.geometry import ChunkRun, Placement, Stretch
+from memtopo.geometry import ChunkGroup, Placement, Stretch
 
 
 class Cut(NamedTuple):
@@ -17,7 +17,7 @@ class Cut(NamedTuple):
     """
 
     offset: int
-    chunk: ChunkRun
+    chunk: ChunkGroup
     first: int
     length: int
     grants: tuple[Grant, ...]

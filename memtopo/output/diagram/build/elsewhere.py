@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 
-from memtopo.geometry import ChunkRun, Geometry
+from memtopo.geometry import ChunkGroup, Geometry
 
 _Span = tuple[int, int]
 
@@ -22,7 +22,7 @@ class Elsewhere:
             name: _Curve(found) for name, found in spans.items() if len(found) > 1 and _meet(found)
         }
 
-    def count(self, run: ChunkRun, first: int, count: int) -> int:
+    def count(self, run: ChunkGroup, first: int, count: int) -> int:
         """Mappings of the chunks `first` on, `count` of them, beside one of each."""
         curve = self._curves.get(run.name)
         return curve.below(first + count) - curve.below(first) - count if curve else 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from memtopo.geometry import EventRun, ExternalRun, Geometry, SemaphoreRun
-from memtopo.geometry.runs import BufferRun, Imported, Kind
+from memtopo.geometry import EventGroup, ExternalObject, Geometry, ImportedSemaphore
+from memtopo.geometry.groups import BufferGroup, Imported, Kind
 from memtopo.output.diagram.model import Flow
 
 
@@ -36,16 +36,16 @@ def _taken(label: str, run: Imported, groups: Mapping[str, str]) -> Iterator[Flo
             kind=_kind(run),
             via=origin.via,
             count=origin.each,
-            bytes_each=0 if isinstance(run, EventRun) else run.size,
+            bytes_each=0 if isinstance(run, EventGroup) else run.size,
             path=run.path,
             outside=not origin.siblings,
             processes=processes,
         )
 
 
-def _foreign(label: str, run: ExternalRun | SemaphoreRun) -> Flow:
+def _foreign(label: str, run: ExternalObject | ImportedSemaphore) -> Flow:
     """What another API made: one descriptor of it."""
-    origin, memory = run.origin, isinstance(run, ExternalRun)
+    origin, memory = run.origin, isinstance(run, ExternalObject)
     return Flow(
         source=origin.holders[0],
         export=origin.export,
@@ -54,7 +54,7 @@ def _foreign(label: str, run: ExternalRun | SemaphoreRun) -> Flow:
         kind="memory" if memory else "semaphore",
         via=origin.via,
         count=1,
-        bytes_each=run.size if isinstance(run, ExternalRun) else 0,
+        bytes_each=run.size if isinstance(run, ExternalObject) else 0,
         path=run.path,
         outside=True,
     )
@@ -66,9 +66,9 @@ def _sources(holders: Sequence[str], groups: Mapping[str, str]) -> Mapping[str, 
 
 def _kind(run: Imported) -> Kind:
     match run:
-        case BufferRun():
+        case BufferGroup():
             return "buffer"
-        case EventRun():
+        case EventGroup():
             return "event"
         case _:
             return "chunk"

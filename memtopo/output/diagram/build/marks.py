@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from memtopo.geometry import Geometry
-from memtopo.geometry.runs import Imported, Origin
+from memtopo.geometry.groups import Imported, Origin
 
 
 class Marks:

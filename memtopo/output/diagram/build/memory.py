@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from memtopo.driver.types import Location, LocationKind, gpu
-from memtopo.geometry import BufferRun, ChunkRun, Geometry, ManagedRun
+from memtopo.geometry import BufferGroup, ChunkGroup, Geometry, ManagedAllocation
 from memtopo.machine import Machine
 from memtopo.output.diagram.build.marks import Marks, named
 from memtopo.output.diagram.model import MemoryPicture, Share
 
-_Run = ChunkRun | BufferRun | ManagedRun
+_Run = ChunkGroup | BufferGroup | ManagedAllocation
 _Shares = dict[tuple[str, int], tuple[int, _Run]]
 """How many things there are of one mark and size, and the first entry that declares some."""
 

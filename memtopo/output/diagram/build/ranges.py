@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from memtopo.geometry import Geometry, Placement, RangeRun
+from memtopo.geometry import Geometry, Placement, RangeGroup
 from memtopo.geometry.granting import Asked, stretches
 from memtopo.geometry.model import Part
 from memtopo.output.diagram.build.cuts import cuts
@@ -31,7 +31,7 @@ class _Alike:
     `firsts` are the first chunks of the latest one's placements, `steps` what they are ahead of those before.
     """
 
-    run: RangeRun
+    run: RangeGroup
     instance: int
     count: int
     placements: Sequence[Placement]
@@ -66,7 +66,7 @@ class _Alike:
         )
 
 
-def _groups(geometry: Geometry, run: RangeRun, asked: Asked, elsewhere: Elsewhere) -> Iterator[_Alike]:
+def _groups(geometry: Geometry, run: RangeGroup, asked: Asked, elsewhere: Elsewhere) -> Iterator[_Alike]:
     group: _Alike | None = None
     for instance in range(run.count):
         placements, parts = geometry.placements.get((run.name, instance), ()), asked.of(run.name, instance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memtopo.common.units import rounded
-from memtopo.geometry import BufferRun, Geometry, ManagedRun, SemaphoreRun
+from memtopo.geometry import BufferGroup, Geometry, ImportedSemaphore, ManagedAllocation
 from memtopo.output.diagram.build.marks import Marks, named, source
 from memtopo.output.diagram.build.turns import turn
 from memtopo.output.diagram.model import Exported, Thing
@@ -49,7 +49,7 @@ def _managed(geometry: Geometry, process: str) -> Iterator[Thing]:
         )
 
 
-def _advised(run: ManagedRun) -> Iterator[str]:
+def _advised(run: ManagedAllocation) -> Iterator[str]:
     if run.attach != "global":
         yield f"attached to {'one stream' if run.attach == 'single' else 'the host'}"
     if run.prefer:
@@ -88,7 +88,7 @@ def _external(geometry: Geometry, process: str) -> Iterator[Thing]:
         )
 
 
-def _turns(run: SemaphoreRun) -> Iterator[str]:
+def _turns(run: ImportedSemaphore) -> Iterator[str]:
     yield "timeline" if run.timeline else "binary"
     if run.wait is not None:
         yield f"waits for {run.wait}" if run.timeline else "waits"
@@ -112,6 +112,6 @@ def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Exported
         )
 
 
-def _notes(buffer: BufferRun) -> Iterator[str]:
+def _notes(buffer: BufferGroup) -> Iterator[str]:
     if buffer.size != buffer.declared and not buffer.origin:
         yield f"{rounded(buffer.declared)} in a block of its own"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from memtopo.common.errors import InternalError
 from memtopo.geometry import Geometry
-from memtopo.kinds.layout import Deliveries
+from memtopo.kinds.layout import HandleSource
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.wire import Packet, close_all
 
@@ -19,7 +19,7 @@ class Siblings:
     What its siblings do not have comes from `outside`.
     """
 
-    def __init__(self, geometry: Geometry, ask: Ask, outside: Deliveries) -> None:
+    def __init__(self, geometry: Geometry, ask: Ask, outside: HandleSource) -> None:
         self._each = {
             (holder, run.origin.export): run.origin.each
             for run in geometry.runs

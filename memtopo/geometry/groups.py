@@ -69,7 +69,7 @@ class _Dealt(_Labelled):
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkRun(_Labelled):
+class ChunkGroup(_Labelled):
     """Equal chunks that one entry declares: `count` of `size` bytes, dealt to `locations` in turn.
 
     Locations whose turn never comes are left out. Chunks with an `origin` are imported, the others created.
@@ -112,7 +112,7 @@ class ChunkRun(_Labelled):
 
 
 @dataclass(frozen=True, slots=True)
-class RangeRun(_Labelled):
+class RangeGroup(_Labelled):
     """Equal ranges that one entry declares: `count` reservations of `size` bytes."""
 
     name: str
@@ -142,7 +142,7 @@ class RangeRun(_Labelled):
 
 
 @dataclass(frozen=True, slots=True)
-class BufferRun(_Dealt):
+class BufferGroup(_Dealt):
     """Equal buffers that one entry declares: `count` of `size` bytes, dealt to `places` in turn.
 
     `declared` is the size before it was rounded up to whole blocks for legacy IPC.
@@ -163,7 +163,7 @@ class BufferRun(_Dealt):
 
 
 @dataclass(frozen=True, slots=True)
-class EventRun(_Dealt):
+class EventGroup(_Dealt):
     """One event of a GPU, or as many imported ones as its export has processes, at `places` in turn."""
 
     name: str
@@ -175,7 +175,7 @@ class EventRun(_Dealt):
 
 
 @dataclass(frozen=True, slots=True)
-class ManagedRun:
+class ManagedAllocation:
     """One allocation of managed memory.
 
     `home` is the GPU whose context allocates it, and whose stream it belongs to where it is attached to a `single` one.
@@ -209,7 +209,7 @@ class ExternalPart:
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalRun:
+class ExternalObject:
     """One object that another API allocated on `place`, of `size` bytes as a whole.
 
     It is mapped as a whole, under its name, and each of its `buffers` once more, as `frame.y`.
@@ -231,7 +231,7 @@ class ExternalRun:
 
 
 @dataclass(frozen=True, slots=True)
-class SemaphoreRun:
+class ImportedSemaphore:
     """One semaphore that another API made. `wait` and `signal` are the values of a check, 0 where it is a binary one.
 
     What is None is not done.
@@ -246,12 +246,12 @@ class SemaphoreRun:
     signal: int | None = None
 
 
-Imported = ChunkRun | BufferRun | EventRun
+Imported = ChunkGroup | BufferGroup | EventGroup
 """What can be handed from one process to another."""
 
 
 @dataclass(frozen=True, slots=True)
-class ExportRun:
+class ExportGroup:
     """Things of one entry, `first` on, handed to other processes as `count` handles in order."""
 
     name: str
@@ -274,4 +274,4 @@ class ExportRun:
     @property
     def size(self) -> int:
         """Bytes of each; 0 for an event."""
-        return 0 if isinstance(self.run, EventRun) else self.run.size
+        return 0 if isinstance(self.run, EventGroup) else self.run.size
