@@ -16,8 +16,8 @@ from memtopo.cli.writing import save
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose
 from memtopo.machine import Machine, probe, target
-from memtopo.machine.probe.surroundings import ignored_devices
-from memtopo.machine.probe.telling import Told, told
+from memtopo.machine.probe.environment import ignored_devices
+from memtopo.machine.probe.report import Told, told
 from memtopo.machine.queries import anonymous
 from memtopo.machine.target import Target
 from memtopo.output import plain

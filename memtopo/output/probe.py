@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from memtopo.common.units import rounded
 from memtopo.driver.types import HandleType, Location, gpu
 from memtopo.machine import Device, Granularity, Machine, Memory, Surroundings, Trial
-from memtopo.machine.probe.causes import Cause, causes
-from memtopo.machine.probe.comparing import Difference
+from memtopo.machine.probe.comparison import Difference
+from memtopo.machine.probe.diagnosis import Cause, causes
 from memtopo.output.peering import peers
 from memtopo.output.sheets import Grid, Sheet, folded, names, word
 from memtopo.output.words import devices as counted

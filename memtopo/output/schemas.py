@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from memtopo import machine, spec
 from memtopo.language.fields import LARGEST_PROCESSES, NAME, Name, ReferringName
-from memtopo.machine.probe.telling import Told
+from memtopo.machine.probe.report import Told
 from memtopo.output.json import Drawn, Failed, Faults
 from memtopo.plans.report import Report
 from memtopo.plans.saved import SavedPlan

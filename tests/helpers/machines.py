@@ -6,7 +6,7 @@ from itertools import product
 
 from memtopo.driver.types import Attribute, gpu
 from memtopo.machine import Device, DriverFacts, Granularity, Machine, Memory, Peer, Surroundings, Trial
-from memtopo.machine.probe.asking import STORE, Ask, advertised, asks, recorded, way
+from memtopo.machine.probe.trial_table import STORE, Ask, advertised, asks, recorded, way
 from memtopo.machine.queries import changed
 
 HANDLES: tuple[list[str], ...] = ([], ["fd"], ["fabric"], ["fd", "fabric"])

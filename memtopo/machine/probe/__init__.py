@@ -6,7 +6,7 @@ Trials are made in children of their own, since a trial may hang, and some end t
 
 from __future__ import annotations
 
-from memtopo.machine.probe.lab import Limits, Stopped
-from memtopo.machine.probe.probing import Probed, Timing, probe
+from memtopo.machine.probe.run import Probed, Timing, probe
+from memtopo.machine.probe.supervisor import Limits, Stopped
 
 __all__ = ["Limits", "Probed", "Stopped", "Timing", "probe"]

@@ -21,9 +21,9 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, Location, LocationKind
 from memtopo.machine import target
 from memtopo.machine.probe import importing, trials
-from memtopo.machine.probe.asking import RATES, Ask
-from memtopo.machine.probe.bench import FATAL, Bench
-from memtopo.machine.probe.talking import Message, close, receive, send
+from memtopo.machine.probe.messages import Message, close, receive, send
+from memtopo.machine.probe.trial_resources import FATAL, Bench
+from memtopo.machine.probe.trial_table import RATES, Ask
 
 _PR_SET_PDEATHSIG = 1
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from memtopo.driver.types import DriverError, HandleType, gpu
-from memtopo.machine.probe.bench import FIRST, SECOND, Bench
+from memtopo.machine.probe.trial_resources import FIRST, SECOND, Bench
 
 Request = dict[str, Any]
 

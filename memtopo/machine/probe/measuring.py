@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Copies, Machine, Rate, queries
-from memtopo.machine.probe.asking import RATES, Ask
-from memtopo.machine.probe.lab import Lab, Limits, Outcome
+from memtopo.machine.probe.supervisor import Lab, Limits, Outcome
+from memtopo.machine.probe.trial_table import RATES, Ask
 
 _LIMIT = 120.0
 _HOST = Location(LocationKind.HOST)

@@ -19,8 +19,8 @@ from memtopo.driver.types import (
     SemaphoreHandleType,
     gpu,
 )
-from memtopo.machine.probe.asking import STORE, Ask, way
-from memtopo.machine.probe.bench import FIRST, SECOND, THIRD, Bench, users, word
+from memtopo.machine.probe.trial_resources import FIRST, SECOND, THIRD, Bench, users, word
+from memtopo.machine.probe.trial_table import STORE, Ask, way
 
 BUFFER = 64 << 10
 PATIENCE = 5.0

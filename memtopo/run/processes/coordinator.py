@@ -20,11 +20,11 @@ from memtopo.kinds.steps import Phase
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Checks, Failure, PhaseTime, Progress, Report
 from memtopo.run.apply import Job
-from memtopo.run.processes.briefing import Briefing
-from memtopo.run.processes.gate import Gate
-from memtopo.run.processes.member import Member, Wait, launch
-from memtopo.run.processes.merging import checks_of, merged
+from memtopo.run.processes.gates import Gate
+from memtopo.run.processes.messages import Briefing
+from memtopo.run.processes.reports import checks_of, merged
 from memtopo.run.processes.routing import Router
+from memtopo.run.processes.worker_process import Member, Wait, launch
 from memtopo.run.proving import UNSAFE
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.limits import room

@@ -15,8 +15,8 @@ from memtopo.machine import Machine, parse, target
 from memtopo.plans.report import MachineLine, Progress
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Job, Run
-from memtopo.run.processes.briefing import Briefing
 from memtopo.run.processes.handle_source import Ask, Siblings
+from memtopo.run.processes.messages import Briefing
 from memtopo.sharing.attaching import Holders
 
 Wrap = Callable[[str, KernelDriver], KernelDriver]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from memtopo.common.errors import MemtopoError
-from memtopo.run.processes.member import Member
+from memtopo.run.processes.worker_process import Member
 from memtopo.sharing.wire import Packet
 
 _OWN = ""

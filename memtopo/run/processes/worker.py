@@ -17,9 +17,9 @@ from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.executor import Peers, StepFailed, Stopped
 from memtopo.kinds.steps import Phase
 from memtopo.run.apply import Run
-from memtopo.run.processes.briefing import Briefing, pack
-from memtopo.run.processes.gate import Gate
+from memtopo.run.processes.gates import Gate
 from memtopo.run.processes.link import Link
+from memtopo.run.processes.messages import Briefing, pack
 from memtopo.run.processes.preparing import Setting, Wrap, prepare
 from memtopo.sharing.shelf import LiveShelf
 from memtopo.sharing.wire import Packet

@@ -10,7 +10,7 @@ from memtopo import machine as machines
 from memtopo.driver.types import gpu
 from memtopo.machine import Copies, Machine, Rate, Trial, dump, load, parse
 from memtopo.machine.probe import probe
-from memtopo.machine.probe.asking import asks
+from memtopo.machine.probe.trial_table import asks
 from memtopo.machine.queries import changed
 from tests.helpers.machines import WORKS, complete, invented
 

@@ -14,8 +14,8 @@ from memtopo.driver.sim import SimDriver, SimExtras
 from memtopo.driver.types import DriverError, Grant, MemAttach, gpu
 from memtopo.machine import Machine, Trial
 from memtopo.machine.probe import probe
-from memtopo.machine.probe.asking import Ask, asks, way
-from memtopo.machine.probe.bench import Bench
+from memtopo.machine.probe.trial_resources import Bench
+from memtopo.machine.probe.trial_table import Ask, asks, way
 from memtopo.machine.probe.trials import attempt
 from tests.helpers.machines import complete, invented
 

@@ -18,7 +18,7 @@ from memtopo.plans.report import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run import processes
 from memtopo.run.apply import Job
-from memtopo.run.processes.briefing import pack
+from memtopo.run.processes.messages import pack
 
 WORKER = (sys.executable, "-P", str(Path(__file__).with_name("dying.py")))
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from memtopo.common.errors import MemtopoError
-from memtopo.machine.probe.asking import Ask
-from memtopo.machine.probe.bench import FATAL
-from memtopo.machine.probe.children import Child, now
-from memtopo.machine.probe.talking import Message, close
+from memtopo.machine.probe.child_process import Child, now
+from memtopo.machine.probe.messages import Message, close
+from memtopo.machine.probe.trial_resources import FATAL
+from memtopo.machine.probe.trial_table import Ask
 
 LIMIT = 20.0
 """Seconds that a trial has, the making of its contexts among them."""

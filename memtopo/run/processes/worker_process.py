@@ -16,8 +16,8 @@ from typing import Any
 
 from memtopo.common.text import signal_name
 from memtopo.plans.report import Checks, Report
-from memtopo.run.processes.briefing import Briefing, unpack
 from memtopo.run.processes.link import Link
+from memtopo.run.processes.messages import Briefing, unpack
 from memtopo.sharing import Offer
 from memtopo.sharing.wire import Packet
 

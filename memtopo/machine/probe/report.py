@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from memtopo.machine import Machine
-from memtopo.machine.probe.causes import Cause, causes
-from memtopo.machine.probe.comparing import Difference, differences
-from memtopo.machine.probe.probing import Probed, Timing
+from memtopo.machine.probe.comparison import Difference, differences
+from memtopo.machine.probe.diagnosis import Cause, causes
+from memtopo.machine.probe.run import Probed, Timing
 
 
 @dataclass(frozen=True, slots=True)

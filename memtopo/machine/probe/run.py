@@ -9,10 +9,10 @@ from importlib.util import find_spec
 
 from memtopo.driver.types import Location, LocationKind
 from memtopo.machine import Device, Machine, Memory, Peer, Surroundings, Trial, dump, queries
-from memtopo.machine.probe import surroundings
-from memtopo.machine.probe.asking import STORE, Ask, advertised, asks, recorded, way
-from memtopo.machine.probe.lab import Findings, Lab, Limits, Outcome
+from memtopo.machine.probe import environment
 from memtopo.machine.probe.measuring import linked, measured
+from memtopo.machine.probe.supervisor import Findings, Lab, Limits, Outcome
+from memtopo.machine.probe.trial_table import STORE, Ask, advertised, asks, recorded, way
 
 _SHARING = ("share", "ipc", "ipc_event", "pool")
 
@@ -60,7 +60,7 @@ def probe(
     `child` the command of another child than memtopo's own. Raises `Stopped`.
     """
     began = time.monotonic()
-    around = machine.surroundings if simulated else surroundings.read()
+    around = machine.surroundings if simulated else environment.read()
     wanted = [ask for ask in asks(machine) if not simulated or recorded(machine, ask)]
     known = {n: trial for n, ask in enumerate(wanted) if (trial := _untried(machine, ask, around, simulated=simulated))}
     due = [(n, ask) for n, ask in enumerate(wanted) if n not in known]

@@ -8,8 +8,8 @@ import pytest
 
 from memtopo.driver.cuda import closed_devices
 from memtopo.machine import Machine, Trial
-from memtopo.machine.probe import surroundings
-from memtopo.machine.probe.causes import causes
+from memtopo.machine.probe import environment
+from memtopo.machine.probe.diagnosis import causes
 from memtopo.machine.queries import changed
 from tests.helpers.machines import AROUND, complete, invented
 
@@ -85,9 +85,9 @@ def test_surroundings(tmp_path: Path) -> None:
                        ("proc/1/cgroup", "0::/docker/x"), ("dev/nvidia-caps-imex-channels/channel0", "")]:  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    seen = surroundings.read(tmp_path)
+    seen = environment.read(tmp_path)
     assert (seen.wsl, seen.ptrace_scope, seen.container, seen.imex_channels) == (True, 2, True, 1)
-    bare = surroundings.read(tmp_path / "nowhere")
+    bare = environment.read(tmp_path / "nowhere")
     assert (bare.wsl, bare.ptrace_scope, bare.imex_channels) == (False, None, 0)
 
 
@@ -107,4 +107,4 @@ def test_devices_that_may_not_be_opened(tmp_path: Path) -> None:
 )
 def test_nonsense_in_cuda_visible_devices(visible: str | None, count: int, ignored: str | None) -> None:
     """What the driver ignores is told: the first entry that is no GPU, and all after it"""
-    assert surroundings.ignored_devices(visible, count) == ignored
+    assert environment.ignored_devices(visible, count) == ignored

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Machine, Surroundings, Trial
-from memtopo.machine.probe.bench import VULKAN
+from memtopo.machine.probe.trial_resources import VULKAN
 
 _FEW_FILES = 256
 

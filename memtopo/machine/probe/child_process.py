@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Self
 
 from memtopo.common.text import signal_name
-from memtopo.machine.probe.asking import Ask
-from memtopo.machine.probe.talking import Message, receive, send
+from memtopo.machine.probe.messages import Message, receive, send
+from memtopo.machine.probe.trial_table import Ask
 
 # The package is found where this process found it; the working directory is not searched for one.
 _ROOT = str(Path(__file__).parents[3])

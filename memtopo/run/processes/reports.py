@@ -19,7 +19,7 @@ from memtopo.plans.report import (
 )
 from memtopo.run.apply import Job, remarks
 from memtopo.run.counting import SHOWN
-from memtopo.run.processes.member import Member
+from memtopo.run.processes.worker_process import Member
 
 
 def merged(job: Job, members: Mapping[str, Member], times: Sequence[PhaseTime], interrupted: int) -> Report:
