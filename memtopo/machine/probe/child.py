@@ -20,7 +20,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, Location, LocationKind
 from memtopo.machine import target
-from memtopo.machine.probe import importing, trials
+from memtopo.machine.probe import trials
 from memtopo.machine.probe.messages import Message, close, receive, send
 from memtopo.machine.probe.trial_resources import FATAL, Bench
 from memtopo.machine.probe.trial_table import RATES, Ask
@@ -51,7 +51,7 @@ class _Child:
         """Make the trials in turn, or without any, open whatever comes until nobody is there to ask."""
         if self._asks is None:
             while request := receive(self._channel):
-                self.tell({"got": importing.answer(self._bench, *request)})
+                self.tell({"got": trials.import_answer(self._bench, *request)})
                 close(request[1])
         elif not self._try_all(self._asks):
             return

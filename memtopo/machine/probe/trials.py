@@ -6,11 +6,13 @@ Each leaves nothing behind, and uses a granule or two.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from memtopo.driver.trying import WORD, ForeignSemaphore
 from memtopo.driver.types import (
+    DriverError,
     EventFlags,
     HandleType,
     MemAttach,
@@ -207,4 +209,64 @@ _TRIALS: dict[str, Callable[[Bench, Ask], bool]] = {
     "pool": _pool,
     "external_memory": _external_memory,
     "external_semaphore": _external_semaphore,
+}
+
+
+Request = dict[str, Any]
+
+
+def import_answer(bench: Bench, request: Request, fds: Sequence[int]) -> dict[str, Any]:
+    """The import_answer to one request: whether the bytes were there, or which call was refused and how."""
+    try:
+        shared = fds[0] if fds else bytes.fromhex(request["shared"])
+        return {"same": _OPENERS[request["what"]](bench, request, shared)}
+    except DriverError as error:
+        return {"error": error.name, "call": error.call}
+
+
+def _open_chunk(bench: Bench, request: Request, shared: int | bytes) -> bool:
+    by = request["by"]
+    handle = bench.driver.mem_import_from_shareable_handle(shared, HandleType(request["kind"]))
+    with ExitStack() as undo:
+        undo.callback(bench.driver.mem_release, handle)
+        address = undo.enter_context(bench.mapped(handle, request["size"], [gpu(by)]))
+        return _exchange(bench, by, address)
+
+
+def _open_ipc(bench: Bench, request: Request, shared: int | bytes) -> bool:
+    assert isinstance(shared, bytes)
+    by = request["by"]
+    with bench.current(by), ExitStack() as undo:
+        address = bench.driver.ipc_open_mem_handle(shared)
+        undo.callback(bench.driver.ipc_close_mem_handle, address)
+        return _exchange(bench, by, address)
+
+
+def _open_ipc_event(bench: Bench, request: Request, shared: int | bytes) -> bool:
+    assert isinstance(shared, bytes)
+    with bench.current(request["by"]), ExitStack() as undo:
+        event = bench.driver.ipc_open_event_handle(shared)
+        undo.callback(bench.driver.event_destroy, event)
+        bench.driver.event_synchronize(event)
+        return bench.driver.event_query(event)
+
+
+def _open_pool(bench: Bench, request: Request, shared: int | bytes) -> bool:
+    with bench.current(request["by"]):
+        pool = bench.extras.mem_pool_import_from_shareable_handle(shared, HandleType(request["kind"]))
+        bench.extras.mem_pool_destroy(pool)
+        return True
+
+
+def _exchange(bench: Bench, by: int, address: int) -> bool:
+    found = bench.blocks(by, address, FIRST)
+    bench.fill(by, address, SECOND)
+    return found
+
+
+_OPENERS: dict[str, Callable[[Bench, Request, int | bytes], bool]] = {
+    "chunk": _open_chunk,
+    "ipc": _open_ipc,
+    "ipc_event": _open_ipc_event,
+    "pool": _open_pool,
 }

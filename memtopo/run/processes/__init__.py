@@ -5,7 +5,6 @@ through the phases together, hands descriptors from one to the other, and makes 
 itself, from the same text and the same facts.
 """
 
-from memtopo.run.processes.coordinator import TIMEOUT, Coordinator, Ensemble, apply
-from memtopo.run.processes.shelf import ProcessShelf
+from memtopo.run.processes.coordinator import TIMEOUT, Coordinator, Ensemble, ProcessShelf, apply
 
 __all__ = ["TIMEOUT", "Coordinator", "Ensemble", "ProcessShelf", "apply"]

@@ -26,6 +26,7 @@ from memtopo.run.processes.reports import checks_of, merged
 from memtopo.run.processes.routing import Router
 from memtopo.run.processes.worker_process import Member, Wait, launch
 from memtopo.run.proving import UNSAFE
+from memtopo.sharing import Handle, Offer, Secret
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.limits import room
 
@@ -285,3 +286,28 @@ class Coordinator:
     def _close(self) -> None:
         for member in self.members.values():
             member.end()
+
+
+class ProcessShelf:
+    """Each export under its process's label: `server.weights`, `pe.3.heap`."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._owners = {
+            f"{label}.{offer.name}": (label, offer)
+            for label, member in coordinator.members.items()
+            for offer in member.offers
+        }
+
+    def offers(self) -> Sequence[Offer]:
+        return [replace(offer, name=name) for name, (_, offer) in self._owners.items()]
+
+    def handle(self, export: str, index: int) -> Handle:
+        label, offer = self._owners[export]
+        packet = self._coordinator.ask(label, offer.name, index, 1)
+        if offer.descriptors:
+            return Handle(fd=packet.fds.pop())
+        return Handle(secret=Secret(bytes.fromhex(packet.message["secrets"][0])))
+
+    def check(self) -> Checks:
+        return self._coordinator.look()

@@ -20,7 +20,7 @@ from memtopo.run.apply import Run
 from memtopo.run.processes.gates import Gate
 from memtopo.run.processes.link import Link
 from memtopo.run.processes.messages import Briefing, pack
-from memtopo.run.processes.preparing import Setting, Wrap, prepare
+from memtopo.run.processes.worker_run import Setting, Wrap, prepare
 from memtopo.sharing.shelf import LiveShelf
 from memtopo.sharing.wire import Packet
 
