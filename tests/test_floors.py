@@ -22,7 +22,7 @@ FLOORS: list[set[str]] = [
     {"machine.target", "spec"},
     {"geometry"},
     {"rules", "plans", "kinds.importing", "kinds.migrating", "run.contents", "output.diagram.build", "sharing"},
-    {"planner", "rules.validation"},
+    {"planner", "rules.validation", "sharing.channel"},
     {"executor", "rules.files", "plans.saved"},
     {"run"},
     {"sharing.holder", "machine.probe"},
@@ -42,7 +42,7 @@ IMPORTERS: dict[str, set[str]] = {
     "vulkan": {"vulkan"},
     "yaml": {"language"},
     "pydantic": {
-        "diagnostics", "kinds", "language", "machine", "output.schemas", "plans.saved", "run.processes", "spec",
+        "diagnostics", "kinds", "language", "machine", "output.schemas", "plans.saved", "sharing.channel", "spec",
     },
     "pydantic_core": {"language"},
     "rich": {"output"},

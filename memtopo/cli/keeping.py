@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from memtopo.common.errors import UsageError
 from memtopo.output import plain
 from memtopo.run.apply import Kept, Run
-from memtopo.run.processes import Coordinator, ProcessShelf
+from memtopo.run.processes import Coordinator, ProcessExports
 from memtopo.sharing import Claim, ExportProvider, Importer, claim, place
 from memtopo.sharing.holder import About, Held, hold
 from memtopo.sharing.shelf import LiveShelf
@@ -49,7 +49,7 @@ class Keeper:
 
     def keep_all(self, coordinator: Coordinator) -> list[str]:
         """Serve the exports of several processes, for as long as all of them live."""
-        return self._hold(ProcessShelf(coordinator), coordinator.watch)
+        return self._hold(ProcessExports(coordinator), coordinator.watch)
 
     def _hold(self, shelf: ExportProvider, stop: Callable[[], int]) -> list[str]:
         held = hold(

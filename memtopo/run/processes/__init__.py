@@ -1,10 +1,9 @@
-"""Several processes that build one layout together: who starts them, and what each of them does.
+"""Multi-process layouts: a coordinator and one worker process for each process of the spec.
 
-The process that a person started coordinates: it starts one worker for each process of the spec, has all of them go
-through the phases together, hands descriptors from one to the other, and makes one report. Every worker plans for
-itself, from the same text and the same facts.
+The coordinator starts the workers, sends all of them through the phases together, routes descriptors from one to the
+other, and merges their reports. Every worker makes its own plan, from the same text and the same machine record.
 """
 
-from memtopo.run.processes.coordinator import TIMEOUT, Coordinator, Ensemble, ProcessShelf, apply
+from memtopo.run.processes.coordinator import TIMEOUT, Coordinator, Ensemble, ProcessExports, apply
 
-__all__ = ["TIMEOUT", "Coordinator", "Ensemble", "ProcessShelf", "apply"]
+__all__ = ["TIMEOUT", "Coordinator", "Ensemble", "ProcessExports", "apply"]

@@ -1,17 +1,15 @@
-"""The coordinator: starts the workers, has them go through the phases together, and makes one report of theirs.
+"""The coordinator: starts the workers, sends all of them through the phases together, and merges their reports.
 
-It makes no driver call that lays out memory. Whatever becomes of any of the processes, the others are told, and all of
-them take down.
+It makes no driver call that lays out memory. If any process fails, dies or is interrupted, all others take down.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Self
 
 from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
@@ -20,13 +18,15 @@ from memtopo.kinds.steps import Phase
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Checks, Failure, PhaseTime, Progress, Report
 from memtopo.run.apply import Job
-from memtopo.run.processes.gates import Gate
-from memtopo.run.processes.messages import Briefing
-from memtopo.run.processes.reports import checks_of, merged
+from memtopo.run.processes import messages
+from memtopo.run.processes.gates import gate_descriptors
+from memtopo.run.processes.messages import Command, HandleAnswer
+from memtopo.run.processes.reports import merged_checks, merged_report
 from memtopo.run.processes.routing import Router
-from memtopo.run.processes.worker_process import Member, Wait, launch
+from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
 from memtopo.run.proving import UNSAFE
 from memtopo.sharing import Handle, Offer, Secret
+from memtopo.sharing.channel import Received
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.limits import room
 
@@ -37,16 +37,17 @@ STARTUP = 60.0
 """Seconds that a worker has for its imports and the driver's start."""
 
 SPARE = 3.0
-"""Seconds beyond the timeout that teardown has before a worker that hangs is killed."""
+"""Seconds beyond the timeout that a worker has for teardown before it is killed."""
+
+_INTERVAL = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """What several processes build: the whole layout as a job, its text, and the machine.
+    """A multi-process layout: the whole layout as a job, its text, and the machine.
 
-    `timeout` is how many seconds a process may be silent. `sockets` are those of holders outside, by name, and
-    `allow_uids` users other than this one that are trusted with it. `worker` is the command that starts a worker, for
-    those who want another one than memtopo's own.
+    A process that is silent for `timeout` seconds counts as dead. `sockets` are those of external holders, by name, and
+    `allow_uids` other users whose holders are trusted. `worker` is a command that replaces memtopo's own worker.
     """
 
     job: Job
@@ -58,8 +59,8 @@ class Ensemble:
     worker: Sequence[str] = ()
 
 
-class _Over(Exception):
-    """The run cannot go on: somebody failed, died, or was interrupted."""
+class _Aborted(Exception):
+    """A process failed or died, or the run was interrupted."""
 
 
 def apply(
@@ -69,16 +70,16 @@ def apply(
     stop: Callable[[], int] = lambda: 0,
     held: Callable[[Coordinator], list[str]] | None = None,
 ) -> Report:
-    """Build in all processes, check, and take down; `held` is called with what was built and found as declared.
+    """Build in all processes, check, and take down; `held` is called in between if everything is as declared.
 
-    `stop` answers the number of the signal that asks to stop, or 0. Never raises for what goes wrong on the way.
+    `stop` returns the number of the signal that asks to stop, or 0. Errors of the run are in the report, not raised.
     """
     with Coordinator(ensemble, Careful(progress or Progress()), stop) as coordinator:
         try:
             coordinator.build()
             if held and coordinator.as_declared:
                 coordinator.hold(held)
-        except _Over:
+        except _Aborted:
             pass
         except (MemtopoError, OSError, ValueError) as error:
             coordinator.failure = error
@@ -88,33 +89,30 @@ def apply(
 
 
 class Coordinator:
-    """All the workers of one run."""
+    """The workers of one run, from their start until all have ended."""
 
     def __init__(self, ensemble: Ensemble, progress: Progress, stop: Callable[[], int]) -> None:
         self.ensemble, self._progress, self._stop = ensemble, progress, stop
-        self.members: dict[str, Member] = {}
+        self.workers: dict[str, WorkerProcess] = {}
         self.times: list[PhaseTime] = []
         self.interrupted = 0
         self.notes: list[str] = []
         self.failure: Exception | None = None
-        self._first: Member | None = None
-        self._router = Router(self.members)
+        self._first_over: WorkerProcess | None = None
+        self._router = Router(self.workers)
 
     def __enter__(self) -> Self:
         room(len(self.ensemble.job.geometry.processes) * (IN_FLIGHT + 2))
-        gates = [Gate.pipe() for _ in range(2)]
-        ends = tuple(end for gate in gates for end in gate)
         try:
-            for label, geometry in self.ensemble.job.geometry.processes.items():
-                visible = tuple(place.id for place in geometry.visible)
-                self.members[label] = launch(label, ends, self._environment(visible), self.ensemble.worker)
-                self.members[label].brief(self._briefing(label, visible))
+            with gate_descriptors() as gates:
+                for label, geometry in self.ensemble.job.geometry.processes.items():
+                    visible = tuple(location.id for location in geometry.visible)
+                    worker = launch(label, gates, self._environment(visible), self.ensemble.worker)
+                    self.workers[label] = worker
+                    worker.start(self._start_message(label, visible))
         except BaseException:
             self._close()
             raise
-        finally:
-            for end in ends:
-                os.close(end)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -123,133 +121,130 @@ class Coordinator:
     @property
     def as_declared(self) -> bool:
         """Whether no process found a difference."""
-        return all(member.as_declared for member in self.members.values())
+        return all(worker.as_declared for worker in self.workers.values())
 
     def build(self) -> None:
-        """Have all processes build, check and prove, phase by phase."""
-        job = self.ensemble.job
-        with self._timed("start", len(self.members)):
-            self._await(Wait.READY, STARTUP)
+        """Have all processes build, check and verify, phase by phase."""
+        plans = self.ensemble.job.plan.processes.values()
+        with self._timed("start", len(self.workers)):
+            self._await(Expected.READY, STARTUP)
         for phase in Phase:
-            steps = sum(
-                len(steps) for plan in job.plan.processes.values() for each, steps in plan.phases if each is phase
-            )
-            if steps or phase is Phase.RESERVE:
-                with self._timed(phase, steps):
-                    self._all("build", phase=str(phase))
-        with self._timed("check", sum(len(plan.steps) for plan in job.plan.processes.values())):
-            self._all("check")
-        self._prove()
+            count = sum(len(steps) for plan in plans for each, steps in plan.phases if each is phase)
+            if count or phase is Phase.RESERVE:
+                with self._timed(phase, count):
+                    self._command_all(messages.BuildPhase(phase))
+        with self._timed("check", sum(len(plan.steps) for plan in plans)):
+            self._command_all(messages.CheckSteps())
+        self._verify()
 
-    def _prove(self) -> None:
-        members = self.members.values()
-        volume = sum(member.volume for member in members)
+    def _verify(self) -> None:
+        workers = self.workers.values()
         full = self.ensemble.job.check == "full"
-        with self._timed("prove", len(members), volume):
-            if full and not all(member.safe for member in members):
-                self._all("unproven", why=UNSAFE)
+        with self._timed("prove", len(workers), sum(worker.volume for worker in workers)):
+            if full and not all(worker.safe for worker in workers):
+                self._command_all(messages.SkipVerification(UNSAFE))
                 return
-            for turn in range(max(member.turns for member in members)):
-                self._all("write", turn=turn)
-                if full and turn == 0:
-                    self._all("forbid")
-                self._all("read", turn=turn)
+            for index in range(max(worker.rounds for worker in workers)):
+                self._command_all(messages.WriteRound(index))
+                if full and index == 0:
+                    self._command_all(messages.TryForbidden())
+                self._command_all(messages.ReadRound(index))
 
     def hold(self, held: Callable[[Coordinator], list[str]]) -> None:
-        """Have all processes stay as they are for as long as that takes."""
-        self._all("hold")
+        """Have all processes keep the layout while `held` runs."""
+        self._command_all(messages.Hold())
         self.notes += held(self)
-        if self._first:
-            raise _Over
+        if self._first_over:
+            raise _Aborted
 
     def watch(self) -> int:
-        """While held: the signal that asks to stop, or -1 where a process has ended; else 0."""
-        self._turn(0.0)
-        return -1 if self._first else self._stop()
+        """While held: number of the signal that asks to stop, -1 if a process has ended, else 0."""
+        self._receive(0.0)
+        return -1 if self._first_over else self._stop()
 
     def take_down(self) -> None:
-        """Have all processes take down, and collect their reports; who hangs is killed."""
-        with self._timed("take down", len(self.members)):
-            for member in self.members.values():
-                member.tell_down()
-            until = time.monotonic() + 2 * self.ensemble.timeout + SPARE
-            while any(not member.gone for member in self.members.values()):
-                self._turn(0.1)
-                late = time.monotonic() > until
-                for member in self.members.values():
-                    if not member.gone and (late or member.silent(self.ensemble.timeout + SPARE)):
-                        member.kill("did not take down in time")
+        """Have all processes take down, and receive their reports; a process that takes too long is killed."""
+        with self._timed("take down", len(self.workers)):
+            for worker in self.workers.values():
+                worker.take_down()
+            deadline = time.monotonic() + 2 * self.ensemble.timeout + SPARE
+            while remaining := [worker for worker in self.workers.values() if not worker.gone]:
+                self._receive(_INTERVAL)
+                late = time.monotonic() > deadline
+                for worker in remaining:
+                    if not worker.gone and (late or worker.silent(self.ensemble.timeout + SPARE)):
+                        worker.kill("did not take down in time")
         self._progress.end()
 
     def report(self) -> Report:
-        """One report of all of them."""
-        members = {member.label: member for member in (self._first, *self.members.values()) if member}
-        found = merged(self.ensemble.job, members, self.times, self.interrupted)
-        if self.failure and found.outcome == "ok":
-            told = str(self.failure) or type(self.failure).__name__
-            failure = Failure("work with the processes", told, hint=getattr(self.failure, "hint", None))
-            found = replace(found, outcome="failed", exit_code=getattr(self.failure, "exit_code", 4), failure=failure)
-        return replace(found, notes=(*self.notes, *found.notes))
+        """Merge the reports of all workers."""
+        workers = {worker.label: worker for worker in (self._first_over, *self.workers.values()) if worker}
+        report = merged_report(self.ensemble.job, workers, self.times, self.interrupted)
+        if self.failure and report.outcome == "ok":
+            message = str(self.failure) or type(self.failure).__name__
+            failure = Failure("work with the processes", message, hint=getattr(self.failure, "hint", None))
+            exit_code = getattr(self.failure, "exit_code", 4)
+            report = replace(report, outcome="failed", exit_code=exit_code, failure=failure)
+        return replace(report, notes=(*self.notes, *report.notes))
 
-    def look(self) -> Checks:
-        """Have every process ask its driver whether everything is as declared. Raises `MemtopoError`."""
-        for member in self.members.values():
-            member.tell("look")
-        while any(member.waits_for(Wait.DONE) for member in self.members.values()):
-            self._wait_here(self.ensemble.timeout)
-        if told := [f"{label}: {each.unlooked}" for label, each in self.members.items() if each.unlooked]:
-            raise MemtopoError("; ".join(told))
-        found = {label: member.checks for label, member in self.members.items() if member.checks}
-        if len(found) < len(self.members):
-            raise MemtopoError("a process has ended, and cannot be asked")
-        return checks_of(found)
+    def recheck(self) -> Checks:
+        """Check all processes once more while they are held. Raises `MemtopoError`."""
+        for worker in self.workers.values():
+            worker.command(messages.Recheck())
+        while any(worker.owes(Expected.DONE) for worker in self.workers.values()):
+            self._receive_for_caller()
+        if errors := [f"{label}: {each.check_error}" for label, each in self.workers.items() if each.check_error]:
+            raise MemtopoError("; ".join(errors))
+        checks = {label: worker.checks for label, worker in self.workers.items() if worker.checks}
+        if len(checks) < len(self.workers):
+            raise MemtopoError("a process has ended, and cannot be checked")
+        return merged_checks(checks)
 
-    def ask(self, label: str, export: str, first: int, count: int) -> Any:
+    def request_handles(self, holder: str, export: str, first: int, count: int) -> Received[HandleAnswer]:
         """Handles of one process's export, for this process. Raises `MemtopoError`."""
-        return self._router.ask(label, export, first, count, lambda: self._wait_here(self.ensemble.timeout))
+        return self._router.request(holder, export, first, count, self._receive_for_caller)
 
-    def _all(self, do: str, **fields: Any) -> None:
-        for member in self.members.values():
-            member.tell(do, **fields)
-        self._await(Wait.DONE, self.ensemble.timeout)
+    def _command_all(self, command: Command) -> None:
+        for worker in self.workers.values():
+            worker.command(command)
+        self._await(Expected.DONE, self.ensemble.timeout)
 
-    def _await(self, what: Wait, patience: float) -> None:
-        """Wait until every process has done what it was told; `patience` is how long one may be silent."""
-        while any(member.waits_for(what) for member in self.members.values()):
-            self._turn(0.1)
+    def _await(self, expected: Expected, timeout: float) -> None:
+        """Wait for a message of every worker, none of which may be silent for `timeout` seconds."""
+        while any(worker.owes(expected) for worker in self.workers.values()):
+            self._receive(_INTERVAL)
             if signal := self._stop():
                 self.interrupted = signal
-                raise _Over
-            self._mind(patience)
-            if self._first:
-                raise _Over
+                raise _Aborted
+            self._kill_silent(timeout)
+            if self._first_over:
+                raise _Aborted
 
-    def _wait_here(self, patience: float) -> None:
-        """Wait a little for an answer on somebody's behalf, who is told where there will be none."""
-        self._turn(0.1)
-        self._mind(patience)
+    def _receive_for_caller(self) -> None:
+        """Receive messages while held. Raises `MemtopoError` if the answer that is waited for will not come."""
+        self._receive(_INTERVAL)
+        self._kill_silent(self.ensemble.timeout)
         if self._stop():
             raise MemtopoError("the layout is about to be taken down")
 
-    def _mind(self, patience: float) -> None:
-        """Kill whoever has something to do and was silent for so long."""
-        for member in self.members.values():
-            if member.busy and member.silent(patience):
-                member.kill(f"was silent for {patience:g} s")
-                self._note(member)
+    def _kill_silent(self, timeout: float) -> None:
+        for worker in self.workers.values():
+            if worker.busy and worker.silent(timeout):
+                worker.kill(f"was silent for {timeout:g} s")
+                self._note_first(worker)
 
-    def _turn(self, seconds: float) -> None:
-        """Hear what the workers say, route what they ask of one another, and show that this process is alive."""
-        for member, packet in self._router.heard(seconds):
-            self._progress.advance(member.take(packet))
-            self._note(member)
-        for member in self.members.values():
-            member.reassure(self.ensemble.timeout / 4)
+    def _receive(self, seconds: float) -> None:
+        """Receive and route messages for so many seconds, and send signs of life."""
+        for worker, received in self._router.receive(seconds):
+            self._progress.advance(worker.receive(received))
+            self._note_first(worker)
+        for worker in self.workers.values():
+            worker.keep_alive(self.ensemble.timeout / 4)
 
-    def _note(self, member: Member) -> None:
-        """Remember who was the first that could not go on: what befell the others may well follow from it."""
-        if member.over and self._first is None:
-            self._first = member
+    def _note_first(self, worker: WorkerProcess) -> None:
+        """Keep the first worker that failed or died: failures of the others may follow from it."""
+        if worker.over and self._first_over is None:
+            self._first_over = worker
 
     @contextmanager
     def _timed(self, phase: str, steps: int, volume: int = 0) -> Iterator[None]:
@@ -264,7 +259,7 @@ class Coordinator:
             self.times.append(PhaseTime(phase, steps, time.perf_counter() - start))
 
     def _environment(self, visible: Sequence[int]) -> dict[str, str]:
-        """What a worker's environment differs in: real GPUs are shown to it by UUID, since ordinals are a process's."""
+        """Environment variable that makes the visible real GPUs, by UUID, the only ones of a worker."""
         if not visible or self.ensemble.job.machine.simulated:
             return {}
         uuids = [self.ensemble.machine.devices[ordinal].uuid for ordinal in visible]
@@ -272,42 +267,49 @@ class Coordinator:
             raise InternalError("a GPU that a process is to see has no UUID")
         return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, uuids))}
 
-    def _briefing(self, label: str, visible: tuple[int, ...]) -> Briefing:
-        line = self.ensemble.job.machine
-        facts = machines.dump(self.ensemble.machine)
-        spec = self.ensemble.job.spec or "<spec>"
-        ensemble = self.ensemble
-        return Briefing(
-            label, spec, ensemble.text, facts, line.name, line.simulated, visible, ensemble.timeout,
-            tuple(target.uuids(ensemble.machine)), dict(ensemble.sockets), ensemble.allow_uids, ensemble.job.check,
-            ensemble.job.seed,
-        )  # fmt: skip
+    def _start_message(self, label: str, visible: tuple[int, ...]) -> messages.Start:
+        ensemble, job = self.ensemble, self.ensemble.job
+        return messages.Start(
+            process=label,
+            spec=job.spec or "<spec>",
+            text=ensemble.text,
+            machine=machines.dump(ensemble.machine),
+            machine_name=job.machine.name,
+            simulated=job.machine.simulated,
+            visible=visible,
+            timeout=ensemble.timeout,
+            gpus=tuple(target.uuids(ensemble.machine)),
+            sockets=dict(ensemble.sockets),
+            allow_uids=ensemble.allow_uids,
+            check=job.check,
+            seed=job.seed,
+        )
 
     def _close(self) -> None:
-        for member in self.members.values():
-            member.end()
+        for worker in self.workers.values():
+            worker.close()
 
 
-class ProcessShelf:
-    """Each export under its process's label: `server.weights`, `pe.3.heap`."""
+class ProcessExports:
+    """Export provider of a held multi-process layout: exports by process and name, `server.weights`, `pe.3.heap`."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
-        self._owners = {
+        self._exports = {
             f"{label}.{offer.name}": (label, offer)
-            for label, member in coordinator.members.items()
-            for offer in member.offers
+            for label, worker in coordinator.workers.items()
+            for offer in worker.offers
         }
 
     def offers(self) -> Sequence[Offer]:
-        return [replace(offer, name=name) for name, (_, offer) in self._owners.items()]
+        return [replace(offer, name=name) for name, (_, offer) in self._exports.items()]
 
     def handle(self, export: str, index: int) -> Handle:
-        label, offer = self._owners[export]
-        packet = self._coordinator.ask(label, offer.name, index, 1)
+        label, offer = self._exports[export]
+        answer = self._coordinator.request_handles(label, offer.name, index, 1)
         if offer.descriptors:
-            return Handle(fd=packet.fds.pop())
-        return Handle(secret=Secret(bytes.fromhex(packet.message["secrets"][0])))
+            return Handle(fd=answer.fds.pop())
+        return Handle(secret=Secret(bytes.fromhex(answer.message.secrets[0])))
 
     def check(self) -> Checks:
-        return self._coordinator.look()
+        return self._coordinator.recheck()

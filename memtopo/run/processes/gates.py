@@ -1,33 +1,36 @@
-"""A barrier that deaths cannot break: a pipe that everyone holds open, and whose end all see when the last lets go.
+"""Gates: barriers between processes that take down together, and that the death of a process does not block.
 
-The system closes the descriptors of whoever dies, so nobody waits for the dead; whoever is stopped is waited for until
-a deadline.
+A gate is a pipe that every process holds open; its read end reports the end of file once all have closed their write
+ends. The system closes those of a process that dies. For a process that is stopped, the others wait until a deadline.
 """
 
 from __future__ import annotations
 
 import os
 import select
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from memtopo.executor import Peers
+
+_INTERVAL = 0.2
+"""Seconds between two signs of life while waiting at a gate."""
 
 
 class Gate:
-    """One process's ends of a pipe that it shares with the others."""
+    """One process's ends of the pipe."""
 
     def __init__(self, read: int, write: int) -> None:
         self._read, self._write = read, write
 
-    @staticmethod
-    def pipe() -> tuple[int, int]:
-        """The two ends, to be handed to all who take part, and closed by whoever made them."""
-        return os.pipe2(os.O_CLOEXEC)
-
     def leave(self) -> None:
-        """Say that this process is through; a second time does nothing."""
-        # Closed by putting something else in its place, so that the count of descriptors tells of leaks alone.
+        """Close this process's write end; a second call does nothing."""
+        # Replaced by a duplicate of the read end: the count of open descriptors, which shows leaks, is unchanged.
         os.dup2(self._read, self._write, inheritable=False)
 
     def wait(self, seconds: float) -> bool:
-        """Leave, and wait until all others did; false where somebody is still there after so many seconds."""
+        """Leave, and wait until all other processes have; false after so many seconds."""
         self.leave()
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
@@ -37,3 +40,39 @@ class Gate:
         """Close both ends."""
         os.close(self._write)
         os.close(self._read)
+
+
+@contextmanager
+def gate_descriptors() -> Iterator[tuple[int, int, int, int]]:
+    """Read and write ends of the two gates of a teardown, to be inherited by the workers; closed here at the end."""
+    ends = (*os.pipe2(os.O_CLOEXEC), *os.pipe2(os.O_CLOEXEC))
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            os.close(end)
+
+
+class GatedTeardown(Peers):
+    """Teardown in step with the other workers, each of which has `timeout` seconds to reach a gate.
+
+    The two gates are `unused`, before the first memory is released that another process may use, and `emptied`.
+    `alive` is called while this process waits.
+    """
+
+    def __init__(self, unused: Gate, emptied: Gate, timeout: float, alive: Callable[[int], None]) -> None:
+        self._unused, self._emptied, self._timeout, self._alive = unused, emptied, timeout, alive
+
+    def unused(self) -> bool:
+        return self._wait(self._unused)
+
+    def emptied(self) -> bool:
+        return self._wait(self._emptied)
+
+    def _wait(self, gate: Gate) -> bool:
+        deadline = time.monotonic() + self._timeout
+        while not gate.wait(_INTERVAL):
+            self._alive(0)
+            if time.monotonic() > deadline:
+                return False
+        return True

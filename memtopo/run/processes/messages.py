@@ -1,32 +1,21 @@
-"""What a worker is told when it starts, and what it says when it ends: documents larger than a packet.
-
-They travel as files in memory, whose descriptors the packets carry.
-"""
+"""Messages between the coordinator of a multi-process layout and its workers."""
 
 from __future__ import annotations
 
-import json
-import os
-from dataclasses import asdict, dataclass
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import ClassVar
 
-from pydantic import TypeAdapter
-
-from memtopo.common.errors import InternalError
+from memtopo.kinds.steps import Phase
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.sharing import Offer
 
-LARGEST = 64 << 20
-
-Document = TypeVar("Document", Report, Checks, tuple[Offer, ...])
-
 
 @dataclass(frozen=True, slots=True)
-class Briefing:
-    """Which process a worker is, of which spec, on which machine, and how many seconds of silence mean a death.
+class Start:
+    """First message to a worker: its process of the layout, and the text and machine from which it makes its own plan.
 
-    `visible` are the ordinals of the only GPUs that it is to see, as the launching process counts them, and `gpus` the
-    UUIDs of all of that one's, as hex text. `check` and `seed` are the job's.
+    `visible` are the ordinals, in the coordinator's numbering, of the only GPUs that the worker sees; empty for all.
+    `gpus` are the UUIDs of all GPUs as hex text. A coordinator that is silent for `timeout` seconds counts as dead.
     """
 
     process: str
@@ -43,40 +32,166 @@ class Briefing:
     check: Check = "fast"
     seed: int = 0
 
-    def pack(self) -> int:
-        """A descriptor of a file with all of it, which the caller closes."""
-        return _written(json.dumps(asdict(self)).encode())
 
-    @staticmethod
-    def unpack(fd: int) -> Briefing:
-        """Read and close one."""
-        fields: dict[str, Any] = json.loads(_read(fd))
-        return Briefing(**fields | {key: tuple(fields[key]) for key in ("visible", "gpus", "allow_uids")})
+@dataclass(frozen=True, slots=True)
+class BuildPhase:
+    """Do the steps of one phase."""
 
+    phase: Phase
 
-def pack(document: Report | Checks | tuple[Offer, ...]) -> int:
-    """A descriptor of a file with what a worker found, which the caller closes."""
-    type_: Any = tuple[Offer, ...] if isinstance(document, tuple) else type(document)
-    return _written(TypeAdapter(type_).dump_json(document))
+    @property
+    def activity(self) -> str:
+        return str(self.phase)
 
 
-def unpack(type_: type[Document], fd: int) -> Document:
-    """Read and close one. Raises `ValueError` where it is damaged."""
-    return TypeAdapter(type_).validate_json(_read(fd))
+@dataclass(frozen=True, slots=True)
+class CheckSteps:
+    """Check every step by driver queries."""
+
+    activity: ClassVar[str] = "check"
 
 
-def _written(data: bytes) -> int:
-    fd = os.memfd_create("memtopo-briefing", os.MFD_CLOEXEC)
-    with os.fdopen(os.dup(fd), "wb") as file:
-        file.write(data)
-    return fd
+@dataclass(frozen=True, slots=True)
+class WriteRound:
+    """Write the bytes and signals of one round of the verification."""
+
+    index: int
+    activity: ClassVar[str] = "write"
 
 
-def _read(fd: int) -> bytes:
-    try:
-        size = os.fstat(fd).st_size
-        if size > LARGEST:
-            raise InternalError(f"a briefing of {size:,} bytes")
-        return os.pread(fd, size, 0)
-    finally:
-        os.close(fd)
+@dataclass(frozen=True, slots=True)
+class ReadRound:
+    """Read what all processes wrote in that round."""
+
+    index: int
+    activity: ClassVar[str] = "read"
+
+
+@dataclass(frozen=True, slots=True)
+class TryForbidden:
+    """Try forbidden accesses on replicas."""
+
+    activity: ClassVar[str] = "forbid"
+
+
+@dataclass(frozen=True, slots=True)
+class SkipVerification:
+    """Report all bytes as not verified."""
+
+    reason: str
+    activity: ClassVar[str] = "unproven"
+
+
+@dataclass(frozen=True, slots=True)
+class Recheck:
+    """Check every step once more while the layout is held; answered by `CheckResult`."""
+
+    activity: ClassVar[str] = "look"
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Keep the layout until `TakeDown`; answered by `Exports` and `Done`."""
+
+    activity: ClassVar[str] = "hold"
+
+
+@dataclass(frozen=True, slots=True)
+class TakeDown:
+    """Undo all steps and send `Finished`."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """Sign of life of the coordinator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A worker has its plan and its driver: `rounds` of verification, the same for all, and its bytes in them."""
+
+    rounds: int
+    volume: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepsDone:
+    """Sign of life of a worker that has done so many more steps."""
+
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A command is complete; `safe` if no kernel is known to access memory that it may not."""
+
+    as_declared: bool
+    safe: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Exports:
+    """Exports of a worker that holds its part of the layout."""
+
+    offers: tuple[Offer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Result of a `Recheck`: `checks`, or the error that prevented it."""
+
+    checks: Checks | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A step failed or the worker was interrupted; it takes down, and reports."""
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A worker ends without a report."""
+
+    error: str
+    hint: str | None
+    exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Last message of a worker."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True)
+class HandleRequest:
+    """Request for `count` handles of a process's export from index `first` on, routed by the coordinator.
+
+    `requester` is the label of a process, empty for the coordinator.
+    """
+
+    requester: str
+    holder: str
+    export: str
+    first: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandleAnswer:
+    """Answer to a `HandleRequest`: file descriptors beside the message, or `secrets` as hex text, in order of index."""
+
+    requester: str
+    secrets: tuple[str, ...] = ()
+    error: str | None = None
+
+
+Command = BuildPhase | CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | Recheck | Hold
+ToWorker = Start | Command | TakeDown | KeepAlive | HandleRequest | HandleAnswer
+FromWorker = (
+    Ready | StepsDone | Done | Exports | CheckResult | Failed | Broken | Finished | HandleRequest | HandleAnswer
+)

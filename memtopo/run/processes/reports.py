@@ -1,4 +1,4 @@
-"""The reports of several processes as one."""
+"""Merging of the reports of a multi-process run."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from memtopo.plans.report import (
 )
 from memtopo.run.apply import Job, remarks
 from memtopo.run.counting import SHOWN
-from memtopo.run.processes.worker_process import Member
+from memtopo.run.processes.worker_process import WorkerProcess
 
 
-def merged(job: Job, members: Mapping[str, Member], times: Sequence[PhaseTime], interrupted: int) -> Report:
-    """One report of a run: it went as well as it did in the process where it went worst.
+def merged_report(
+    job: Job, workers: Mapping[str, WorkerProcess], times: Sequence[PhaseTime], interrupted: int
+) -> Report:
+    """Merge the reports of a run; its outcome is the worst of all processes.
 
-    Among `members`, whoever was the first that could not go on stands first.
+    The first of `workers` is the one that failed or died first, if any did.
     """
-    reports = {label: member.report for label, member in members.items() if member.report}
+    reports = {label: worker.report for label, worker in workers.items() if worker.report}
     leaks = tuple(replace(leak, what=f"{label}: {leak.what}") for label, each in reports.items() for leak in each.leaks)
-    failure = _failure(members)
+    failure = _failure(workers)
     different = sum(each.checks.different for each in reports.values() if each.checks)
-    outcome, exit_code = _outcome(members, failure, leaks, different, interrupted)
+    outcome, exit_code = _outcome(workers, failure, leaks, different, interrupted)
     return Report(
         name=job.plan.name,
         spec=job.spec,
@@ -44,14 +46,18 @@ def merged(job: Job, members: Mapping[str, Member], times: Sequence[PhaseTime], 
         failure=None if interrupted else failure,
         leaks=leaks,
         left=_left([each.left for each in reports.values() if each.left]),
-        notes=(*remarks(job), *_notes(members)),
-        processes=tuple(_process(members[label], failed=outcome != "ok") for label in job.geometry.processes),
+        notes=(*remarks(job), *_notes(workers)),
+        processes=tuple(_process(workers[label], failed=outcome != "ok") for label in job.geometry.processes),
         check=job.check,
     )
 
 
 def _outcome(
-    members: Mapping[str, Member], failure: Failure | None, leaks: Sequence[Leak], different: int, interrupted: int
+    workers: Mapping[str, WorkerProcess],
+    failure: Failure | None,
+    leaks: Sequence[Leak],
+    different: int,
+    interrupted: int,
 ) -> tuple[str, int]:
     if leaks:
         return "leaked", 5
@@ -60,53 +66,53 @@ def _outcome(
     if different:
         return "different", 6
     if failure:
-        codes = [member.exit_code for member in members.values() if member.failed and not member.report]
-        codes += [member.report.exit_code for member in members.values() if member.report and member.report.failure]
+        codes = [worker.exit_code for worker in workers.values() if worker.failed and not worker.report]
+        codes += [worker.report.exit_code for worker in workers.values() if worker.report and worker.report.failure]
         return "failed", next((code for code in codes if code in {70, 3}), 4)
     return "ok", 0
 
 
-def _failure(members: Mapping[str, Member]) -> Failure | None:
-    """What went wrong: first told is whoever was the first that could not go on."""
-    for member in members.values():
-        if found := _own_failure(member):
+def _failure(workers: Mapping[str, WorkerProcess]) -> Failure | None:
+    """Failure of the first worker that has one."""
+    for worker in workers.values():
+        if found := _own_failure(worker):
             return found
     return None
 
 
-def _own_failure(member: Member) -> Failure | None:
-    step = f"{member.label}: {member.doing}"
-    if member.lost:
-        meant = "its memory went with it; the others were told, and took down what they had built"
-        return Failure(step, f"process {member.label} {member.lost}", meant)
-    if member.report and member.report.failure:
-        return replace(member.report.failure, step=f"{member.label}: {member.report.failure.step}")
-    if member.failed and not member.report:
-        return Failure(step, member.failed, hint=member.hint)
-    if member.failed:
-        return Failure(step, f"process {member.label} was asked to stop, and took down; so did the others")
+def _own_failure(worker: WorkerProcess) -> Failure | None:
+    step = f"{worker.label}: {worker.activity}"
+    if worker.death:
+        meaning = "its memory is gone with it; the others were stopped, and took down what they had built"
+        return Failure(step, f"process {worker.label} {worker.death}", meaning)
+    if worker.report and worker.report.failure:
+        return replace(worker.report.failure, step=f"{worker.label}: {worker.report.failure.step}")
+    if worker.failed and not worker.report:
+        return Failure(step, worker.failed, hint=worker.hint)
+    if worker.failed:
+        return Failure(step, f"process {worker.label} was asked to stop, and took down; so did the others")
     return None
 
 
-def _process(member: Member, *, failed: bool) -> ProcessReport:
-    if member.report is None:
-        return ProcessReport(member.label, member.process.pid, "died" if member.lost else "failed", member.lost)
-    report = member.report
-    # What one process did is not worth much where another could not.
+def _process(worker: WorkerProcess, *, failed: bool) -> ProcessReport:
+    if worker.report is None:
+        return ProcessReport(worker.label, worker.process.pid, "died" if worker.death else "failed", worker.death)
+    report = worker.report
+    # Without the failed process, the part of another one is not a success.
     outcome = "taken down" if report.outcome == "interrupted" or (report.outcome == "ok" and failed) else report.outcome
     return ProcessReport(
-        member.label, member.process.pid, outcome, None, report.checks, report.failure, report.leaks, report.left,
+        worker.label, worker.process.pid, outcome, None, report.checks, report.failure, report.leaks, report.left,
         report.times, report.placed,
     )  # fmt: skip
 
 
 def _checks(reports: Mapping[str, Report]) -> Checks | None:
     found = {label: report.checks for label, report in reports.items() if report.checks}
-    return checks_of(found) if found else None
+    return merged_checks(found) if found else None
 
 
-def checks_of(found: Mapping[str, Checks]) -> Checks:
-    """What was looked at in several processes, by label, as one."""
+def merged_checks(found: Mapping[str, Checks]) -> Checks:
+    """Merge the checks of several processes, by label."""
     tallies: dict[str, Tally] = {}
     for tally in (tally for checks in found.values() for tally in checks.tallies):
         before = tallies.get(tally.aspect, Tally(tally.aspect, 0, 0))
@@ -124,7 +130,7 @@ def checks_of(found: Mapping[str, Checks]) -> Checks:
 
 
 def _rates(found: Mapping[str, Checks]) -> Iterator[Rate]:
-    """What the processes did one beside the other, each as its GPUs did it, added up."""
+    """Sums of the bytes and seconds of all processes, for each device and memory."""
     total: dict[tuple[str, str, str], tuple[int, float]] = {}
     for rate in (rate for checks in found.values() for rate in checks.rates):
         key = rate.verb, rate.device, rate.memory
@@ -140,7 +146,7 @@ def _differences(found: Mapping[str, Checks]) -> Iterator[Difference]:
 
 
 def _left(found: Sequence[Left]) -> Left | None:
-    """What all processes have open together; of each device's memory what the first one saw."""
+    """Sums over all processes; of each device's memory, which they share, the numbers of the first process."""
     if not found:
         return None
     held = [left.fds_held for left in found if left.fds_held is not None]
@@ -164,10 +170,10 @@ def _sum(accounts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return total
 
 
-def _notes(members: Mapping[str, Member]) -> Iterator[str]:
-    told: set[str] = set()
-    for member in members.values():
-        for note in member.report.notes if member.report else ():
-            if note not in told:
-                told.add(note)
-                yield f"{member.label}: {note}"
+def _notes(workers: Mapping[str, WorkerProcess]) -> Iterator[str]:
+    seen: set[str] = set()
+    for worker in workers.values():
+        for note in worker.report.notes if worker.report else ():
+            if note not in seen:
+                seen.add(note)
+                yield f"{worker.label}: {note}"

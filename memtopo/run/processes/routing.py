@@ -1,81 +1,81 @@
-"""Handles on their way from one worker to another, through the coordinator; each is in flight once."""
+"""Routing of handles between workers: each request and each answer passes through the coordinator."""
 
 from __future__ import annotations
 
 import select
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 from memtopo.common.errors import MemtopoError
-from memtopo.run.processes.worker_process import Member
-from memtopo.sharing.wire import Packet
+from memtopo.run.processes.messages import FromWorker, HandleAnswer, HandleRequest
+from memtopo.run.processes.worker_process import WorkerProcess
+from memtopo.sharing.channel import Received
 
-_OWN = ""
-"""For whom the coordinator itself asks."""
+COORDINATOR = ""
+"""Label of the coordinator as a requester of handles."""
 
 
 class Router:
-    """Hears the workers, and passes on what they ask of one another."""
+    """Receives the workers' messages and forwards their requests for handles and the answers."""
 
-    def __init__(self, members: Mapping[str, Member]) -> None:
-        self._members = members
-        self._answer: Packet | None = None
+    def __init__(self, workers: Mapping[str, WorkerProcess]) -> None:
+        self._workers = workers
+        self._answer: Received[HandleAnswer] | None = None
 
-    def heard(self, seconds: float) -> Iterator[tuple[Member, Packet | None]]:
-        """What the workers say of themselves, within the time; None from one that is gone."""
+    def receive(self, seconds: float) -> Iterator[tuple[WorkerProcess, Received[FromWorker] | None]]:
+        """Messages that arrive within so many seconds, those that are forwarded excepted; None at a channel's end."""
         poll = select.poll()
-        by_fd = {member.link.fileno(): member for member in self._members.values() if not member.gone}
-        for fd, member in by_fd.items():
-            poll.register(fd, select.POLLIN | (select.POLLOUT if member.link.waiting else 0))
+        by_fd = {worker.channel.fileno(): worker for worker in self._workers.values() if not worker.gone}
+        for fd, worker in by_fd.items():
+            poll.register(fd, select.POLLIN | (select.POLLOUT if worker.channel.pending else 0))
         for fd, _ in poll.poll(seconds * 1000):
-            member = by_fd[fd]
-            member.link.flush()
-            yield from self._drain(member)
+            worker = by_fd[fd]
+            worker.channel.flush()
+            yield from self._drain(worker)
 
-    def ask(self, label: str, export: str, first: int, count: int, turn: Callable[[], None]) -> Packet:
-        """Handles for the coordinator; `turn` hears the workers once. Raises `MemtopoError`."""
-        member = self._members[label]
-        member.owes()
-        member.link.send({"do": "handles", "export": export, "first": first, "count": count, "for": _OWN})
+    def request(
+        self, holder: str, export: str, first: int, count: int, receive: Callable[[], None]
+    ) -> Received[HandleAnswer]:
+        """Handles for the coordinator; `receive` is called until the answer has come. Raises `MemtopoError`."""
+        worker = self._workers[holder]
+        worker.answer_due()
+        worker.channel.send(HandleRequest(COORDINATOR, holder, export, first, count))
         while self._answer is None:
-            if member.over:
-                raise MemtopoError(f"process {label} is gone")
-            turn()
+            if worker.over:
+                raise MemtopoError(f"process {holder} is gone")
+            receive()
         answer, self._answer = self._answer, None
-        if error := answer.message.get("error"):
+        if error := answer.message.error:
             answer.close()
-            raise MemtopoError(f"process {label} does not give {export}: {error}")
+            raise MemtopoError(f"process {holder} does not give {export}: {error}")
         return answer
 
-    def _drain(self, member: Member) -> Iterator[tuple[Member, Packet | None]]:
-        while not member.gone:
+    def _drain(self, worker: WorkerProcess) -> Iterator[tuple[WorkerProcess, Received[FromWorker] | None]]:
+        while not worker.gone:
             try:
-                packet = member.link.receive()
+                received = worker.channel.receive()
             except BlockingIOError:
                 return
-            if packet and "ask" in packet.message:
-                self._forward(member, packet.message)
-            elif packet and "got" in packet.message:
-                member.answered()
-                self._return(packet)
+            if received and isinstance(received.message, HandleRequest):
+                self._forward(worker, received.message)
+            elif received and isinstance(received.message, HandleAnswer):
+                worker.answer_sent()
+                self._return(Received(received.message, received.fds))
             else:
-                yield member, packet
+                yield worker, received
 
-    def _forward(self, asker: Member, message: dict[str, Any]) -> None:
-        holder = self._members.get(message["of"])
+    def _forward(self, requester: WorkerProcess, request: HandleRequest) -> None:
+        holder = self._workers.get(request.holder)
         if holder is None or holder.gone:
-            asker.link.send({"got": asker.label, "error": "it is gone"})
+            requester.channel.send(HandleAnswer(requester.label, error="it is gone"))
             return
-        asker.asked()
-        holder.owes()
-        fields = {"export": message["ask"], "first": message["first"], "count": message["count"]}
-        holder.link.send({"do": "handles", "for": asker.label, **fields})
+        requester.request_sent()
+        holder.answer_due()
+        holder.channel.send(request)
 
-    def _return(self, packet: Packet) -> None:
-        asker = self._members.get(packet.message["got"])
-        if asker is None:
-            self._answer = packet
+    def _return(self, answer: Received[HandleAnswer]) -> None:
+        requester = self._workers.get(answer.message.requester)
+        if requester is None:
+            self._answer = answer
             return
-        asker.served()
-        fds, packet.fds = packet.fds, []
-        asker.link.send({key: value for key, value in packet.message.items() if key != "memtopo"}, fds)
+        requester.answer_received()
+        requester.channel.send(answer.message, answer.fds)

@@ -1,246 +1,223 @@
-"""A worker: one process of a layout, told by the coordinator what to do when, and able to end by itself.
+"""A worker: one process of a layout, which builds its part as the coordinator commands.
 
-It ends in order whatever happens to the others: where the coordinator is gone or silent, it takes down what it built.
+If the coordinator is gone or silent, the worker takes down what it built and ends by itself.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import socket
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import get_args
 
 from memtopo.common.errors import InternalError, MemtopoError
-from memtopo.executor import Peers, StepFailed, Stopped
-from memtopo.kinds.steps import Phase
+from memtopo.common.spawn import inherited_socket, signal_on_parent_death
+from memtopo.executor import StepFailed, Stopped
 from memtopo.run.apply import Run
-from memtopo.run.processes.gates import Gate
-from memtopo.run.processes.link import Link
-from memtopo.run.processes.messages import Briefing, pack
-from memtopo.run.processes.worker_run import Setting, Wrap, prepare
+from memtopo.run.processes import messages
+from memtopo.run.processes.gates import Gate, GatedTeardown
+from memtopo.run.processes.messages import HandleAnswer, HandleRequest, ToWorker
+from memtopo.run.processes.worker_run import WorkerHooks, WrapDriver, prepare
+from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.shelf import LiveShelf
-from memtopo.sharing.wire import Packet
 
-_PR_SET_PDEATHSIG = 1
-_TICK = 0.2
+_STARTUP = 60.0
+"""Seconds that the coordinator has for its first message."""
 
-
-class Gone(MemtopoError):
-    """The coordinator is not there any more."""
+_INTERVAL = 0.2
 
 
-def main(descriptors: Sequence[str], wrap: Wrap = lambda _process, driver: driver) -> None:
-    """Work until told to end, or until there is nobody left to work for.
+class CoordinatorLost(MemtopoError):
+    """The coordinator has ended or is silent."""
 
-    `descriptors` are the numbers of the conversation's and of the two ends of each of the two gates.
+
+def main(*descriptors: str, wrap: WrapDriver = lambda _process, driver: driver) -> None:
+    """Work until the coordinator ends this process's part of the run, or is lost.
+
+    `descriptors` are the numbers of the channel's socket and of the two ends of each of the two gates.
     """
-    link, *gates = (_private(int(each)) for each in descriptors)
-    stopped = _watch()
-    worker = Worker(Link(socket.socket(fileno=link)), Gate(*gates[:2]), Gate(*gates[2:]), stopped)
-    worker.work(wrap)
+    sock, *ends = descriptors
+    gates = [_private(int(end)) for end in ends]
+    channel: Channel[ToWorker] = Channel(inherited_socket(sock), get_args(ToWorker))
+    Worker(channel, Gate(*gates[:2]), Gate(*gates[2:]), _stop_signal()).work(wrap)
 
 
-def _private(fd: int) -> int:
-    """No program that this one may start inherits it."""
-    os.set_inheritable(fd, False)  # noqa: FBT003 the function takes it so
-    return fd
+def _private(descriptor: int) -> int:
+    os.set_inheritable(descriptor, False)  # noqa: FBT003 the function takes it so
+    return descriptor
 
 
-def _watch() -> Callable[[], int]:
-    """Remember SIGTERM, which the system sends when the coordinator dies; Ctrl-C is the coordinator's to hear."""
-    seen: list[int] = []
+def _stop_signal() -> Callable[[], int]:
+    """Number of a SIGTERM received, or 0: the coordinator's, or the system's when the coordinator dies.
+
+    Ctrl-C is handled by the coordinator.
+    """
+    received: list[int] = []
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by who started this one, until now
-    signal.signal(signal.SIGTERM, lambda number, _frame: seen.append(number))
-    parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    if os.getppid() != parent:
-        seen.append(signal.SIGTERM)
-    return lambda: seen[0] if seen else 0
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the coordinator until now
+    signal.signal(signal.SIGTERM, lambda number, _frame: received.append(number))
+    if not signal_on_parent_death(signal.SIGTERM):
+        received.append(signal.SIGTERM)
+    return lambda: received[0] if received else 0
 
 
 class Worker:
-    """One process's side of the conversation."""
+    """The worker's end of the channel; `stopped` returns the number of a signal that asks to stop, or 0."""
 
-    def __init__(self, link: Link, unused: Gate, emptied: Gate, stopped: Callable[[], int]) -> None:
-        self._link, self._unused, self._emptied, self._stopped = link, unused, emptied, stopped
+    def __init__(self, channel: Channel[ToWorker], unused: Gate, emptied: Gate, stopped: Callable[[], int]) -> None:
+        self._channel, self._unused, self._emptied, self._stopped = channel, unused, emptied, stopped
+        self._label = ""
         self._shelf: LiveShelf | None = None
-        self._patience: float | None = 60.0
-        self._got: Packet | None = None
+        self._timeout = _STARTUP
+        self._answer: Received[HandleAnswer] | None = None
 
-    def work(self, wrap: Wrap) -> None:
-        """Build what the briefing says, step by step as told, and report."""
+    def work(self, wrap: WrapDriver) -> None:
+        """Build, check and take down as commanded, and report."""
         try:
             self._work(wrap)
         except MemtopoError as error:
-            self._link.send({"broken": error.message, "hint": error.hint, "exit": error.exit_code})
-        except Exception as error:  # noqa: BLE001 the coordinator tells it; a traceback here would be lost
-            self._link.send({"broken": f"internal error: {type(error).__name__}: {error}", "hint": None, "exit": 70})
+            self._channel.send(messages.Broken(error.message, error.hint, error.exit_code))
+        except Exception as error:  # noqa: BLE001 reported by the coordinator; a traceback here would be lost
+            self._channel.send(messages.Broken(f"internal error: {type(error).__name__}: {error}", None, 70))
         self._unused.close()
         self._emptied.close()
-        self._finish()
+        self._channel.drain(self._timeout)
+        self._channel.close()
 
-    def _work(self, wrap: Wrap) -> None:
-        try:
-            packet = self._hear()
-        except Stopped as error:
-            raise Gone("interrupted before anything was built") from error
-        briefing = Briefing.unpack(packet.fds.pop())
-        self._patience = briefing.timeout
-        run = prepare(briefing, Setting(wrap, self.ask, self.alive, self._stopped))
-        self._link.send({"ready": os.getpid(), "turns": run.proving.turns, "volume": run.proving.volume})
+    def _work(self, wrap: WrapDriver) -> None:
+        start = self._start_message()
+        self._label, self._timeout = start.process, start.timeout
+        run = prepare(start, WorkerHooks(wrap, self.request_handles, self.alive, self._stopped))
+        self._channel.send(messages.Ready(run.proving.turns, run.proving.volume))
         try:
             with run.guarded():
-                self._obey(run)
+                self._follow_commands(run)
             if run.failure or run.stopped:
-                self._link.send({"failed": str(run.failure or "interrupted")})
+                self._channel.send(messages.Failed(str(run.failure or "interrupted")))
         finally:
-            run.take_down(_Together(self._unused, self._emptied, briefing.timeout, self.alive))
-        self._link.send({"report": briefing.process}, [pack(run.report())])
+            run.take_down(GatedTeardown(self._unused, self._emptied, start.timeout, self.alive))
+        self._channel.send(messages.Finished(run.report()))
 
-    def _obey(self, run: Run) -> None:
+    def _start_message(self) -> messages.Start:
+        try:
+            received = self._receive()
+        except Stopped as error:
+            raise CoordinatorLost("interrupted before anything was built") from error
+        if not isinstance(received.message, messages.Start):
+            raise InternalError(f"a worker's first message is {type(received.message).__name__}")
+        return received.message
+
+    def _follow_commands(self, run: Run) -> None:
         execution = run.execution
         self._shelf = LiveShelf(run.job.geometry.exports, execution.layout, execution.driver, run.look)
-        while (packet := self._command()).message["do"] != "down":
-            do, message = packet.message["do"], packet.message
-            match do:
-                case "build":
-                    run.build(Phase(message["phase"]))
-                case "check":
-                    run.check()
-                case "write":
-                    run.proving.write(message["turn"])
-                case "read":
-                    run.proving.read(message["turn"])
-                case "forbid":
-                    run.proving.forbid()
-                case "unproven":
-                    run.proving.unproven(message["why"])
-                case "look":
-                    self._look(run)
-                    continue
-                case "hold":
-                    self._link.send({"offers": run.job.process}, [pack(tuple(self._serving().offers()))])
-                case _:
-                    raise InternalError(f"a worker is told to {do}")
-            self._link.send({"done": do, "same": run.as_declared, "safe": run.proving.safe})
+        while not isinstance(command := self._next_command(), messages.TakeDown):
+            if isinstance(command, messages.Recheck):
+                self._channel.send(_recheck(run))
+            else:
+                self._do(run, command)
+                self._channel.send(messages.Done(run.as_declared, run.proving.safe))
         self._shelf = None
 
-    def _look(self, run: Run) -> None:
-        """Say what a check finds now, or that there could be none; either way the layout stands."""
-        try:
-            self._link.send({"checks": run.job.process}, [pack(run.look())])
-        except MemtopoError as error:
-            self._link.send({"checks": run.job.process, "error": error.message})
+    def _do(self, run: Run, command: ToWorker) -> None:
+        match command:
+            case messages.BuildPhase(phase):
+                run.build(phase)
+            case messages.CheckSteps():
+                run.check()
+            case messages.WriteRound(index):
+                run.proving.write(index)
+            case messages.ReadRound(index):
+                run.proving.read(index)
+            case messages.TryForbidden():
+                run.proving.forbid()
+            case messages.SkipVerification(reason):
+                run.proving.unproven(reason)
+            case messages.Hold():
+                self._channel.send(messages.Exports(tuple(self._exports().offers())))
+            case _:
+                raise InternalError(f"a worker was sent {type(command).__name__} as a command")
 
-    def ask(self, holder: str, export: str, first: int, count: int) -> Packet:
-        """Handles of a sibling's export; what it asks meanwhile is answered. Raises `MemtopoError`."""
-        self._link.send({"ask": export, "of": holder, "first": first, "count": count})
-        while self._got is None:
-            self._step()
-        packet, self._got = self._got, None
-        if error := packet.message.get("error"):
-            packet.close()
+    def request_handles(self, holder: str, export: str, first: int, count: int) -> Received[HandleAnswer]:
+        """Handles of a sibling's export; requests of siblings are answered meanwhile. Raises `MemtopoError`."""
+        self._channel.send(HandleRequest(self._label, holder, export, first, count))
+        while self._answer is None:
+            # The only command that may come meanwhile is to take down.
+            if self._stopped() or self._receive_command():
+                raise Stopped
+        answer, self._answer = self._answer, None
+        if error := answer.message.error:
+            answer.close()
             raise MemtopoError(f"{holder} does not give {export}: {error}")
-        return packet
+        return answer
 
     def alive(self, steps: int) -> None:
-        """Tell the coordinator that work goes on."""
-        self._link.send({"progress": steps})
+        """Send a sign of life, and the number of steps done since the last."""
+        self._channel.send(messages.StepsDone(steps))
 
-    def _command(self) -> Packet:
+    def _next_command(self) -> ToWorker:
         while True:
             if self._stopped():
                 raise Stopped
             try:
-                if packet := self._heard():
-                    return packet
-            except Gone as error:
+                if command := self._receive_command():
+                    return command
+            except CoordinatorLost as error:
                 raise StepFailed(None, "working with the other processes", error) from error
 
-    def _step(self) -> None:
-        # The command to end may come at any time, and is the only one that does.
-        if self._stopped() or self._heard():
-            raise Stopped
-
-    def _hear(self) -> Packet:
-        until = time.monotonic() + self._patience if self._patience else None
-        while not self._link.ready(_TICK):
-            if self._stopped():
-                raise Stopped
-            if until and time.monotonic() > until:
-                raise Gone(f"the coordinator has not been heard of for {self._patience:g} s")
-        packet = self._link.receive()
-        if packet is None:
-            raise Gone("the coordinator is gone")
-        return packet
-
-    def _heard(self) -> Packet | None:
-        """The next command; None for what is not one, which is seen to here."""
+    def _receive_command(self) -> ToWorker | None:
+        """Receive one message, and return it if it is a command; others are dealt with here."""
         try:
-            packet = self._hear() if not self._stopped() else None
+            received = self._receive() if not self._stopped() else None
         except BlockingIOError:
             return None
-        if packet is None or packet.message.get("do") == "alive":
+        if received is None or isinstance(received.message, messages.KeepAlive):
             return None
-        if "got" in packet.message:
-            self._got = packet
+        if isinstance(received.message, HandleAnswer):
+            self._answer = Received(received.message, received.fds)
             return None
-        if packet.message.get("do") == "handles":
-            self._give(packet.message)
+        if isinstance(received.message, HandleRequest):
+            self._answer_request(received.message)
             return None
-        return packet
+        return received.message
 
-    def _give(self, message: dict[str, Any]) -> None:
-        """Handles of this process's own exports, for a sibling."""
-        answer: dict[str, Any] = {"got": message["for"]}
+    def _receive(self) -> Received[ToWorker]:
+        deadline = time.monotonic() + self._timeout
+        while not self._channel.wait(_INTERVAL):
+            if self._stopped():
+                raise Stopped
+            if time.monotonic() > deadline:
+                raise CoordinatorLost(f"no message from the coordinator for {self._timeout:g} s")
+        received = self._channel.receive()
+        if received is None:
+            raise CoordinatorLost("the coordinator is gone")
+        return received
+
+    def _answer_request(self, request: HandleRequest) -> None:
+        """Send handles of this process's exports to a sibling."""
         fds: list[int] = []
         secrets: list[str] = []
+        error = None
         try:
-            for index in range(message["first"], message["first"] + message["count"]):
-                handle = self._serving().handle(message["export"], index)
+            for index in range(request.first, request.first + request.count):
+                handle = self._exports().handle(request.export, index)
                 if handle.fd is not None:
                     fds.append(handle.fd)
                 if handle.secret is not None:
                     secrets.append(handle.secret.reveal().hex())
-            answer["secrets"] = secrets
-        except MemtopoError as error:
-            answer["error"] = error.message
-        self._link.send(answer, fds)
+        except MemtopoError as failure:
+            secrets, error = [], failure.message
+        self._channel.send(HandleAnswer(request.requester, tuple(secrets), error), fds)
 
-    def _serving(self) -> LiveShelf:
+    def _exports(self) -> LiveShelf:
         if self._shelf is None:
             raise MemtopoError("it is not serving")
         return self._shelf
 
-    def _finish(self) -> None:
-        """Wait until the last words are on their way, but not for ever."""
-        until = time.monotonic() + (self._patience or 5.0)
-        while self._link.waiting and time.monotonic() < until:
-            self._link.ready(_TICK)
-        self._link.close()
 
-
-class _Together(Peers):
-    """Teardown in step with the siblings, for as long as they are alive and answer."""
-
-    def __init__(self, unused: Gate, emptied: Gate, timeout: float, alive: Callable[[int], None]) -> None:
-        self._unused, self._emptied, self._timeout, self._alive = unused, emptied, timeout, alive
-
-    def unused(self) -> bool:
-        return self._wait(self._unused)
-
-    def emptied(self) -> bool:
-        return self._wait(self._emptied)
-
-    def _wait(self, gate: Gate) -> bool:
-        """Wait at a gate, and say meanwhile that it is the others who are waited for."""
-        until = time.monotonic() + self._timeout
-        while not gate.wait(_TICK):
-            self._alive(0)
-            if time.monotonic() > until:
-                return False
-        return True
+def _recheck(run: Run) -> messages.CheckResult:
+    """Result of one more check; a failure to check leaves the layout as it is."""
+    try:
+        return messages.CheckResult(run.look())
+    except MemtopoError as error:
+        return messages.CheckResult(error=error.message)

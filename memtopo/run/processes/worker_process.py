@@ -1,226 +1,216 @@
-"""One worker as the coordinator sees it: its process, its end of the conversation, and what has become of it."""
+"""A worker as seen by the coordinator: its process, its channel and its state."""
 
 from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
+from memtopo.common.spawn import python_command, spawn_connected
 from memtopo.common.text import signal_name
 from memtopo.plans.report import Checks, Report
-from memtopo.run.processes.link import Link
-from memtopo.run.processes.messages import Briefing, unpack
+from memtopo.run.processes import messages
+from memtopo.run.processes.messages import Command, FromWorker, KeepAlive, Start, TakeDown
 from memtopo.sharing import Offer
-from memtopo.sharing.wire import Packet
+from memtopo.sharing.channel import Channel, Received
 
 _EXIT = 10.0
-"""Seconds that a worker's interpreter and driver have to shut down after its last word."""
+"""Seconds that a worker's interpreter and driver have to shut down after its last message."""
 
-_GLANCE = 0.01
-
-# The package is found where this process found it; the working directory is not searched for one.
-_ROOT = str(Path(__file__).parents[3])
-_START = f"import sys; sys.path.insert(0, {_ROOT!r}); from memtopo.run.processes.worker import main; main(sys.argv[1:])"
-_COMMAND = (sys.executable, "-P", "-c", _START)
+_POLL_INTERVAL = 0.01
+_COMMAND = python_command("memtopo.run.processes.worker:main")
 
 
-class Wait(Enum):
-    """What a worker owes."""
+class Expected(Enum):
+    """Message that the coordinator waits for."""
 
     NOTHING = auto()
     READY = auto()
     DONE = auto()
 
 
-class Member:
-    """A worker. `lost` says how it came to an end that was not its own, `failed` what it said went wrong.
+class WorkerProcess:
+    """A worker. `death` is how it ended without a report, `failed` the error that it reported.
 
-    `turns` is how many the proof has, which every worker reckons for itself, and all alike; `offers` are its exports
-    once it is held, and `checks` what it found when it was last asked to look, or `unlooked` why it could not.
-    `volume` is how many bytes it goes through in the turns, and `safe` whether it may have kernels do so.
+    `rounds` is the number of rounds of verification, the same in all workers, `volume` the bytes that this one writes
+    and reads in them, and `safe` is false once an access is found that makes it unsafe to have kernels do so. `offers`
+    are its exports while it is held. `checks` is the result of the latest recheck, or `check_error` why there is none.
     """
 
-    def __init__(self, label: str, process: subprocess.Popen[bytes], link: Link) -> None:
-        self.label, self.process, self.link = label, process, link
-        self.wait = Wait.READY
+    def __init__(self, label: str, process: subprocess.Popen[bytes], channel: Channel[FromWorker]) -> None:
+        self.label, self.process, self.channel = label, process, channel
+        self.expected = Expected.READY
+        self.activity = "starting"
         self.as_declared = True
-        self.turns = self.volume = 0
+        self.rounds = self.volume = 0
         self.safe = True
         self.offers: tuple[Offer, ...] = ()
         self.report: Report | None = None
         self.checks: Checks | None = None
-        self.unlooked: str | None = None
+        self.check_error: str | None = None
         self.failed: str | None = None
         self.hint: str | None = None
         self.exit_code = 4
-        self.lost: str | None = None
+        self.death: str | None = None
         self.gone = False
-        self.doing = "starting"
-        self.asking = False
-        self.owing = 0
-        self._heard = self._told = time.monotonic()
+        self._awaits_handles = False
+        self._answers_due = 0
+        self._received = self._sent = time.monotonic()
 
     @property
     def busy(self) -> bool:
-        """Whether it is this one that the others wait for: it has something to do, and does not itself wait for one."""
-        return not self.over and (self.owing > 0 or (self.wait is not Wait.NOTHING and not self.asking))
+        """Whether the next message is due from this worker: it has work to do and does not wait for another worker."""
+        at_work = self.expected is not Expected.NOTHING and not self._awaits_handles
+        return not self.over and (self._answers_due > 0 or at_work)
 
     @property
     def over(self) -> bool:
-        """Whether it is not at work any more."""
-        return self.gone or self.failed is not None or self.lost is not None or self.report is not None
+        """Whether it has ended, failed or reported."""
+        return self.gone or self.failed is not None or self.death is not None or self.report is not None
 
-    def waits_for(self, what: Wait) -> bool:
-        """Whether the coordinator waits for it to be ready, or done."""
-        return self.wait is what and not self.over
+    def owes(self, expected: Expected) -> bool:
+        """Whether the coordinator waits for this message of it."""
+        return self.expected is expected and not self.over
 
-    def brief(self, briefing: Briefing) -> None:
-        """Tell it who it is."""
-        self.link.send({"do": "begin"}, [briefing.pack()])
+    def start(self, message: Start) -> None:
+        """Send the first message."""
+        self.channel.send(message)
 
-    def tell(self, do: str, **fields: Any) -> None:
-        """Tell it to do something, and wait for it from now on."""
-        self.wait, self._heard = Wait.DONE, time.monotonic()
-        self.checks = self.unlooked = None
-        self.doing = str(fields.get("phase", do))
-        self.link.send({"do": do, **fields})
+    def command(self, command: Command) -> None:
+        """Send a command; `Done` or `CheckResult` is expected from now on."""
+        self.expected, self._received = Expected.DONE, time.monotonic()
+        self.checks = self.check_error = None
+        self.activity = command.activity
+        self.channel.send(command)
 
-    def tell_down(self) -> None:
-        """Tell it to take down; the signal is for one that is in the middle of many steps."""
-        self._heard = time.monotonic()
-        self.link.send({"do": "down"})
-        if self.wait is not Wait.NOTHING and not self.gone:
+    def take_down(self) -> None:
+        """Send the command to take down, and a signal to interrupt a worker in the middle of many steps."""
+        self._received = time.monotonic()
+        self.channel.send(TakeDown())
+        if self.expected is not Expected.NOTHING and not self.gone:
             self._signal(signal.SIGTERM)
 
-    def reassure(self, seconds: float) -> None:
-        """Show it that the coordinator is alive, if it was not spoken to for so long."""
+    def keep_alive(self, interval: float) -> None:
+        """Send a sign of life, at most one in so many seconds."""
         now = time.monotonic()
-        if not self.gone and not self.link.waiting and now - self._told > seconds:
-            self._told = now
-            self.link.send({"do": "alive"})
+        if not self.gone and not self.channel.pending and now - self._sent > interval:
+            self._sent = now
+            self.channel.send(KeepAlive())
 
-    def take(self, packet: Packet | None) -> int:
-        """Note what it says of itself; gives the number of steps that it has done meanwhile."""
-        self._heard = time.monotonic()
-        if packet is None:
-            self._ended()
+    def receive(self, received: Received[FromWorker] | None) -> int:
+        """Update the state by a message, or None at the end of the channel; return the steps done since the last."""
+        self._received = time.monotonic()
+        if received is None:
+            self._end_of_channel()
             return 0
-        message = packet.message
-        if "ready" in message or "done" in message:
-            self.wait = Wait.NOTHING
-            self.turns, self.volume = message.get("turns", self.turns), message.get("volume", self.volume)
-            self.safe = self.safe and bool(message.get("safe", True))
-            self.as_declared = self.as_declared and bool(message.get("same", True))
-        elif "failed" in message:
-            self.failed = str(message["failed"])
-        elif "broken" in message:
-            self.failed, self.hint, self.exit_code = str(message["broken"]), message["hint"], int(message["exit"])
-        elif "offers" in message and packet.fds:
-            self.offers = unpack(tuple[Offer, ...], packet.fds.pop())
-        elif "checks" in message:
-            self.wait, self.unlooked = Wait.NOTHING, message.get("error")
-            self.checks = unpack(Checks, packet.fds.pop()) if packet.fds else None
-        elif "report" in message and packet.fds:
-            self.report = unpack(Report, packet.fds.pop())
-        packet.close()
-        return int(message.get("progress", 0))
+        received.close()
+        if isinstance(received.message, messages.StepsDone):
+            return received.message.steps
+        self._update(received.message)
+        return 0
 
-    def asked(self) -> None:
-        """It asks a sibling for something, and cannot go on until it has it."""
-        self.asking = True
+    def _update(self, message: FromWorker) -> None:
+        match message:
+            case messages.Ready(rounds, volume):
+                self.expected, self.rounds, self.volume = Expected.NOTHING, rounds, volume
+            case messages.Done(as_declared, safe):
+                self.expected = Expected.NOTHING
+                self.as_declared, self.safe = self.as_declared and as_declared, self.safe and safe
+            case messages.Exports(offers):
+                self.offers = offers
+            case messages.CheckResult(checks, error):
+                self.expected, self.checks, self.check_error = Expected.NOTHING, checks, error
+            case messages.Failed(error):
+                self.failed = error
+            case messages.Broken(error, hint, exit_code):
+                self.failed, self.hint, self.exit_code = error, hint, exit_code
+            case messages.Finished(report):
+                self.report = report
 
-    def owes(self) -> None:
-        """A sibling waits for an answer of this one."""
-        self.owing += 1
-        self._heard = time.monotonic()
+    def request_sent(self) -> None:
+        """Note that this worker waits for handles of another one."""
+        self._awaits_handles = True
 
-    def answered(self) -> None:
-        """One answer less that it owes."""
-        self.owing -= 1
+    def answer_due(self) -> None:
+        """Note that an answer with handles is due from this worker."""
+        self._answers_due += 1
+        self._received = time.monotonic()
 
-    def served(self) -> None:
-        """It has what it asked for."""
-        self.asking, self._heard = False, time.monotonic()
+    def answer_sent(self) -> None:
+        """Note that this worker has sent one such answer."""
+        self._answers_due -= 1
+
+    def answer_received(self) -> None:
+        """Note that this worker has the handles that it waited for."""
+        self._awaits_handles, self._received = False, time.monotonic()
 
     def silent(self, seconds: float) -> bool:
-        """Whether nothing has been heard of it for so long."""
-        return time.monotonic() - self._heard > seconds
+        """Whether no message came from it for so many seconds."""
+        return time.monotonic() - self._received > seconds
 
-    def kill(self, why: str) -> None:
-        """Put an end to it: SIGKILL ends a stopped process too."""
-        self.lost = self.lost or why
+    def kill(self, reason: str) -> None:
+        """End it by SIGKILL, which ends a stopped process too."""
+        self.death = self.death or reason
         self._signal(signal.SIGKILL)
 
-    def end(self) -> None:
-        """Leave nothing of it behind, whatever state it is in."""
-        self.link.close()
+    def close(self) -> None:
+        """Close the channel, and kill the process if it has not ended."""
+        self.channel.close()
         if not self.gone:
             self._reap(0.0)
 
-    def _ended(self) -> None:
+    def _end_of_channel(self) -> None:
         self.gone = True
         status = self._reap(_EXIT)
         if self.report is None and (self.failed is None or status):
-            how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
-            self.lost = f"{self.lost} and {how}" if self.lost else how
+            ending = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
+            self.death = f"{self.death} and {ending}" if self.death else ending
 
     def _signal(self, number: signal.Signals) -> None:
-        # Not by Popen, which may look for its end first: from then on its number may be another's.
+        # Not Popen.send_signal, which may reap the process; from then on its id may be reused.
         with suppress(ProcessLookupError):
             os.kill(self.process.pid, number)
 
     def _reap(self, seconds: float) -> int:
-        """Its status, once it has ended; it has so many seconds for that, and is killed then."""
+        """Exit status of the process, which is killed after so many seconds."""
         self._await_exit(seconds)
-        _sweep(self.process.pid)
+        _remove_driver_files(self.process.pid)
         return self.process.wait()
 
     def _await_exit(self, seconds: float) -> None:
-        """Wait for its end without taking note of it."""
-        until = time.monotonic() + seconds
+        """Wait for the process to end, without reaping it."""
+        deadline = time.monotonic() + seconds
         while os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 self._signal(signal.SIGKILL)
                 os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
                 return
-            time.sleep(_GLANCE)
+            time.sleep(_POLL_INTERVAL)
 
 
-def _sweep(pid: int) -> None:
-    """Remove what the driver leaves of a process that was killed while it had events for others (fact 49).
+def _remove_driver_files(pid: int) -> None:
+    """Remove the files that the driver leaves behind for a killed process with interprocess events (fact 49).
 
-    Nobody has waited for the process yet, so that its number is not another's.
+    The process has not been reaped yet, so that its id is not reused.
     """
     for file in Path("/dev/shm").glob(f"cuda.shm.{os.geteuid():x}.{pid:x}.*"):  # noqa: S108 the driver's choice
         file.unlink(missing_ok=True)
 
 
-def launch(label: str, gates: Sequence[int], environment: Mapping[str, str], command: Sequence[str]) -> Member:
-    """Start a worker: spawned, never forked from a process that has a driver (fact 33)."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    arguments = [*(command or _COMMAND), *map(str, (theirs.fileno(), *gates))]
-    # Ctrl-C reaches the workers too, and before they have said that they leave it to the coordinator.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+def launch(
+    label: str, gates: Sequence[int], environment: Mapping[str, str], command: Sequence[str] = ()
+) -> WorkerProcess:
+    """Start a worker that inherits the ends of the gates; `command` replaces memtopo's own worker."""
+    # Blocked until the worker ignores it: Ctrl-C is sent to the whole process group, and handled by the coordinator.
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        process = subprocess.Popen(  # noqa: S603 the interpreter that runs this, and no shell
-            arguments,
-            pass_fds=(theirs.fileno(), *gates),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, **environment},
-        )
-    except BaseException:
-        ours.close()
-        raise
+        process, sock = spawn_connected(command or _COMMAND, descriptors=gates, environment=environment)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        theirs.close()
-    return Member(label, process, Link(ours))
+        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
+    return WorkerProcess(label, process, Channel(sock, get_args(FromWorker)))

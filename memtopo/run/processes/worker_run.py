@@ -1,4 +1,4 @@
-"""From a briefing to a run: a worker plans for itself, from the same text and the same facts as all others."""
+"""The run of a worker: planned from the same text and the same machine record as in all other workers."""
 
 from __future__ import annotations
 
@@ -16,63 +16,69 @@ from memtopo.machine import Machine, parse, target
 from memtopo.plans.report import MachineLine, Progress
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Job, Run
-from memtopo.run.processes.messages import Briefing
+from memtopo.run.processes.messages import HandleAnswer, Start
 from memtopo.sharing.attaching import Holders
+from memtopo.sharing.channel import Received
 from memtopo.sharing.client import IN_FLIGHT
-from memtopo.sharing.wire import Packet, close_all
+from memtopo.sharing.wire import close_all
 
-Wrap = Callable[[str, KernelDriver], KernelDriver]
-"""What stands between a process, by its label, and its driver."""
+WrapDriver = Callable[[str, KernelDriver], KernelDriver]
+"""Wrapper of a worker's driver, by the label of its process."""
+
+RequestHandles = Callable[[str, str, int, int], Received[HandleAnswer]]
+"""Handles of a holder's export, from an index on, in order. Raises `MemtopoError`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """What a run has of the worker around it: how to ask siblings, to show that work goes on, and to know of its end.
+class WorkerHooks:
+    """Functions of the worker that its run calls.
 
-    `alive` is told how many steps were done, and `stopped` gives the number of a signal, or 0.
+    `alive` reports a number of steps as done; `stopped` returns the number of a signal that asks to stop, or 0.
     """
 
-    wrap: Wrap
-    ask: Ask
+    wrap: WrapDriver
+    request: RequestHandles
     alive: Callable[[int], None]
     stopped: Callable[[], int]
 
 
-def prepare(briefing: Briefing, setting: Setting) -> Run:
-    """A run of what the briefing says, before its first step. Raises `MemtopoError`."""
-    machine = parse(briefing.machine.encode(), briefing.machine_name)
-    document = language.read_text(briefing.text.encode(), briefing.spec)
+def prepare(start: Start, hooks: WorkerHooks) -> Run:
+    """Plan a worker's part of the layout and open its driver. Raises `MemtopoError`."""
+    machine = parse(start.machine.encode(), start.machine_name)
+    document = language.read_text(start.text.encode(), start.spec)
     geometry = validate(document, machine).geometry
     if geometry is None:
-        raise InternalError("a worker finds faults in a spec that the coordinator found valid")
-    driver = target.open_in_worker(machine, simulated=briefing.simulated, visible=briefing.visible)
-    job = _job(briefing, document, geometry, machine)
-    ledger = Ledger(setting.wrap(briefing.process, driver))
-    outside = Holders(job.geometry, briefing.gpus, briefing.sockets, briefing.allow_uids)
-    handle_source = Siblings(job.geometry, setting.ask, outside)
-    return Run(job, ledger, progress=_Telling(setting.alive), stop=setting.stopped, handle_source=handle_source)
-
-
-def _job(briefing: Briefing, document: Document, geometry: Geometry, machine: Machine) -> Job:
-    line = MachineLine(briefing.machine_name, briefing.simulated, (), machine.driver.cuda)
-    member = geometry.processes[briefing.process]
-    return Job(
-        plan=planner.plan(geometry, machine).processes[briefing.process],
-        geometry=member,
-        machine=line,
-        spec=briefing.spec,
-        place=document.place,
-        process=briefing.process,
-        siblings=geometry.processes,
-        facts=machine,
-        check=briefing.check,
-        seed=briefing.seed,
-        timeout=briefing.timeout,
+        raise InternalError("a spec is valid in the coordinator and invalid in a worker")
+    driver = target.open_in_worker(machine, simulated=start.simulated, visible=start.visible)
+    job = _job(start, document, geometry, machine)
+    external = Holders(job.geometry, start.gpus, start.sockets, start.allow_uids)
+    return Run(
+        job,
+        Ledger(hooks.wrap(start.process, driver)),
+        progress=_SignsOfLife(hooks.alive),
+        stop=hooks.stopped,
+        handle_source=SiblingHandles(job.geometry, hooks.request, external),
     )
 
 
-class _Telling(Progress):
-    """Progress that the coordinator hears of, and takes for a sign of life."""
+def _job(start: Start, document: Document, geometry: Geometry, machine: Machine) -> Job:
+    return Job(
+        plan=planner.plan(geometry, machine).processes[start.process],
+        geometry=geometry.processes[start.process],
+        machine=MachineLine(start.machine_name, start.simulated, (), machine.driver.cuda),
+        spec=start.spec,
+        place=document.place,
+        process=start.process,
+        siblings=geometry.processes,
+        facts=machine,
+        check=start.check,
+        seed=start.seed,
+        timeout=start.timeout,
+    )
+
+
+class _SignsOfLife(Progress):
+    """Progress reported to the coordinator."""
 
     def __init__(self, alive: Callable[[int], None]) -> None:
         self._alive = alive
@@ -85,52 +91,46 @@ class _Telling(Progress):
         self._alive(steps)
 
 
-Ask = Callable[[str, str, int, int], Packet]
+class SiblingHandles:
+    """Handles that a process imports from its siblings, in batches; handles of other holders come from `external`."""
 
-
-class Siblings:
-    """What a process imports from its siblings; `ask` gets some handles of one export, in order.
-
-    What its siblings do not have comes from `outside`.
-    """
-
-    def __init__(self, geometry: Geometry, ask: Ask, outside: HandleSource) -> None:
-        self._each = {
+    def __init__(self, geometry: Geometry, request: RequestHandles, external: HandleSource) -> None:
+        self._counts = {
             (holder, run.origin.export): run.origin.each
             for run in geometry.runs
             if run.origin and run.origin.siblings
             for holder in run.origin.holders
         }
-        self._ask, self._outside = ask, outside
+        self._request, self._external = request, external
         self._batch: dict[tuple[str, str, int], int | bytes] = {}
 
     def attach(self, holder: str) -> int:
-        return self._outside.attach(holder)
+        return self._external.attach(holder)
 
     def detach(self, holder: str) -> None:
-        self._outside.detach(holder)
+        self._external.detach(holder)
 
     def take(self, holder: str, export: str, index: int) -> int | bytes:
-        if (holder, export) not in self._each:
-            return self._outside.take(holder, export, index)
+        if (holder, export) not in self._counts:
+            return self._external.take(holder, export, index)
         if (holder, export, index) not in self._batch:
             self.settle()
             self._fetch(holder, export, index)
         return self._batch[holder, export, index]
 
     def gone(self, holder: str) -> bool:
-        return self._outside.gone(holder)
+        return self._external.gone(holder)
 
     def settle(self) -> None:
-        self._outside.settle()
+        self._external.settle()
         close_all(handle for handle in self._batch.values() if isinstance(handle, int))
         self._batch.clear()
 
     def _fetch(self, holder: str, export: str, first: int) -> None:
-        count = min(IN_FLIGHT, self._each[holder, export] - first)
-        packet = self._ask(holder, export, first, count)
-        found: list[int | bytes] = [*packet.fds, *(bytes.fromhex(text) for text in packet.message["secrets"])]
-        if len(found) != count:
-            packet.close()
-            raise InternalError(f"{holder} gave {len(found)} of {count} handles of {export}")
-        self._batch = {(holder, export, first + index): handle for index, handle in enumerate(found)}
+        count = min(IN_FLIGHT, self._counts[holder, export] - first)
+        answer = self._request(holder, export, first, count)
+        handles: list[int | bytes] = [*answer.fds, *map(bytes.fromhex, answer.message.secrets)]
+        if len(handles) != count:
+            answer.close()
+            raise InternalError(f"{holder} gave {len(handles)} of {count} handles of {export}")
+        self._batch = {(holder, export, first + index): handle for index, handle in enumerate(handles)}

@@ -5,20 +5,20 @@ Arguments: the spec's file, the machine's name, seconds of silence that mean a d
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+
+from pydantic import TypeAdapter
 
 from memtopo import planner
 from memtopo.cli.signals import Stopper
 from memtopo.language import read_file
 from memtopo.machine import target
-from memtopo.plans.report import MachineLine
+from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.validation import validate
 from memtopo.run import processes
 from memtopo.run.apply import Job
-from memtopo.run.processes.messages import pack
 
 WORKER = (sys.executable, "-P", str(Path(__file__).with_name("dying.py")))
 
@@ -31,8 +31,7 @@ def run(spec: str, machine: str, timeout: float) -> bytes:
     with Stopper() as stopper:
         ensemble = processes.Ensemble(job, document.text, found.machine, timeout, worker=WORKER)
         report = replace(processes.apply(ensemble, stop=stopper.signal), machine=job.machine)
-    fd = pack(report)
-    return os.pread(fd, os.fstat(fd).st_size, 0)
+    return TypeAdapter(Report).dump_json(report)
 
 
 if __name__ == "__main__":

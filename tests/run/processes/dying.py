@@ -46,4 +46,4 @@ def wrap(process: str, driver: Driver) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:], wrap)
+    main(*sys.argv[1:], wrap=wrap)

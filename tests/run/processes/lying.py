@@ -40,4 +40,4 @@ def wrap(process: str, driver: KernelDriver) -> Any:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:], wrap)
+    main(*sys.argv[1:], wrap=wrap)

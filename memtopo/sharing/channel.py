@@ -1,0 +1,170 @@
+"""Typed messages between a process and the children that it spawned.
+
+A message is a frozen dataclass. Its packet has the name of the class, the fields as JSON text, and descriptors beside
+it; fields too long for a packet are in a memory file, the last of the descriptors. Both ends are the same memtopo, so
+these messages are not part of `docs/protocol.md`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from memtopo.common.spawn import memory_file
+from memtopo.sharing import wire
+from memtopo.sharing.faults import BadPacket
+from memtopo.sharing.wire import Packet
+
+LARGEST = 64 << 20
+"""Bytes that the fields of one message may have."""
+
+_INLINE = 16 << 10
+"""Bytes of fields within a packet; each takes up to three when it is encoded once more."""
+
+_TRANSIENT = (errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM)
+"""Errors of a send that succeeds later: too many of this user's descriptors unread in sockets, or no memory."""
+
+_PAUSE = 0.01
+
+M = TypeVar("M")
+
+
+@dataclass(slots=True)
+class Received(Generic[M]):
+    """Message with the descriptors sent beside it, which belong to the code that removes them from `fds`."""
+
+    message: M
+    fds: list[int] = field(default_factory=list)
+
+    def close(self) -> None:
+        """Close the remaining descriptors."""
+        wire.close_all(self.fds)
+        self.fds.clear()
+
+
+class Channel(Generic[M]):
+    """One end of a SOCK_SEQPACKET socket that receives messages of type `M`: one of `types`.
+
+    Messages that do not fit into the socket's buffer are queued. If the other end is closed, `send` discards the
+    message and `receive` returns None.
+    """
+
+    def __init__(self, sock: socket.socket, types: Iterable[type[Any]]) -> None:
+        self._sock = sock
+        self._types = {each.__name__: each for each in types}
+        self._adapters: dict[type[Any], TypeAdapter[Any]] = {}
+        self._queue: deque[tuple[bytes, list[int]]] = deque()
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    @property
+    def pending(self) -> bool:
+        """Whether messages are queued."""
+        return bool(self._queue)
+
+    def send(self, message: object, fds: Sequence[int] = ()) -> None:
+        """Send or queue a message; the descriptors are closed once it is sent."""
+        data, file = self._encode(message)
+        self._queue.append((data, [*fds, *file]))
+        self.flush()
+
+    def flush(self) -> None:
+        """Send queued messages as far as possible without blocking."""
+        while self._queue:
+            data, fds = self._queue[0]
+            try:
+                wire.send(self._sock, data, fds)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in _TRANSIENT:
+                    time.sleep(_PAUSE)
+                else:
+                    self._discard()
+                return
+            self._queue.popleft()
+            wire.close_all(fds)
+
+    def receive(self) -> Received[M] | None:
+        """Return the next message, or None if the other end is closed.
+
+        Raises `BlockingIOError` if no message has arrived, `BadPacket` if it is none of this channel's types.
+        """
+        try:
+            packet = wire.receive(self._sock)
+        except ConnectionResetError:
+            return self.receive()  # reported once, before the last messages of an end that closed with unread ones
+        except BlockingIOError:
+            raise
+        except OSError:
+            return None
+        return self._decode(packet) if packet else None
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until `receive` does not block, and send queued messages meanwhile; false after that many seconds."""
+        poll = select.poll()  # select() is limited to descriptors below 1,024
+        poll.register(self._sock, select.POLLIN | (select.POLLOUT if self._queue else 0))
+        events = poll.poll(None if seconds is None else seconds * 1000)
+        self.flush()
+        return any(event & ~select.POLLOUT for _, event in events)
+
+    def drain(self, seconds: float) -> None:
+        """Send all queued messages, for at most that many seconds."""
+        deadline = time.monotonic() + seconds
+        while self._queue and (left := deadline - time.monotonic()) > 0:
+            poll = select.poll()
+            poll.register(self._sock, select.POLLOUT)
+            poll.poll(left * 1000)
+            self.flush()
+
+    def close(self) -> None:
+        """Discard queued messages and close the socket."""
+        self._discard()
+        self._sock.close()
+
+    def _discard(self) -> None:
+        for _, fds in self._queue:
+            wire.close_all(fds)
+        self._queue.clear()
+
+    def _decode(self, packet: Packet) -> Received[M]:
+        name, fields = packet.message.get("message"), packet.message.get("fields")
+        try:
+            adapter = self._adapter(self._types[str(name)])
+            text = _read(packet.fds.pop()) if fields is None else str(fields)
+            return Received(adapter.validate_json(text), packet.fds)
+        except (LookupError, ValueError) as error:
+            packet.close()
+            raise BadPacket("not a message of this conversation") from error
+
+    def _encode(self, message: object) -> tuple[bytes, list[int]]:
+        """Packet of a message, with the memory file of its fields if they are long."""
+        name = type(message).__name__
+        fields = self._adapter(type(message)).dump_json(message)
+        if len(fields) <= _INLINE:
+            return wire.encode({"message": name, "fields": fields.decode()}), []
+        return wire.encode({"message": name}), [memory_file(fields)]
+
+    def _adapter(self, type_: type[Any]) -> TypeAdapter[Any]:
+        if type_ not in self._adapters:  # built when it is needed: each takes about a millisecond
+            self._adapters[type_] = TypeAdapter(type_)
+        return self._adapters[type_]
+
+
+def _read(fd: int) -> bytes:
+    """Content of a memory file, which is closed."""
+    with os.fdopen(fd, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST:
+            raise ValueError(f"a message of {size:,} bytes")
+        return os.pread(file.fileno(), size, 0)
