@@ -6,7 +6,7 @@ from itertools import product
 
 from memtopo.driver.types import Attribute, gpu
 from memtopo.machine import Device, DriverFacts, Granularity, Machine, Memory, Peer, Surroundings, Trial
-from memtopo.machine.probe.trial_table import STORE, Ask, advertised, asks, recorded, way
+from memtopo.machine.probe.trial_table import STORE, PlannedTrial, advertised, planned_trials, recorded
 from memtopo.machine.queries import changed
 
 HANDLES: tuple[list[str], ...] = ([], ["fd"], ["fabric"], ["fd", "fabric"])
@@ -70,15 +70,15 @@ def identified(uuids: list[str]) -> Machine:
 
 def complete(machine: Machine) -> Machine:
     """A machine whose record has every trial there is: what is not recorded works as advertised, or is never tried."""
-    asked = asks(machine)
+    asked = planned_trials(machine)
     memories = {place: memory.model_copy(update={"trials": {}}) for place, memory in machine.locations.items()}
-    for ask in asked:
-        if ask.name != STORE:
-            memories[ask.place].trials[ask.name] = recorded(machine, ask) or _supposed(machine, ask)
+    for planned in asked:
+        if planned.name != STORE:
+            memories[planned.location].trials[planned.name] = recorded(machine, planned) or _supposed(machine, planned)
     devices = [device.model_copy(update={"memory": memories[gpu(n)]}) for n, device in enumerate(machine.devices)]
     peers = [
         [
-            peer and peer.model_copy(update={"store": peer.store or _supposed(machine, Ask(gpu(b), STORE, a))})
+            peer and peer.model_copy(update={"store": peer.store or _supposed(machine, PlannedTrial(gpu(b), STORE, a))})
             for b, peer in enumerate(row)
         ]
         for a, row in enumerate(machine.peers)
@@ -87,13 +87,13 @@ def complete(machine: Machine) -> Machine:
     return changed(machine, devices=devices, peers=peers, host=host, surroundings=AROUND)
 
 
-def _supposed(machine: Machine, ask: Ask) -> Trial:
-    said = advertised(machine, ask)
-    if ask.name == STORE:
+def _supposed(machine: Machine, planned: PlannedTrial) -> Trial:
+    said = advertised(machine, planned)
+    if planned.name == STORE:
         return Trial(advertised=said, works=said, error=None if said else "CUDA_ERROR_INVALID_DEVICE")
-    if never := way(ask.place, ask.name).never:
+    if never := planned.method.never:
         return Trial(advertised=said, note=never)
-    if "fabric" in ask.name and (known := machine.trial(gpu(0), "fabric")).works is False:
+    if "fabric" in planned.name and (known := machine.trial(gpu(0), "fabric")).works is False:
         return Trial(advertised=said, works=False, error=known.error, call="cuMemCreate")
     return Trial(advertised=said, works=True)
 

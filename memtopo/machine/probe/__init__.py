@@ -1,7 +1,7 @@
-"""Probing a machine: what it advertises, beside what one real attempt at each thing shows (fact 4).
+"""Probe of a machine: what it advertises, and the result of one real trial of each thing (fact 4).
 
-Trials are made in children of their own, since a trial may hang, and some end the process that makes them (facts 24,
-40). `asking` has the table of what is tried, `trials` how, `lab` brings the children together.
+Trials are made in child processes, since a trial may hang, and some end the process that makes them (facts 24, 40).
+`trial_table` has the methods, `trials` their functions, and `supervisor` has the children make them.
 """
 
 from __future__ import annotations

@@ -1,123 +1,122 @@
-"""A child of a probe: makes the trials that it is told, or opens what other children hand over.
+"""A child of a probe: makes trials, or imports what the trials of other children share.
 
-It is spawned and never forked (fact 33), may die of any trial, and takes everything along when it goes.
+A trial may end the process or hang. What it has not released is released by the system when the process ends.
 """
 
 from __future__ import annotations
 
-import ctypes
-import json
-import os
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.spawn import inherited_socket, signal_on_parent_death
+from memtopo.common.text import printable
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.types import DriverError, Location, LocationKind
+from memtopo.driver.types import DriverError, LocationKind
 from memtopo.machine import target
-from memtopo.machine.probe import trials
-from memtopo.machine.probe.messages import Message, close, receive, send
-from memtopo.machine.probe.trial_resources import FATAL, Bench
-from memtopo.machine.probe.trial_table import RATES, Ask
+from memtopo.machine.probe import messages, trials
+from memtopo.machine.probe.messages import ImportAnswer, ImportRequest, ToChild, TrialEnded
+from memtopo.machine.probe.trial_resources import FATAL, TrialResources
+from memtopo.machine.probe.trial_table import RATES, PlannedTrial
+from memtopo.sharing.channel import Channel, Received
 
-_PR_SET_PDEATHSIG = 1
+_FAREWELL = 5.0
+"""Seconds for the last messages to be sent."""
 
-Wrap = Callable[[KernelDriver], KernelDriver]
+WrapDriver = Callable[[KernelDriver], KernelDriver]
+
+
+def main(descriptor: str, wrap: WrapDriver = lambda driver: driver) -> None:
+    """Work as the messages from a socket say, until done or until the socket is closed; `wrap` wraps the driver."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the probe
+    signal_on_parent_death(signal.SIGKILL)
+    channel: Channel[ToChild] = Channel(inherited_socket(descriptor), get_args(ToChild))
+    try:
+        _Child(channel, wrap).work()
+    except Exception as error:  # noqa: BLE001 reported by the probe; a traceback here would be lost
+        channel.send(messages.Broken(printable(f"{type(error).__name__}: {error}")))
+    channel.drain(_FAREWELL)
 
 
 class _Child:
-    """One end of the conversation with the probe."""
+    """The child's end of the channel, and its driver."""
 
-    def __init__(self, channel: socket.socket, wrap: Wrap) -> None:
+    def __init__(self, channel: Channel[ToChild], wrap: WrapDriver) -> None:
         self._channel = channel
-        briefing, fds = receive(channel) or sys.exit(0)
-        self._asks = _read_asks(briefing.get("asks"))
+        start = (self._receive() or sys.exit(0)).message
+        assert isinstance(start, messages.Start)
+        self._trials = start.trials
         began = time.monotonic()
-        record = _machine(fds)
-        driver, extras = target.open_for_trials(record)
+        driver, extras = target.open_for_trials(start.record.encode() if start.record else None)
         self._ledger = Ledger(wrap(driver))
-        self._bench = Bench(self._ledger, extras, self._hand_over, target.foreign(simulated=record is not None))
-        self.tell({"ready": time.monotonic() - began})
-
-    def tell(self, message: Message) -> None:
-        send(self._channel, message)
+        external = target.foreign(simulated=start.record is not None)
+        self._resources = TrialResources(self._ledger, extras, self._import_elsewhere, external)
+        channel.send(messages.Ready(time.monotonic() - began))
 
     def work(self) -> None:
-        """Make the trials in turn, or without any, open whatever comes until nobody is there to ask."""
-        if self._asks is None:
-            while request := receive(self._channel):
-                self.tell({"got": trials.import_answer(self._bench, *request)})
-                close(request[1])
-        elif not self._try_all(self._asks):
-            return
-        self._bench.close()
-        if self._asks is not None:
-            self.tell({"done": True, "left": {} if self._ledger.empty else self._ledger.counts()})
+        """Make the trials in their order; without trials, answer requests to import until the channel is closed."""
+        if self._trials is None:
+            self._answer_imports()
+            self._resources.close()
+        elif self._make_trials(self._trials):
+            self._resources.close()
+            self._channel.send(messages.Finished({} if self._ledger.empty else self._ledger.counts()))
 
-    def _try_all(self, asks: Sequence[tuple[int, Ask]]) -> bool:
-        for number, ask in asks:
-            self.tell({"begin": number})
-            outcome = _outcome(self._bench, ask)
-            self.tell({"end": number, **outcome})
-            if outcome.get("error") in FATAL:
-                return False  # the probe starts another child for what is left
+    def _answer_imports(self) -> None:
+        while received := self._receive():
+            assert isinstance(received.message, ImportRequest)
+            self._channel.send(trials.import_shared(self._resources, received.message, received.fds))
+            received.close()
+
+    def _make_trials(self, planned: Sequence[tuple[int, PlannedTrial]]) -> bool:
+        """Return false after an error that makes the process unable to use its GPUs; the probe starts another one."""
+        for number, trial in planned:
+            self._channel.send(messages.TrialBegun(number))
+            ended = _make(self._resources, number, trial)
+            self._channel.send(ended)
+            if ended.error in FATAL:
+                return False
         return True
 
-    def _hand_over(self, request: Message, fds: Sequence[int]) -> Message:
-        send(self._channel, {"import": request}, fds)
-        answer = receive(self._channel) or sys.exit(0)
-        return dict(answer[0]["got"])
+    def _import_elsewhere(self, request: ImportRequest, fds: Sequence[int]) -> ImportAnswer:
+        self._channel.send(request, fds)
+        answer = (self._receive() or sys.exit(0)).message
+        assert isinstance(answer, ImportAnswer)
+        return answer
+
+    def _receive(self) -> Received[ToChild] | None:
+        while not self._channel.wait():
+            pass  # only sent a queued message
+        return self._channel.receive()
 
 
-def _outcome(bench: Bench, ask: Ask) -> Message:
-    began, opening = time.monotonic(), bench.opening
-    told: Message
+def _make(resources: TrialResources, number: int, trial: PlannedTrial) -> TrialEnded:
+    began, opening = time.monotonic(), resources.opening
+    works: bool | None = None
+    error = call = reason = data = None
     try:
-        told = {"works": True, "data": _rates(ask)} if ask.name == RATES else {"works": trials.attempt(bench, ask)}
-    except DriverError as error:
-        told = {"error": error.name, "call": error.call}
-    except MemtopoError as error:  # the driver does not even have the function
-        told = {"error": "CUDA_ERROR_NOT_FOUND", "why": error.message}
-    contexts = bench.opening - opening
-    return told | {"seconds": time.monotonic() - began - contexts, "contexts": contexts}
+        if trial.name == RATES:
+            works, data = True, _rates(trial)
+        else:
+            works = trials.attempt(resources, trial)
+    except DriverError as failure:
+        error, call = failure.name, failure.call
+    except MemtopoError as failure:  # the driver does not have the function
+        error, reason = "CUDA_ERROR_NOT_FOUND", failure.message
+    contexts = resources.opening - opening
+    return TrialEnded(number, works, error, call, reason, time.monotonic() - began - contexts, contexts, data)
 
 
-def _rates(ask: Ask) -> dict[str, Any]:
+def _rates(trial: PlannedTrial) -> dict[str, Any]:
     meter = target.meter()
-    return meter.peers(ask.by, ask.place.id) if ask.place.kind == LocationKind.GPU else meter.host(ask.by)
-
-
-def _read_asks(listed: Sequence[Any] | None) -> list[tuple[int, Ask]] | None:
-    if listed is None:
-        return None
-    return [(n, Ask(Location(LocationKind(kind), place), name, by)) for n, kind, place, name, by in listed]
-
-
-def _machine(fds: Sequence[int]) -> bytes | None:
-    """The record of the machine to simulate; None of a real one."""
-    if not fds:
-        return None
-    with os.fdopen(fds[0], "rb") as file:
-        file.seek(0)
-        return file.read()
-
-
-def main(descriptor: int, wrap: Wrap = lambda driver: driver) -> None:
-    """Work on a socket until everything is done; `wrap` may put something before the driver."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the probe's to hear
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    channel = socket.socket(fileno=descriptor)
-    channel.set_inheritable(False)
-    try:
-        _Child(channel, wrap).work()
-    except Exception as error:  # noqa: BLE001 the probe tells it; a traceback here would be lost
-        send(channel, {"broken": json.dumps(f"{type(error).__name__}: {error}")[1:-1]})
+    if trial.location.kind == LocationKind.GPU:
+        return meter.peers(trial.device, trial.location.id)
+    return meter.host(trial.device)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(sys.argv[1])

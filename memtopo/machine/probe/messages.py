@@ -1,40 +1,94 @@
-"""Messages between a probe and its children: JSON, with descriptors beside it, over SOCK_SEQPACKET."""
+"""Messages between a probe and its children: those that make trials, and the one that imports what they share."""
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-Message = dict[str, Any]
+from memtopo.machine.probe.trial_table import PlannedTrial
 
-_LARGEST = 1 << 16
-_MOST_FDS = 8
+SharedObject = Literal["chunk", "ipc", "ipc_event", "pool"]
 
 
-def send(channel: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
-    """Send one, and close the descriptors that went along; nothing happens where the other end is gone."""
-    try:
-        with suppress(OSError):
-            socket.send_fds(channel, [json.dumps(message).encode()], list(fds), socket.MSG_NOSIGNAL)
-    finally:
-        close(fds)
+@dataclass(frozen=True, slots=True)
+class Start:
+    """First message to a child: the trials to make, each with its number, or None for the importing child.
+
+    `record` is the machine to simulate; None for real GPUs.
+    """
+
+    trials: tuple[tuple[int, PlannedTrial], ...] | None
+    record: str | None
 
 
-def receive(channel: socket.socket) -> tuple[Message, list[int]] | None:
-    """The next one, with descriptors that are the caller's; None where the other end is gone."""
-    try:
-        data, fds, _, _ = socket.recv_fds(channel, _LARGEST, _MOST_FDS, socket.MSG_CMSG_CLOEXEC)
-    except OSError:
-        return None
-    return (json.loads(data), fds) if data else None
+@dataclass(frozen=True, slots=True)
+class ImportRequest:
+    """Request to import what a trial shares, by the driver of one GPU: a descriptor beside it, or `shared` as hex text.
+
+    `handle_type` is that of chunks and pools, and `size` that of chunks, in bytes.
+    """
+
+    what: SharedObject
+    device: int
+    shared: str | None = None
+    handle_type: int = 0
+    size: int = 0
 
 
-def close(fds: Sequence[int]) -> None:
-    """Close descriptors, whatever becomes of each."""
-    for fd in fds:
-        with suppress(OSError):
-            os.close(fd)
+@dataclass(frozen=True, slots=True)
+class ImportAnswer:
+    """Answer to an `ImportRequest`: whether the bytes were as expected, or the error and the call that returned it."""
+
+    as_expected: bool = False
+    error: str | None = None
+    call: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A child has its driver, after so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrialBegun:
+    """A child begins the trial of a number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialEnded:
+    """Result of a trial: `works`, or the driver's error and the call that returned it, or `data` that was measured.
+
+    `reason` explains an error that is not the driver's. `contexts` is the part of the seconds spent creating contexts,
+    which is not in `seconds`.
+    """
+
+    number: int
+    works: bool | None = None
+    error: str | None = None
+    call: str | None = None
+    reason: str | None = None
+    seconds: float = 0.0
+    contexts: float = 0.0
+    data: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All trials of a child are made; `leaked` counts what they did not release, by kind."""
+
+    leaked: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A child ends by an exception."""
+
+    error: str
+
+
+ToChild = Start | ImportRequest | ImportAnswer
+FromChild = Ready | TrialBegun | TrialEnded | ImportRequest | ImportAnswer | Finished | Broken

@@ -1,24 +1,24 @@
-"""One probe: what is to be tried, the trials, and a machine that holds what came of them."""
+"""Run of a probe: selects the trials, has the supervisor make them, and records the results in the machine."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.machine import Copies, Device, Machine, Memory, Peer, Rate, Surroundings, Trial, dump, queries
 from memtopo.machine.probe import environment
-from memtopo.machine.probe.supervisor import Findings, Lab, Limits, Outcome
-from memtopo.machine.probe.trial_table import RATES, STORE, Ask, advertised, asks, recorded, way
+from memtopo.machine.probe.supervisor import Findings, Limits, Outcome, Supervisor
+from memtopo.machine.probe.trial_table import RATES, STORE, PlannedTrial, advertised, planned_trials, recorded
 
 _SHARING = ("share", "ipc", "ipc_event", "pool")
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """How long one trial took, in seconds, the making of contexts apart."""
+    """Seconds that one trial took, without those for creating contexts."""
 
     what: str
     by: str
@@ -27,10 +27,10 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """A machine with its trials, and what belongs to this one probe alone.
+    """A machine with its trials, and data of this one run.
 
-    `seconds` is how long the trials took, `starting` how long the slowest child took for its driver, `contexts` the
-    sum of what all contexts took. `left` are processes that could not be ended.
+    `seconds` is the time for all trials, `starting` that of the slowest child to start its driver, `contexts` the sum
+    for all contexts. `left` are processes that could not be ended.
     """
 
     machine: Machine
@@ -52,82 +52,90 @@ def probe(
     child: Sequence[str] = (),
     bandwidth: bool = False,
 ) -> Probed:
-    """Try everything that a machine may be able to do, in children that may hang or die.
+    """Try everything that a machine may be able to do, in child processes that may hang or die.
 
-    Of a machine that is simulated only what its record has is told, so that probing it again gives the same: what
-    works there is tried on the simulator, and what did not is the record's to say, as are rates. `date` is in UTC,
-    `child` the command of another child than memtopo's own. Raises `Stopped`.
+    For a simulated machine, the trials in its record that worked are made on the simulator, and all others, and rates,
+    are copied, so that the result equals the record. `date` is in UTC; the command `child` replaces memtopo's own child
+    process. Raises `Stopped`.
     """
     began = time.monotonic()
     around = machine.surroundings if simulated else environment.read()
-    wanted = [ask for ask in asks(machine) if not simulated or recorded(machine, ask)]
-    known = {n: trial for n, ask in enumerate(wanted) if (trial := _untried(machine, ask, around, simulated=simulated))}
-    due = [(n, ask) for n, ask in enumerate(wanted) if n not in known]
-    lab = Lab(dump(machine).encode() if simulated else None, stop, limits or Limits(), child)
-    found = lab.run(_lanes(due, simulated=simulated), importing=any(_is_sharing(ask) for _, ask in due))
-    told = {n: known.get(n) or _told(machine, ask, found.outcomes.get(n)) for n, ask in enumerate(wanted)}
-    trials = _merged((ask, told[n]) for n, ask in enumerate(wanted))
-    seen = _with(machine, trials, around, date)
-    took = time.monotonic() - began
+    wanted = [each for each in planned_trials(machine) if not simulated or recorded(machine, each)]
+    known = {
+        n: trial
+        for n, each in enumerate(wanted)
+        if (trial := _without_trial(machine, each, around, simulated=simulated))
+    }
+    due = [(n, each) for n, each in enumerate(wanted) if n not in known]
+    supervisor = Supervisor(dump(machine) if simulated else None, stop, limits or Limits(), child)
+    findings = supervisor.run(_lanes(due, simulated=simulated), importing=any(_shares(each) for _, each in due))
+    trials = [known.get(n) or _trial(machine, each, findings.outcomes.get(n)) for n, each in enumerate(wanted)]
+    probed = _with_trials(machine, _worst(zip(wanted, trials, strict=True)), around, date)
+    seconds = time.monotonic() - began
+    notes = [*findings.notes]
     if not simulated:
-        seen = linked(seen)
+        probed = with_links(probed)
         if bandwidth:
-            seen, unmeasured = measured(seen, stop)
-            found.notes += unmeasured
-    return Probed(seen, took, *_times(due, found), left=tuple(found.left), notes=tuple(found.notes))
+            probed, unmeasured = with_rates(probed, stop)
+            notes += unmeasured
+    contexts = sum(outcome.contexts for outcome in findings.outcomes.values())
+    timings = tuple(_timings(due, findings))
+    return Probed(probed, seconds, findings.starting, contexts, timings, tuple(findings.left), tuple(notes))
 
 
-def _untried(machine: Machine, ask: Ask, around: Surroundings | None, *, simulated: bool) -> Trial | None:
-    """What is told without a trial: what a record says does not work, or what is never tried."""
+def _without_trial(
+    machine: Machine, planned: PlannedTrial, around: Surroundings | None, *, simulated: bool
+) -> Trial | None:
+    """Result that needs no trial: of a simulated machine one that did not work, of a real one what is never tried."""
     if simulated:
-        known = recorded(machine, ask)
+        known = recorded(machine, planned)
         return None if known is None or known.works else known
-    never = _never(ask, around)
-    return Trial(advertised=advertised(machine, ask), note=never) if never else None
+    never = _never(planned, around)
+    return Trial(advertised=advertised(machine, planned), note=never) if never else None
 
 
-def _never(ask: Ask, around: Surroundings | None) -> str | None:
-    """Why something is not tried on hardware."""
-    if ask.name == STORE or around is None:
+def _never(planned: PlannedTrial, around: Surroundings | None) -> str | None:
+    """Reason why something is not tried on hardware."""
+    if planned.name == STORE or around is None:
         return None
-    if ask.name == "pool-fabric" and not around.imex_channels:
-        return "no IMEX channel"  # cuda-bindings was seen to abort the process at the refusal
-    if ask.name.startswith("external"):
+    if planned.name == "pool-fabric" and not around.imex_channels:
+        return "no IMEX channel"  # cuda-bindings has been observed to abort the process at the error
+    if planned.name.startswith("external"):
         if not around.vulkan:
             return "no Vulkan driver"
         if find_spec("vulkan") is None:
             return "needs the package vulkan"
-    return way(ask.place, ask.name).never
+    return planned.method.never
 
 
-def _lanes(due: Sequence[tuple[int, Ask]], *, simulated: bool) -> list[list[tuple[int, Ask]]]:
-    """Who tries what: on hardware one child for each GPU and one for the pairs; a simulator is slow to start."""
+def _lanes(due: Sequence[tuple[int, PlannedTrial]], *, simulated: bool) -> list[list[tuple[int, PlannedTrial]]]:
+    """Trials of each child: on hardware one child for each GPU and one for pairs; one only for the slow simulator."""
     if simulated:
         return [[*due]]
-    lanes: dict[int, list[tuple[int, Ask]]] = {}
-    for n, ask in due:
-        lanes.setdefault(-1 if ask.name == STORE else ask.by, []).append((n, ask))
+    lanes: dict[int, list[tuple[int, PlannedTrial]]] = {}
+    for n, planned in due:
+        lanes.setdefault(-1 if planned.name == STORE else planned.device, []).append((n, planned))
     return list(lanes.values())
 
 
-def _is_sharing(ask: Ask) -> bool:
-    return ask.name != STORE and way(ask.place, ask.name).how in _SHARING
+def _shares(planned: PlannedTrial) -> bool:
+    return planned.name != STORE and planned.how in _SHARING
 
 
-def _told(machine: Machine, ask: Ask, outcome: Outcome | None) -> Trial:
-    said = advertised(machine, ask)
+def _trial(machine: Machine, planned: PlannedTrial, outcome: Outcome | None) -> Trial:
+    announced = advertised(machine, planned)
     if outcome is None:
-        return Trial(advertised=said, note="it was not reached")
+        return Trial(advertised=announced, note="it was not reached")
     return Trial(
-        advertised=said, works=outcome.works, error=outcome.error, call=outcome.call or None, note=outcome.note
+        advertised=announced, works=outcome.works, error=outcome.error, call=outcome.call or None, note=outcome.note
     )
 
 
-def _merged(trials: Iterable[tuple[Ask, Trial]]) -> dict[tuple[Location, str, int], Trial]:
-    """One trial for each thing: of host memory that several GPUs use, the worst."""
+def _worst(trials: Iterable[tuple[PlannedTrial, Trial]]) -> dict[tuple[Location, str, int], Trial]:
+    """One result for each thing: of host memory used by several GPUs, the worst."""
     found: dict[tuple[Location, str, int], Trial] = {}
-    for ask, trial in trials:
-        key = ask.place, ask.name, ask.by if ask.name == STORE else 0
+    for planned, trial in trials:
+        key = planned.location, planned.name, planned.device if planned.name == STORE else 0
         if key not in found or _worse(trial, found[key]):
             found[key] = trial
     return found
@@ -138,7 +146,7 @@ def _worse(trial: Trial, other: Trial) -> bool:
     return order.index(trial.works) < order.index(other.works)
 
 
-def _with(
+def _with_trials(
     machine: Machine, trials: Mapping[tuple[Location, str, int], Trial], around: Surroundings | None, date: str | None
 ) -> Machine:
     memories = {place: _memory(place, memory, trials) for place, memory in machine.locations.items()}
@@ -151,7 +159,7 @@ def _with(
 
 def _memory(place: Location, memory: Memory, trials: Mapping[tuple[Location, str, int], Trial]) -> Memory:
     own = {name: trial for (where, name, _), trial in trials.items() if where == place and name != STORE}
-    # A record keeps its order, and what a later memtopo tried.
+    # The order of a record is kept, and so are trials of a later memtopo.
     return memory.model_copy(update={"trials": memory.trials | own})
 
 
@@ -164,63 +172,53 @@ def _peer(peer: Peer | None, trials: Mapping[tuple[Location, str, int], Trial], 
     return peer.model_copy(update={"store": trials[key]}) if peer and key in trials else peer
 
 
-def _times(due: Sequence[tuple[int, Ask]], found: Findings) -> tuple[float, float, tuple[Timing, ...]]:
-    contexts = sum(outcome.contexts for outcome in found.outcomes.values())
-    each = [
-        Timing(f"{ask.place} {ask.name}", f"gpu{ask.by}", found.outcomes[n].seconds)
-        for n, ask in due
-        if n in found.outcomes
-    ]
-    return found.starting, contexts, tuple(each)
+def _timings(due: Sequence[tuple[int, PlannedTrial]], findings: Findings) -> Iterator[Timing]:
+    for n, each in due:
+        if outcome := findings.outcomes.get(n):
+            yield Timing(f"{each.location} {each.name}", f"gpu{each.device}", outcome.seconds)
 
 
 _LIMIT = 120.0
 _HOST = Location(LocationKind.HOST)
 
 
-def linked(machine: Machine) -> Machine:
-    """A real machine with what NVML tells of its pairs."""
-    from memtopo.driver.cuda import links  # noqa: PLC0415 a simulated machine needs none of it
+def with_links(machine: Machine) -> Machine:
+    """Add the links of all pairs, as reported by NVML, to a real machine."""
+    from memtopo.driver.cuda import links  # noqa: PLC0415 not needed for a simulated machine
 
-    told = links([device.uuid for device in machine.devices])
-    peers = [
-        [peer and peer.model_copy(update={"link": told[a][b][0], "links": told[a][b][1]}) for b, peer in enumerate(row)]
-        for a, row in enumerate(machine.peers)
-    ]
-    return queries.changed(machine, peers=peers)
+    found = links([device.uuid for device in machine.devices])
+
+    def linked(peer: Peer, a: int, b: int) -> Peer:
+        link, count = found[a][b]
+        return peer.model_copy(update={"link": link, "links": count})
+
+    return _with_peers(machine, linked)
 
 
-def measured(machine: Machine, stop: Callable[[], int]) -> tuple[Machine, list[str]]:
-    """A real machine with the rates of all pairs and of the host, one after another; and what could not be measured."""
+def with_rates(machine: Machine, stop: Callable[[], int]) -> tuple[Machine, list[str]]:
+    """Add the rates of all pairs and of the host to a real machine, and return notes on those not measured."""
     count = range(len(machine.devices))
-    asks = [Ask(_HOST, RATES, a) for a in count]
-    asks += [Ask(gpu(b), RATES, a) for a in count for b in count if a != b and machine.can_access(a, b)]
-    numbered = [*enumerate(asks)]
-    found = Lab(None, stop, Limits(trial=_LIMIT)).run([numbered], importing=False)
-    told = {ask: outcome for n, ask in numbered if (outcome := found.outcomes.get(n))}
+    planned = [PlannedTrial(_HOST, RATES, a) for a in count]
+    planned += [PlannedTrial(gpu(b), RATES, a) for a in count for b in count if a != b and machine.can_access(a, b)]
+    findings = Supervisor(None, stop, Limits(trial=_LIMIT)).run([[*enumerate(planned)]], importing=False)
+    outcomes = {each: outcome for n, each in enumerate(planned) if (outcome := findings.outcomes.get(n))}
     notes = [
-        f"{_pair(ask)} could not be measured: {each.error or each.note}" for ask, each in told.items() if not each.data
+        f"gpu{each.device} and {each.location} could not be measured: {outcome.error or outcome.note}"
+        for each, outcome in outcomes.items()
+        if not outcome.data
     ]
-    devices = [
-        device.model_copy(update={"copies": _copies(told, Ask(_HOST, RATES, a))})
-        for a, device in enumerate(machine.devices)
-    ]
-    peers = [
-        [
-            peer and peer.model_copy(update={"copies": _copies(told, Ask(gpu(b), RATES, a))})
-            for b, peer in enumerate(row)
-        ]
-        for a, row in enumerate(machine.peers)
-    ]
-    return queries.changed(machine, devices=devices, peers=peers), notes
+
+    def copies(location: Location, device: int) -> dict[str, Copies | None]:
+        outcome = outcomes.get(PlannedTrial(location, RATES, device))
+        if outcome is None or not outcome.data:
+            return {"copies": None}
+        return {"copies": Copies(**{name: Rate(**rate) for name, rate in outcome.data.items()})}
+
+    devices = [device.model_copy(update=copies(_HOST, a)) for a, device in enumerate(machine.devices)]
+    measured = queries.changed(machine, devices=devices)
+    return _with_peers(measured, lambda peer, a, b: peer.model_copy(update=copies(gpu(b), a))), notes
 
 
-def _copies(told: Mapping[Ask, Outcome], ask: Ask) -> Copies | None:
-    outcome = told.get(ask)
-    if outcome is None or not outcome.data:
-        return None
-    return Copies(**{name: Rate(**rate) for name, rate in outcome.data.items()})
-
-
-def _pair(ask: Ask) -> str:
-    return f"gpu{ask.by} and {ask.place}"
+def _with_peers(machine: Machine, change: Callable[[Peer, int, int], Peer]) -> Machine:
+    rows = [[peer and change(peer, a, b) for b, peer in enumerate(row)] for a, row in enumerate(machine.peers)]
+    return queries.changed(machine, peers=rows)

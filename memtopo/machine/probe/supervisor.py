@@ -1,56 +1,53 @@
-"""The lab: has children make the trials, each under a time limit, and brings them together with the importing one.
+"""The trial supervisor: has children make the trials, each under a time limit, and one child import what they share.
 
-A child that hangs is killed and one that dies is replaced; what it was at is told, and what is left goes on.
+A child that hangs is killed, and a child that died is replaced by one that makes the remaining trials.
 """
 
 from __future__ import annotations
 
 import select
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from memtopo.common.errors import MemtopoError
-from memtopo.machine.probe.child_process import Child, now
-from memtopo.machine.probe.messages import Message, close
+from memtopo.machine.probe import messages
+from memtopo.machine.probe.child_process import ChildProcess
+from memtopo.machine.probe.messages import FromChild, ImportAnswer, ImportRequest, Start, TrialEnded
 from memtopo.machine.probe.trial_resources import FATAL
-from memtopo.machine.probe.trial_table import Ask
-
-LIMIT = 20.0
-"""Seconds that a trial has, the making of its contexts among them."""
-
-HANDED = 10.0
-"""Seconds that the importing process has for one request."""
-
-START = 60.0
-"""Seconds that a child has for its imports and the driver's start."""
-
-TICK = 0.2
+from memtopo.machine.probe.trial_table import PlannedTrial
+from memtopo.sharing.channel import Received
+from memtopo.sharing.faults import BadPacket
+from memtopo.sharing.wire import close_all
 
 TIMEOUT = "TIMEOUT"
-CONTEXT = "cuDevicePrimaryCtxRetain"
+"""Error of a trial that was killed."""
+
+_NO_CONTEXT = "cuDevicePrimaryCtxRetain"
+_INTERVAL = 0.2
 
 
 class Stopped(MemtopoError):
-    """Somebody asked to stop."""
+    """The probe was interrupted."""
 
     exit_code = 130
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many seconds a trial has, the importing process for one request, and a child to start."""
+    """Seconds for a trial, contexts included; for a request to the importing child; and for the start of a child."""
 
-    trial: float = LIMIT
-    handed: float = HANDED
-    start: float = START
+    trial: float = 20.0
+    handed: float = 10.0
+    start: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one trial; `works` is None where nothing can be said. Times are seconds."""
+    """Result of one trial; `works` is None if the trial does not show it. Times are in seconds."""
 
     works: bool | None = None
     error: str | None = None
@@ -62,24 +59,8 @@ class Outcome:
 
 
 @dataclass(slots=True)
-class _Lane:
-    """What one child after another is to do, in turn."""
-
-    left: deque[tuple[int, Ask]]
-    child: Child | None = None
-    begun: int | None = None
-    until: float = 0.0
-    waiting: bool = False
-    broken: str | None = None
-
-
-_Owner = tuple[_Lane, Child]
-"""Who asked the importing process for something: by the time of the answer it may be dead, and another one there."""
-
-
-@dataclass(slots=True)
 class Findings:
-    """Outcomes by number, what could not be ended, what went with a child only, and the seconds that starting took."""
+    """Outcomes by number of the trial, processes that could not be ended, notes, and seconds of the slowest start."""
 
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     left: list[str] = field(default_factory=list)
@@ -87,181 +68,239 @@ class Findings:
     starting: float = 0.0
 
 
-class Lab:
-    """Runs lanes of trials side by side."""
+@dataclass(slots=True)
+class _Lane:
+    """Trials that one child after another makes in their order; `current` is the number of the one begun."""
+
+    remaining: deque[tuple[int, PlannedTrial]]
+    child: ChildProcess | None = None
+    current: int | None = None
+    deadline: float = 0.0
+    importing: bool = False
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Request to the importing child by a child of a lane, which may have been replaced before the answer comes."""
+
+    lane: _Lane
+    child: ChildProcess
+    message: ImportRequest
+    fds: list[int]
+
+
+_Answers = Iterator[tuple[_Request, ImportAnswer]]
+
+
+class _Importer:
+    """The importing child, which is replaced when it ends, and the queue of requests to it, sent one at a time."""
+
+    def __init__(self, launch: Callable[[], ChildProcess], limits: Limits) -> None:
+        self._launch, self._limits = launch, limits
+        self._queue: deque[_Request] = deque()
+        self._current: _Request | None = None
+        self._deadline = 0.0
+        self._ready = False
+        self.child: ChildProcess | None = None
+
+    def start(self) -> None:
+        """Launch the child, if the system has room for one more process."""
+        self._ready = False
+        with suppress(OSError):
+            self.child = self._launch()
+
+    def add(self, request: _Request) -> None:
+        """Queue a request."""
+        self._queue.append(request)
+
+    def send_next(self) -> _Answers:
+        """Send the next request if none is under way; answer it if there is no child to send it to."""
+        if self._current or not self._queue:
+            return
+        if self.child is None:
+            self.start()
+        request = self._queue.popleft()
+        if self.child is None:
+            close_all(request.fds)
+            yield request, ImportAnswer(error="EXIT")
+            return
+        self._current = request
+        self._deadline = time.monotonic() + (self._limits.handed if self._ready else self._limits.start)
+        self.child.channel.send(request.message, request.fds)
+
+    def receive(self, child: ChildProcess) -> _Answers:
+        """Take one message of the child."""
+        received = _receive(child)
+        match received and received.message:
+            case None:
+                yield from self._ended(child.end(wait=True) or "SIGKILL")
+            case messages.Ready():
+                self._ready = True
+                self._deadline = time.monotonic() + self._limits.handed
+            case ImportAnswer() as answer if self._current:
+                request, self._current = self._current, None
+                if answer.error in FATAL:
+                    child.end()
+                    self.child = None  # replaced when the next request comes
+                yield request, answer
+
+    def enforce_limit(self) -> _Answers:
+        """Kill the child if it takes too long for a request."""
+        if self._current and time.monotonic() > self._deadline:
+            yield from self._ended(TIMEOUT)
+
+    def close(self) -> None:
+        """End the child, and discard the requests."""
+        if self.child:
+            self.child.end(wait=not self._current)
+            self.child = None
+        while self._queue:
+            close_all(self._queue.popleft().fds)
+
+    def _ended(self, error: str) -> _Answers:
+        if self.child:
+            self.child.end()
+        self.child = None
+        if self._current:
+            request, self._current = self._current, None
+            yield request, ImportAnswer(error=error)
+
+
+class Supervisor:
+    """Runs lanes of trials side by side; `record` is the machine to simulate, `command` replaces memtopo's child."""
 
     def __init__(
-        self, record: bytes | None, stop: Callable[[], int], limits: Limits, command: Sequence[str] = ()
+        self, record: str | None, stop: Callable[[], int], limits: Limits, command: Sequence[str] = ()
     ) -> None:
         self._record, self._stop, self._limits, self._command = record, stop, limits, command
         self._lanes: list[_Lane] = []
-        self._importer: Child | None = None
-        self._requests: deque[tuple[_Owner, Message, list[int]]] = deque()
-        self._handed: tuple[_Owner, float] | None = None
-        self._importer_ready = False
-        self.findings = Findings()
+        self._importer = _Importer(lambda: ChildProcess.launch(Start(None, record), command), limits)
+        self._findings = Findings()
 
-    def run(self, lanes: Sequence[Sequence[tuple[int, Ask]]], *, importing: bool) -> Findings:
-        """Make all trials. Raises `Stopped`; whatever happens, no child is left."""
-        self._lanes = [_Lane(deque(asks)) for asks in lanes if asks]
+    def run(self, lanes: Sequence[Sequence[tuple[int, PlannedTrial]]], *, importing: bool) -> Findings:
+        """Make all trials. Raises `Stopped`. No child is left in either case."""
+        self._lanes = [_Lane(deque(planned)) for planned in lanes if planned]
         try:
             if importing:
-                self._start_importer()
+                self._importer.start()
             for lane in self._lanes:
                 self._start(lane)
             while any(lane.child for lane in self._lanes):
-                self._turn()
+                if self._stop():
+                    raise Stopped("interrupted")
+                self._receive_all()
+                self._answer_all(self._importer.send_next())
+                self._enforce_limits()
         finally:
-            self._end_all()
-        return self.findings
+            for lane in self._lanes:
+                self._end(lane)
+            self._importer.close()
+        return self._findings
 
-    def _turn(self) -> None:
-        if self._stop():
-            raise Stopped("interrupted")
-        children = {lane.child.channel: lane for lane in self._lanes if lane.child}
-        watched = [*children, *([self._importer.channel] if self._importer else [])]
-        ready, _, _ = select.select(watched, [], [], TICK)
-        for channel in ready:
-            if lane := children.get(channel):
-                self._hear(lane)
-            elif self._importer and channel is self._importer.channel:
-                self._hear_importer(self._importer)
-        self._hand_on()
-        self._enforce()
+    def _receive_all(self) -> None:
+        """Take one message of each child that has sent one, and send what is queued."""
+        lanes = {lane.child.channel.fileno(): (lane, lane.child) for lane in self._lanes if lane.child}
+        importer = self._importer.child
+        children = [*(child for _, child in lanes.values()), *([importer] if importer else [])]
+        poll = select.poll()
+        for child in children:
+            child.channel.flush()
+            poll.register(child.channel, select.POLLIN)
+        for fd, _ in poll.poll(_INTERVAL * 1000):
+            if fd in lanes:
+                self._receive(*lanes[fd])
+            elif importer:
+                self._answer_all(self._importer.receive(importer))
 
     def _start(self, lane: _Lane) -> None:
-        lane.begun, lane.until, lane.waiting = None, now() + self._limits.start, False
-        if not lane.left:
+        lane.current, lane.deadline, lane.importing = None, time.monotonic() + self._limits.start, False
+        if not lane.remaining:
             return
         try:
-            lane.child = Child.start(list(lane.left), self._record, self._command)
+            lane.child = ChildProcess.launch(Start(tuple(lane.remaining), self._record), self._command)
         except OSError as error:
             self._give_up(lane, f"no process could be started for it: {error.strerror}")
 
-    def _hear(self, lane: _Lane) -> None:
-        assert lane.child
-        said = lane.child.receive()
-        if said is None:
-            self._died(lane, lane.child)
+    def _receive(self, lane: _Lane, child: ChildProcess) -> None:
+        received = _receive(child)
+        if received is None:
+            self._died(lane, child)
             return
-        message, fds = said
-        if "begin" in message:
-            lane.begun, lane.until = message["begin"], now() + self._limits.trial
-        elif "end" in message:
-            self._ended(lane, message)
-        elif "import" in message:
-            lane.waiting = True
-            self._requests.append(((lane, lane.child), message["import"], fds))
-        elif "ready" in message:
-            self.findings.starting = max(self.findings.starting, message["ready"])
-        elif "broken" in message:
-            lane.broken = message["broken"]
-        elif "done" in message:
-            open_ = [f"{count} {kind}" for kind, count in message["left"].items() if count]
-            self.findings.notes += [f"trials left {', '.join(open_)}, which went with their process"] * bool(open_)
-            self._finish(lane, kindly=True)
+        match received.message:
+            case messages.TrialBegun(number):
+                lane.current, lane.deadline = number, time.monotonic() + self._limits.trial
+            case TrialEnded() as ended:
+                self._trial_ended(lane, ended)
+            case ImportRequest() as request:
+                lane.importing = True
+                self._importer.add(_Request(lane, child, request, received.fds))
+            case messages.Ready(seconds):
+                self._findings.starting = max(self._findings.starting, seconds)
+            case messages.Broken(error):
+                lane.error = error
+            case messages.Finished(leaked):
+                counts = ", ".join(f"{count} {kind}" for kind, count in leaked.items() if count)
+                self._findings.notes += [f"trials left {counts}, which went with their process"] * bool(counts)
+                self._end(lane, wait=True)
 
-    def _ended(self, lane: _Lane, message: Message) -> None:
-        number, _ = lane.left.popleft()
-        # A GPU that is full, or that gives no context, tells nothing about what it can do.
-        unable = message.get("error") == "CUDA_ERROR_OUT_OF_MEMORY" or message.get("call") == CONTEXT
-        works = message.get("works", None if unable else False)
-        times = message["seconds"], message["contexts"]
-        told = message.get("error"), message.get("call"), message.get("why")
-        self.findings.outcomes[number] = Outcome(works, *told, *times, message.get("data"))
-        lane.begun, lane.until = None, now() + self._limits.start
+    def _trial_ended(self, lane: _Lane, ended: TrialEnded) -> None:
+        number, _ = lane.remaining.popleft()
+        # A GPU that is full, or whose context cannot be created, may be able to do it at another time.
+        unknown = ended.error == "CUDA_ERROR_OUT_OF_MEMORY" or ended.call == _NO_CONTEXT
+        works = (None if unknown else False) if ended.works is None else ended.works
+        self._findings.outcomes[number] = Outcome(
+            works, ended.error, ended.call, ended.reason, ended.seconds, ended.contexts, ended.data
+        )
+        lane.current, lane.deadline = None, time.monotonic() + self._limits.start
 
-    def _died(self, lane: _Lane, child: Child) -> None:
-        how = child.end(kindly=True) or "SIGKILL"
+    def _died(self, lane: _Lane, child: ChildProcess) -> None:
+        ending = child.end(wait=True) or "SIGKILL"
         lane.child = None
-        if lane.begun is not None:
-            number, _ = lane.left.popleft()
-            self.findings.outcomes[number] = Outcome(works=False, error=how, note=lane.broken)
-        elif how != "EXIT 0" or lane.broken:
-            self._give_up(lane, f"its process did not start: {lane.broken or how}")
+        if lane.current is not None:
+            number, _ = lane.remaining.popleft()
+            self._findings.outcomes[number] = Outcome(works=False, error=ending, note=lane.error)
+        elif ending != "EXIT 0" or lane.error:
+            self._give_up(lane, f"its process did not start: {lane.error or ending}")
         self._start(lane)
 
-    def _give_up(self, lane: _Lane, why: str) -> None:
-        while lane.left:
-            self.findings.outcomes[lane.left.popleft()[0]] = Outcome(note=why)
+    def _give_up(self, lane: _Lane, reason: str) -> None:
+        while lane.remaining:
+            self._findings.outcomes[lane.remaining.popleft()[0]] = Outcome(note=reason)
 
-    def _finish(self, lane: _Lane, *, kindly: bool = False) -> None:
-        assert lane.child
-        lane.child.end(kindly=kindly)
+    def _end(self, lane: _Lane, *, wait: bool = False) -> None:
+        if lane.child is None:
+            return
+        lane.child.end(wait=wait)
         if pid := lane.child.stuck:
-            self.findings.left.append(f"process {pid}, which does not end although it was killed")
+            self._findings.left.append(f"process {pid}, which does not end although it was killed")
         lane.child = None
 
-    def _enforce(self) -> None:
-        """Kill what hangs: a trial, a start, or the importing process."""
+    def _enforce_limits(self) -> None:
+        """Kill children whose trial, start or import takes too long."""
         for lane in self._lanes:
-            if not lane.child or lane.waiting or now() < lane.until:
+            if not lane.child or lane.importing or time.monotonic() < lane.deadline:
                 continue
-            self._finish(lane)
-            if lane.begun is None:
+            self._end(lane)
+            if lane.current is None:
                 self._give_up(lane, "its process did not start in time")
             else:
-                number, _ = lane.left.popleft()
-                self.findings.outcomes[number] = Outcome(works=False, error=TIMEOUT)
+                number, _ = lane.remaining.popleft()
+                self._findings.outcomes[number] = Outcome(works=False, error=TIMEOUT)
             self._start(lane)
-        if self._handed and now() > self._handed[1]:
-            self._importer_gone(TIMEOUT)
+        self._answer_all(self._importer.enforce_limit())
 
-    def _start_importer(self) -> None:
-        self._importer_ready = False
-        with suppress(OSError):
-            self._importer = Child.start(None, self._record, self._command)
+    def _answer_all(self, answers: _Answers) -> None:
+        for request, answer in answers:
+            lane = request.lane
+            if lane.child is request.child:
+                lane.importing, lane.deadline = False, time.monotonic() + self._limits.trial
+                request.child.channel.send(answer)
 
-    def _hand_on(self) -> None:
-        """Give the importing process its next request, one at a time."""
-        if self._handed or not self._requests:
-            return
-        if self._importer is None:
-            self._start_importer()
-        owner, request, fds = self._requests.popleft()
-        if self._importer is None:
-            close(fds)
-            self._answer(owner, {"error": "EXIT"})
-            return
-        patience = self._limits.handed if self._importer_ready else self._limits.start
-        self._handed = owner, now() + patience
-        self._importer.send(request, fds)
 
-    def _hear_importer(self, importer: Child) -> None:
-        said = importer.receive()
-        if said is None:
-            self._importer_gone(importer.end(kindly=True) or "SIGKILL")
-        elif "ready" in said[0]:
-            self._importer_ready = True
-            if self._handed:
-                self._handed = self._handed[0], now() + self._limits.handed
-        elif "got" in said[0] and self._handed:
-            owner, self._handed = self._handed[0], None
-            if said[0]["got"].get("error") in FATAL:
-                importer.end()
-                self._importer = None  # another one is started when it is needed
-            self._answer(owner, said[0]["got"])
-
-    def _importer_gone(self, how: str) -> None:
-        if self._importer:
-            self._importer.end()
-        self._importer = None
-        if self._handed:
-            owner, self._handed = self._handed[0], None
-            self._answer(owner, {"error": how})
-
-    def _answer(self, owner: _Owner, answer: Message) -> None:
-        lane, child = owner
-        if lane.child is child:
-            lane.waiting, lane.until = False, now() + self._limits.trial
-            child.send({"got": answer})
-
-    def _end_all(self) -> None:
-        for lane in self._lanes:
-            if lane.child:
-                self._finish(lane)
-        if self._importer:
-            self._importer.end(kindly=not self._handed)
-            self._importer = None
-        while self._requests:
-            close(self._requests.popleft()[2])
+def _receive(child: ChildProcess) -> Received[FromChild] | None:
+    """Message of a child; None if it has ended."""
+    try:
+        return child.channel.receive()
+    except BadPacket as error:
+        return Received(messages.Broken(error.message))

@@ -1,18 +1,18 @@
-"""What a trial works with: a driver, its contexts, memory that goes when the trial ends, and the importing process."""
+"""Resources of trials: the driver and its contexts, memory released after a trial, and the importing child."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.trying import WORD, Extras, Foreign
-from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, Properties, gpu
+from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
+from memtopo.machine.probe.messages import ImportAnswer, ImportRequest, SharedObject
 
 FIRST, SECOND, THIRD = 0x5A, 0xA5, 0x3C
-"""Bytes that are written in turn, so that nobody reads what was there before."""
+"""Bytes written one after another, so that a write that is lost is noticed."""
 
 FATAL = frozenset(
     f"CUDA_ERROR_{name}"
@@ -22,31 +22,35 @@ FATAL = frozenset(
         "CONTAINED", "EXTERNAL_DEVICE", "DEVICE_UNAVAILABLE",
     )
 )  # fmt: skip
-"""Errors after which nothing else that the process asks of a GPU tells anything (fact 24)."""
+"""Errors after which the process can use no GPU any more (fact 24)."""
 
 VULKAN = "Vulkan"
-"""What stands for the driver's call in an error of the other API."""
+"""Call of a `DriverError` raised for an error of Vulkan."""
 
-Import = Callable[[dict[str, Any], Sequence[int]], dict[str, Any]]
-"""Has the importing process do something with what is handed over; the descriptors are gone afterwards."""
+ImportElsewhere = Callable[[ImportRequest, Sequence[int]], ImportAnswer]
+"""Has the importing child answer a request; the descriptors are closed afterwards."""
 
 
-class Bench:
-    """A driver and its extras, contexts that are made once and kept, and ways to another process and to another API."""
+class TrialResources:
+    """A driver with its extras, and contexts that are created once; `opening` is the seconds that took.
+
+    `importer` sends a request to the importing child, `external` opens an external API on the GPU of a UUID.
+    """
 
     def __init__(
-        self, driver: Driver, extras: Extras, hand_over: Import, meet: Callable[[bytes], Foreign] | None = None
+        self,
+        driver: Driver,
+        extras: Extras,
+        importer: ImportElsewhere,
+        external: Callable[[bytes], Foreign] | None = None,
     ) -> None:
-        self.driver, self.extras, self._hand_over, self._meet = driver, extras, hand_over, meet
+        self.driver, self.extras, self._importer, self._external = driver, extras, importer, external
         self._contexts: dict[int, int] = {}
         self.opening = 0.0
 
     @contextmanager
     def current(self, device: int) -> Iterator[None]:
-        """A GPU's context, made where there is none yet, current while this is entered.
-
-        `opening` counts the seconds that making contexts took.
-        """
+        """Make a GPU's context current, and create it first if there is none."""
         if device not in self._contexts:
             began = time.monotonic()
             try:
@@ -60,25 +64,25 @@ class Bench:
             self.driver.ctx_pop_current()
 
     @contextmanager
-    def foreign(self, device: int) -> Iterator[Foreign]:
-        """Another API on the same GPU, found by its UUID (fact 38); its errors are told as the driver's are."""
-        assert self._meet
+    def external(self, device: int) -> Iterator[Foreign]:
+        """Open an external API on the same GPU, by its UUID (fact 38). Raises `DriverError` for its errors too."""
+        assert self._external
         try:
-            with self._meet(self.driver.device_get_uuid(device)) as other:
-                yield other
+            with self._external(self.driver.device_get_uuid(device)) as api:
+                yield api
         except Exception as error:
-            if not _is_vulkans(error):
+            if not _is_vulkan_error(error):
                 raise
             raise DriverError(VULKAN, type(error).__name__, str(error)) from error
 
     def close(self) -> None:
-        """Give the contexts back."""
+        """Release the contexts."""
         while self._contexts:
             self.driver.device_primary_ctx_release(self._contexts.popitem()[0])
 
     @contextmanager
     def chunk(self, properties: Properties) -> Iterator[tuple[int, int]]:
-        """A chunk of one granule, as handle and size."""
+        """Create a chunk of one granule; yield its handle and size."""
         size = self.driver.mem_get_allocation_granularity(properties)
         handle = self.driver.mem_create(size, properties)
         with ExitStack() as undo:
@@ -87,7 +91,7 @@ class Bench:
 
     @contextmanager
     def mapped(self, handle: int, size: int, users: Sequence[Location]) -> Iterator[int]:
-        """An address at which some may read and write a chunk."""
+        """Map a chunk with access for some users; yield its address."""
         with ExitStack() as undo:
             address = self.driver.mem_address_reserve(size)
             undo.callback(_quietly, self.driver.mem_address_free, address, size)
@@ -97,47 +101,53 @@ class Bench:
             yield address
 
     def fill(self, device: int, address: int, value: int) -> None:
-        """Write a word of equal bytes by a GPU, and wait for it."""
+        """Have a GPU write a word of equal bytes, and wait for it."""
         with self.current(device):
             self.driver.memset_d8(address, value, WORD)
             self.driver.ctx_synchronize()
 
-    def blocks(self, device: int, address: int, value: int) -> bool:
-        """Whether a GPU reads such a word."""
+    def reads(self, device: int, address: int, value: int) -> bool:
+        """Return whether a GPU reads such a word."""
         with self.current(device):
             return self.driver.memcpy_dtoh(address, WORD) == word(value)
 
-    def import_(self, by: int, shared: int | bytes, **request: Any) -> bool:
-        """Whether the importing process finds `FIRST` in what is shared, and could write `SECOND` to it.
+    def import_elsewhere(
+        self,
+        what: SharedObject,
+        device: int,
+        shared: int | bytes,
+        *,
+        handle_type: HandleType = HandleType.NONE,
+        size: int = 0,
+    ) -> bool:
+        """Return whether the importing child finds `FIRST` in what is shared; it writes `SECOND` to it.
 
-        Raises `DriverError` with the call that was refused there.
+        Raises `DriverError` with the call that failed there.
         """
-        told: dict[str, Any] = {**request, "by": by}
-        fds = [shared] if isinstance(shared, int) else []
-        if isinstance(shared, bytes):
-            told["shared"] = shared.hex()
-        answer = self._hand_over(told, fds)
-        if answer.get("error"):
-            raise DriverError(str(answer.get("call") or ""), str(answer["error"]))
-        return bool(answer.get("same"))
+        secret = shared.hex() if isinstance(shared, bytes) else None
+        request = ImportRequest(what, device, secret, int(handle_type), size)
+        answer = self._importer(request, [shared] if isinstance(shared, int) else [])
+        if answer.error:
+            raise DriverError(answer.call or "", answer.error)
+        return answer.as_expected
 
 
-def _is_vulkans(error: Exception) -> bool:
-    """Whether the package raised it, or could not be loaded, or found no such GPU."""
+def _is_vulkan_error(error: Exception) -> bool:
+    """Return whether the package raised it, could not be loaded, or found no such GPU."""
     return isinstance(error, LookupError | OSError | ImportError) or type(error).__module__.startswith("vulkan")
 
 
 def word(value: int) -> bytes:
-    """A word of equal bytes."""
+    """Word of equal bytes."""
     return bytes([value]) * WORD
 
 
-def users(place: Location, by: int) -> list[Location]:
-    """A GPU, and of host memory the host too."""
-    return [gpu(by)] if place.kind == LocationKind.GPU else [gpu(by), place]
+def users(location: Location, device: int) -> list[Location]:
+    """Users of a trial's memory: the GPU; of host memory also the host."""
+    return [gpu(device)] if location.kind == LocationKind.GPU else [gpu(device), location]
 
 
 def _quietly(undo: Callable[..., None], *arguments: int) -> None:
-    # What stays is seen in the ledger, and goes with the process.
+    # What is not released is in the ledger, and is released with the process.
     with suppress(DriverError):
         undo(*arguments)

@@ -1,4 +1,4 @@
-"""What is tried where: a table, and from it everything that one machine is asked."""
+"""The trial table: methods of trying at each kind of location, and from it all trials of a machine."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from memtopo.driver.types import Attribute, HandleType, Location, LocationKind, 
 from memtopo.machine import Machine, Trial
 
 STORE = "store"
-"""The trial of a pair of GPUs: a kernel of the one stores into the memory of the other, which reads it."""
-
+"""Trial of a pair of GPUs: a kernel of one stores into the memory of the other, which reads it."""
 
 RATES = "rates"
-"""No trial: how fast a GPU copies to and from a place."""
+"""Not a trial: measurement of copies between a GPU and a location."""
 
 
-class Way(NamedTuple):
-    """One thing to try at a location: how, with which properties of chunks, and what advertises it.
+class Method(NamedTuple):
+    """One thing to try at a kind of location: how, with which properties of a chunk, and which attributes advertise it.
 
-    `never` says why it is not tried at all. Of an attribute that is a mask, `bit` is the one that counts.
+    `never` is the reason why it is not tried at all. Of an attribute that is a mask, `bit` is the one that counts.
     """
 
     name: str
@@ -31,21 +30,34 @@ class Way(NamedTuple):
     bit: int = -1
     never: str | None = None
 
-    def properties(self, location: Location) -> Properties:
-        return Properties(location, self.handles, self.rdma, self.compressible)
-
     def advertised(self, attributes: Mapping[str, int]) -> bool | None:
-        """Whether all attributes say so; None where there is none or one was not answered."""
-        said = [attributes.get(attribute.name) for attribute in self.advertised_by]
-        return None if not said or None in said else all(value & self.bit for value in said if value is not None)
+        """Return whether all attributes advertise it; None if there are none or one is not known."""
+        values = [attributes.get(attribute.name) for attribute in self.advertised_by]
+        return None if not values or None in values else all(value & self.bit for value in values if value is not None)
 
 
-class Ask(NamedTuple):
-    """One trial: of what at which place, by the GPU whose context does the work."""
+class PlannedTrial(NamedTuple):
+    """Trial of a method at a location, made by the GPU of ordinal `device`; of `STORE`, into the GPU at `location`."""
 
-    place: Location
+    location: Location
     name: str
-    by: int
+    device: int
+
+    @property
+    def method(self) -> Method:
+        """Row of the table; `STORE` and `RATES` have none."""
+        return next(each for each in METHODS[self.location.kind] if each.name == self.name)
+
+    @property
+    def how(self) -> str:
+        """Way of trying."""
+        return STORE if self.name == STORE else self.method.how
+
+    @property
+    def properties(self) -> Properties:
+        """Properties of the trial's chunk."""
+        method = self.method
+        return Properties(self.location, method.handles, method.rdma, method.compressible)
 
 
 _FD, _FABRIC = HandleType.FD, HandleType.FABRIC
@@ -54,78 +66,73 @@ _ADVERTISED_FABRIC = Attribute.HANDLE_TYPE_FABRIC_SUPPORTED
 _POOLS = (Attribute.MEMPOOL_SUPPORTED_HANDLE_TYPES,)
 _MULTICAST = "others share its switch"
 
-WAYS: dict[LocationKind, tuple[Way, ...]] = {
+METHODS: dict[LocationKind, tuple[Method, ...]] = {
     LocationKind.GPU: (
-        Way("vmm", "use", (Attribute.VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,)),
-        Way("fd", "share", (_ADVERTISED_FD,), _FD),
-        Way("fabric", "share", (_ADVERTISED_FABRIC,), _FABRIC),
-        Way("win32", "create", (Attribute.HANDLE_TYPE_WIN32_HANDLE_SUPPORTED,), HandleType.WIN32),
-        Way("fd+fabric", "share", (_ADVERTISED_FD, _ADVERTISED_FABRIC), _FD | _FABRIC),
-        Way("rdma", "use", (Attribute.GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,), rdma=True),
-        Way("compressible", "use", (Attribute.GENERIC_COMPRESSION_SUPPORTED,), compressible=True),
-        Way("managed", "managed", (Attribute.MANAGED_MEMORY,)),
-        Way("concurrent", "concurrent", (Attribute.CONCURRENT_MANAGED_ACCESS,)),
-        Way("ipc", "ipc"),
-        Way("ipc-event", "ipc_event", (Attribute.IPC_EVENT_SUPPORTED,)),
-        Way("pool-fd", "pool", _POOLS, _FD, bit=_FD),
-        Way("pool-fabric", "pool", _POOLS, _FABRIC, bit=_FABRIC),
-        Way("external-memory", "external_memory"),
-        Way("external-semaphore", "external_semaphore", (Attribute.TIMELINE_SEMAPHORE_INTEROP_SUPPORTED,)),
-        Way("multicast", "never", (Attribute.MULTICAST_SUPPORTED,), never=_MULTICAST),
+        Method("vmm", "use", (Attribute.VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,)),
+        Method("fd", "share", (_ADVERTISED_FD,), _FD),
+        Method("fabric", "share", (_ADVERTISED_FABRIC,), _FABRIC),
+        Method("win32", "create", (Attribute.HANDLE_TYPE_WIN32_HANDLE_SUPPORTED,), HandleType.WIN32),
+        Method("fd+fabric", "share", (_ADVERTISED_FD, _ADVERTISED_FABRIC), _FD | _FABRIC),
+        Method("rdma", "use", (Attribute.GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,), rdma=True),
+        Method("compressible", "use", (Attribute.GENERIC_COMPRESSION_SUPPORTED,), compressible=True),
+        Method("managed", "managed", (Attribute.MANAGED_MEMORY,)),
+        Method("concurrent", "concurrent", (Attribute.CONCURRENT_MANAGED_ACCESS,)),
+        Method("ipc", "ipc"),
+        Method("ipc-event", "ipc_event", (Attribute.IPC_EVENT_SUPPORTED,)),
+        Method("pool-fd", "pool", _POOLS, _FD, bit=_FD),
+        Method("pool-fabric", "pool", _POOLS, _FABRIC, bit=_FABRIC),
+        Method("external-memory", "external_memory"),
+        Method("external-semaphore", "external_semaphore", (Attribute.TIMELINE_SEMAPHORE_INTEROP_SUPPORTED,)),
+        Method("multicast", "never", (Attribute.MULTICAST_SUPPORTED,), never=_MULTICAST),
     ),
     LocationKind.HOST: (
-        Way("vmm", "create", (Attribute.HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,)),
-        Way("gpu", "by_gpu"),
-        Way("cpu", "by_cpu"),
+        Method("vmm", "create", (Attribute.HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,)),
+        Method("gpu", "by_gpu"),
+        Method("cpu", "by_cpu"),
     ),
     LocationKind.HOST_NUMA: (
-        Way("vmm", "create", (Attribute.HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,)),
-        Way("fd", "share", handles=_FD),  # no attribute speaks of it
-        Way("gpu", "by_gpu"),
-        Way("cpu", "by_cpu"),
+        Method("vmm", "create", (Attribute.HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,)),
+        Method("fd", "share", handles=_FD),  # advertised by no attribute
+        Method("gpu", "by_gpu"),
+        Method("cpu", "by_cpu"),
     ),
 }
 
 
-def way(place: Location, name: str) -> Way:
-    """The row of the table."""
-    return next(each for each in WAYS[place.kind] if each.name == name)
+def planned_trials(machine: Machine) -> list[PlannedTrial]:
+    """All trials of a machine, those at a location together, then those of pairs of GPUs."""
+    return [*_at_locations(machine), *_of_pairs(machine)]
 
 
-def asks(machine: Machine) -> list[Ask]:
-    """Every trial of a machine, those of a GPU together."""
-    return [*_places(machine), *_pairs(machine)]
+def _at_locations(machine: Machine) -> Iterator[PlannedTrial]:
+    for location in machine.locations:
+        own = location.kind == LocationKind.GPU
+        gpus = [location.id] if own else list(range(len(machine.devices)))
+        for method in METHODS[location.kind]:
+            # Use of the host's memory by GPUs is tried with each of them, everything else once.
+            for device in gpus if method.how == "by_gpu" else gpus[:1]:
+                yield PlannedTrial(location, method.name, device)
 
 
-def _places(machine: Machine) -> Iterator[Ask]:
-    for place in machine.locations:
-        own = place.kind == LocationKind.GPU
-        gpus = [place.id] if own else list(range(len(machine.devices)))
-        for each in WAYS[place.kind]:
-            # Of the host's memory, each GPU's use is tried, and everything else once.
-            for by in gpus if each.how == "by_gpu" else gpus[:1]:
-                yield Ask(place, each.name, by)
-
-
-def _pairs(machine: Machine) -> Iterator[Ask]:
+def _of_pairs(machine: Machine) -> Iterator[PlannedTrial]:
     count = range(len(machine.devices))
-    yield from (Ask(gpu(owner), STORE, by) for by in count for owner in count if by != owner)
+    yield from (PlannedTrial(gpu(owner), STORE, device) for device in count for owner in count if device != owner)
 
 
-def advertised(machine: Machine, ask: Ask) -> bool | None:
-    """What the driver says of it: a GPU's own attributes, and of the host whatever any GPU says."""
-    if ask.name == STORE:
-        return machine.can_access(ask.by, ask.place.id)
-    row = way(ask.place, ask.name)
-    if ask.place.kind == LocationKind.GPU:
-        return row.advertised(machine.devices[ask.place.id].attributes)
+def advertised(machine: Machine, planned: PlannedTrial) -> bool | None:
+    """Return whether the driver advertises it: by the GPU's attributes; of host memory, by those of any GPU."""
+    if planned.name == STORE:
+        return machine.can_access(planned.device, planned.location.id)
+    method = planned.method
+    if planned.location.kind == LocationKind.GPU:
+        return method.advertised(machine.devices[planned.location.id].attributes)
     names = {name for device in machine.devices for name in device.attributes}
-    return row.advertised({n: max(device.attributes.get(n, 0) for device in machine.devices) for n in names})
+    return method.advertised({n: max(device.attributes.get(n, 0) for device in machine.devices) for n in names})
 
 
-def recorded(machine: Machine, ask: Ask) -> Trial | None:
-    """What a machine's record has of it; None where it has nothing."""
-    if ask.name == STORE:
-        link = machine.peers[ask.by][ask.place.id]
-        return link.store if link else None
-    return machine.locations[ask.place].trials.get(ask.name)
+def recorded(machine: Machine, planned: PlannedTrial) -> Trial | None:
+    """Return the trial in a machine's record, if there is one."""
+    if planned.name == STORE:
+        peer = machine.peers[planned.device][planned.location.id]
+        return peer.store if peer else None
+    return machine.locations[planned.location].trials.get(planned.name)

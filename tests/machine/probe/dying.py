@@ -37,4 +37,4 @@ class Dying(Anything):  # type: ignore[misc]
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[3]), lambda driver: Dying(driver, *sys.argv[1:3]))
+    main(sys.argv[3], lambda driver: Dying(driver, *sys.argv[1:3]))

@@ -10,7 +10,7 @@ from memtopo import machine as machines
 from memtopo.driver.types import gpu
 from memtopo.machine import Copies, Machine, Rate, Trial, dump, load, parse
 from memtopo.machine.probe import probe
-from memtopo.machine.probe.trial_table import asks
+from memtopo.machine.probe.trial_table import planned_trials
 from memtopo.machine.queries import changed
 from tests.helpers.machines import WORKS, complete, invented
 
@@ -74,10 +74,11 @@ def test_measured_rates_stay() -> None:
     assert parse(dump(machine).encode(), "test") == machine
 
 
-def test_every_way_is_asked() -> None:
-    """Every GPU and every place of the host is asked for, and every pair both ways"""
-    asked = asks(invented(3))
-    assert len({(ask.place, ask.name) for ask in asked if ask.place == gpu(1) and ask.by == 1}) == 16
-    pairs = [(ask.by, ask.place.id) for ask in asked if ask.name == "store"]
+def test_every_method_is_planned_at_every_location() -> None:
+    """And the trial of every pair of GPUs, in both directions"""
+    planned = planned_trials(invented(3))
+    of_gpu1 = {(each.location, each.name) for each in planned if each.location == gpu(1) and each.device == 1}
+    assert len(of_gpu1) == 16
+    pairs = [(each.device, each.location.id) for each in planned if each.name == "store"]
     assert sorted(pairs) == [(a, b) for a in range(3) for b in range(3) if a != b]
-    assert all(a != b for a, b in pairwise(asked))
+    assert all(a != b for a, b in pairwise(planned))

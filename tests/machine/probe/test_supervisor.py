@@ -8,20 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.common.spawn import inherited_socket, python_command
 from memtopo.driver.types import gpu
 from memtopo.machine import Machine, Trial
 from memtopo.machine.probe import Limits, Probed, Stopped, probe
+from memtopo.machine.probe.messages import Broken
+from memtopo.sharing.channel import Channel
 from tests.cli.running import ROOT
 from tests.helpers.machines import complete, invented
 
 DYING = Path(__file__).parent / "dying.py"
-NO_DRIVER = [
-    sys.executable,
-    "-c",
-    'import socket, sys; socket.socket(fileno=int(sys.argv[1])).send(b\'{"broken": "no driver"}\')',
-]
+NO_DRIVER = python_command("tests.machine.probe.test_supervisor:report_no_driver")
 SHORT = Limits(trial=1.0, handed=0.5, start=30.0)
 MACHINE = complete(invented(2))
+
+
+def report_no_driver(descriptor: str) -> None:
+    """Be a child that finds no driver."""
+    Channel[object](inherited_socket(descriptor), ()).send(Broken("no driver"))
 
 
 def children() -> set[str]:

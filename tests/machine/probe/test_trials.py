@@ -14,44 +14,45 @@ from memtopo.driver.sim import SimDriver, SimExtras
 from memtopo.driver.types import DriverError, Grant, MemAttach, gpu
 from memtopo.machine import Machine, Trial
 from memtopo.machine.probe import probe
-from memtopo.machine.probe.trial_resources import Bench
-from memtopo.machine.probe.trial_table import Ask, asks, way
+from memtopo.machine.probe.messages import ImportAnswer, ImportRequest
+from memtopo.machine.probe.trial_resources import TrialResources
+from memtopo.machine.probe.trial_table import PlannedTrial, planned_trials
 from memtopo.machine.probe.trials import attempt
 from tests.helpers.machines import complete, invented
 
 
-def bench(driver: Driver, simulated: SimDriver) -> Bench:
-    return Bench(driver, SimExtras(simulated), nobody)
+def resources(driver: Driver, simulated: SimDriver) -> TrialResources:
+    return TrialResources(driver, SimExtras(simulated), nobody)
 
 
-def nobody(request: dict[str, Any], fds: Sequence[int]) -> dict[str, Any]:
-    """An importing process that is not there; nobody asks it for what stays in one process."""
+def nobody(request: ImportRequest, fds: Sequence[int]) -> ImportAnswer:
+    """An importing process that is not there; which is not asked for what stays in one process."""
     raise AssertionError((request, fds))
 
 
 ALONE = [
-    ask
-    for ask in asks(invented(2))
-    if ask.name == "store"
-    or (way(ask.place, ask.name).never is None and way(ask.place, ask.name).how in
-        ("create", "use", "by_gpu", "by_cpu", "managed", "concurrent") and ask.name != "win32")
+    planned
+    for planned in planned_trials(invented(2))
+    if planned.name == "store"
+    or (planned.method.never is None and planned.how in
+        ("create", "use", "by_gpu", "by_cpu", "managed", "concurrent") and planned.name != "win32")
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("ask", ALONE, ids=lambda ask: f"{ask.place}-{ask.name}-{ask.by}")
-def test_what_one_process_tries(ask: Ask) -> None:
+@pytest.mark.parametrize("planned", ALONE, ids=lambda planned: f"{planned.location}-{planned.name}-{planned.device}")
+def test_what_one_process_tries(planned: PlannedTrial) -> None:
     """It works on a machine on which everything does, and nothing is open afterwards but contexts, which close"""
     with SimDriver(invented(2)) as simulated:
         simulated.init()
         ledger = Ledger(simulated)
-        at = bench(ledger, simulated)
-        assert attempt(at, ask)
+        at = resources(ledger, simulated)
+        assert attempt(at, planned)
         at.close()
         assert ledger.empty
 
 
-@pytest.mark.parametrize("ask", ALONE, ids=lambda ask: f"{ask.place}-{ask.name}-{ask.by}")
-def test_a_call_that_fails(ask: Ask) -> None:
+@pytest.mark.parametrize("planned", ALONE, ids=lambda planned: f"{planned.location}-{planned.name}-{planned.device}")
+def test_a_call_that_fails(planned: PlannedTrial) -> None:
     """Whichever call of a trial fails, the trial raises that or tells no, and leaves nothing"""
     from memtopo.driver.failing import Failing
 
@@ -61,11 +62,11 @@ def test_a_call_that_fails(ask: Ask) -> None:
             ledger = Ledger(simulated)
             failing = Failing(ledger, number, only={"mem_create", "mem_map", "mem_set_access", "memset_d8",
                                                     "memcpy_dtoh", "mem_address_reserve"})  # fmt: skip
-            at = bench(failing, simulated)
+            at = resources(failing, simulated)
             if failing.calls >= number:
                 break
             with suppress(DriverError):
-                attempt(at, ask)
+                attempt(at, planned)
             done = failing.calls < number
             at.close()
             assert ledger.empty, number
@@ -108,9 +109,9 @@ def test_a_trial_takes_little() -> None:
     """No trial has more than 64 MiB of memory at a time, whosever it is; buffers for rates have as much of a GPU"""
     with Weighed(invented(2)) as simulated:
         simulated.init()
-        at = bench(simulated, simulated)
-        for ask in ALONE:
-            attempt(at, ask)
+        at = resources(simulated, simulated)
+        for planned in ALONE:
+            attempt(at, planned)
         assert 0 < simulated.most <= 64 << 20
         at.close()
 
@@ -128,7 +129,7 @@ def test_a_lost_store_is_seen() -> None:
     """A store that no error speaks of, and that does not arrive, is no success"""
     with Deaf(invented(2)) as simulated:
         simulated.init()
-        assert attempt(bench(simulated, simulated), Ask(gpu(0), "store", 1)) is False
+        assert attempt(resources(simulated, simulated), PlannedTrial(gpu(0), "store", 1)) is False
 
 
 def test_compression_that_is_left_out() -> None:
@@ -140,7 +141,7 @@ def test_compression_that_is_left_out() -> None:
 
     with Plain(invented(1)) as simulated:
         simulated.init()
-        assert attempt(bench(simulated, simulated), Ask(gpu(0), "compressible", 0)) is False
+        assert attempt(resources(simulated, simulated), PlannedTrial(gpu(0), "compressible", 0)) is False
 
 
 def test_a_full_gpu_says_nothing_about_what_it_can_do() -> None:
@@ -172,5 +173,5 @@ def test_grants_are_made_for_those_who_use_it() -> None:
     machine: Machine = invented(3)
     with Watched(machine) as simulated:
         simulated.init()
-        attempt(bench(simulated, simulated), Ask(gpu(0), "store", 2))
+        attempt(resources(simulated, simulated), PlannedTrial(gpu(0), "store", 2))
     assert {grant.location for grant in granted} == {gpu(0), gpu(2)}
