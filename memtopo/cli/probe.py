@@ -17,7 +17,7 @@ from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose
 from memtopo.machine import Machine, probe, target
 from memtopo.machine.probe.environment import ignored_devices
-from memtopo.machine.probe.report import Told, told
+from memtopo.machine.probe.report import ProbeReport, probe_report
 from memtopo.machine.queries import anonymous
 from memtopo.machine.target import Target
 from memtopo.output import plain
@@ -74,13 +74,13 @@ def command(
     record = (against, machines.load(against)) if against else None
     probed = _probed(found := target.resolve(machine), bandwidth=bandwidth)
     kept = probed.machine if identify else anonymous(probed.machine)
-    all_of_it = told(probed, kept, found.name, simulated=found.simulated, against=record)
+    report = probe_report(probed, kept, found.name, simulated=found.simulated, against=record)
     if output is not None:
         save(output, machines.dump(kept))
-    _show(all_of_it, form)
+    _show(report, form)
     if probed.left:
         return LEFT
-    return STALE if all_of_it.against and not all_of_it.against.fits else 0
+    return STALE if report.against and not report.against.fits else 0
 
 
 def _form(form: str | None, *, as_json: bool) -> str:
@@ -120,20 +120,18 @@ def _unseen(machine: Machine) -> list[str]:
     return notes
 
 
-def _show(all_of_it: Told, form: str) -> None:
+def _show(report: ProbeReport, form: str) -> None:
     if form == "json":
         from memtopo.output import json
 
-        plain.print_lines(json.dumps(all_of_it).splitlines())
+        plain.print_lines(json.dumps(report).splitlines())
         return
     from memtopo.output import pages, terminal
     from memtopo.output import probe as rendering
 
-    page = rendering.page(
-        all_of_it.machine, all_of_it.name, simulated=all_of_it.simulated, notes=(*all_of_it.notes, *all_of_it.left)
-    )
-    if all_of_it.against:
-        page.append(rendering.against(all_of_it.against.differences, all_of_it.against.name))
+    page = rendering.page(report.machine, report.name, simulated=report.simulated, notes=(*report.notes, *report.left))
+    if report.against:
+        page.append(rendering.against(report.against.differences, report.against.name))
     if form == "markdown":
         plain.print_lines(pages.markdown(page))
     else:

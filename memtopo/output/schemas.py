@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 
 from memtopo import machine, spec
 from memtopo.language.fields import LARGEST_PROCESSES, NAME, Name, ReferringName
-from memtopo.machine.probe.report import Told
+from memtopo.machine.probe.report import ProbeReport
 from memtopo.output.json import Drawn, Failed, Faults
 from memtopo.plans.report import Report
 from memtopo.plans.saved import SavedPlan
@@ -158,7 +158,7 @@ def _plan() -> _Schema:
 
 def _probe() -> _Schema:
     recorded = machine.Machine.model_json_schema(schema_generator=_Plain)
-    found = _printed(Told)
+    found = _printed(ProbeReport)
     return found | {"$defs": found["$defs"] | recorded.pop("$defs") | {"Machine": recorded}}
 
 

@@ -1,4 +1,4 @@
-"""What differs between a recorded machine and one that was probed: identity, free memory and dates apart."""
+"""Comparison of a recorded machine with a probed one, without identity, free memory and dates."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from memtopo.machine import Copies, Device, Machine, Memory, Peer, Trial
 from memtopo.machine.queries import anonymous
 
 TOLERANCE = 0.1
-"""Measured rates that are nearer than this to each other are the same."""
+"""Relative difference up to which measured rates are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One fact that is not as it was recorded.
+    """A value that differs from the record.
 
-    `breaks` says whether a spec that is valid on the record may fail here: something is gone, smaller, or coarser.
+    With `breaks`, a spec that is valid on the record may fail here: something is missing, smaller, or coarser.
     """
 
     where: str
@@ -29,40 +29,40 @@ class Difference:
 
 
 def differences(recorded: Machine, here: Machine) -> list[Difference]:
-    """Every difference, in the record's order. What only one of the two tells is none."""
+    """All differences, in the order of the record. A value that only one of the two has is none."""
     return [*_all(anonymous(recorded), anonymous(here))]
 
 
 def _all(recorded: Machine, here: Machine) -> Iterator[Difference]:
-    yield from _facts("driver", recorded.driver.model_dump(), here.driver.model_dump())
+    yield from _values("driver", recorded.driver.model_dump(), here.driver.model_dump())
     for n, (old, new) in enumerate(zip_longest(recorded.devices, here.devices)):
         if old is None or new is None:
             yield Difference(f"gpu{n}", "GPU", old.name if old else "none", new.name if new else "none", new is None)
         else:
             yield from _device(f"gpu{n}", old, new)
-    for place, memory in recorded.host.items():
-        if place in here.host:
-            yield from _memory(place, memory, here.host[place])
+    for name, memory in recorded.host.items():
+        if name in here.host:
+            yield from _memory(name, memory, here.host[name])
         else:
-            yield Difference(place, "memory", "there", "not there", breaks=True)
+            yield Difference(name, "memory", "there", "not there", breaks=True)
     count = min(len(recorded.devices), len(here.devices))
     for a in range(count):
         for b in range(count):
             if (was := recorded.peers[a][b]) and (now := here.peers[a][b]):
                 yield from _peer(f"gpu{a} to gpu{b}", was, now)
     if recorded.surroundings and here.surroundings:
-        yield from _facts("system", recorded.surroundings.model_dump(), here.surroundings.model_dump())
+        yield from _values("system", recorded.surroundings.model_dump(), here.surroundings.model_dump())
 
 
 def _device(where: str, old: Device, new: Device) -> Iterator[Difference]:
-    yield from _fact(where, "name", old.name, new.name, breaks=True)
+    yield from _value(where, "name", old.name, new.name, breaks=True)
     was, now = (".".join(map(str, device.compute_capability)) for device in (old, new))
-    yield from _fact(where, "compute capability", was, now, breaks=True)
+    yield from _value(where, "compute capability", was, now, breaks=True)
     less = new.memory_bytes < old.memory_bytes
-    yield from _fact(where, "memory_bytes", old.memory_bytes, new.memory_bytes, breaks=less)
+    yield from _value(where, "memory_bytes", old.memory_bytes, new.memory_bytes, breaks=less)
     for name, value in old.attributes.items():
         if name in new.attributes:
-            yield from _fact(where, name, value, new.attributes[name], breaks=bool(value) and not new.attributes[name])
+            yield from _value(where, name, value, new.attributes[name], breaks=bool(value) and not new.attributes[name])
     yield from _memory(where, old.memory, new.memory)
     yield from _copies(where, old.copies, new.copies)
 
@@ -75,17 +75,17 @@ def _memory(where: str, old: Memory, new: Memory) -> Iterator[Difference]:
         what = f"granularity of {'+'.join(words) or 'plain'}"
         if same:
             breaks = same.minimum > each.minimum
-            yield from _fact(where, what, each.minimum, same.minimum, breaks=breaks)
-            yield from _fact(where, f"recommended {what}", each.recommended, same.recommended)
+            yield from _value(where, what, each.minimum, same.minimum, breaks=breaks)
+            yield from _value(where, f"recommended {what}", each.recommended, same.recommended)
     for name, trial in old.trials.items():
         yield from _trial(where, name, trial, new.trials.get(name))
 
 
 def _peer(where: str, old: Peer, new: Peer) -> Iterator[Difference]:
-    yield from _fact(where, "access", old.access, new.access, breaks=old.access)
+    yield from _value(where, "access", old.access, new.access, breaks=old.access)
     for name in ("performance_rank", "link", "links"):
-        yield from _fact(where, name, getattr(old, name), getattr(new, name))
-    yield from _fact(where, "native_atomics", old.native_atomics, new.native_atomics, breaks=bool(old.native_atomics))
+        yield from _value(where, name, getattr(old, name), getattr(new, name))
+    yield from _value(where, "native_atomics", old.native_atomics, new.native_atomics, breaks=bool(old.native_atomics))
     if old.store:
         yield from _trial(where, "store", old.store, new.store)
     yield from _copies(where, old.copies, new.copies)
@@ -104,12 +104,12 @@ def _copies(where: str, old: Copies | None, new: Copies | None) -> Iterator[Diff
             yield Difference(where, name.replace("_", " "), before, after, breaks=False)
 
 
-def _facts(where: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Difference]:
+def _values(where: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Difference]:
     for name, value in old.items():
-        yield from _fact(where, name, value, new[name])
+        yield from _value(where, name, value, new[name])
 
 
-def _fact(where: str, what: str, old: Any, new: Any, *, breaks: bool = False) -> Iterator[Difference]:
+def _value(where: str, what: str, old: Any, new: Any, *, breaks: bool = False) -> Iterator[Difference]:
     if old != new and old is not None and new is not None:
         yield Difference(where, what, _text(old), _text(new), breaks)
 

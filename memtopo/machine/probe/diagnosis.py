@@ -1,4 +1,4 @@
-"""Why something does not work, as far as a record tells, and what to do about it."""
+"""Diagnosis: the likely cause of each trial that did not work, as far as the record shows it, and a remedy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _FEW_FILES = 256
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One no: of what, where, how the driver put it, what is likely behind it, and what to do. Texts may be missing.
+    """A trial that did not work: `what` and `where`, the driver's error in `told`, its likely cause, and what to do.
 
-    `where` is a location or, of peers, `gpu0 to gpu1`.
+    `where` is a location or, for peers, `gpu0 to gpu1`. The names are keys of `memtopo probe --json`.
     """
 
     what: str
@@ -28,10 +28,10 @@ class Cause:
 
 
 class _Case(NamedTuple):
-    """One trial that did not work, with all that may explain it."""
+    """A trial that did not work, with the data that may explain it."""
 
     name: str
-    place: Location
+    location: Location
     trial: Trial
     machine: Machine
     around: Surroundings | None
@@ -42,39 +42,39 @@ class _Case(NamedTuple):
 
     @property
     def is_mig(self) -> bool:
-        return self.place.kind == LocationKind.GPU and " MIG " in f"{self.machine.devices[self.place.id].name} "
+        return self.location.kind == LocationKind.GPU and " MIG " in f"{self.machine.devices[self.location.id].name} "
 
 
-_Told = tuple[str, str | None]
+_Explanation = tuple[str, str | None]
 
 
 def causes(machine: Machine) -> list[Cause]:
-    """Every no that the attributes did not announce, in the order of the trials; equal ones once for each place."""
+    """Causes of the trials that did not work, in their order; those not advertised either need none."""
     return [_cause(where, case) for where, case in _cases(machine)]
 
 
 def _cases(machine: Machine) -> Iterator[tuple[str, _Case]]:
     around = machine.surroundings
-    for place, memory in machine.locations.items():
+    for location, memory in machine.locations.items():
         for name, trial in memory.trials.items():
-            if _is_no(trial):
-                yield str(place), _Case(name, place, trial, machine, around)
+            if _failed(trial):
+                yield str(location), _Case(name, location, trial, machine, around)
     for a, row in enumerate(machine.peers):
         for b, link in enumerate(row):
-            if link and link.store and _is_no(link.store):
+            if link and link.store and _failed(link.store):
                 yield f"gpu{a} to gpu{b}", _Case("store", gpu(b), link.store, machine, around)
 
 
-def _is_no(trial: Trial) -> bool:
+def _failed(trial: Trial) -> bool:
     announced = trial.advertised is False and trial.works is not None
     return not announced and (trial.works is False or trial.error is not None)
 
 
 def _cause(where: str, case: _Case) -> Cause:
     trial = case.trial
-    told = f"{trial.call}: {trial.error}" if trial.call and trial.error else trial.error or _silent(case)
+    error = f"{trial.call}: {trial.error}" if trial.call and trial.error else trial.error or _silent(case)
     likely, do = next((found for rule in _RULES if (found := rule(case))), (None, None))
-    return Cause(case.name, where, told, likely, do)
+    return Cause(case.name, where, error, likely, do)
 
 
 def _silent(case: _Case) -> str:
@@ -83,13 +83,16 @@ def _silent(case: _Case) -> str:
     return "no error, but the bytes did not arrive"
 
 
-def _full(case: _Case) -> _Told | None:
+def _out_of_memory(case: _Case) -> _Explanation | None:
     if case.error != "OUT_OF_MEMORY":
         return None
-    return "the GPU is full" if case.place.kind == LocationKind.GPU else "no memory is free there", "probe it when idle"
+    return (
+        "the GPU is full" if case.location.kind == LocationKind.GPU else "no memory is free there",
+        "probe it when idle",
+    )
 
 
-def _context(case: _Case) -> _Told | None:
+def _context(case: _Case) -> _Explanation | None:
     if case.trial.call != "cuDevicePrimaryCtxRetain":
         return None
     if case.error == "DEVICE_UNAVAILABLE":
@@ -97,7 +100,7 @@ def _context(case: _Case) -> _Told | None:
     return "the GPU is in an error state", "look for Xid in dmesg, and at nvidia-smi -q; reset it when it is idle"
 
 
-def _killed(case: _Case) -> _Told | None:
+def _killed(case: _Case) -> _Explanation | None:
     if case.error == "TIMEOUT":
         return "the trial hung, and its process was killed", "look for Xid in dmesg"
     if case.error == "SIGSEGV":
@@ -105,19 +108,19 @@ def _killed(case: _Case) -> _Told | None:
     return ("the trial's process died", "look at dmesg") if case.error.startswith(("SIG", "EXIT")) else None
 
 
-def _mig(case: _Case) -> _Told | None:
+def _mig(case: _Case) -> _Explanation | None:
     if case.is_mig and case.name in ("store", "ipc", "ipc-event", "fabric", "fd+fabric", "pool-fabric"):
         return "the GPU is a MIG instance, which cannot do this", "use a whole GPU"
     return None
 
 
-def _wsl(case: _Case) -> _Told | None:
+def _wsl(case: _Case) -> _Explanation | None:
     if case.around and case.around.wsl and case.name != "vmm":
         return "this is WSL, whose driver cannot do all that Linux's can", "use Linux itself"
     return None
 
 
-def _fabric(case: _Case) -> _Told | None:
+def _fabric(case: _Case) -> _Explanation | None:
     if "fabric" not in case.name:
         return None
     if case.error == "NOT_PERMITTED" and case.around and not case.around.imex_channels:
@@ -130,7 +133,7 @@ def _fabric(case: _Case) -> _Told | None:
     return "the NVLink fabric is not ready", "look at Fabric in nvidia-smi -q, and at nvidia-fabricmanager"
 
 
-def _vulkan(case: _Case) -> _Told | None:
+def _vulkan(case: _Case) -> _Explanation | None:
     if case.trial.call != VULKAN:
         return None
     pass_on = "start the container with NVIDIA_DRIVER_CAPABILITIES=all, or " if _contained(case) else ""
@@ -141,13 +144,13 @@ def _contained(case: _Case) -> bool:
     return case.around is not None and case.around.container
 
 
-def _host(case: _Case) -> _Told | None:
-    if case.place.kind == LocationKind.GPU or not _contained(case):
+def _numa(case: _Case) -> _Explanation | None:
+    if case.location.kind == LocationKind.GPU or not _contained(case):
         return None
     return "the container may not choose NUMA nodes", "start it with --cap-add SYS_NICE"
 
 
-def _apart(case: _Case) -> _Told | None:
+def _isolated(case: _Case) -> _Explanation | None:
     if case.name not in ("ipc", "ipc-event", "fd", "pool-fd") or not case.around:
         return None
     if case.around.open_files < _FEW_FILES:
@@ -155,12 +158,12 @@ def _apart(case: _Case) -> _Told | None:
     if case.name.startswith("ipc") and case.around.container:
         return "the container keeps processes apart", "start it with --ipc=host, or --cap-add SYS_PTRACE"
     if case.name.startswith("ipc") and case.around.ptrace_scope:
-        told = f"ptrace_scope is {case.around.ptrace_scope}: no process may reach into another"
-        return told, "sysctl kernel.yama.ptrace_scope=0"
+        cause = f"ptrace_scope is {case.around.ptrace_scope}: no process may attach to another"
+        return cause, "sysctl kernel.yama.ptrace_scope=0"
     return None
 
 
-def _lost(case: _Case) -> _Told | None:
+def _lost_store(case: _Case) -> _Explanation | None:
     if case.name != "store":
         return None
     if not case.trial.error:
@@ -171,7 +174,7 @@ def _lost(case: _Case) -> _Told | None:
     return "the two GPUs have no path to each other", "look at nvidia-smi topo -p2p rw"
 
 
-def _old(case: _Case) -> _Told | None:
+def _old_driver(case: _Case) -> _Explanation | None:
     bindings = case.around.bindings if case.around else None
     if (
         case.error not in ("NOT_FOUND", "NOT_SUPPORTED", "INVALID_VALUE")
@@ -189,6 +192,6 @@ def _older(driver: str, bindings: str) -> bool:
     return numbers(driver) < numbers(bindings)
 
 
-_RULES: tuple[Callable[[_Case], _Told | None], ...] = (
-    _full, _context, _killed, _mig, _wsl, _fabric, _vulkan, _host, _apart, _lost, _old,
+_RULES: tuple[Callable[[_Case], _Explanation | None], ...] = (
+    _out_of_memory, _context, _killed, _mig, _wsl, _fabric, _vulkan, _numa, _isolated, _lost_store, _old_driver,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What of the system and of this process decides about trials, read from files and the environment alone."""
+"""Properties of the system and of this process that decide about trials, read from files and the environment."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 from memtopo.machine import Surroundings
 
-_MARKS = ("docker", "containerd", "kubepods", "libpod", "lxc")
+_CGROUPS = ("docker", "containerd", "kubepods", "libpod", "lxc")
 
 
 def read(root: Path = Path("/")) -> Surroundings:
-    """The surroundings of this process."""
+    """Read the environment of this process; `root` is that of the file system."""
     return Surroundings(
         container=_in_container(root),
         wsl="microsoft" in _text(root / "proc/version").lower(),
@@ -28,7 +28,7 @@ def read(root: Path = Path("/")) -> Surroundings:
 
 
 def ignored_devices(visible: str | None, count: int) -> str | None:
-    """What of `CUDA_VISIBLE_DEVICES` the driver ignored, where it sees fewer GPUs than are named there."""
+    """Entries of `CUDA_VISIBLE_DEVICES` that the driver ignored, if it sees fewer GPUs than are named there."""
     entries = [entry.strip() for entry in (visible or "").split(",")]
     return ",".join(entries[count:]) if visible and len(entries) > count else None
 
@@ -36,7 +36,7 @@ def ignored_devices(visible: str | None, count: int) -> str | None:
 def _in_container(root: Path) -> bool:
     if (root / ".dockerenv").exists() or (root / "run/.containerenv").exists() or "container" in os.environ:
         return True
-    return any(mark in _text(root / "proc/1/cgroup") for mark in _MARKS)
+    return any(name in _text(root / "proc/1/cgroup") for name in _CGROUPS)
 
 
 def _names(folder: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""The whole of a probe as data, from which its page and its JSON are made."""
+"""Report of a probe: the data from which its page and its JSON are made."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from memtopo.machine.probe.run import Probed, Timing
 
 
 @dataclass(frozen=True, slots=True)
-class Against:
-    """How a recorded machine compares: it `fits` unless one of the differences may make a valid spec fail here."""
+class Comparison:
+    """Differences from a recorded machine, which `fits` unless one of them may make a valid spec fail here."""
 
     name: str
     fits: bool
@@ -22,9 +22,9 @@ class Against:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds: of all trials as the clock saw them, of the slowest child's start, of all contexts, and of each trial.
+    """Seconds: `total` for all trials, of the slowest child's start, for all contexts, and for each trial.
 
-    Trials of several GPUs are made side by side, and contexts stand apart.
+    Trials of several GPUs are concurrent; those of each trial do not include contexts.
     """
 
     total: float
@@ -34,25 +34,27 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """A probe of a machine by its name: the record that -o writes, and what belongs to this one probe."""
+class ProbeReport:
+    """A probe of a machine by its name: the record that -o writes, and data of this one run."""
 
     memtopo_probe: Literal[1]
     name: str
     simulated: bool
     machine: Machine
     why_not: tuple[Cause, ...]
-    against: Against | None
+    against: Comparison | None
     notes: tuple[str, ...]
     left: tuple[str, ...]
     seconds: Times
 
 
-def told(
-    probed: Probed, kept: Machine, name: str, *, simulated: bool, against: tuple[str, Machine] | None = None
-) -> Told:
-    """All of it; `kept` is the machine as it is to be shown, with its identity or without, `against` a record."""
+def probe_report(
+    probed: Probed, machine: Machine, name: str, *, simulated: bool, against: tuple[str, Machine] | None = None
+) -> ProbeReport:
+    """Make the report; `machine` is the probed one, with its identity or without, `against` a record by its name."""
     found = differences(against[1], probed.machine) if against else []
-    compared = Against(against[0], not any(each.breaks for each in found), tuple(found)) if against else None
+    comparison = Comparison(against[0], not any(each.breaks for each in found), tuple(found)) if against else None
     times = Times(probed.seconds, probed.starting, probed.contexts, probed.trials)
-    return Told(1, name, simulated, kept, tuple(causes(kept)), compared, probed.notes, probed.left, times)
+    return ProbeReport(
+        1, name, simulated, machine, tuple(causes(machine)), comparison, probed.notes, probed.left, times
+    )
