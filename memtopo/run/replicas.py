@@ -16,11 +16,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path as File
 from typing import Any, NamedTuple
 
 from memtopo import machine
 from memtopo.common.errors import MemtopoError
+from memtopo.common.spawn import memory_file, python_command, spawn
 from memtopo.common.text import signal_name
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
@@ -41,9 +41,7 @@ PATIENCE = 5
 DIED = "ends the process"
 
 _WORD = 0x6D65_6D74_6F70_6F21
-_ROOT = str(File(__file__).parents[2])
-_START = f"import sys; sys.path.insert(0, {_ROOT!r}); from memtopo.run.replicas import main; main()"
-_COMMAND = (sys.executable, "-P", "-c", _START)
+_COMMAND = python_command("memtopo.run.replicas:main")
 
 
 class Replica(NamedTuple):
@@ -128,13 +126,9 @@ class _Child:
     def __init__(self, replica: Replica, place: Place) -> None:
         self.replica = replica
         self._until = time.monotonic() + LIMIT
-        task = os.memfd_create("memtopo-replica", os.MFD_CLOEXEC)
+        task = memory_file(json.dumps(_packed(replica, place)).encode())
         try:
-            os.write(task, json.dumps(_packed(replica, place)).encode())
-            os.lseek(task, 0, os.SEEK_SET)
-            self.process = subprocess.Popen(  # noqa: S603 the interpreter that runs this, and no shell
-                _COMMAND, stdin=task, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-            )
+            self.process = spawn(_COMMAND, stdin=task, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         finally:
             os.close(task)
         assert self.process.stdout

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
+from memtopo.common.spawn import python_command
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Report
@@ -22,10 +21,7 @@ PATIENCE = 30.0
 
 _DYING = 0.2
 
-# The package is found where this process found it; the working directory is not searched for one.
-_ROOT = str(Path(__file__).parents[3])
-_START = f"import sys; sys.path.insert(0, {_ROOT!r}); from memtopo.sharing.playing.__main__ import main; main()"
-_COMMAND = (sys.executable, "-P", "-c", _START)
+_COMMAND = python_command("memtopo.sharing.playing.__main__:main")
 
 
 @dataclass(frozen=True, slots=True)
