@@ -143,7 +143,7 @@ class Channel(Generic[M]):
             adapter = self._adapter(self._types[str(name)])
             text = _read(packet.fds.pop()) if fields is None else str(fields)
             return Received(adapter.validate_json(text), packet.fds)
-        except (LookupError, ValueError) as error:
+        except (LookupError, OSError, ValueError) as error:
             packet.close()
             raise BadPacket("not a message of this conversation") from error
 

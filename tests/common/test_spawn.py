@@ -1,0 +1,59 @@
+"""Children are spawned by one module."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from memtopo.common.spawn import inherited_socket, memory_file, python_command, spawn, spawn_connected
+
+
+def answer(descriptor: str, pipe: str) -> None:
+    """Entry of a child: send the content of a pipe."""
+    with inherited_socket(descriptor) as sock:
+        assert not sock.get_inheritable()
+        sock.send(os.read(int(pipe), 100))
+
+
+def test_the_working_directory_is_not_on_the_path(tmp_path: Path) -> None:
+    (tmp_path / "memtopo").mkdir()
+    (tmp_path / "memtopo" / "__init__.py").write_text("raise SystemExit(9)")
+    command = [*python_command("memtopo.common.text:signal_name"), "none"]
+    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == 0
+
+
+def test_a_connected_child_has_its_socket_and_its_descriptors() -> None:
+    read, write = os.pipe()
+    os.write(write, b"through the pipe")
+    process, sock = spawn_connected(python_command("tests.common.test_spawn:answer"), descriptors=[read])
+    with sock:
+        assert sock.recv(100) == b"through the pipe"
+        assert sock.recv(100) == b""
+    assert process.wait() == 0
+    os.close(read)
+    os.close(write)
+
+
+def test_a_child_that_cannot_be_started_leaves_no_descriptor() -> None:
+    before = os.listdir("/proc/self/fd")
+    try:
+        spawn_connected(["/nowhere/python"])
+    except OSError:
+        assert os.listdir("/proc/self/fd") == before
+    else:
+        raise AssertionError("it was started")
+
+
+def test_variables_are_added_to_the_environment() -> None:
+    command = [sys.executable, "-c", "import os; print(os.environ['MEMTOPO_ADDED'], 'PATH' in os.environ)"]
+    with spawn(command, stdout=subprocess.PIPE, environment={"MEMTOPO_ADDED": "yes"}) as process:
+        assert process.stdout
+        assert process.stdout.read() == b"yes True\n"
+
+
+def test_a_memory_file_is_read_from_its_beginning() -> None:
+    fd = memory_file(b"content")
+    assert os.read(fd, 100) == b"content"
+    os.close(fd)

@@ -1,0 +1,146 @@
+"""Typed messages between a process and its children, over real sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from memtopo.sharing import wire
+from memtopo.sharing.channel import Channel
+from memtopo.sharing.faults import BadPacket
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two numbers, and texts."""
+
+    numbers: tuple[int, int]
+    texts: tuple[Text, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A message of another conversation."""
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Channel[Text | Pair], Channel[Text | Pair]]]:
+    """Two ends of one channel."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channels = Channel[Text | Pair](left, (Text, Pair)), Channel[Text | Pair](right, (Text, Pair))
+    yield channels
+    for channel in channels:
+        channel.close()
+
+
+Ends = tuple[Channel[Text | Pair], Channel[Text | Pair]]
+
+
+def pipe_content(fd: int) -> bytes:
+    content = os.read(fd, 10)
+    os.close(fd)
+    return content
+
+
+def filled_pipe(content: bytes) -> int:
+    read, write = os.pipe()
+    os.write(write, content)
+    os.close(write)
+    return read
+
+
+@pytest.mark.parametrize(
+    "message", [Text(""), Text('"\\\u00e9\U0001f600' * 3000), Text("x" * 300_000), Pair((1, 2), (Text("a"),))]
+)
+def test_a_message_arrives_as_it_was_sent(ends: Ends, message: Text | Pair) -> None:
+    ends[0].send(message)
+    received = ends[1].receive()
+    assert received
+    assert received.message == message
+    assert received.fds == []
+
+
+@pytest.mark.parametrize("length", [1, 300_000])
+def test_descriptors_arrive_in_their_order_and_are_closed_here(ends: Ends, length: int) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    ends[0].send(Text("x" * length), [filled_pipe(b"a"), filled_pipe(b"b")])
+    received = ends[1].receive()
+    assert received
+    assert [pipe_content(fd) for fd in received.fds] == [b"a", b"b"]
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_what_does_not_fit_is_queued_and_keeps_its_order(ends: Ends) -> None:
+    count = 0
+    while not ends[0].pending:
+        ends[0].send(Pair((count, 0), (Text("x" * 5000),)))
+        count += 1
+    ends[0].drain(0.01)
+    assert ends[0].pending
+    for index in range(count):
+        ends[0].flush()
+        received = ends[1].receive()
+        assert received
+        assert isinstance(received.message, Pair)
+        assert received.message.numbers[0] == index
+    assert not ends[0].pending
+
+
+def test_receive_does_not_block(ends: Ends) -> None:
+    assert not ends[1].wait(0.0)
+    with pytest.raises(BlockingIOError):
+        ends[1].receive()
+
+
+def test_a_closed_end_takes_everything_and_gives_none(ends: Ends) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    ends[1].close()
+    ends[0].send(Text("lost"), [filled_pipe(b"a")])
+    assert not ends[0].pending
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert ends[0].wait(0.0)
+    assert ends[0].receive() is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {},
+        {"message": "Unknown", "fields": "{}"},
+        {"message": ["Text"], "fields": "{}"},
+        {"message": "Text", "fields": "{}"},
+        {"message": "Text", "fields": '{"text": 1}'},
+        {"message": "Text", "fields": "no JSON"},
+        {"message": "Text", "fields": {"text": "x"}},
+        {"message": "Text"},
+    ],
+)
+def test_what_is_no_message_of_the_conversation_is_refused_and_its_descriptors_closed(
+    message: dict[str, object],
+) -> None:
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pipe = filled_pipe(b"")
+    with left, right:
+        before = len(os.listdir("/proc/self/fd"))
+        wire.send(left, wire.encode(message), [pipe])
+        with pytest.raises(BadPacket):
+            Channel[Text](right, (Text,)).receive()
+        assert len(os.listdir("/proc/self/fd")) == before
+    os.close(pipe)
+
+
+def test_a_message_of_another_conversation_is_refused(ends: Ends) -> None:
+    ends[0].send(Unknown())
+    with pytest.raises(BadPacket):
+        ends[1].receive()
