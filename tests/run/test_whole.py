@@ -30,7 +30,7 @@ chunks:
 map: {kv: [hot, cold, long], view: hot}
 access: {kv: {gpu0: rw, gpu1: rw}, view: {gpu0: r}}
 """
-LYING = (sys.executable, "-P", str(Path(__file__).parent / "processes" / "lying.py"))
+LYING = (sys.executable, "-P", str(Path(__file__).parent / "processes" / "lying_worker.py"))
 SHARED = """
 processes:
   server:

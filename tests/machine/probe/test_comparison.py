@@ -1,4 +1,4 @@
-"""What differs between a record and a machine, and what of it matters."""
+"""Comparison of a record with a machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
 
 
 def device(machine: Machine, **fields: object) -> Machine:
-    """With other values for some fields of the first GPU."""
+    """Replace some fields of the first GPU."""
     first, *rest = machine.devices
     return changed(machine, devices=[first.model_copy(update=fields), *rest])
 
@@ -31,8 +31,7 @@ def peer(machine: Machine, **fields: object) -> Machine:
     return changed(machine, peers=[[None, old.model_copy(update=fields)], machine.peers[1]])
 
 
-def test_identity_and_moment_are_no_difference() -> None:
-    """UUIDs, bus ids, names of hosts, dates and free memory are not compared"""
+def test_identity_dates_and_free_memory_are_not_compared() -> None:
     other = device(BASE, uuid="GPU-1", bus_id="0000:02:00.0", free_bytes=1)
     assert differences(BASE, changed(other, host_name="b", recorded="2030-01-01")) == []
 
@@ -58,29 +57,27 @@ def test_identity_and_moment_are_no_difference() -> None:
          "gpu0", True),
     ],
 )  # fmt: skip
-def test_difference(old: Machine, new: Machine, where: str, breaks: bool) -> None:
-    """What is gone, smaller or refused breaks a record; what is more or other does not"""
+def test_only_a_value_that_is_less_breaks_a_record(old: Machine, new: Machine, where: str, breaks: bool) -> None:
+    """Missing, smaller or refused; what is more or merely different does not"""
     found = differences(old, new)
     assert {(each.where, each.breaks) for each in found} == {(where, breaks)}
     assert all(each.recorded != each.here for each in found)
 
 
-def test_a_coarser_granule_breaks() -> None:
-    """Chunks that were valid are no multiple any more"""
+def test_a_coarser_granularity_breaks_a_record() -> None:
     found = differences(complete(invented(1, granule=64 << 10)), complete(invented(1)))
     assert any(each.breaks and each.what == "granularity of fd+rdma" for each in found)
     assert not any(each.breaks for each in differences(complete(invented(1)), complete(invented(1, granule=64 << 10))))
 
 
-def test_what_only_one_tells_is_no_difference() -> None:
+def test_a_value_that_only_one_has_is_no_difference() -> None:
     """A record of an earlier memtopo, with fewer trials, still fits"""
     assert differences(invented(2), BASE) == []
     assert differences(BASE, peer(BASE, link="NV", links=18)) == []
 
 
 @pytest.mark.parametrize(("rate", "count"), [(390, 0), (400, 0), (300, 1), (900, 1)])
-def test_rates(rate: int, count: int) -> None:
-    """A rate that is within a tenth is the same, and another one is told but breaks nothing"""
+def test_rates_within_a_tenth_are_equal(rate: int, count: int) -> None:
 
     def with_rate(speed: int) -> Machine:
         return peer(BASE, copies=Copies(engine_write=Rate(bytes_per_second=speed * 10**9)))

@@ -1,4 +1,4 @@
-"""A no comes with its likely cause and what to do, as far as the record tells."""
+"""Diagnosis of failed trials from the record."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.helpers.machines import AROUND, complete, invented
 def failed(
     name: str, error: str | None, call: str | None = None, gpu: str = "Invented GPU", **around: object
 ) -> Machine:
-    """A machine on which one thing of the first GPU does not work, in some surroundings."""
+    """Machine with one failed trial of the first GPU, in an environment."""
     code = error if (error or "SIG").startswith(("SIG", "TIME")) else f"CUDA_ERROR_{error}"
     no = Trial(advertised=True, works=None if error == "OUT_OF_MEMORY" else False, error=code, call=call)
     works = Trial(advertised=True, works=True)
@@ -47,16 +47,14 @@ def failed(
         (failed("rdma", None), None, None),
     ],
 )  # fmt: skip
-def test_cause(machine: Machine, likely: str | None, do: str | None) -> None:
-    """What is behind a no, and what to do, follows from the error, from what was tried, and from the surroundings"""
+def test_a_failed_trial_has_its_likely_cause_and_remedy(machine: Machine, likely: str | None, do: str | None) -> None:
     cause = causes(machine)[0]
     assert (likely or "") in (cause.likely or "")
     assert (do or "") in (cause.do or "")
     assert cause.likely if likely else not cause.likely
 
 
-def test_no_host_memory_in_a_container() -> None:
-    """A container without SYS_NICE may not choose NUMA nodes"""
+def test_a_container_without_sys_nice_explains_host_memory() -> None:
     machine = complete(invented(1))
     no = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_PERMITTED", call="cuMemCreate")
     host = {place: memory.model_copy(update={"trials": {"vmm": no}}) for place, memory in machine.host.items()}
@@ -64,8 +62,7 @@ def test_no_host_memory_in_a_container() -> None:
     assert {cause.where for cause in causes(machine) if cause.do == "start it with --cap-add SYS_NICE"} == {*host}
 
 
-def test_lost_stores() -> None:
-    """A pair whose stores are lost is told with the pair"""
+def test_a_lost_store_is_reported_for_its_pair() -> None:
     machine = complete(invented(2))
     assert machine.peers[0][1]
     lost = machine.peers[0][1].model_copy(update={"store": Trial(advertised=True, works=False)})
@@ -74,13 +71,11 @@ def test_lost_stores() -> None:
     assert (cause.where, cause.told) == ("gpu0 to gpu1", "no error, but the bytes did not arrive")
 
 
-def test_what_was_announced_needs_no_cause() -> None:
-    """Where the attributes say no and the trial says no, all is as it should be"""
+def test_a_failure_that_was_advertised_has_no_cause() -> None:
     assert {cause.what for cause in causes(complete(invented(1)))} == {"fabric", "fd+fabric", "pool-fabric"}
 
 
-def test_surroundings(tmp_path: Path) -> None:
-    """The system's files tell the surroundings"""
+def test_environment_is_read_from_the_systems_files(tmp_path: Path) -> None:
     for name, text in [("proc/version", "Linux Microsoft"), ("proc/sys/kernel/yama/ptrace_scope", "2\n"),
                        ("proc/1/cgroup", "0::/docker/x"), ("dev/nvidia-caps-imex-channels/channel0", "")]:  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -91,8 +86,7 @@ def test_surroundings(tmp_path: Path) -> None:
     assert (bare.wsl, bare.ptrace_scope, bare.imex_channels) == (False, None, 0)
 
 
-def test_devices_that_may_not_be_opened(tmp_path: Path) -> None:
-    """Only files of GPUs are looked at, and those that may be opened are no news"""
+def test_only_device_files_of_gpus_are_reported_as_closed(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidiactl", "nvidia-caps", "sda"):
         (tmp_path / "dev" / name).touch()
@@ -105,6 +99,7 @@ def test_devices_that_may_not_be_opened(tmp_path: Path) -> None:
     ("visible", "count", "ignored"),
     [(None, 2, None), ("", 0, None), ("0,1", 2, None), ("0,foo,1", 1, "foo,1"), ("foo", 0, "foo")],
 )
-def test_nonsense_in_cuda_visible_devices(visible: str | None, count: int, ignored: str | None) -> None:
-    """What the driver ignores is told: the first entry that is no GPU, and all after it"""
+def test_ignored_entries_of_cuda_visible_devices_are_reported(
+    visible: str | None, count: int, ignored: str | None
+) -> None:
     assert environment.ignored_devices(visible, count) == ignored

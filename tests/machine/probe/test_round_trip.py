@@ -1,4 +1,4 @@
-"""The simulator of a recorded machine, probed, is that machine again."""
+"""A probe of the simulator of a recorded machine reproduces the record."""
 
 from __future__ import annotations
 
@@ -37,35 +37,30 @@ def again(machine: Machine) -> Machine:
 
 
 @pytest.mark.parametrize("name", machines.shipped())
-def test_shipped(name: str) -> None:
-    """A shipped machine, whenever it was recorded, is itself again, to the byte"""
+def test_a_shipped_machine_is_reproduced_to_the_byte(name: str) -> None:
     assert dump(again(load(name))) == dump(load(name))
 
 
 @pytest.mark.parametrize("name", machines.shipped())
-def test_shipped_with_everything(name: str) -> None:
-    """A shipped machine with every trial there is, is itself again too"""
+def test_a_shipped_machine_with_all_trials_is_reproduced(name: str) -> None:
     machine = complete(load(name))
     assert dump(again(machine)) == dump(machine)
 
 
 @pytest.mark.parametrize("name", INVENTED)
-def test_invented(name: str) -> None:
-    """Any machine is itself again, to the byte: what works is tried on the simulator, and works"""
+def test_any_machine_is_reproduced_to_the_byte(name: str) -> None:
     machine = complete(INVENTED[name])
     assert dump(again(machine)) == dump(machine)
 
 
-def test_a_record_of_facts_alone_stays_one() -> None:
-    """What was never tried on a recorded machine is not told of it"""
+def test_a_record_without_trials_is_reproduced() -> None:
     machine = invented(2)
     bare = changed(machine, devices=[each.model_copy(update={"memory": each.memory.model_copy(update={"trials": {}})})
                                      for each in machine.devices])  # fmt: skip
     assert again(bare) == bare
 
 
-def test_measured_rates_stay() -> None:
-    """Rates and links are the record's: a simulator measures nothing"""
+def test_rates_and_links_are_copied_from_the_record() -> None:
     machine = complete(invented(2))
     peers = [[peer and peer.model_copy(update={"link": "NV", "links": 18, "copies": Copies(engine_write=RATE)})
               for peer in row] for row in machine.peers]  # fmt: skip

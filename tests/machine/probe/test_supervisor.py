@@ -1,4 +1,4 @@
-"""Whatever a trial does to its process, it is told, the other trials are made, and no process is left."""
+"""The trial supervisor with children that hang, die or do not start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memtopo.sharing.channel import Channel
 from tests.cli.running import ROOT
 from tests.helpers.machines import complete, invented
 
-DYING = Path(__file__).parent / "dying.py"
+DYING = Path(__file__).parent / "dying_child.py"
 NO_DRIVER = python_command("tests.machine.probe.test_supervisor:report_no_driver")
 SHORT = Limits(trial=1.0, handed=0.5, start=30.0)
 MACHINE = complete(invented(2))
@@ -46,83 +46,72 @@ def trials(found: Probed) -> dict[str, Trial]:
 
 
 @pytest.mark.parametrize("how", ["SIGSEGV", "SIGKILL", "SIGABRT"])
-def test_a_trial_that_dies(how: str) -> None:
-    """A trial that ends its process is a no with the signal's name, and the trials after it are made"""
+def test_a_trial_that_ends_its_process_fails_and_the_others_are_made(how: str) -> None:
     found = probed("event_create", how)
     assert trials(found)["ipc-event"] == Trial(advertised=True, works=False, error=how)
     assert trials(found)["pool-fd"].works
     assert found.machine.peers[0][1] == MACHINE.peers[0][1]
 
 
-def test_a_trial_that_hangs() -> None:
-    """A trial that does not end in time is killed and told as such"""
+def test_a_trial_that_hangs_is_killed() -> None:
     found = probed("event_create", "hang")
     assert trials(found)["ipc-event"] == Trial(advertised=True, works=False, error="TIMEOUT")
     assert trials(found)["pool-fd"].works
 
 
 @pytest.mark.parametrize(("how", "error"), [("hang", "TIMEOUT"), ("SIGSEGV", "SIGSEGV")])
-def test_the_importing_process(how: str, error: str) -> None:
-    """The importing process may hang or die of what it is handed; another one takes what comes next"""
+def test_the_importing_child_is_replaced_when_it_hangs_or_dies(how: str, error: str) -> None:
     found = probed("ipc_open_mem_handle", how)
     assert trials(found)["ipc"] == Trial(works=False, error=error)
     assert trials(found)["ipc-event"].works
 
 
-def test_an_error_that_ends_all_use() -> None:
-    """After an error that poisons a process, another one goes on"""
+def test_a_child_is_replaced_after_a_fatal_error() -> None:
     found = probed("event_create", "CUDA_ERROR_ILLEGAL_ADDRESS")
     no = Trial(advertised=True, works=False, error="CUDA_ERROR_ILLEGAL_ADDRESS", call="cuEventCreate")
     assert trials(found)["ipc-event"] == no
     assert trials(found)["pool-fd"].works
 
 
-def test_a_gpu_without_contexts() -> None:
-    """A GPU that gives no context is not said to be unable to do anything"""
+def test_without_a_context_nothing_is_known() -> None:
     found = probed("device_primary_ctx_retain", "CUDA_ERROR_UNKNOWN")
     told = trials(found)["ipc"]
     assert (told.works, told.error, told.call) == (None, "CUDA_ERROR_UNKNOWN", "cuDevicePrimaryCtxRetain")
     assert found.machine.host["host"].trials["vmm"].works
 
 
-def test_a_child_with_a_bug() -> None:
-    """A bug is told as what it is, with its trial"""
+def test_an_exception_in_a_child_is_noted_with_its_trial() -> None:
     found = probed("event_create", "raise")
     told = trials(found)["ipc-event"]
     assert (told.works, told.error) == (False, "EXIT 0")
     assert "RuntimeError: a bug" in str(told.note)
 
 
-def test_a_child_that_does_not_start() -> None:
-    """Where no child starts, nothing was tried, and that is said"""
+def test_a_child_that_ends_at_its_start_is_noted() -> None:
     found = probe(MACHINE, simulated=True, child=[sys.executable, "-c", "raise SystemExit(3)"])
     assert trials(found)["vmm"] == Trial(advertised=True, note="its process did not start: EXIT 3")
 
 
-def test_a_child_that_cannot_be_started() -> None:
-    """Nor is it a crash where there is no such program"""
+def test_a_command_that_does_not_exist_is_noted() -> None:
     found = probe(MACHINE, simulated=True, child=["/nowhere/python"])
     assert "no process could be started" in str(trials(found)["vmm"].note)
 
 
-def test_stopping() -> None:
-    """Whoever asks to stop is obeyed, and no child is left"""
+def test_an_interrupted_probe_leaves_no_child() -> None:
     before = children()
     with pytest.raises(Stopped):
         probe(MACHINE, simulated=True, stop=lambda: 15)
     assert children() == before
 
 
-def test_descriptors_are_back() -> None:
-    """A probe leaves no descriptor open"""
+def test_a_probe_leaves_no_descriptor_open() -> None:
     count = len(list(Path("/proc/self/fd").iterdir()))
     probe(MACHINE, simulated=True)
     assert len(list(Path("/proc/self/fd").iterdir())) == count
     assert MACHINE.locations[gpu(0)].trials
 
 
-def test_a_driver_that_does_not_open_there() -> None:
-    """Where children find no driver, everything is said not to have been tried, and why; nothing was measured"""
+def test_a_child_without_a_driver_makes_all_trials_not_tried() -> None:
     found = probe(invented(1), simulated=False, bandwidth=True, child=NO_DRIVER)
     assert "no driver" in str(trials(found)["fd"].note)
     assert trials(found)["multicast"].note == "others share its switch"

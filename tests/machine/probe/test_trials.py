@@ -1,4 +1,4 @@
-"""Each trial, made on the simulator, tells what is so and leaves nothing."""
+"""Each trial on the simulator."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.helpers.machines import complete, invented
 
 
 def resources(driver: Driver, simulated: SimDriver) -> TrialResources:
-    return TrialResources(driver, SimExtras(simulated), nobody)
+    return TrialResources(driver, SimExtras(simulated), no_importer)
 
 
-def nobody(request: ImportRequest, fds: Sequence[int]) -> ImportAnswer:
-    """An importing process that is not there; which is not asked for what stays in one process."""
+def no_importer(request: ImportRequest, fds: Sequence[int]) -> ImportAnswer:
+    """Fail at a request to import: the trials of `ALONE` make none."""
     raise AssertionError((request, fds))
 
 
@@ -40,8 +40,7 @@ ALONE = [
 
 
 @pytest.mark.parametrize("planned", ALONE, ids=lambda planned: f"{planned.location}-{planned.name}-{planned.device}")
-def test_what_one_process_tries(planned: PlannedTrial) -> None:
-    """It works on a machine on which everything does, and nothing is open afterwards but contexts, which close"""
+def test_a_trial_works_and_releases_everything(planned: PlannedTrial) -> None:
     with SimDriver(invented(2)) as simulated:
         simulated.init()
         ledger = Ledger(simulated)
@@ -52,8 +51,7 @@ def test_what_one_process_tries(planned: PlannedTrial) -> None:
 
 
 @pytest.mark.parametrize("planned", ALONE, ids=lambda planned: f"{planned.location}-{planned.name}-{planned.device}")
-def test_a_call_that_fails(planned: PlannedTrial) -> None:
-    """Whichever call of a trial fails, the trial raises that or tells no, and leaves nothing"""
+def test_a_trial_with_a_failing_call_raises_or_fails_and_releases_everything(planned: PlannedTrial) -> None:
     from memtopo.driver.failing import Failing
 
     for number in range(1, 40):
@@ -74,8 +72,8 @@ def test_a_call_that_fails(planned: PlannedTrial) -> None:
             break
 
 
-class Weighed(SimDriver):
-    """Knows how much it gave out at most, contexts apart."""
+class MostMemory(SimDriver):
+    """Counts the most memory allocated at a time, contexts excepted."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
@@ -105,9 +103,9 @@ class Weighed(SimDriver):
         self._out.pop(address, None)
 
 
-def test_a_trial_takes_little() -> None:
-    """No trial has more than 64 MiB of memory at a time, whosever it is; buffers for rates have as much of a GPU"""
-    with Weighed(invented(2)) as simulated:
+def test_a_trial_uses_at_most_64_mib() -> None:
+    """Whatever its location; buffers for rates use as much of a GPU"""
+    with MostMemory(invented(2)) as simulated:
         simulated.init()
         at = resources(simulated, simulated)
         for planned in ALONE:
@@ -116,8 +114,8 @@ def test_a_trial_takes_little() -> None:
         at.close()
 
 
-class Deaf(SimDriver):
-    """A machine whose peers' stores are lost on the way, and nobody is told."""
+class LosesStores(SimDriver):
+    """Machine on which stores to peers are lost without an error."""
 
     def parts(self) -> Any:
         contexts, contents = super().parts()
@@ -125,15 +123,14 @@ class Deaf(SimDriver):
         return contexts, contents
 
 
-def test_a_lost_store_is_seen() -> None:
-    """A store that no error speaks of, and that does not arrive, is no success"""
-    with Deaf(invented(2)) as simulated:
+def test_a_store_that_does_not_arrive_fails() -> None:
+    with LosesStores(invented(2)) as simulated:
         simulated.init()
         assert attempt(resources(simulated, simulated), PlannedTrial(gpu(0), "store", 1)) is False
 
 
-def test_compression_that_is_left_out() -> None:
-    """A chunk that comes back without what it was asked for does not work (fact 41)"""
+def test_a_chunk_without_a_requested_property_fails() -> None:
+    """The driver created it without an error (fact 41)"""
 
     class Plain(SimDriver):
         def mem_get_allocation_properties_from_handle(self, handle: int) -> Any:
@@ -144,15 +141,14 @@ def test_compression_that_is_left_out() -> None:
         assert attempt(resources(simulated, simulated), PlannedTrial(gpu(0), "compressible", 0)) is False
 
 
-def test_a_full_gpu_says_nothing_about_what_it_can_do() -> None:
-    """Where not even a context has room, it is not known what works, and the error tells why"""
+def test_out_of_memory_leaves_the_result_unknown() -> None:
+    """A GPU that is too full for a context is not reported as unable"""
     seen = probe(complete(invented(1, memory=1 << 20)), simulated=True).machine.devices[0].memory.trials
     assert (seen["vmm"].works, seen["vmm"].error) == (None, "CUDA_ERROR_OUT_OF_MEMORY")
     assert seen["fabric"].works is False
 
 
-def test_what_is_refused_elsewhere() -> None:
-    """A refusal in the importing process is told with its call"""
+def test_an_import_is_part_of_a_trial() -> None:
     machine = complete(invented(2))
     seen = probe(machine, simulated=True)
     assert seen.left == seen.notes == ()
@@ -161,8 +157,7 @@ def test_what_is_refused_elsewhere() -> None:
     assert 0 < max(timing.seconds for timing in seen.trials) < seen.seconds
 
 
-def test_grants_are_made_for_those_who_use_it() -> None:
-    """A trial grants access to the GPUs that it names, and to nobody else"""
+def test_access_is_granted_to_the_gpus_of_the_trial_only() -> None:
     granted: list[Grant] = []
 
     class Watched(SimDriver):

@@ -1,4 +1,4 @@
-"""One run of a spec in which somebody gets a signal, and what is left of it."""
+"""One run of a spec in which a process gets a signal, and the processes that are left of it."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pydantic import TypeAdapter
 from memtopo.plans.report import Report
 
 TIMEOUT = 2.0
-"""Seconds of silence that mean a death, here."""
+"""Seconds of silence after which a process counts as dead in these tests."""
 
 GRACE = 5.0
-"""Seconds beyond the timeout that nobody may hang for."""
+"""Seconds beyond the timeout within which all processes end."""
 
-_COORDINATOR = str(Path(__file__).with_name("coordinating.py"))
+_COORDINATOR = str(Path(__file__).with_name("coordinator_program.py"))
 _NEVER = 10**9
 
 
 @dataclass(frozen=True)
 class Crash:
-    """How it went: the report, where the coordinator lived to make one, its status, and the seconds it all took."""
+    """Report, unless the coordinator died, its exit status, the seconds of the run, and its standard error."""
 
     report: Report | None
     status: int
@@ -35,7 +35,7 @@ class Crash:
 
 
 def crash(spec: Path, process: str, call: int, name: str, victim: str = "self", machine: str = "h200x2") -> Crash:
-    """Run a spec, and have a process or its parent get a signal before a process's n-th driver call."""
+    """Run a spec, and send a signal to a process or its parent before the process's n-th driver call."""
     marker = f"MEMTOPO_RUN={os.getpid()}-{time.monotonic_ns()}"
     variables = {"MEMTOPO_RUN": marker.partition("=")[2], "MEMTOPO_DYING": f"{process}:{call}:{name}:{victim}"}
     start = time.monotonic()
@@ -64,7 +64,7 @@ def calls(spec: Path, machine: str = "h200x2") -> dict[str, Any]:
 
 
 def wait_for_none(marker: str, but: int = 0) -> list[int]:
-    """The processes of a run that are still there after all the time that they may take."""
+    """Processes of a run that are left after the time they may take."""
     until = time.monotonic() + 2 * TIMEOUT + GRACE + 60.0 * bool(but)
     while (left := [pid for pid in marked(marker) if pid != but]) and time.monotonic() < until:
         os.sched_yield()
@@ -72,7 +72,7 @@ def wait_for_none(marker: str, but: int = 0) -> list[int]:
 
 
 def marked(marker: str) -> list[int]:
-    """The processes, alive or stopped, that have a variable in their environment."""
+    """Processes, running or stopped, with a variable in their environment."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():

@@ -1,4 +1,4 @@
-"""Many rounds of hold, attach and release between two processes, each of which says what it had before and after.
+"""Many rounds of hold, attach and release between two processes; each prints its resources before and after.
 
 `hold` builds tests/run/processes/held.yaml and serves it until it is released, again and again; `attach` applies
 tests/run/processes/attached.yaml, which imports from it, and releases it each time. Arguments: which, machine, rounds.

@@ -1,4 +1,4 @@
-"""Whoever dies, wherever: the others hear of it, nobody hangs, and nothing stays."""
+"""Death of any process of a layout at any driver call: the others take down in time, and nothing is left."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAMPLE = [
 
 
 def survived(done: Crash, process: str, name: str) -> None:
-    """Everybody but the victim ended in order, in time, and says who it was."""
+    """Assert that all processes but the victim took down in time, and that the report names it."""
     assert done.seconds < STARTUP + TIMEOUT + GRACE
     assert done.report, done.errors
     report = done.report
@@ -50,20 +50,18 @@ def survived(done: Crash, process: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("process", "call", "name"), SAMPLE)
-def test_a_worker_dies(process: str, call: int, name: str) -> None:
-    """The other worker takes down, the report names the dead one, and nothing is left"""
+def test_a_worker_that_dies_is_named_and_the_others_take_down(process: str, call: int, name: str) -> None:
     survived(crash(TWO, process, call, name), process, name)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("point", "name"), list(product(POINTS, SIGNALS)), ids=str)
-def test_a_worker_dies_anywhere(point: tuple[str, int], name: str) -> None:
-    """The same at every driver call of both"""
+def test_a_worker_may_die_at_any_driver_call(point: tuple[str, int], name: str) -> None:
     survived(crash(TWO, *point, name), point[0], name)
 
 
 def lost(done: Crash, name: str) -> None:
-    """The workers of a coordinator that is gone ended by themselves; `crash` has looked that none is left."""
+    """Assert that the workers of a dead coordinator ended by themselves; `crash` has checked that none is left."""
     assert done.seconds < STARTUP + TIMEOUT + GRACE
     if name == "SIGTERM":
         assert done.report, done.errors
@@ -77,20 +75,17 @@ def lost(done: Crash, name: str) -> None:
     ("process", "call", "name"),
     [("server", 8, "SIGKILL"), ("reader", 40, "SIGKILL"), ("server", 30, "SIGTERM"), ("reader", 20, "SIGSTOP")],
 )
-def test_the_coordinator_dies(process: str, call: int, name: str) -> None:
-    """Its workers notice, take down by themselves, and end"""
+def test_workers_of_a_dead_coordinator_take_down(process: str, call: int, name: str) -> None:
     lost(crash(TWO, process, call, name, "parent"), name)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("point", "name"), list(product(POINTS, SIGNALS)), ids=str)
-def test_the_coordinator_dies_anywhere(point: tuple[str, int], name: str) -> None:
-    """The same at every driver call of both"""
+def test_the_coordinator_may_die_at_any_driver_call(point: tuple[str, int], name: str) -> None:
     lost(crash(TWO, *point, name, "parent"), name)
 
 
-def test_an_undisturbed_run() -> None:
-    """The spec of these tests builds, is found as declared, and has as many driver calls as they are spread over"""
+def test_an_undisturbed_run_is_as_declared_and_leaves_no_file() -> None:
     done = crash(TWO, "nobody", 1, "SIGKILL")
     assert done.report, done.errors
     assert done.report.outcome == "ok", done.report

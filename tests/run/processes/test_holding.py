@@ -1,4 +1,4 @@
-"""`memtopo apply --hold`: a layout that stays until it is let go, and others that import from it."""
+"""`memtopo apply --hold`: a layout that is held until its release, and others that import from it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def memtopo(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @contextmanager
 def holding(spec: Path = HELD, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A held layout, from when it serves; it is told to end at the end, if it is still there."""
+    """Hold a layout and wait until it serves; terminate it at the end, unless it has ended."""
     command = [sys.executable, "-m", "memtopo", "apply", str(spec), *M, "--hold", "--json", *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr
@@ -45,7 +45,7 @@ def holding(spec: Path = HELD, *arguments: str) -> Iterator[subprocess.Popen[str
 
 
 def ended(process: subprocess.Popen[str]) -> Any:
-    """The report of a hold that has ended by itself, or was told to."""
+    """Report of a hold that has ended, successfully and without anything left."""
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 0, out
     report = json.loads(out)
@@ -55,8 +55,7 @@ def ended(process: subprocess.Popen[str]) -> Any:
     return report
 
 
-def test_import_from_a_held_layout() -> None:
-    """What another process holds is imported, checked and given back; the holder lets go when it is told to"""
+def test_a_held_layout_is_imported_and_ends_at_a_release() -> None:
     with holding() as process:
         done = memtopo("apply", str(ATTACHED), *M, "--json")
         report = json.loads(done.stdout)
@@ -70,22 +69,19 @@ def test_import_from_a_held_layout() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it(number: signal.Signals) -> None:
-    """A signal while it is held is no failure: everything is taken down, and the socket is gone"""
+def test_a_signal_ends_a_hold_as_a_success(number: signal.Signals) -> None:
     with holding() as process:
         process.send_signal(number)
         assert any("until a signal" in note for note in ended(process)["notes"])
     assert not os.listdir(Path(os.environ["XDG_RUNTIME_DIR"], "memtopo"))
 
 
-def test_its_time_is_over() -> None:
-    """--for ends it"""
+def test_a_hold_ends_at_its_deadline() -> None:
     with holding(HELD, "--for", "10ms") as process:
         assert any("until its deadline" in note for note in ended(process)["notes"])
 
 
-def test_a_name_is_held_once() -> None:
-    """A second holder of a name fails before it builds anything"""
+def test_a_second_holder_of_a_name_fails_before_it_builds() -> None:
     with holding():
         done = memtopo("apply", str(HELD), *M, "--hold")
     assert done.returncode == 4
@@ -93,8 +89,7 @@ def test_a_name_is_held_once() -> None:
     assert done.stdout == ""
 
 
-def test_a_layout_of_several_processes(tmp_path: Path) -> None:
-    """Its exports go by the names of their processes; a check looks in all of them"""
+def test_exports_of_a_multi_process_layout_are_named_by_process(tmp_path: Path) -> None:
     reader = tmp_path / "reader.yaml"
     reader.write_text(
         "memtopo: 1\nname: reader\nranges: {v: {size: 512MiB}}\n"
@@ -110,8 +105,7 @@ def test_a_layout_of_several_processes(tmp_path: Path) -> None:
     assert tallies["mapped chunk"] == 6
 
 
-def test_a_held_process_dies() -> None:
-    """Where one of the processes dies, the others take down, and the report says who it was"""
+def test_the_death_of_a_held_process_ends_the_hold_and_is_reported() -> None:
     with holding(ROOT / "specs" / "weights.yaml") as process:
         os.kill(worker_pids(process)[-1], signal.SIGKILL)
         out, _ = process.communicate(timeout=60)
@@ -124,8 +118,7 @@ def worker_pids(process: subprocess.Popen[str]) -> list[int]:
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
-def test_a_held_process_is_stopped() -> None:
-    """A check does not wait for ever for a process that is stopped, and the holder still ends when it is told to"""
+def test_a_check_does_not_wait_for_a_stopped_process() -> None:
     with holding(ROOT / "specs" / "weights.yaml", "--timeout", "4s") as process:
         os.kill(worker_pids(process)[-1], signal.SIGSTOP)
         assert memtopo("check", "weights").returncode != 0
@@ -136,8 +129,7 @@ def test_a_held_process_is_stopped() -> None:
     assert outcomes == ["taken down", "taken down", "died"]  # those who wait for the dead are not taken for dead
 
 
-def test_many_exports(tmp_path: Path) -> None:
-    """What a process exports may be more than a packet holds"""
+def test_exports_may_be_longer_than_a_packet(tmp_path: Path) -> None:
     spec = tmp_path / "many.yaml"
     exports = ", ".join(f"export-number-{index}: {{chunk: w.{index}, via: fd}}" for index in range(600))
     spec.write_text(
@@ -150,8 +142,7 @@ def test_many_exports(tmp_path: Path) -> None:
         ended(process)
 
 
-def test_import_of_a_gpu_that_is_not_seen(tmp_path: Path) -> None:
-    """A process that sees one GPU imports from outside what is on another"""
+def test_a_process_imports_memory_of_a_gpu_that_it_does_not_see(tmp_path: Path) -> None:
     spec = tmp_path / "blind.yaml"
     spec.write_text(
         "memtopo: 1\nname: blind\nprocesses:\n  one:\n    visible: gpu1\n    ranges: {v: {size: 8MiB}}\n"
@@ -163,8 +154,7 @@ def test_import_of_a_gpu_that_is_not_seen(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["outcome"] == "ok", done.stdout
 
 
-def test_not_as_declared(tmp_path: Path) -> None:
-    """An import that is not what it was declared to be names both ends, and nothing is kept"""
+def test_an_import_that_differs_from_its_declaration_fails(tmp_path: Path) -> None:
     spec = tmp_path / "wrong.yaml"
     spec.write_text(ATTACHED.read_text().replace("count: 4", "count: 3").replace("8MiB", "6MiB"))
     with holding():
@@ -174,16 +164,14 @@ def test_not_as_declared(tmp_path: Path) -> None:
     assert "import 'w' declares count 3; held/w has 4" in report["failure"]["error"]
 
 
-def test_nobody_holds_it() -> None:
-    """An import from a layout that nobody holds"""
+def test_an_import_from_a_layout_that_is_not_held_fails() -> None:
     done = memtopo("apply", str(ATTACHED), *M, "--json")
     report = json.loads(done.stdout)
     assert (done.returncode, report["outcome"]) == (4, "failed")
     assert "held" in report["failure"]["error"]
 
 
-def test_usage() -> None:
-    """Flags that say how to hold want --hold"""
+def test_options_of_a_hold_require_hold() -> None:
     for flags in (("--for", "5s"), ("--socket", "/tmp/x")):
         done = memtopo("apply", str(HELD), *M, *flags)
         assert done.returncode == 2
@@ -192,7 +180,7 @@ def test_usage() -> None:
 
 
 def rounds(count: int, machine: str) -> None:
-    """Two processes that hold, attach and release so many times have what they had before."""
+    """Assert that two processes have the same resources after so many holds, attachments and releases."""
     command = [sys.executable, ROUNDS]
     with subprocess.Popen(
         [*command, "hold", machine, str(count)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -210,6 +198,5 @@ def rounds(count: int, machine: str) -> None:
         assert found["memory"][0] == found["memory"][1]
 
 
-def test_two_hundred_rounds() -> None:
-    """Hold, attach and release, two hundred times"""
+def test_two_hundred_holds_and_attachments_leave_nothing() -> None:
     rounds(200, "h200x2")

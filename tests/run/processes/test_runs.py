@@ -1,4 +1,4 @@
-"""Layouts of several processes on the simulator: the processes are real ones, and so is what they share."""
+"""Multi-process layouts on the simulator, with real processes and real descriptors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def applied(text: str) -> Report:
 
 
 def looked_at(report: Report, aspect: str, process: str | None = None) -> int:
-    """How often an aspect was looked at, always with the same result as was declared."""
+    """Number of checks of an aspect, all of them as declared."""
     checks = report.checks if process is None else {each.name: each.checks for each in report.processes}[process]
     assert checks
     tally = next(each for each in checks.tallies if each.aspect == aspect)
@@ -38,8 +38,8 @@ def looked_at(report: Report, aspect: str, process: str | None = None) -> int:
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])
-def test_a_store_in_one_is_seen_in_all(count: int) -> None:
-    """Two, four and eight processes: what the exporter stores is read in every importer, at both ends of each chunk"""
+def test_importers_read_what_the_exporter_wrote(count: int) -> None:
+    """In two, four and eight processes, at both ends of each chunk"""
     report = applied(f"""
         processes:
           server:
@@ -59,8 +59,8 @@ def test_a_store_in_one_is_seen_in_all(count: int) -> None:
     assert looked_at(report, "imported") == 2 * count
 
 
-def test_a_store_is_seen_both_ways() -> None:
-    """An importer that may write does so in its turn, and the exporter reads it; so do events"""
+def test_an_importer_with_write_access_writes_for_the_exporter() -> None:
+    """And events are recorded and waited for in both directions"""
     report = applied(TWO.read_text())
     assert looked_at(report, "bytes", "server") == 2 * (4 + 2)
     assert looked_at(report, "bytes", "reader") == 2 * (4 + 2)
@@ -68,8 +68,8 @@ def test_a_store_is_seen_both_ways() -> None:
     assert looked_at(report, "event", "reader") == 1 + 1
 
 
-def test_two_import_from_each_other() -> None:
-    """Exports of all are there before anybody imports"""
+def test_two_processes_may_import_from_each_other() -> None:
+    """All exports are created before the first import"""
     side = """
       {name}:
         ranges: {{both: {{size: 4MiB}}}}
@@ -85,8 +85,7 @@ def test_two_import_from_each_other() -> None:
     assert looked_at(report, "bytes") == 2 * 2 * 4  # two turns, two processes, two ends of two chunks
 
 
-def test_processes_that_see_some_gpus() -> None:
-    """A process that sees one GPU alone imports memory of another, which it cannot name"""
+def test_a_process_imports_memory_of_a_gpu_that_is_not_visible() -> None:
     report = applied("""
         processes:
           server:
@@ -107,8 +106,8 @@ def test_processes_that_see_some_gpus() -> None:
     assert looked_at(report, "bytes") == 4
 
 
-def test_a_thousand_chunks_to_three() -> None:
-    """More handles than a message carries; none of those under way stays open"""
+def test_handles_are_routed_in_batches_and_closed() -> None:
+    """More handles than a message carries"""
     report = applied("""
         processes:
           server:
@@ -133,8 +132,8 @@ def test_a_thousand_chunks_to_three() -> None:
         assert each.left.fds_held <= each.left.fds_before + 1000 + 16
 
 
-def test_fabric() -> None:
-    """64 bytes instead of a descriptor, on a machine where a trial worked; it never ran on hardware"""
+def test_fabric_handles_are_routed_as_bytes() -> None:
+    """On a machine where a trial worked; it has not been run on hardware"""
     text = """
         processes:
           server:
@@ -156,8 +155,7 @@ def test_fabric() -> None:
 
 
 @pytest.mark.parametrize(("process", "call"), [("server", 12), ("server", 25), ("reader", 10), ("reader", 24)])
-def test_a_call_fails(process: str, call: int) -> None:
-    """A driver call that fails in one process: all of them undo everything, and the report says where it was"""
+def test_a_driver_error_in_one_process_undoes_all(process: str, call: int) -> None:
     done = crash(TWO, process, call, "CUDA_ERROR_UNKNOWN")
     assert done.report, done.errors
     assert (done.report.outcome, done.report.exit_code) == ("failed", 4), done.report
@@ -168,8 +166,7 @@ def test_a_call_fails(process: str, call: int) -> None:
     assert not any(done.report.left.ledger_after.values())
 
 
-def test_a_worker_that_cannot_start() -> None:
-    """A worker that ends before it could say anything is named, and nobody waits for it"""
+def test_a_worker_that_does_not_start_is_reported() -> None:
     report = processes.apply(ensemble(TWO, MACHINE, worker=("false",)))
     assert (report.outcome, report.exit_code) == ("failed", 4)
     assert report.failure

@@ -1,4 +1,4 @@
-"""A worker like any other, but for the signal that a process gets at one of its driver calls, or for one that fails.
+"""A worker one of whose driver calls fails, or sends a signal to it or to its parent.
 
 MEMTOPO_DYING is `PROCESS:CALL:SIGNAL:VICTIM`, the victim being `self` or `parent`; instead of a signal it may have an
 error of the driver's, with which that call of the victim fails.
@@ -16,8 +16,8 @@ from memtopo.driver.protocol import Driver
 from memtopo.run.processes.worker import main
 
 
-class Deadly:
-    """Hands every call on; before the `at`-th, a signal is sent."""
+class SignalAtCall:
+    """Forwards every call; before the `at`-th, sends a signal."""
 
     def __init__(self, driver: Driver, at: int, number: signal.Signals, victim: int) -> None:
         self._driver, self._at, self._number, self._victim, self._calls = driver, at, number, victim, 0
@@ -42,7 +42,7 @@ def wrap(process: str, driver: Driver) -> Any:
         return driver
     if name.startswith("CUDA_ERROR"):
         return Failing(driver, int(at), error=name)
-    return Deadly(driver, int(at), signal.Signals[name], os.getpid() if victim == "self" else os.getppid())
+    return SignalAtCall(driver, int(at), signal.Signals[name], os.getpid() if victim == "self" else os.getppid())
 
 
 if __name__ == "__main__":

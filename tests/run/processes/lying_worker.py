@@ -1,4 +1,4 @@
-"""A worker like any other, but that the process MEMTOPO_LYING hands out its second chunk for its first."""
+"""A worker that, as the process MEMTOPO_LYING, exports its second chunk in place of its first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ else:
 
 
 class WrongExport(Anything):  # type: ignore[misc]
-    """Hands every call on, and exports the second chunk for the first."""
+    """Forwards every call, and exports the second chunk in place of the first."""
 
     def __init__(self, driver: KernelDriver) -> None:
         self._driver = driver

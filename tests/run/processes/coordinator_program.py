@@ -1,6 +1,6 @@
-"""A coordinator whose workers die as MEMTOPO_DYING says; prints its report.
+"""A coordinator whose workers die as MEMTOPO_DYING says; it prints its report.
 
-Arguments: the spec's file, the machine's name, seconds of silence that mean a death.
+Arguments: the spec's file, the machine's name, seconds of silence after which a process counts as dead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from memtopo.rules.validation import validate
 from memtopo.run import processes
 from memtopo.run.apply import Job
 
-WORKER = (sys.executable, "-P", str(Path(__file__).with_name("dying.py")))
+WORKER = (sys.executable, "-P", str(Path(__file__).with_name("dying_worker.py")))
 
 
 def run(spec: str, machine: str, timeout: float) -> bytes:

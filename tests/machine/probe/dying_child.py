@@ -1,4 +1,4 @@
-"""A child of a probe whose driver hangs or dies in the middle of a call. Run as a script, this file is that child."""
+"""A child of a probe whose driver hangs or dies in the middle of a call. It is run as a script."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ else:
 
 
 class Dying(Anything):  # type: ignore[misc]
-    """Hands every call on, and at one of a name does what it was told."""
+    """Forwards every call, except that the one of a name hangs, raises or kills the process."""
 
     def __init__(self, driver: Any, method: str, how: str) -> None:
         self._driver, self._method, self._how = driver, method, how
