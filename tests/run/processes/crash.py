@@ -8,7 +8,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -21,7 +20,6 @@ GRACE = 5.0
 """Seconds beyond the timeout within which all processes end."""
 
 _COORDINATOR = str(Path(__file__).with_name("coordinator_program.py"))
-_NEVER = 10**9
 
 
 @dataclass(frozen=True)
@@ -54,13 +52,6 @@ def crash(spec: Path, process: str, call: int, name: str, victim: str = "self", 
     assert not wait_for_none(marker), "processes are left"
     report = TypeAdapter(Report).validate_json(out) if out else None
     return Crash(report, coordinator.returncode, seconds, errors.decode())
-
-
-def calls(spec: Path, machine: str = "h200x2") -> dict[str, Any]:
-    """What an undisturbed run reports."""
-    done = crash(spec, "nobody", _NEVER, "SIGKILL", machine=machine)
-    assert done.report, done.errors
-    return {each.name: each for each in done.report.processes}
 
 
 def wait_for_none(marker: str, but: int = 0) -> list[int]:
