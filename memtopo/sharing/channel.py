@@ -69,7 +69,7 @@ class Channel(Generic[M]):
 
     @property
     def pending(self) -> bool:
-        """Whether messages are queued."""
+        """True if messages are queued."""
         return bool(self._queue)
 
     def send(self, message: object, fds: Sequence[int] = ()) -> None:

@@ -1,6 +1,6 @@
 """A child of a probe: makes trials, or imports what the trials of other children share.
 
-A trial may end the process or hang. What it has not released is released by the system when the process ends.
+A trial may end the process or hang. The system releases the rest when the process ends.
 """
 
 from __future__ import annotations

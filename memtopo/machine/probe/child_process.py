@@ -1,4 +1,4 @@
-"""A child of a probe as seen by the probe: its process and its channel."""
+"""The probe's side of a child: its process and its channel."""
 
 from __future__ import annotations
 

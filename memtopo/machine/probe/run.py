@@ -60,17 +60,17 @@ def probe(
     """
     began = time.monotonic()
     around = machine.surroundings if simulated else environment.read()
-    wanted = [each for each in planned_trials(machine) if not simulated or recorded(machine, each)]
+    planned = [each for each in planned_trials(machine) if not simulated or recorded(machine, each)]
     known = {
         n: trial
-        for n, each in enumerate(wanted)
+        for n, each in enumerate(planned)
         if (trial := _without_trial(machine, each, around, simulated=simulated))
     }
-    due = [(n, each) for n, each in enumerate(wanted) if n not in known]
+    due = [(n, each) for n, each in enumerate(planned) if n not in known]
     supervisor = Supervisor(dump(machine) if simulated else None, stop, limits or Limits(), child)
     findings = supervisor.run(_lanes(due, simulated=simulated), importing=any(_shares(each) for _, each in due))
-    trials = [known.get(n) or _trial(machine, each, findings.outcomes.get(n)) for n, each in enumerate(wanted)]
-    probed = _with_trials(machine, _worst(zip(wanted, trials, strict=True)), around, date)
+    trials = [known.get(n) or _trial(machine, each, findings.outcomes.get(n)) for n, each in enumerate(planned)]
+    probed = _with_trials(machine, _worst(zip(planned, trials, strict=True)), around, date)
     seconds = time.monotonic() - began
     notes = [*findings.notes]
     if not simulated:
@@ -149,16 +149,16 @@ def _worse(trial: Trial, other: Trial) -> bool:
 def _with_trials(
     machine: Machine, trials: Mapping[tuple[Location, str, int], Trial], around: Surroundings | None, date: str | None
 ) -> Machine:
-    memories = {place: _memory(place, memory, trials) for place, memory in machine.locations.items()}
-    gpus = [memory for place, memory in memories.items() if place.kind == LocationKind.GPU]
+    memories = {location: _memory(location, memory, trials) for location, memory in machine.locations.items()}
+    gpus = [memory for location, memory in memories.items() if location.kind == LocationKind.GPU]
     devices = [_device(device, memory) for device, memory in zip(machine.devices, gpus, strict=True)]
-    host = {str(place): memory for place, memory in memories.items() if place.kind != LocationKind.GPU}
+    host = {str(location): memory for location, memory in memories.items() if location.kind != LocationKind.GPU}
     peers = [[_peer(peer, trials, a, b) for b, peer in enumerate(row)] for a, row in enumerate(machine.peers)]
     return queries.changed(machine, recorded=date, devices=devices, host=host, peers=peers, surroundings=around)
 
 
-def _memory(place: Location, memory: Memory, trials: Mapping[tuple[Location, str, int], Trial]) -> Memory:
-    own = {name: trial for (where, name, _), trial in trials.items() if where == place and name != STORE}
+def _memory(location: Location, memory: Memory, trials: Mapping[tuple[Location, str, int], Trial]) -> Memory:
+    own = {name: trial for (where, name, _), trial in trials.items() if where == location and name != STORE}
     # The order of a record is kept, and so are trials of a later memtopo.
     return memory.model_copy(update={"trials": memory.trials | own})
 

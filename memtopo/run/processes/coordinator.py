@@ -120,7 +120,7 @@ class Coordinator:
 
     @property
     def as_declared(self) -> bool:
-        """Whether no process found a difference."""
+        """True if no process found a difference."""
         return all(worker.as_declared for worker in self.workers.values())
 
     def build(self) -> None:

@@ -1,4 +1,4 @@
-"""A worker as seen by the coordinator: its process, its channel and its state."""
+"""The coordinator's side of a worker: its process, its channel and its state."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ class WorkerProcess:
 
     @property
     def busy(self) -> bool:
-        """Whether the next message is due from this worker: it has work to do and does not wait for another worker."""
+        """True if the next message is due from this worker: it has work to do and waits for no other worker."""
         at_work = self.expected is not Expected.NOTHING and not self._awaits_handles
         return not self.over and (self._answers_due > 0 or at_work)
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, failed or reported."""
+        """True once it has ended, failed or reported."""
         return self.gone or self.failed is not None or self.death is not None or self.report is not None
 
     def owes(self, expected: Expected) -> bool:
-        """Whether the coordinator waits for this message of it."""
+        """Return whether the coordinator waits for this message of it."""
         return self.expected is expected and not self.over
 
     def start(self, message: Start) -> None:
@@ -151,7 +151,7 @@ class WorkerProcess:
         self._awaits_handles, self._received = False, time.monotonic()
 
     def silent(self, seconds: float) -> bool:
-        """Whether no message came from it for so many seconds."""
+        """Return whether no message came from it for so many seconds."""
         return time.monotonic() - self._received > seconds
 
     def kill(self, reason: str) -> None:
