@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from bench import scaling
 from memtopo import language
 from memtopo.machine import load
-from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.forms import FORMS, Shown
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.model import Diagram
 from memtopo.output.map import Map
 from memtopo.output.terminal import unstyled
 from memtopo.rules.validation import validate
@@ -53,7 +53,7 @@ def once(spec: str) -> None:
     assert geometry is not None
     for form, draw in _DRAWN.items():
         start = time.perf_counter()
-        assert draw(picture(geometry, machine))
+        assert draw(build_diagram(geometry, machine))
         seconds[form] = time.perf_counter() - start
     print(json.dumps(seconds))
 
@@ -77,12 +77,12 @@ def _mixed(count: int) -> str:
     return f"{head}{entries}access:\n  kv: {{gpu0: rw}}\n"
 
 
-def _form(form: str) -> Callable[[Picture], str]:
+def _form(form: str) -> Callable[[Diagram], str]:
     return lambda shown: FORMS[form](Shown(shown, "drawing"))
 
 
 _SPECS: Mapping[str, Callable[[int], str]] = {**scaling.FORMS, "mixed": _mixed}
-_DRAWN: Mapping[str, Callable[[Picture], str]] = {
+_DRAWN: Mapping[str, Callable[[Diagram], str]] = {
     "text": lambda shown: unstyled(Map(shown), 80),
     **{form: _form(form) for form in FORMS},
 }

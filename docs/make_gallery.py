@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from memtopo import language, machine
-from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.svg import svg
 from memtopo.output.diagram.told import told
 from memtopo.rules.validation import validate
@@ -60,7 +60,7 @@ def drawn(path: Path) -> Drawn:
         facts = machine.load(name)
         found = validate(document, facts)
         if found.geometry:
-            shown = picture(found.geometry, facts)
+            shown = build_diagram(found.geometry, facts)
             drawing = svg(shown, path.stem, note=f"on {name}: {_gpus(facts)}", place=document.place)
             return Drawn(path.stem, name, sentence(document.text), told(shown), drawing)
     raise ValueError(f"{path} is right on none of {', '.join(MACHINES)}")

@@ -30,7 +30,7 @@ from memtopo.kinds.steps import (
     TryExportEvent,
 )
 from memtopo.machine import Machine
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.model import Diagram
 from memtopo.plans import folding
 from memtopo.plans.notes import remarks
 from memtopo.plans.report import PlanSummary, ProcessPlan, Row
@@ -58,7 +58,7 @@ class Plan:
         """The steps by phase, in order."""
         return tuple((phase, tuple(steps)) for phase, steps in groupby(self.steps, key=lambda step: step.phase))
 
-    def summary(self, picture: Picture | None = None, warnings: tuple[str, ...] = ()) -> PlanSummary:
+    def summary(self, picture: Diagram | None = None, warnings: tuple[str, ...] = ()) -> PlanSummary:
         """The plan folded by like steps, with the picture of its layout and the spec's warnings where there are any."""
         with collector_paused():
             rows = tuple(folding.rows(self.steps))

@@ -15,7 +15,7 @@ import pytest
 from memtopo import machine
 from memtopo.diagnostics.model import has_errors
 from memtopo.language import read_file
-from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.mermaid import mermaid
 from memtopo.rules.validation import validate
 from tests.helpers.specs import ROOT, document
@@ -76,7 +76,7 @@ def test_flowchart() -> None:
     facts = machine.load("h200x2")
     found = validate(read_file(ROOT / "specs" / "hand-over.yaml"), facts).geometry
     assert found
-    assert mermaid(picture(found, facts), found.name) == block.text
+    assert mermaid(build_diagram(found, facts), found.name) == block.text
 
 
 def test_links() -> None:

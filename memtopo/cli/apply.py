@@ -30,7 +30,7 @@ from memtopo.cli.outside import Outside, named, typed
 from memtopo.cli.signals import Stopper
 from memtopo.driver.ledger import Ledger
 from memtopo.output import json, plain
-from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.build import build_diagram
 from memtopo.output.progress import progress
 from memtopo.plans import saved
 from memtopo.plans.report import Check, Report
@@ -104,7 +104,7 @@ def _job(loaded: Loaded, spec: str, check: Check, timeout: float) -> apply.Job:
         machine=loaded.target.line,
         spec=loaded.document.name,
         place=loaded.document.place,
-        picture=picture(geometry, facts),
+        picture=build_diagram(geometry, facts),
         warnings=loaded.warnings,
         facts=facts,
         check=check,

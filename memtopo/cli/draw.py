@@ -16,7 +16,7 @@ from memtopo.cli.writing import write
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose
 from memtopo.output import json, plain, words
-from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.forms import FORMS, SUFFIXES, Shown
 from memtopo.plans.report import MachineLine
 
@@ -81,7 +81,7 @@ def command(
         return loaded.refuse(as_json=told == "json")
     loaded.show_faults(sys.stderr)
     note = f"on {words.machine(line)}"
-    shown = Shown(picture(geometry, loaded.target.machine), geometry.name, note, loaded.document.place)
+    shown = Shown(build_diagram(geometry, loaded.target.machine), geometry.name, note, loaded.document.place)
     sheet = _Sheet(shown, line, ascii, width)
     for file, ending in files.items():
         if file != "-":

@@ -11,8 +11,8 @@ from contextlib import suppress
 from memtopo.common.errors import MemtopoError
 from memtopo.language import Document, read_text
 from memtopo.machine import Machine, dump, parse
-from memtopo.output.diagram.build import picture
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.build import build_diagram
+from memtopo.output.diagram.model import Diagram
 from memtopo.rules.validation import validate
 from memtopo.sharing import LONGEST_SOURCE, Client, ExchangeError
 
@@ -25,7 +25,7 @@ def drawable(document: Document, machine: Machine) -> str:
     return text if len(text) <= LONGEST_SOURCE else ""
 
 
-def drawn(client: Client) -> Picture | None:
+def drawn(client: Client) -> Diagram | None:
     """The picture of a held layout; None where its holder does not tell it, or tells something else."""
     try:
         text = client.source()
@@ -37,5 +37,5 @@ def drawn(client: Client) -> Picture | None:
         told = json.loads(text)
         machine = parse(told["machine"].encode(), _FROM)
         geometry = validate(read_text(told["spec"].encode(), _FROM), machine).geometry
-        return picture(geometry, machine) if geometry else None
+        return build_diagram(geometry, machine) if geometry else None
     return None

@@ -14,7 +14,7 @@ from memtopo.cli.options import AsJson, MachineName, SpecFile
 from memtopo.cli.writing import save
 from memtopo.machine.queries import anonymous
 from memtopo.output import json, plain
-from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.build import build_diagram
 from memtopo.plans.saved import SavedPlan, SpecText
 
 Output = Annotated[
@@ -34,7 +34,7 @@ def command(spec: SpecFile, machine: MachineName = "local", output: Output = Non
     geometry, facts = loaded.validated.geometry, loaded.target.machine
     if geometry is None:
         return loaded.refuse(as_json=as_json)
-    summary = planner.plan(geometry, facts).summary(picture(geometry, facts), loaded.warnings)
+    summary = planner.plan(geometry, facts).summary(build_diagram(geometry, facts), loaded.warnings)
     loaded.show_faults(sys.stderr)
     text = SpecText(loaded.document.name, loaded.document.text)
     document = SavedPlan(1, loaded.target.line, summary, text, anonymous(facts))

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from memtopo.common.text import printable
 from memtopo.output import labels
-from memtopo.output.diagram.model import Exported, Picture, ProcessPicture, Thing
+from memtopo.output.diagram.model import Diagram, Export, ProcessDiagram, Resource
 from memtopo.output.diagram.wording import multiple, offset, processes, subjects
 from memtopo.output.inks import Inks
 from memtopo.output.listing import Item, Listing
@@ -20,7 +20,7 @@ Targets = Mapping[tuple[str, str], Sequence[str]]
 """Who takes what a process exports, in words, by the first label of its picture and the export's name."""
 
 
-def beside(process: str, shown: Picture, targets: Targets, inks: Inks) -> Iterator[Listing]:
+def beside(process: str, shown: Diagram, targets: Targets, inks: Inks) -> Iterator[Listing]:
     """The things and exports of a process, as far as it has any."""
     items = [item for thing in shown.things for item in _things(thing, inks)]
     items += [_export(export, targets.get((process, export.name), ()), inks) for export in shown.exports]
@@ -28,7 +28,7 @@ def beside(process: str, shown: Picture, targets: Targets, inks: Inks) -> Iterat
         yield Listing(items[:MOST_ITEMS], max(0, len(items) - MOST_ITEMS))
 
 
-def targets(whole: Picture) -> Targets:
+def targets(whole: Diagram) -> Targets:
     """Who takes what in a layout of several processes."""
     kinds = {each.first: each for each in whole.processes}
     found: dict[tuple[str, str], list[str]] = {}
@@ -38,7 +38,7 @@ def targets(whole: Picture) -> Targets:
     return {export: list(_told(takers, kinds)) for export, takers in found.items()}
 
 
-def _told(takers: Sequence[str], kinds: Mapping[str, ProcessPicture]) -> Iterator[str]:
+def _told(takers: Sequence[str], kinds: Mapping[str, ProcessDiagram]) -> Iterator[str]:
     """The processes that take something: `reader.0`, or `every reader` where all of several kinds do."""
     words: list[str] = []
     for entry in dict.fromkeys(map(_entry, takers)):
@@ -54,7 +54,7 @@ def _entry(label: str) -> str:
     return label.partition(".")[0]
 
 
-def _things(shown: Thing, inks: Inks) -> Iterator[Item]:
+def _things(shown: Resource, inks: Inks) -> Iterator[Item]:
     """A thing, and below it its parts, in the same columns."""
     yield _thing(shown, inks)
     for part in shown.parts:
@@ -63,7 +63,7 @@ def _things(shown: Thing, inks: Inks) -> Iterator[Item]:
         yield Item(inks.told(f"  {printable(part.kind)}"), part.mark, "".join(shown.locations[:1]), cells, [at])
 
 
-def _thing(shown: Thing, inks: Inks) -> Item:
+def _thing(shown: Resource, inks: Inks) -> Item:
     size = multiple(shown.count, shown.bytes_each) if shown.bytes_each else _count(shown.count)
     more = [labels.origin(shown.origin), *map(printable, shown.notes)]
     cells = [*_cells(shown.name, size, inks), labels.location(shown.locations, inks)]
@@ -73,7 +73,7 @@ def _thing(shown: Thing, inks: Inks) -> Item:
     )
 
 
-def _export(shown: Exported, takers: Sequence[str], inks: Inks) -> Item:
+def _export(shown: Export, takers: Sequence[str], inks: Inks) -> Item:
     size = multiple(shown.count, shown.bytes_each) if shown.bytes_each else _count(shown.count)
     what = "" if shown.name == shown.first == shown.last else labels.clipped(subjects(shown.first, shown.last))
     more = [what, f"→ {printable(', '.join(takers))}" if takers else ""]

@@ -6,8 +6,8 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from memtopo.output.diagram.model import Picture
-from memtopo.output.diagram.wording import devices_of, marks
+from memtopo.output.diagram import model
+from memtopo.output.diagram.model import Diagram
 
 _FILLS = "█▒▚░▌▓▀▄"
 _PLAIN_FILLS = "#=%+o~^-"
@@ -82,8 +82,8 @@ class Inks:
         return "+" if self.ascii else "┤"
 
 
-def inks(picture: Picture, *, ascii: bool = False) -> Inks:
+def inks(picture: Diagram, *, ascii: bool = False) -> Inks:
     """Letters in the order of appearance, ranges before memory; devices in the order of memory."""
-    letters = dict(zip(dict.fromkeys(marks(picture)), _LETTERS, strict=False))
-    devices = {device: turn for turn, device in enumerate(dict.fromkeys(devices_of(picture)))}
+    letters = dict(zip(dict.fromkeys(model.marks(picture)), _LETTERS, strict=False))
+    devices = {device: turn for turn, device in enumerate(dict.fromkeys(model.devices(picture)))}
     return Inks(letters, devices, ascii)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.model import Diagnostic, Label, Path, Severity, Span
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.model import Diagram
 from memtopo.output.places import Placed, placed
 from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.files import Checked, File, Result, Shared
@@ -108,7 +108,7 @@ class Drawn:
     memtopo_picture: Literal[1]
     name: str
     machine: MachineLine
-    picture: Picture
+    picture: Diagram
 
 
 def dumps(thing: object, *, compact: bool = False) -> str:
@@ -211,4 +211,4 @@ def _plain(thing: object) -> object:
 
 
 def _fields(thing: Any) -> dict[str, Any]:
-    return {field.name: getattr(thing, field.name) for field in fields(thing)}
+    return {field.name: getattr(thing, field.name) for field in fields(thing) if field.metadata.get("json", True)}

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from memtopo.common.text import printable
 from memtopo.common.units import rounded
-from memtopo.output.diagram.model import Granted, MemoryPicture, Piece, RangePicture
+from memtopo.output.diagram.model import DeviceAccess, MappingSpan, MemoryDiagram, RangeDiagram
 from memtopo.output.diagram.wording import few, granted, multiple, of_all, offset, subjects
 from memtopo.output.inks import Inks
 
@@ -17,7 +17,7 @@ LONGEST_NAME = 26
 MOST_SHARES = 6
 
 
-def piece(shown: Piece, inks: Inks, *, times: int, again: bool, access: bool) -> list[Text]:
+def piece(shown: MappingSpan, inks: Inks, *, times: int, again: bool, access: bool) -> list[Text]:
     """Name, offset, size, location, where it is asked for access, and the origin of a piece, in cells of a table."""
     if not shown.chunk:
         told = ("hole", offset(shown.offset), rounded(shown.size), "", "", "")
@@ -34,7 +34,7 @@ def piece(shown: Piece, inks: Inks, *, times: int, again: bool, access: bool) ->
     return cells
 
 
-def range_(shown: RangePicture, access: Sequence[Granted] | None, address: str, inks: Inks) -> list[Text]:
+def range_(shown: RangeDiagram, access: Sequence[DeviceAccess] | None, address: str, inks: Inks) -> list[Text]:
     """The name, size and address of one range or many, with the access that holds for all of it, if one does."""
     name = subjects(shown.first, shown.last)
     holds = granted(access) if access is not None else "" if shown.mapped else "nothing mapped"
@@ -44,7 +44,7 @@ def range_(shown: RangePicture, access: Sequence[Granted] | None, address: str, 
     return parts
 
 
-def memories(shown: Sequence[MemoryPicture], inks: Inks) -> list[list[Text]]:
+def memories(shown: Sequence[MemoryDiagram], inks: Inks) -> list[list[Text]]:
     """Each device by all its names, what is used of its memory and what is left, below one another in columns."""
     told = [
         (printable(memory.device), ", ".join(map(clipped, memory.names)), f"{rounded(memory.used)} used", _free(memory))
@@ -62,7 +62,7 @@ def memories(shown: Sequence[MemoryPicture], inks: Inks) -> list[list[Text]]:
     ]
 
 
-def shares(shown: MemoryPicture, inks: Inks, *, named: bool) -> list[str]:
+def shares(shown: MemoryDiagram, inks: Inks, *, named: bool) -> list[str]:
     """What of each kind of chunk a device holds; nothing where it is a single one, whose size is the whole.
 
     `named` are those of several processes, which are told by their marks as well.
@@ -100,12 +100,12 @@ def clipped(name: str) -> str:
     return f"{start.rstrip()}…{end.lstrip()}"
 
 
-def _free(shown: MemoryPicture) -> str:
+def _free(shown: MemoryDiagram) -> str:
     taken = f"{rounded(shown.taken)} taken  " if shown.taken else ""
     return "" if shown.free is None else f"{taken}{rounded(shown.free)} free"
 
 
-def _sight(shown: Piece, times: int, *, again: bool) -> str:
+def _sight(shown: MappingSpan, times: int, *, again: bool) -> str:
     """Where else the chunks are seen, and which ones the next of many equal ranges has."""
     if times > 1 and not shown.step:
         return ", same in each"
@@ -113,5 +113,5 @@ def _sight(shown: Piece, times: int, *, again: bool) -> str:
     return f"{', again' if again else ''}{ahead}"
 
 
-def _handles(shown: Piece) -> str:
+def _handles(shown: MappingSpan) -> str:
     return f" ({', '.join(map(printable, shown.handles))})" if shown.handles else ""

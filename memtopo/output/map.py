@@ -13,7 +13,7 @@ from memtopo.common.text import printable
 from memtopo.output import labels
 from memtopo.output.bar import Block
 from memtopo.output.beside import Targets, beside, targets
-from memtopo.output.diagram.model import MemoryPicture, Picture, Piece, ProcessPicture, RangePicture
+from memtopo.output.diagram.model import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
 from memtopo.output.diagram.wording import processes
 from memtopo.output.inks import Inks, inks
 from memtopo.output.listing import Rule
@@ -37,7 +37,7 @@ class Map:
     of them. `addresses` are those of the ranges in a layout that stood.
     """
 
-    picture: Picture
+    picture: Diagram
     ascii: bool = False
     ranges: int = MOST_RANGES
     rows: int = MOST_ROWS
@@ -60,7 +60,7 @@ class Map:
             yield Rule([Text("memory", "bold"), Text("of all processes", "dim")])
         yield from self._memory(used)
 
-    def _process(self, label: str, shown: Picture, taken: Targets, used: Inks) -> Iterator[Part]:
+    def _process(self, label: str, shown: Diagram, taken: Targets, used: Inks) -> Iterator[Part]:
         seen = _Seen()
         for each in shown.ranges[: self.ranges]:
             yield _range(each, self._address(label, each), used, seen, self.rows)
@@ -68,7 +68,7 @@ class Map:
             yield Panel([_more(more, "range", "s", used)])
         yield from beside(label, shown, taken, used)
 
-    def _address(self, label: str, shown: RangePicture) -> str:
+    def _address(self, label: str, shown: RangeDiagram) -> str:
         if (label, shown.first) not in self.addresses:
             return ""
         found = self.addresses[label, shown.first]
@@ -81,7 +81,7 @@ class Map:
             yield _memory(shown, head, labels.shares(shown, used, named=bool(whole.processes)), close=turn > 0)
 
 
-def _title(shown: ProcessPicture, used: Inks) -> list[Text]:
+def _title(shown: ProcessDiagram, used: Inks) -> list[Text]:
     told = [Text(used.told(printable(processes(shown))), "bold")]
     return [*told, Text(f"{shown.count:,} processes alike", "dim")] if shown.count > 1 else told
 
@@ -96,7 +96,7 @@ class _Seen:
     def __init__(self) -> None:
         self._spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
 
-    def again(self, piece: Piece, times: int) -> bool:
+    def again(self, piece: MappingSpan, times: int) -> bool:
         if not piece.elsewhere:
             return False
         first, last = piece.index, piece.index + piece.count + piece.step * (times - 1)
@@ -106,7 +106,7 @@ class _Seen:
         return found
 
 
-def _range(shown: RangePicture, address: str, used: Inks, seen: _Seen, most: int) -> Panel:
+def _range(shown: RangeDiagram, address: str, used: Inks, seen: _Seen, most: int) -> Panel:
     mapped = [piece for piece in shown.pieces if piece.chunk]
     alike = all(piece.access == mapped[0].access for piece in mapped)
     access = mapped[0].access if mapped and alike else None
@@ -124,13 +124,13 @@ def _range(shown: RangePicture, address: str, used: Inks, seen: _Seen, most: int
     return Panel(labels.range_(shown, access, address, used), shown.size, blocks, rows if mapped else ())
 
 
-def _labelled(pieces: Sequence[Piece], most: int) -> Iterable[tuple[int, Piece]]:
+def _labelled(pieces: Sequence[MappingSpan], most: int) -> Iterable[tuple[int, MappingSpan]]:
     """The pieces that get a label: all, or the first ones and the last one."""
     numbered = list(enumerate(pieces))
     return numbered if len(numbered) <= most else [*numbered[: most - 1], numbered[-1]]
 
 
-def _memory(shown: MemoryPicture, head: Sequence[Text], detail: Sequence[str], *, close: bool) -> Panel:
+def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *, close: bool) -> Panel:
     offsets = accumulate((share.size for share in shown.shares), initial=0)
     blocks = [
         Block(offset, share.chunk, share.count, (shown.device,))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from memtopo.output.diagram.model import ProcessPicture
+from memtopo.output.diagram.model import ProcessDiagram
 from memtopo.output.map import Addresses
 from memtopo.plans.report import Placed, Report
 
@@ -24,7 +24,7 @@ def addresses(report: Report) -> Addresses:
     return found
 
 
-def _together(process: ProcessPicture, reports: Mapping[str, Sequence[Placed]]) -> Addresses:
+def _together(process: ProcessDiagram, reports: Mapping[str, Sequence[Placed]]) -> Addresses:
     """The addresses that all processes of one picture have in common, and None where they have none."""
     found: dict[tuple[str, str], int | None] = {}
     for shown in process.picture.ranges:
@@ -34,7 +34,7 @@ def _together(process: ProcessPicture, reports: Mapping[str, Sequence[Placed]]) 
     return found
 
 
-def _labels(process: ProcessPicture) -> Iterator[str]:
+def _labels(process: ProcessDiagram) -> Iterator[str]:
     entry, _, number = process.first.partition(".")
     for turn in range(process.count):
         yield f"{entry}.{int(number) + turn * process.step}" if number else entry

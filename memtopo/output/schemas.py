@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -80,7 +81,12 @@ class _Printed(_Plain):
         return True
 
     def dataclass_schema(self, schema: Any) -> _Schema:
-        return super().dataclass_schema(schema) | {"additionalProperties": False}
+        found = super().dataclass_schema(schema) | {"additionalProperties": False}
+        for field in fields(schema["cls"]):
+            if not field.metadata.get("json", True):
+                del found["properties"][field.name]
+                found["required"].remove(field.name)
+        return found
 
 
 def _spec() -> _Schema:

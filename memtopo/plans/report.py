@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from memtopo.diagnostics.model import Path
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.model import Diagram
 
 Check = Literal["none", "fast", "full"]
 """How thoroughly is looked: not at all, by queries and samples, or at every byte."""
@@ -70,7 +70,7 @@ class PlanSummary:
     teardown_calls: int
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    picture: Picture | None = None
+    picture: Diagram | None = None
     processes: tuple[ProcessPlan, ...] = ()
 
 

@@ -18,7 +18,7 @@ from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource, NoHandleSource
 from memtopo.kinds.steps import Phase
 from memtopo.machine import Machine
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.model import Diagram
 from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.report import Check, Checks, Failure, Leak, Left, MachineLine, Placed, Progress, Report
@@ -45,7 +45,7 @@ class Job:
     machine: MachineLine
     spec: str | None = None
     place: Callable[[Path], str | None] = lambda _path: None
-    picture: Picture | None = None
+    picture: Diagram | None = None
     warnings: tuple[str, ...] = ()
     process: str = ""
     siblings: Mapping[str, Geometry] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.model import Diagram
 from memtopo.plans.report import Checks, MachineLine
 from memtopo.sharing.offers import Kind, Offer, Via
 
@@ -59,7 +59,7 @@ class Status:
     machine: MachineLine
     offers: tuple[Offer, ...]
     importers: tuple[Importer, ...]
-    picture: Picture | None = None
+    picture: Diagram | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from textwrap import dedent
 import pytest
 
 from memtopo import machine
-from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.html import page
 from memtopo.output.diagram.svg import svg
 from memtopo.rules.validation import validate
@@ -97,7 +97,7 @@ def test_what_is_cramped_is_whole(name: str, browser: Browser, tmp_path: Path) -
     facts = machine.load("h200x4")
     found = validate(document(dedent(CRAMPED[name])), facts)
     assert found.geometry, found.diagnostics
-    shown = picture(found.geometry, facts)
+    shown = build_diagram(found.geometry, facts)
     for suffix, draw, views in (("html", page, VIEWS), ("svg", svg, [View(960)])):
         file = tmp_path / f"page.{suffix}"
         file.write_text(draw(shown, "a title of many words " * 9, note="a note of many words " * 9))

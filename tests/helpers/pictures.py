@@ -8,8 +8,8 @@ from pathlib import Path
 from memtopo import machine
 from memtopo.diagnostics.model import Path as Place
 from memtopo.language import Document, read_file
-from memtopo.output.diagram.build import picture
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.build import build_diagram
+from memtopo.output.diagram.model import Diagram
 from memtopo.rules.validation import validate
 from tests.helpers.specs import ROOT
 
@@ -18,12 +18,12 @@ HARD = ROOT / "tests" / "golden" / "parts-and-holes.yaml"
 
 
 @cache
-def pictured(path: Path) -> tuple[Picture, Document]:
+def pictured(path: Path) -> tuple[Diagram, Document]:
     """The picture of a spec on four H200s."""
     facts = machine.load("h200x4")
     found = validate(read_file(path), facts)
     assert found.geometry, found.diagnostics
-    return picture(found.geometry, facts), found.document
+    return build_diagram(found.geometry, facts), found.document
 
 
 def somewhere(path: Place) -> str | None:

@@ -15,8 +15,8 @@ from memtopo.common.units import MiB
 from memtopo.language import read_file
 from memtopo.output import terminal
 from memtopo.output.bar import Block, starts
-from memtopo.output.diagram.build import picture
-from memtopo.output.diagram.model import Granted, MemoryPicture, Picture, Piece, RangePicture, Share
+from memtopo.output.diagram.build import build_diagram
+from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output.diagram.wording import granted
 from memtopo.output.labels import clipped
 from memtopo.output.map import Map
@@ -39,11 +39,11 @@ def _pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @cache
-def pictured(path: Path) -> Picture:
+def pictured(path: Path) -> Diagram:
     facts = machine.load("h200x4")
     found = validate(read_file(path), facts)
     assert found.geometry, found.diagnostics
-    return picture(found.geometry, facts)
+    return build_diagram(found.geometry, facts)
 
 
 def drawn(shown: Map, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -118,7 +118,7 @@ def test_a_stream_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("made", [hostile, hostile_processes], ids=["one", "several"])
 @pytest.mark.parametrize("evil", EVIL, ids=ascii)
 def test_names_inject_nothing(
-    evil: str, made: Callable[[str], Picture], width: int, ascii: bool, monkeypatch: pytest.MonkeyPatch
+    evil: str, made: Callable[[str], Diagram], width: int, ascii: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No text becomes markup, an emoji, a control sequence or a line of its own, or makes a line too wide"""
     text = drawn(Map(made(evil), ascii=ascii), width, monkeypatch)
@@ -138,9 +138,9 @@ def test_one_chunk_seen_twice_has_one_letter(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_memory_that_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device's bar ends with what others have of it, and its line says how much that is"""
-    shares = (Share("c", 1, 25 * MiB, 25 * MiB, ()),)
-    memory = MemoryPicture("gpu0", (), 25 * MiB, 100 * MiB, 50 * MiB, 25 * MiB, shares)
-    text = drawn(Map(Picture((), (memory,)), ascii=True), 80, monkeypatch)
+    shares = (MemoryShare("c", 1, 25 * MiB, 25 * MiB, ()),)
+    memory = MemoryDiagram("gpu0", (), 25 * MiB, 100 * MiB, 50 * MiB, 25 * MiB, shares)
+    text = drawn(Map(Diagram((), (memory,)), ascii=True), 80, monkeypatch)
     assert "25 MiB used  50 MiB taken  25 MiB free" in text
     assert re.search(r"a#+\.+/+$", text.strip())
 
@@ -157,12 +157,13 @@ def test_too_many_pieces_keep_the_scale() -> None:
     assert starts([Block(turn) for turn in range(100)], 200, 20) == [turn // 10 for turn in range(100)]
 
 
-def many(count: int, ranges: int = 1) -> Picture:
+def many(count: int, ranges: int = 1) -> Diagram:
     pieces = [
-        Piece(turn * MiB, MiB, f"c{turn}", f"c{turn}", f"c{turn}", 0, 1, MiB, 0, 0, ("gpu0",)) for turn in range(count)
+        MappingSpan(turn * MiB, MiB, f"c{turn}", f"c{turn}", f"c{turn}", 0, 1, MiB, 0, 0, ("gpu0",))
+        for turn in range(count)
     ]
-    shown = RangePicture("r", "r", 1, count * MiB, count * MiB, tuple(pieces), ())
-    return Picture((shown,) * ranges, ())
+    shown = RangeDiagram("r", "r", 1, count * MiB, count * MiB, tuple(pieces), ())
+    return Diagram((shown,) * ranges, ())
 
 
 @pytest.mark.parametrize("width", [30, 80, 200])
@@ -194,7 +195,7 @@ def test_letters_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_access_in_words(access: list[tuple[str, str]], told: str) -> None:
     """Neighbouring GPUs with the same access are told as one"""
-    assert granted([Granted(*each) for each in access]) == told
+    assert granted([DeviceAccess(*each) for each in access]) == told
 
 
 def test_long_names_keep_both_ends() -> None:

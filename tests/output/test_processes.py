@@ -7,8 +7,16 @@ from dataclasses import replace
 import pytest
 
 from memtopo.common.units import MiB
-from memtopo.output.diagram.build import picture
-from memtopo.output.diagram.model import Exported, Flow, Picture, Piece, ProcessPicture, RangePicture, Thing
+from memtopo.output.diagram.build import build_diagram
+from memtopo.output.diagram.model import (
+    Diagram,
+    Export,
+    HandleFlow,
+    MappingSpan,
+    ProcessDiagram,
+    RangeDiagram,
+    Resource,
+)
 from memtopo.output.diagram.wording import processes
 from memtopo.output.map import Addresses, Map
 from memtopo.output.terminal import unstyled
@@ -19,14 +27,14 @@ IMPORTS = "imports: {w: {from: s.out}}, ranges: {r: {size: 2MiB}}, map: {r: [w]}
 SERVER = "s: {chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}, exports: {out: {chunk: c, via: fd}}}"
 
 
-def pictured(text: str) -> Picture:
+def pictured(text: str) -> Diagram:
     facts = invented(2)
     found = judged(text, facts)
     assert found.geometry, found.diagnostics
-    return picture(found.geometry, facts)
+    return build_diagram(found.geometry, facts)
 
 
-def drawn(shown: Picture, width: int = 100, addresses: Addresses | None = None) -> list[str]:
+def drawn(shown: Diagram, width: int = 100, addresses: Addresses | None = None) -> list[str]:
     return unstyled(Map(shown, addresses=addresses or {}), width).splitlines()
 
 
@@ -46,7 +54,7 @@ def titles(lines: list[str]) -> list[str]:
 )
 def test_names(shown: tuple[str, str, int, int], told: str) -> None:
     """Processes that look alike are named by the first, the last, and the second where they are not neighbours"""
-    assert processes(ProcessPicture(*shown, Picture((), ()), ())) == told
+    assert processes(ProcessDiagram(*shown, Diagram((), ()), ())) == told
 
 
 def test_sections() -> None:
@@ -102,36 +110,36 @@ def test_many_processes() -> None:
     """Of many processes that differ the first are drawn, and the rest is counted"""
     shown = pictured("processes: {p: {ranges: {r: {size: 2MiB}}}}").processes[0]
     many = [replace(shown, first=f"p{turn}", last=f"p{turn}", count=3, step=1) for turn in range(100)]
-    lines = drawn(Picture((), (), processes=tuple(many)))
+    lines = drawn(Diagram((), (), processes=tuple(many)))
     assert lines[-1].strip() == "… and 264 more processes"
     assert len(lines) < 60
 
 
 def test_many_things() -> None:
     """Of many buffers and exports the first are told, and the rest is counted"""
-    things = tuple(Thing("buffer", f"b{turn}", f"b{turn}", bytes_each=MiB) for turn in range(1000))
-    exports = tuple(Exported(f"e{turn}", "chunk", "", "c", "c", "fd", 1, MiB, ()) for turn in range(1000))
-    lines = drawn(Picture((), (), things, exports))
+    things = tuple(Resource("buffer", f"b{turn}", f"b{turn}", bytes_each=MiB) for turn in range(1000))
+    exports = tuple(Export(f"e{turn}", "chunk", "", "c", "c", "fd", 1, MiB, ()) for turn in range(1000))
+    lines = drawn(Diagram((), (), things, exports))
     assert lines[-1].strip() == "… 1,976 more"
     assert len(lines) < 40
 
 
 def test_many_takers() -> None:
     """Of many processes that take an export the first are named, and the rest is counted"""
-    kinds = tuple(ProcessPicture(f"p{turn}", f"p{turn}", 1, 1, Picture((), ()), ()) for turn in range(100))
-    export = Exported("e", "chunk", "", "e", "e", "fd", 1, MiB, ())
-    kinds = (replace(kinds[0], picture=Picture((), (), exports=(export,))), *kinds[1:])
-    flows = tuple(Flow("p0", "e", each.first, "i", "chunk", "fd", 1, MiB, ()) for each in kinds)
-    text = "\n".join(drawn(Picture((), (), processes=kinds, flows=flows)))
+    kinds = tuple(ProcessDiagram(f"p{turn}", f"p{turn}", 1, 1, Diagram((), ()), ()) for turn in range(100))
+    export = Export("e", "chunk", "", "e", "e", "fd", 1, MiB, ())
+    kinds = (replace(kinds[0], picture=Diagram((), (), exports=(export,))), *kinds[1:])
+    flows = tuple(HandleFlow("p0", "e", each.first, "i", "chunk", "fd", 1, MiB, ()) for each in kinds)
+    text = "\n".join(drawn(Diagram((), (), processes=kinds, flows=flows)))
     assert "→ p0, p1, p2, p3, 96 more" in text
 
 
 def test_addresses() -> None:
     """A range that stood is drawn with its address, counted ones with the first, and differing ones with a word"""
-    piece = Piece(0, MiB, "c", "c", "c", 0, 1, MiB, locations=("gpu0",))
+    piece = MappingSpan(0, MiB, "c", "c", "c", 0, 1, MiB, locations=("gpu0",))
     counts = {"a": 1, "b": 2, "c": 1}
-    shown = Picture(
-        tuple(RangePicture(each, each, count, MiB, MiB, (piece,), ()) for each, count in counts.items()), ()
+    shown = Diagram(
+        tuple(RangeDiagram(each, each, count, MiB, MiB, (piece,), ()) for each, count in counts.items()), ()
     )
     text = "\n".join(drawn(shown, addresses={("", "a"): 0x7F00, ("", "b"): 0x8F00, ("", "c"): None}))
     assert "a  1 MiB  at 0x7f00" in text

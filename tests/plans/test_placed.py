@@ -11,8 +11,8 @@ from memtopo.common.units import MiB
 from memtopo.kinds.layout import Reservation
 from memtopo.output import report as rendering
 from memtopo.output import terminal
-from memtopo.output.diagram.build import picture
-from memtopo.output.diagram.model import Picture, ProcessPicture, RangePicture
+from memtopo.output.diagram.build import build_diagram
+from memtopo.output.diagram.model import Diagram, ProcessDiagram, RangeDiagram
 from memtopo.output.placed import addresses
 from memtopo.plans.folding import placed
 from memtopo.plans.report import Placed, ProcessReport, Report
@@ -28,7 +28,7 @@ SPEC = (
 
 def applied(spec: str = SPEC) -> Report:
     made = job(spec, invented(1))
-    made = replace(made, picture=picture(made.geometry, invented(1)))
+    made = replace(made, picture=build_diagram(made.geometry, invented(1)))
     return run(made, invented(1)).report
 
 
@@ -83,14 +83,14 @@ def test_several_processes() -> None:
 
 def together(*told: int) -> Report:
     """A report of processes that look alike, each with one range at an address."""
-    shown = RangePicture("kv", "kv", 1, 8, 0, (), ())
-    alike = ProcessPicture("p.1", f"p.{len(told) * 2 - 1}", len(told), 2, Picture((shown,), ()), ())
+    shown = RangeDiagram("kv", "kv", 1, 8, 0, (), ())
+    alike = ProcessDiagram("p.1", f"p.{len(told) * 2 - 1}", len(told), 2, Diagram((shown,), ()), ())
     base = applied()
     each = tuple(
         ProcessReport(f"p.{turn * 2 + 1}", 1, "ok", placed=(Placed("kv", "kv", 1, at, 0),) if at else ())
         for turn, at in enumerate(told)
     )
-    return replace(base, plan=replace(base.plan, picture=Picture((), (), processes=(alike,))), processes=each)
+    return replace(base, plan=replace(base.plan, picture=Diagram((), (), processes=(alike,))), processes=each)
 
 
 def test_processes_that_look_alike() -> None:

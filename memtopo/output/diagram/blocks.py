@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from memtopo.output.diagram.model import Granted, Piece
+from memtopo.output.diagram.model import DeviceAccess, MappingSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +21,14 @@ class Block:
     mark: str = ""
     count: int = 0
     devices: tuple[str, ...] = ()
-    access: tuple[Granted, ...] = ()
+    access: tuple[DeviceAccess, ...] = ()
     name: str = ""
     words: tuple[str, ...] = ()
     hover: str = ""
     twin: int | None = None
 
 
-def close(pieces: Sequence[Piece], size: int, most: int) -> Iterator[list[Piece]]:
+def close(pieces: Sequence[MappingSpan], size: int, most: int) -> Iterator[list[MappingSpan]]:
     """Pieces one by one, or, where there are more than that, those together that begin in the same part of a range."""
     if len(pieces) <= most:
         yield from ([piece] for piece in pieces)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from memtopo.common.text import printable
-from memtopo.output.diagram.graph import Edge, Graph, Kind, Node
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.graph import Edge, Graph, Node, Shape
+from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.sketch import graph
 from memtopo.output.diagram.tints import PLAIN, TINTS
 
-_SHAPES: Mapping[Kind, str] = {
-    "chunk": "box", "buffer": "box", "managed": "box", "event": "ellipse", "range": "box3d", "export": "cds",
-    "import": "box", "outside": "component", "more": "plaintext",
+_SHAPES: Mapping[Shape, str] = {
+    "memory": "box", "object": "ellipse", "range": "box3d", "export": "cds", "import": "box", "outside": "component",
+    "more": "plaintext",
 }  # fmt: skip
 _HEAD = """\
   graph [rankdir=LR, fontname="Helvetica", labelloc=t, labeljust=l, nodesep=0.3, ranksep=0.8, compound=true];
@@ -20,7 +20,7 @@ _HEAD = """\
   edge [fontname="Helvetica", fontsize=9, color="#57606a", fontcolor="#24292f"];"""
 
 
-def dot(picture: Picture, title: str) -> str:
+def dot(picture: Diagram, title: str) -> str:
     """A picture as a digraph in the DOT language."""
     return "".join(f"{line}\n" for line in _lines(graph(picture), title))
 
@@ -46,11 +46,11 @@ def _lines(shown: Graph, title: str) -> Iterator[str]:
 def _node(node: Node, devices: Mapping[str, int]) -> str:
     tints = [TINTS[devices[device] % len(TINTS)] for device in node.devices] or [PLAIN]
     fill = ":".join(tint.fill for tint in tints)
-    striped = len(tints) > 1 and _SHAPES[node.kind] == "box"
+    striped = len(tints) > 1 and _SHAPES[node.shape] == "box"
     style = "striped" if striped else "filled"
-    style += ",dashed" if node.kind == "import" else ""
+    style += ",dashed" if node.shape == "import" else ""
     colours = f'fillcolor="{fill if striped else tints[0].fill}", color="{tints[0].line}"'
-    return f'{node.id} [label={quoted(*node.lines)}, shape={_SHAPES[node.kind]}, style="{style}", {colours}];'
+    return f'{node.id} [label={quoted(*node.lines)}, shape={_SHAPES[node.shape]}, style="{style}", {colours}];'
 
 
 def _edge(edge: Edge) -> str:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from memtopo.common.units import exact, rounded
 from memtopo.output.diagram import rows, wording
-from memtopo.output.diagram.model import Flow, MemoryPicture, Picture, Piece, RangePicture
+from memtopo.output.diagram.model import Diagram, HandleFlow, MappingSpan, MemoryDiagram, RangeDiagram
 from memtopo.output.diagram.pen import Pen
 
 MOST = 150
@@ -35,7 +35,7 @@ class Table(NamedTuple):
         return self._replace(rows=self.rows[:most], more=self.more + max(0, len(self.rows) - most))
 
 
-def tables(picture: Picture, pen: Pen) -> Iterator[Table]:
+def tables(picture: Diagram, pen: Pen) -> Iterator[Table]:
     """Processes first, each with its ranges and what else it has, then memory."""
     for process in picture.processes:
         name = wording.processes(process)
@@ -45,13 +45,13 @@ def tables(picture: Picture, pen: Pen) -> Iterator[Table]:
         yield _memory(memory, pen)
 
 
-def count(picture: Picture) -> int:
+def count(picture: Diagram) -> int:
     """How many tables there are, at most, without making them."""
     own = len(picture.ranges) + len(picture.memory) + 1
     return own + sum(len(process.picture.ranges) + 1 for process in picture.processes)
 
 
-def _process(shown: Picture, label: str, before: str, flows: tuple[Flow, ...], pen: Pen) -> Iterator[Table]:
+def _process(shown: Diagram, label: str, before: str, flows: tuple[HandleFlow, ...], pen: Pen) -> Iterator[Table]:
     told = [line for row in rows.listed(shown, label, flows) for line in _lines(row, pen)]
     if told:
         yield _table(f"{before}imports, exports and others", "", OTHERS, told[:MOST], len(told) - MOST)
@@ -65,7 +65,7 @@ def _lines(shown: rows.Row, pen: Pen) -> Iterator[tuple[str, ...]]:
         yield part.tag, part.name, part.words, _written(part.path, pen)
 
 
-def _range(shown: RangePicture, label: str, before: str, pen: Pen) -> Table:
+def _range(shown: RangeDiagram, label: str, before: str, pen: Pen) -> Table:
     base = pen.addresses.get((label, shown.first))
     told = [_piece(piece, shown.count, base, pen) for piece in shown.pieces[:MOST]]
     title = f"{before}{wording.subjects(shown.first, shown.last)}"
@@ -73,7 +73,7 @@ def _range(shown: RangePicture, label: str, before: str, pen: Pen) -> Table:
     return _table(title, note if shown.count == 1 else f"{note} in each", RANGE, told, len(shown.pieces) - MOST)
 
 
-def _piece(shown: Piece, times: int, base: int | None, pen: Pen) -> tuple[str, ...]:
+def _piece(shown: MappingSpan, times: int, base: int | None, pen: Pen) -> tuple[str, ...]:
     address = "" if base is None else f"0x{base + shown.offset:x}"
     if not shown.chunk:
         return "hole", exact(shown.offset), rounded(shown.size), "", "", "", address, ""
@@ -89,7 +89,7 @@ def _piece(shown: Piece, times: int, base: int | None, pen: Pen) -> tuple[str, .
     )
 
 
-def _memory(shown: MemoryPicture, pen: Pen) -> Table:
+def _memory(shown: MemoryDiagram, pen: Pen) -> Table:
     told = [
         (share.chunk, wording.multiple(share.count, share.bytes_each), rounded(share.size), _written(share.path, pen))
         for share in shown.shares[:MOST]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from memtopo.diagnostics.model import Path
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.model import Diagram
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Shown:
     `addresses` are those of ranges in a layout that stood, by process and range as in a map.
     """
 
-    picture: Picture
+    picture: Diagram
     title: str
     note: str = ""
     place: Callable[[Path], str | None] = lambda _path: None

@@ -10,7 +10,7 @@ from memtopo.output.diagram import wording, zones
 from memtopo.output.diagram.box import Box, Port, placed, rect, stacked, words
 from memtopo.output.diagram.card import pad
 from memtopo.output.diagram.flows import End, Line, channel, drawn
-from memtopo.output.diagram.model import Flow, Picture, ProcessPicture
+from memtopo.output.diagram.model import Diagram, HandleFlow, ProcessDiagram
 from memtopo.output.diagram.pen import Pen
 from memtopo.output.diagram.style import NAME
 from memtopo.output.diagram.typeset import fitting
@@ -24,11 +24,11 @@ _HEAD = 46.0
 class _Column:
     """Frames below one another, from `x` on; `channel` is the room on their left for lines."""
 
-    shown: Sequence[ProcessPicture]
+    shown: Sequence[ProcessDiagram]
     channel: float = 0.0
 
 
-def frames(picture: Picture, room: float, pen: Pen) -> Box:
+def frames(picture: Diagram, room: float, pen: Pen) -> Box:
     """Every process of a picture with the flows between them, and the memory of all."""
     inside = [flow for flow in picture.flows if not flow.outside]
     columns = _columns(picture.processes[:MOST], inside, room)
@@ -71,12 +71,12 @@ def _room_for(memory: Box, stacks: Sequence[Box]) -> _Free | None:
     return _Free(shortest, y) if y + memory.height <= max(heights) + _GAP and len(stacks) > 1 else None
 
 
-def _lines(flows: Sequence[Flow], ends: Mapping[Port, End]) -> list[Line]:
+def _lines(flows: Sequence[HandleFlow], ends: Mapping[Port, End]) -> list[Line]:
     pairs = [(("out", flow.source, flow.export), ("in", flow.target, flow.name)) for flow in flows]
     return [Line(ends[start], ends[end]) for start, end in pairs if start in ends and end in ends]
 
 
-def _stacks(columns: Sequence[_Column], picture: Picture, wide: float, pen: Pen) -> list[Box]:
+def _stacks(columns: Sequence[_Column], picture: Diagram, wide: float, pen: Pen) -> list[Box]:
     """The frames of each column below one another; single ones beside one another are equally high."""
     stacks = [stacked([_frame(each, picture.flows, wide, 0, pen) for each in column.shown], _GAP) for column in columns]
     if any(len(column.shown) > 1 for column in columns):
@@ -85,7 +85,7 @@ def _stacks(columns: Sequence[_Column], picture: Picture, wide: float, pen: Pen)
     return [_frame(column.shown[0], picture.flows, wide, tall, pen) for column in columns]
 
 
-def _columns(processes: Sequence[ProcessPicture], flows: Sequence[Flow], room: float) -> list[_Column]:
+def _columns(processes: Sequence[ProcessDiagram], flows: Sequence[HandleFlow], room: float) -> list[_Column]:
     takers = {flow.target for flow in flows if flow.target != flow.source}
     givers = [each for each in processes if each.first not in takers]
     others = [each for each in processes if each.first in takers]
@@ -101,12 +101,12 @@ def _columns(processes: Sequence[ProcessPicture], flows: Sequence[Flow], room: f
     ]
 
 
-def _own(flows: Sequence[Flow], columns: dict[str, int], column: int) -> int:
+def _own(flows: Sequence[HandleFlow], columns: dict[str, int], column: int) -> int:
     """Flows that stay in a column."""
     return sum(columns.get(flow.source) == columns.get(flow.target) == column for flow in flows)
 
 
-def _frame(shown: ProcessPicture, flows: Sequence[Flow], wide: float, tall: float, pen: Pen) -> Box:
+def _frame(shown: ProcessDiagram, flows: Sequence[HandleFlow], wide: float, tall: float, pen: Pen) -> Box:
     edge = pad(wide)
     room = wide - 2 * edge
     content = zones.process(shown.picture, shown.first, flows, room, tall - _HEAD - 2 * edge, pen)

@@ -8,15 +8,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["chunk", "buffer", "managed", "event", "range", "export", "import", "outside", "more"]
+Shape = Literal["memory", "object", "range", "export", "import", "outside", "more"]
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One thing: its words, a line each, the first of them its name, and the devices that its memory is on."""
+    """One node: its lines of text, the first of them its name, and the devices of its memory.
+
+    `kind` is the word for it (`chunk`, `event`); its shape shows the part that it plays in a graph.
+    """
 
     id: str
-    kind: Kind
+    kind: str
+    shape: Shape
     lines: tuple[str, ...]
     devices: tuple[str, ...] = ()
 

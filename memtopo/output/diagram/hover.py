@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Path
 from memtopo.output.diagram import wording
-from memtopo.output.diagram.model import Piece, RangePicture, Share
+from memtopo.output.diagram.model import MappingSpan, MemoryShare, RangeDiagram
 from memtopo.output.diagram.pen import Pen
 
 
-def piece(shown: Piece, range_: RangePicture, pen: Pen, base: int | None) -> str:
+def piece(shown: MappingSpan, range_: RangeDiagram, pen: Pen, base: int | None) -> str:
     """One piece of a range; `base` is where the range begins, if that is known."""
     return "\n".join(_piece(shown, range_, pen, base))
 
 
-def pieces(found: Sequence[Piece], range_: RangePicture, pen: Pen) -> str:
+def pieces(found: Sequence[MappingSpan], range_: RangeDiagram, pen: Pen) -> str:
     """Many pieces of a range that are drawn as one."""
     size = sum(each.size for each in found)
     mapped = [each for each in found if each.chunk]
@@ -26,13 +26,13 @@ def pieces(found: Sequence[Piece], range_: RangePicture, pen: Pen) -> str:
     return "\n".join([*told, *_written(mapped[0].path if mapped else range_.path, pen)])
 
 
-def share(shown: Share, device: str, pen: Pen) -> str:
+def share(shown: MemoryShare, device: str, pen: Pen) -> str:
     """What one memory holds of one kind of chunk."""
     told = [shown.chunk, f"{wording.multiple(shown.count, shown.bytes_each)} on {pen.called(device)}"]
     return "\n".join([*told, *_written(shown.path, pen)])
 
 
-def _piece(shown: Piece, range_: RangePicture, pen: Pen, base: int | None) -> Iterator[str]:
+def _piece(shown: MappingSpan, range_: RangeDiagram, pen: Pen, base: int | None) -> Iterator[str]:
     yield wording.of_all(shown, range_.count) if shown.chunk else "hole: addresses without memory"
     yield f"{_size(shown)} at {exact(shown.offset)} of {wording.subjects(range_.first, range_.last)}"
     if base is not None:
@@ -46,7 +46,7 @@ def _piece(shown: Piece, range_: RangePicture, pen: Pen, base: int | None) -> It
     yield from _written(shown.path, pen)
 
 
-def _size(shown: Piece) -> str:
+def _size(shown: MappingSpan) -> str:
     whole = exact(shown.size)
     return f"{wording.multiple(shown.count, shown.bytes_each)} = {whole}" if shown.count > 1 else whole
 

@@ -8,7 +8,7 @@ from itertools import islice
 
 from memtopo.output.diagram.facts import MOST_IN_ALL, MOST_TABLES, Table, count, tables
 from memtopo.output.diagram.markup import text
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.palette import DARK, LIGHT, Scheme
 from memtopo.output.diagram.pen import Pen, Place, pen
 from memtopo.output.diagram.style import MONO_FONTS, SANS_FONTS, style
@@ -54,7 +54,7 @@ tr{{break-inside:avoid}}h2{{break-after:avoid}}
 
 
 def page(
-    picture: Picture,
+    picture: Diagram,
     title: str,
     *,
     note: str = "",
@@ -78,13 +78,13 @@ def page(
     )
 
 
-def _drawn(picture: Picture, title: str, used: Pen) -> Iterator[str]:
+def _drawn(picture: Diagram, title: str, used: Pen) -> Iterator[str]:
     for kind, wide in WIDTHS.items():
         own = replace(used, prefix=f"{kind}-")
         yield f'<div class="{kind}">{drawing(picture, title, own, wide, note="", sheet="", head=False)}</div>'
 
 
-def _told(picture: Picture, used: Pen) -> Iterator[str]:
+def _told(picture: Diagram, used: Pen) -> Iterator[str]:
     shown, left = 0, MOST_IN_ALL
     for each in islice(tables(picture, used), MOST_TABLES):
         yield _table(each.cut(max(left, 1)))

@@ -9,7 +9,7 @@ from memtopo.diagnostics.model import Path
 from memtopo.output.diagram import wording
 from memtopo.output.diagram.box import Box, placed, rect, stacked, words
 from memtopo.output.diagram.markup import element, number
-from memtopo.output.diagram.model import Thing
+from memtopo.output.diagram.model import Resource
 from memtopo.output.diagram.pen import Pen
 from memtopo.output.diagram.style import NAME, WORDS
 from memtopo.output.diagram.typeset import fitting, width
@@ -33,7 +33,7 @@ class Part:
     path: Path
 
 
-def part(shown: Thing, whole: int) -> Part:
+def part(shown: Resource, whole: int) -> Part:
     """A part of a thing that has so many bytes."""
     size = shown.count * shown.bytes_each
     start, end = (min(1.0, each / whole) if whole else 0.0 for each in (shown.offset, shown.offset + size))

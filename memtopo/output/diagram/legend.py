@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from memtopo.output.diagram.bar import badge
 from memtopo.output.diagram.box import Box, curve, dot, path, rect, words
 from memtopo.output.diagram.markup import element, number
-from memtopo.output.diagram.model import Picture, Piece, RangePicture, Thing
+from memtopo.output.diagram.model import Diagram, MappingSpan, RangeDiagram, Resource
 from memtopo.output.diagram.pen import MANY, Pen
 from memtopo.output.diagram.seen import Seen, Sight
 from memtopo.output.diagram.style import WORDS
@@ -16,7 +16,7 @@ from memtopo.output.diagram.typeset import fitting, width
 _KEY, _GAP, _LINE = 28.0, 24.0, 24.0
 
 
-def legend(picture: Picture, room: float, pen: Pen) -> Box:
+def legend(picture: Diagram, room: float, pen: Pen) -> Box:
     """Keys and what they mean, in as many lines as they need."""
     parts, x, y = [], 0.0, 0.0
     for key, told in _entries(picture, pen):
@@ -29,7 +29,7 @@ def legend(picture: Picture, room: float, pen: Pen) -> Box:
     return Box(room, y + _LINE if parts else 0, "".join(parts))
 
 
-def _entries(picture: Picture, pen: Pen) -> Iterator[tuple[str, str]]:
+def _entries(picture: Diagram, pen: Pen) -> Iterator[tuple[str, str]]:
     found = [piece for shown in _ranges(picture) for piece in shown.pieces]
     used = [device for device in pen.devices if device in _places(picture, found)]
     for device in used:
@@ -59,35 +59,35 @@ def _link() -> str:
     return curve((16, 4), (16, 16), 0, "f") + dot(16, 4, "u", 2.5) + dot(16, 16, "u", 2.5)
 
 
-def _ranges(picture: Picture) -> Iterator[RangePicture]:
+def _ranges(picture: Diagram) -> Iterator[RangeDiagram]:
     for process in picture.processes:
         yield from _ranges(process.picture)
     yield from picture.ranges
 
 
-def _things(picture: Picture) -> Iterator[Thing]:
+def _things(picture: Diagram) -> Iterator[Resource]:
     for process in picture.processes:
         yield from _things(process.picture)
     yield from picture.things
 
 
-def _folded(shown: RangePicture, pen: Pen) -> bool:
+def _folded(shown: RangeDiagram, pen: Pen) -> bool:
     """Whether pieces of a range are drawn together."""
     return len(shown.pieces) > pen.most.blocks
 
 
-def _marks(picture: Picture) -> set[str]:
+def _marks(picture: Diagram) -> set[str]:
     return {piece.chunk for shown in _ranges(picture) for piece in shown.pieces if piece.chunk} | {
         share.chunk for memory in picture.memory for share in memory.shares
     }
 
 
-def _doubled(shown: RangePicture, pen: Pen) -> bool:
+def _doubled(shown: RangeDiagram, pen: Pen) -> bool:
     """Whether a bar shows some memory twice."""
     seen, here = Seen(), Sight(shown.first, 0, 0)
     return not _folded(shown, pen) and any(seen.before(piece, 1, here) for piece in shown.pieces)
 
 
-def _places(picture: Picture, found: list[Piece]) -> set[str]:
+def _places(picture: Diagram, found: list[MappingSpan]) -> set[str]:
     inside = {name for thing in _things(picture) if thing.parts for name in thing.locations[:1]}
     return inside | {each.device for each in picture.memory} | {name for piece in found for name in piece.locations}

@@ -12,7 +12,7 @@ from memtopo.output.diagram.blocks import Block
 from memtopo.output.diagram.box import Box, hovered, path, rect
 from memtopo.output.diagram.card import Card, Heading
 from memtopo.output.diagram.markup import number
-from memtopo.output.diagram.model import MemoryPicture, Share
+from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
 from memtopo.output.diagram.pen import MANY, Pen
 from memtopo.output.diagram.scale import lengths
 
@@ -22,7 +22,7 @@ _LOWEST = 64.0
 _WIDE = 50.0
 
 
-def card(shown: MemoryPicture, pen: Pen) -> Card:
+def card(shown: MemoryDiagram, pen: Pen) -> Card:
     """One memory as a card: a thin bar of all of it, and a wide one of what these chunks use."""
     head = Heading(
         "MEMORY", " ".join([shown.device, *shown.names]), f"{rounded(shown.used)} used", tuple(_notes(shown))
@@ -30,14 +30,14 @@ def card(shown: MemoryPicture, pen: Pen) -> Card:
     return Card(head, lambda room, tall: _diagram(shown, room, tall, pen))
 
 
-def _notes(shown: MemoryPicture) -> Iterator[str]:
+def _notes(shown: MemoryDiagram) -> Iterator[str]:
     if shown.total is not None:
         yield f"{rounded(shown.free or 0)} free of {rounded(shown.total)}"
     if shown.taken:
         yield f"{rounded(shown.taken)} taken by others"
 
 
-def _diagram(shown: MemoryPicture, room: float, tall: float, pen: Pen) -> Box:
+def _diagram(shown: MemoryDiagram, room: float, tall: float, pen: Pen) -> Box:
     blocks = [_block(share, shown, pen) for share in shown.shares[: pen.most.shares]]
     if rest := shown.shares[pen.most.shares :]:
         blocks.append(_rest(rest, shown))
@@ -50,7 +50,7 @@ def _diagram(shown: MemoryPicture, room: float, tall: float, pen: Pen) -> Box:
     return Box(room, end + 1, "".join([*_whole(shown, 4.0, end), *parts]))
 
 
-def _whole(shown: MemoryPicture, top: float, end: float) -> Iterator[str]:
+def _whole(shown: MemoryDiagram, top: float, end: float) -> Iterator[str]:
     """All of a memory to scale, and lines from the part that is used to what it is used for."""
     if shown.total is None:
         return
@@ -66,7 +66,7 @@ def _whole(shown: MemoryPicture, top: float, end: float) -> Iterator[str]:
     yield hovered(told, drawn)
 
 
-def _block(share: Share, shown: MemoryPicture, pen: Pen) -> Block:
+def _block(share: MemoryShare, shown: MemoryDiagram, pen: Pen) -> Block:
     return Block(
         size=share.size,
         mark=share.chunk,
@@ -78,7 +78,7 @@ def _block(share: Share, shown: MemoryPicture, pen: Pen) -> Block:
     )
 
 
-def _rest(shares: tuple[Share, ...], shown: MemoryPicture) -> Block:
+def _rest(shares: tuple[MemoryShare, ...], shown: MemoryDiagram) -> Block:
     size, count = sum(share.size for share in shares), sum(share.count for share in shares)
     told = f"{len(shares):,} more kinds, {rounded(size)}"
     return Block(size, MANY, count, (shown.device,), name=f"{shares[0].chunk} …", words=(told,), hover=told)

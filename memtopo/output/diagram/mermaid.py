@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from memtopo.common.text import printable
-from memtopo.output.diagram.graph import Edge, Graph, Kind, Node
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.graph import Edge, Graph, Node, Shape
+from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.sketch import EACH, graph
 from memtopo.output.diagram.tints import PLAIN, TINTS
 
@@ -15,16 +15,16 @@ MOST_CHARACTERS = 45_000
 MOST_EDGES = 450
 """What GitHub draws at most is 50,000 characters and 500 edges."""
 
-_SHAPES: Mapping[Kind, tuple[str, str]] = {
-    "chunk": ("[", "]"), "buffer": ("[", "]"), "managed": ("[", "]"), "event": ("([", "])"), "range": ("[[", "]]"),
-    "export": (">", "]"), "import": ("[/", "/]"), "outside": ("{{", "}}"), "more": ("[", "]"),
+_SHAPES: Mapping[Shape, tuple[str, str]] = {
+    "memory": ("[", "]"), "object": ("([", "])"), "range": ("[[", "]]"), "export": (">", "]"), "import": ("[/", "/]"),
+    "outside": ("{{", "}}"), "more": ("[", "]"),
 }  # fmt: skip
 
 # Markdown, HTML, entities and the delimiters of the language; what looks like a style is not to be taken for one.
 _ACTS = re.compile(r"[^A-Za-z0-9 ,.()×…/_+=-]")
 
 
-def mermaid(picture: Picture, title: str) -> str:
+def mermaid(picture: Diagram, title: str) -> str:
     """A picture as a flowchart; of a large one as much as GitHub draws."""
     for each in (EACH, EACH // 2, EACH // 4, 1):
         shown = graph(picture, each)
@@ -55,7 +55,7 @@ def _lines(shown: Graph, title: str) -> Iterator[str]:
 
 
 def _node(node: Node, devices: Mapping[str, int]) -> str:
-    before, after = _SHAPES[node.kind]
+    before, after = _SHAPES[node.shape]
     style = f"d{devices[node.devices[0]]}" if node.devices else "plain"
     return f"{node.id}{before}{quoted(*node.lines)}{after}:::{style}"
 

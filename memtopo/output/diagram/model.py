@@ -1,35 +1,41 @@
-"""A layout as a picture, as data: what lies where in each range, and whose chunks fill each memory.
+"""A layout as a diagram, as data: the mappings of each range, and the chunks that use each memory.
 
-Sizes and offsets are in bytes, names are those of the spec, devices are `gpu0`, `host`, `host:0`. Nothing in it grows
-with the number of equal chunks or equal ranges; every drawing, in the terminal or in a document, is made from this.
+Sizes and offsets are in bytes, names are those of the spec, devices are `gpu0`, `host`, `host:0`. The size of a diagram
+does not grow with the number of equal chunks or equal ranges. Every drawing, in the terminal or in a document, is made
+from it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from memtopo.diagnostics.model import Path
 
+RENDERED: Mapping[str, bool] = MappingProxyType({"json": False})
+"""Metadata of fields that only renderers read: they are not part of the JSON form of a diagram."""
+
 
 @dataclass(frozen=True, slots=True)
-class Granted:
-    """What one device may do: `r` or `rw`."""
+class DeviceAccess:
+    """Access of one device: `r` or `rw`."""
 
     device: str
     access: str
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A hole, which has no chunk, or equal mappings that lie one behind another and have the same access.
+class MappingSpan:
+    """A hole, which has no chunk, or equal adjacent mappings with the same access.
 
-    `count` mappings of `bytes_each`, of the chunks `first` to `last`; `chunk` is their entry in the spec, or the first
-    one's where many entries of one chunk each are one piece: the same word marks the same chunks everywhere in a
-    picture. `index` is the first chunk's number in its entry. The chunks are on `locations` in turn. In the n-th of
-    equal ranges the chunks are those `n * step` further on, so 0 means the same ones in all. `elsewhere` counts the
-    other mappings that these chunks have in the layout. `origin` is where imported chunks come from, as the spec writes
-    it: `server.weights`; of many exports in one piece, the first and the last one. What is imported from a process of
-    the same spec has the mark that it has there.
+    `count` mappings of `bytes_each`, of the chunks `first` to `last`. `chunk` is the mark of these chunks: their entry
+    in the spec, or the first entry where one span covers many entries of one chunk each; the same mark means the same
+    chunks everywhere in a diagram. `index` is the number of the first chunk in its entry. The chunks are on `locations`
+    round-robin. The n-th of equal ranges has the chunks `n * step` further on; 0 means the same chunks in all.
+    `elsewhere` counts the other mappings of these chunks in the layout. `origin` is the source of imported chunks as
+    the spec writes it: `server.weights`; of many exports in one span, the first and the last one. Chunks imported from
+    a process of the same spec have the mark that they have there.
     """
 
     offset: int
@@ -44,17 +50,17 @@ class Piece:
     elsewhere: int = 0
     locations: tuple[str, ...] = ()
     handles: tuple[str, ...] = ()
-    access: tuple[Granted, ...] = ()
+    access: tuple[DeviceAccess, ...] = ()
     path: Path = ()
     origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class RangePicture:
-    """`count` neighbouring ranges of one entry, `first` to `last`, that look alike.
+class RangeDiagram:
+    """`count` neighbouring ranges of one entry, `first` to `last`, with the same content.
 
-    Each has `size` bytes, `mapped` of which have memory behind them. `pieces` cover the whole size in order of
-    offset; those of several ranges are the first one's.
+    Each has `size` bytes, of which `mapped` are mapped. `pieces` are the spans of the first range in order of offset;
+    they cover its whole size.
     """
 
     first: str
@@ -62,13 +68,13 @@ class RangePicture:
     count: int
     size: int
     mapped: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[MappingSpan, ...]
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """What one memory holds of one kind of chunk; `chunk` marks them as it does in a piece."""
+class MemoryShare:
+    """Equal chunks or buffers of one mark in one memory; `chunk` is the mark, as in a span."""
 
     chunk: str
     count: int
@@ -78,11 +84,11 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryPicture:
-    """One memory that holds chunks: a GPU's, or the host's, of which no total is known; `names` are the spec's for it.
+class MemoryDiagram:
+    """One memory with chunks: a GPU's, or the host's, whose total is unknown; `names` are the spec's names for it.
 
-    `taken` is what a live device had in use already, by other processes and by contexts; of a recorded one it is not
-    known. `free` is what that and these chunks leave of the total.
+    `taken` is what other processes and contexts of a live device had in use; it is unknown for a recorded one. `free`
+    is what remains of the total.
     """
 
     device: str
@@ -91,16 +97,19 @@ class MemoryPicture:
     total: int | None
     taken: int | None
     free: int | None
-    shares: tuple[Share, ...]
+    shares: tuple[MemoryShare, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Thing:
-    """What has no place in a range: `count` equal buffers, events and so on, of one entry of the spec.
+class Resource:
+    """`count` equal resources of one entry that are in no range, such as buffers and events.
 
-    `kind` is the word for one of them (`buffer`, `event`), `name` the entry's, `mark` that of its memory in a share.
-    `locations` and `origin` are as of a piece. `notes` say in words what else is to be known of it. `parts` are what is
-    inside of it, in the order of the spec, each from its `offset` on; they may overlap, and need not cover it.
+    `kind` is the word for one of them (`buffer`, `event`), `name` the entry, `mark` the mark of its memory. `locations`
+    and `origin` are as in a span. `notes` are further properties in words. `parts` are resources inside of this one in
+    the order of the spec, each from its `offset` on; they may overlap, and need not cover it.
+
+    `noun` is the kind in a sentence where `kind` alone is no noun (`managed memory`). An `external` resource was made
+    by another API; it came by `via` if that is to be shown.
     """
 
     kind: str
@@ -111,16 +120,19 @@ class Thing:
     locations: tuple[str, ...] = ()
     origin: str = ""
     notes: tuple[str, ...] = ()
-    parts: tuple[Thing, ...] = ()
+    parts: tuple[Resource, ...] = ()
     offset: int = 0
     path: Path = ()
+    noun: str = field(default="", kw_only=True, metadata=RENDERED)
+    external: bool = field(default=False, kw_only=True, metadata=RENDERED)
+    via: str = field(default="", kw_only=True, metadata=RENDERED)
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class Export:
     """`count` handles of one export, of the chunks, buffers or events `first` to `last` (`kind`), by `via`.
 
-    `mark` is that of their pieces and shares.
+    `mark` is the mark of their memory.
     """
 
     name: str
@@ -135,14 +147,13 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True)
-class Flow:
-    """Handles on their way: from `source`'s `export` to `target`, where they are `name`.
+class HandleFlow:
+    """Handles that go from the `export` of `source` to the import `name` of `target`.
 
-    `source` and `target` are the `first` of a process picture each, or empty where the layout has one process; with
-    `outside`, `source` is a holder or a bound name outside of the spec. `name` is the entry of the target's imports,
-    `export` that of the source's exports. What another API made is of kind `memory` or `semaphore`, is always from
-    outside, and is a thing of the target (`external`, `semaphore`) under the same name. `processes` counts the source's
-    processes that each importing process takes `count` handles from.
+    `source` and `target` are the `first` of a process diagram each, or empty in a layout of one process; with
+    `outside`, `source` is a holder or a socket outside of the spec. Each importing process takes `count` handles from
+    each of `processes` processes of the source. Objects of another API are of kind `memory` or `semaphore`, always come
+    from outside, and are an `external` resource of the target with the same name.
     """
 
     source: str
@@ -156,35 +167,60 @@ class Flow:
     path: Path
     outside: bool = False
     processes: int = 1
+    external: bool = field(default=False, kw_only=True, metadata=RENDERED)
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessPicture:
-    """`count` processes of one entry that look alike: `first`, and each `step`-th from there up to `last`.
+class ProcessDiagram:
+    """`count` processes of one entry with the same content: `first`, and each `step`-th from there up to `last`.
 
-    `picture` is the first one's; of its memory that is what it creates itself.
+    `picture` is the diagram of the first one; its memory is what that process creates itself.
     """
 
     first: str
     last: str
     count: int
     step: int
-    picture: Picture
+    picture: Diagram
     path: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """One layout: its ranges in the order of the spec, and each memory that it takes.
+class Diagram:
+    """One layout: its ranges in the order of the spec, and each memory that it uses.
 
-    One of several processes has the pictures of these, and nothing of its own but `memory`, which is what all of them
-    take together, and the `flows` between them and from outside, which theirs do not repeat. In it, marks begin with
-    the name of the process whose memory it is: `server: w`. Of a single process, `flows` are those from outside.
+    A multi-process layout has a diagram for each group of equal processes. Its own `memory` is the sum of theirs, its
+    `flows` are all of theirs, and its marks begin with the name of the process that owns the memory: `server: w`. In a
+    layout of one process, `flows` are those from outside.
     """
 
-    ranges: tuple[RangePicture, ...]
-    memory: tuple[MemoryPicture, ...]
-    things: tuple[Thing, ...] = ()
-    exports: tuple[Exported, ...] = ()
-    processes: tuple[ProcessPicture, ...] = ()
-    flows: tuple[Flow, ...] = ()
+    ranges: tuple[RangeDiagram, ...]
+    memory: tuple[MemoryDiagram, ...]
+    things: tuple[Resource, ...] = ()
+    exports: tuple[Export, ...] = ()
+    processes: tuple[ProcessDiagram, ...] = ()
+    flows: tuple[HandleFlow, ...] = ()
+
+
+def marks(diagram: Diagram) -> Iterator[str]:
+    """The marks of memory in the order in which every drawing assigns letters, with repetitions."""
+    for process in diagram.processes:
+        yield from marks(process.picture)
+    for range_ in diagram.ranges:
+        yield from (span.chunk for span in range_.pieces if span.chunk)
+    yield from (resource.mark for resource in diagram.things if resource.mark)
+    yield from (export.mark for export in diagram.exports if export.mark)
+    for memory in diagram.memory:
+        yield from (share.chunk for share in memory.shares)
+
+
+def devices(diagram: Diagram) -> Iterator[str]:
+    """The devices with memory in the order in which every drawing assigns colours, with repetitions."""
+    yield from (memory.device for memory in diagram.memory)
+    for process in diagram.processes:
+        yield from devices(process.picture)
+    for range_ in diagram.ranges:
+        for span in range_.pieces:
+            yield from span.locations
+    for resource in diagram.things:
+        yield from resource.locations

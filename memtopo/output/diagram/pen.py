@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram import model
+from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.palette import TURNS
-from memtopo.output.diagram.wording import devices_of, marks
 
 Place = Callable[[Path], str | None]
 
@@ -66,15 +66,15 @@ class Pen:
         return f"{device} ({', '.join(names)})" if names else device
 
 
-def pen(picture: Picture, place: Place | None, addresses: Mapping[tuple[str, str], int] | None, prefix: str) -> Pen:
+def pen(picture: Diagram, place: Place | None, addresses: Mapping[tuple[str, str], int] | None, prefix: str) -> Pen:
     """The pen for a picture: letters in the order of appearance, hues in the order of memory."""
-    letters = dict(zip(dict.fromkeys(marks(picture)), _LETTERS, strict=False))
-    devices = {device: turn for turn, device in enumerate(dict.fromkeys(devices_of(picture)))}
+    letters = dict(zip(dict.fromkeys(model.marks(picture)), _LETTERS, strict=False))
+    devices = {device: turn for turn, device in enumerate(dict.fromkeys(model.devices(picture)))}
     names = {memory.device: memory.names for memory in picture.memory}
     return Pen(letters, devices, names, place or (lambda _: None), addresses or {}, prefix, _most(picture))
 
 
-def _most(picture: Picture) -> Most:
+def _most(picture: Diagram) -> Most:
     """What each part may have of what all of them may have together."""
     each = [picture, *(process.picture for process in picture.processes)]
     ranges = _share(32, len(picture.processes), 2, 24)

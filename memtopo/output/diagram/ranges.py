@@ -8,12 +8,12 @@ from memtopo.common.units import rounded
 from memtopo.output.diagram import hover, lanes, wording
 from memtopo.output.diagram.blocks import Block, close
 from memtopo.output.diagram.card import Card, Heading, diagram
-from memtopo.output.diagram.model import Piece, RangePicture
+from memtopo.output.diagram.model import MappingSpan, RangeDiagram
 from memtopo.output.diagram.pen import MANY, Pen
 from memtopo.output.diagram.seen import Seen, Sight
 
 
-def card(shown: RangePicture, process: str, pen: Pen, seen: Seen) -> Card:
+def card(shown: RangeDiagram, process: str, pen: Pen, seen: Seen) -> Card:
     """One range, or neighbours that look alike, as a card."""
     blocks = list(_blocks(shown, pen, seen, pen.addresses.get((process, shown.first))))
     head = Heading(
@@ -25,7 +25,7 @@ def card(shown: RangePicture, process: str, pen: Pen, seen: Seen) -> Card:
     return Card(head, lambda room, tall: diagram(blocks, room, tall, pen), shown.count)
 
 
-def _notes(shown: RangePicture, blocks: Sequence[Block]) -> Iterator[str]:
+def _notes(shown: RangeDiagram, blocks: Sequence[Block]) -> Iterator[str]:
     if not shown.mapped:
         yield "nothing mapped"
     elif shown.mapped < shown.size:
@@ -36,7 +36,7 @@ def _notes(shown: RangePicture, blocks: Sequence[Block]) -> Iterator[str]:
         yield "no access"
 
 
-def _blocks(shown: RangePicture, pen: Pen, seen: Seen, base: int | None) -> Iterator[Block]:
+def _blocks(shown: RangeDiagram, pen: Pen, seen: Seen, base: int | None) -> Iterator[Block]:
     for turn, group in enumerate(close(shown.pieces, shown.size, pen.most.blocks)):
         if len(group) == 1:
             yield _block(group[0], shown, turn, pen, seen, base)
@@ -44,7 +44,7 @@ def _blocks(shown: RangePicture, pen: Pen, seen: Seen, base: int | None) -> Iter
             yield _many(group, shown, pen)
 
 
-def _block(piece: Piece, shown: RangePicture, turn: int, pen: Pen, seen: Seen, base: int | None) -> Block:
+def _block(piece: MappingSpan, shown: RangeDiagram, turn: int, pen: Pen, seen: Seen, base: int | None) -> Block:
     told = hover.piece(piece, shown, pen, base)
     if not piece.chunk:
         return Block(piece.size, words=(_at(piece),), hover=told)
@@ -63,7 +63,7 @@ def _block(piece: Piece, shown: RangePicture, turn: int, pen: Pen, seen: Seen, b
     )
 
 
-def _many(group: Sequence[Piece], shown: RangePicture, pen: Pen) -> Block:
+def _many(group: Sequence[MappingSpan], shown: RangeDiagram, pen: Pen) -> Block:
     """Pieces that are too many to be told apart; the first mapping among them stands for all."""
     size = sum(piece.size for piece in group)
     mapped = [piece for piece in group if piece.chunk]
@@ -83,17 +83,17 @@ def _many(group: Sequence[Piece], shown: RangePicture, pen: Pen) -> Block:
     )
 
 
-def _at(piece: Piece) -> str:
+def _at(piece: MappingSpan) -> str:
     return f"{wording.multiple(max(piece.count, 1), piece.bytes_each or piece.size)} at {wording.offset(piece.offset)}"
 
 
-def _where(piece: Piece) -> str:
+def _where(piece: MappingSpan) -> str:
     turn = " in turn" if len(piece.locations) > 1 and piece.count > len(piece.locations) else ""
     handles = f" ({', '.join(piece.handles)})" if piece.handles else ""
     return f"{', '.join(wording.few(piece.locations))}{turn}{handles}"
 
 
-def _sight(piece: Piece, shown: RangePicture, before: Sight | None) -> Iterator[str]:
+def _sight(piece: MappingSpan, shown: RangeDiagram, before: Sight | None) -> Iterator[str]:
     if piece.origin:
         yield f"from {piece.origin}"
     if before:

@@ -10,7 +10,7 @@ from memtopo.output.diagram import inside, wording
 from memtopo.output.diagram.bar import badge
 from memtopo.output.diagram.box import Box, Port, hovered, placed, rect, stacked, words
 from memtopo.output.diagram.inside import Part
-from memtopo.output.diagram.model import Exported, Flow, Picture, Thing
+from memtopo.output.diagram.model import Diagram, Export, HandleFlow, Resource
 from memtopo.output.diagram.pen import Pen
 from memtopo.output.diagram.style import NAME, SMALL, WORDS
 from memtopo.output.diagram.typeset import CAPITALS, fitting, packed, width
@@ -19,8 +19,6 @@ _TAG, _WIDEST_TAG = 66.0, 120.0
 _PAD, _APART = 12.0, 8.0
 _HIGH, _LINE = 34.0, 16.0
 _ROOMY = 200.0  # for words in the name's column
-_FOREIGN = ("external", "semaphore")
-"""Kinds of things that another API made: their rows tell the way that they came, and no import does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +38,13 @@ class Row:
     device: str = ""
 
 
-def listed(picture: Picture, process: str, flows: Sequence[Flow]) -> list[Row]:
+def listed(picture: Diagram, process: str, flows: Sequence[HandleFlow]) -> list[Row]:
     """The rows of a process: imports, exports, and what lies in no range: made here, or by another API."""
     taken = [flow for flow in flows if flow.target == process]
-    ways = {flow.name: flow.via for flow in taken if flow.kind == "memory"}
-    imports = [flow for flow in taken if flow.kind not in ("memory", "semaphore")]
+    imports = [flow for flow in taken if not flow.external]
     found = [*_imports(picture, process, imports), *(_export(each, process) for each in picture.exports)]
-    things = [each for each in picture.things if not each.origin or each.kind in _FOREIGN]
-    return [*found, *(_thing(each, ways.get(each.name, "")) for each in things)]
+    things = [each for each in picture.things if not each.origin or each.external]
+    return [*found, *map(_thing, things)]
 
 
 def drawn(rows: Sequence[Row], wide: float, pen: Pen) -> Box:
@@ -90,8 +87,8 @@ def _said(row: Row, left: float, under: float, right: float) -> tuple[str, float
     return told + "".join(below), _HIGH + _LINE * len(lines) + 2
 
 
-def _imports(picture: Picture, process: str, flows: Sequence[Flow]) -> Iterator[Row]:
-    groups: dict[str, list[Flow]] = {}
+def _imports(picture: Diagram, process: str, flows: Sequence[HandleFlow]) -> Iterator[Row]:
+    groups: dict[str, list[HandleFlow]] = {}
     for flow in flows:
         groups.setdefault(flow.name, []).append(flow)
     marks = {piece.origin: piece.chunk for shown in picture.ranges for piece in shown.pieces if piece.origin}
@@ -103,21 +100,21 @@ def _imports(picture: Picture, process: str, flows: Sequence[Flow]) -> Iterator[
         yield Row("import", marks.get(origin, ""), name, (*told, *via), group[0].path, ("in", process, name))
 
 
-def source(flow: Flow) -> str:
+def source(flow: HandleFlow) -> str:
     """Where handles come from, as the spec writes it."""
     return f"{flow.source}/{flow.export}" if flow.outside else f"{flow.source.partition('.')[0]}.{flow.export}"
 
 
-def _export(shown: Exported, process: str) -> Row:
+def _export(shown: Export, process: str) -> Row:
     of = wording.subjects(shown.first, shown.last)
     told = (*(() if of == shown.name else (of,)), *_amount(shown.count, shown.bytes_each), shown.via)
     return Row("export", shown.mark, shown.name, told, shown.path, ("out", process, shown.name))
 
 
-def _thing(shown: Thing, via: str) -> Row:
+def _thing(shown: Resource) -> Row:
     where = ", ".join(wording.few(shown.locations))
     origin = f"from {shown.origin}" if shown.origin else ""
-    told = (*_amount(shown.count, shown.bytes_each), *filter(None, (where, origin, via)), *shown.notes)
+    told = (*_amount(shown.count, shown.bytes_each), *filter(None, (where, origin, shown.via)), *shown.notes)
     parts = tuple(inside.part(part, shown.bytes_each) for part in shown.parts)
     return Row(shown.kind, shown.mark, shown.name, told, shown.path, (), parts, "".join(shown.locations[:1]))
 

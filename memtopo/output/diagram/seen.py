@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from memtopo.output.diagram.model import Piece
+from memtopo.output.diagram.model import MappingSpan
 
 MOST = 64
 """Spans of one kind of chunks that are remembered; a picture shows no more of them apart."""
@@ -24,7 +24,7 @@ class Seen:
     def __init__(self) -> None:
         self._spans: dict[str, list[tuple[int, int, Sight]]] = {}
 
-    def before(self, piece: Piece, times: int, sight: Sight) -> Sight | None:
+    def before(self, piece: MappingSpan, times: int, sight: Sight) -> Sight | None:
         """Where some of these chunks were seen before, in the same range if there; from now on they were seen here."""
         if not piece.elsewhere:
             return None

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
 from memtopo.common.units import rounded
-from memtopo.output.diagram.graph import Cluster, Edge, Graph, Kind, Node
-from memtopo.output.diagram.model import Exported, Flow, Picture, Piece, RangePicture, Thing
+from memtopo.output.diagram.graph import Cluster, Edge, Graph, Node
+from memtopo.output.diagram.model import Diagram, Export, HandleFlow, MappingSpan, RangeDiagram, Resource
 from memtopo.output.diagram.wording import granted, multiple, of_all, offset, processes, subjects
 
 EACH = 12
 MAPPINGS = 3
 """Mappings of one chunk into one range that are told one by one."""
 
-_MADE: Mapping[str, Kind] = {"buffer": "buffer", "managed": "managed"}
-"""Nodes of memory that is no chunk, by the kind of its thing."""
-
 _Name = tuple[str, str, str]
 """What a node is of: a process, the part that it plays, and its name there."""
 
 
-def graph(picture: Picture, each: int = EACH) -> Graph:
+def graph(picture: Diagram, each: int = EACH) -> Graph:
     """The graph of a picture, with at most `each` processes, and as many things of one kind in each of them."""
     return _Sketch(each).draw(picture)
 
@@ -34,8 +31,8 @@ class _Sketch:
         self._edges: dict[tuple[str, str], list[str]] = {}
         self._devices: dict[str, None] = {}
 
-    def draw(self, picture: Picture) -> Graph:
-        taken: dict[str, list[Flow]] = {}
+    def draw(self, picture: Diagram) -> Graph:
+        taken: dict[str, list[HandleFlow]] = {}
         for flow in picture.flows:
             taken.setdefault(flow.target, []).append(flow)
         self._devices |= dict.fromkeys(memory.device for memory in picture.memory)
@@ -46,16 +43,16 @@ class _Sketch:
         alone = [] if clusters else [*self._nodes("", picture, taken.get("", ()))]
         alone += self._outside(picture.flows)
         if more := sum(each.count for each in picture.processes[self._each :]):
-            alone.append(Node("more", "more", (f"… and {more:,} more processes",)))
+            alone.append(Node("more", "more", "more", (f"… and {more:,} more processes",)))
         for label, shown in [("", picture), *((each.first, each.picture) for each in picture.processes)]:
             self._join(label, shown)
         mappings = (Edge(*ends, tuple(_few(told))) for ends, told in self._edges.items())
         return Graph(tuple(clusters), tuple(alone), (*mappings, *self._handles(picture.flows)), tuple(self._devices))
 
-    def _nodes(self, process: str, shown: Picture, taken: Iterable[Flow]) -> Iterator[Node]:
+    def _nodes(self, process: str, shown: Diagram, taken: Iterable[HandleFlow]) -> Iterator[Node]:
         yield from self._some(process, "memory", _created(shown))
-        events = (each for each in shown.things if each.kind == "event" and not each.origin)
-        yield from self._some(process, "event", (_event(each) for each in events))
+        objects = (each for each in shown.things if not each.mark and not each.origin)
+        yield from self._some(process, "object", (_object(each) for each in objects))
         yield from self._some(process, "import", _imports(taken, shown))
         yield from self._some(process, "range", (_range(each) for each in shown.ranges))
         yield from self._some(process, "export", (_export(each) for each in shown.exports))
@@ -69,18 +66,20 @@ class _Sketch:
             else:
                 more += 1
         if more:
-            yield self._named((process, part, ""), Node("", "more", (f"… {more:,} more",)))
+            yield self._named((process, part, ""), Node("", "more", "more", (f"… {more:,} more",)))
 
-    def _outside(self, flows: Sequence[Flow]) -> Iterator[Node]:
+    def _outside(self, flows: Sequence[HandleFlow]) -> Iterator[Node]:
         holders = dict.fromkeys(flow.source for flow in flows if flow.outside)
-        yield from self._some("", "outside", ((each, Node("", "outside", (each, "outside"))) for each in holders))
+        yield from self._some(
+            "", "outside", ((each, Node("", "outside", "outside", (each, "outside"))) for each in holders)
+        )
 
     def _named(self, name: _Name, node: Node) -> Node:
         self._ids[name] = next(self._fresh)
         self._devices |= dict.fromkeys(node.devices)
-        return Node(self._ids[name], node.kind, node.lines, node.devices)
+        return Node(self._ids[name], node.kind, node.shape, node.lines, node.devices)
 
-    def _join(self, process: str, shown: Picture) -> None:
+    def _join(self, process: str, shown: Diagram) -> None:
         """What is mapped and exported."""
         for each in shown.ranges:
             alike = len({piece.access for piece in each.pieces if piece.chunk}) < 2  # noqa: PLR2004
@@ -90,14 +89,14 @@ class _Sketch:
                         _source(process, piece), (process, "range", each.first), _mapping(piece, each, alike=alike)
                     )
         for export in shown.exports:
-            source = (process, "memory", export.mark) if export.mark else (process, "event", export.first)
+            source = (process, "memory", export.mark) if export.mark else (process, "object", export.first)
             self._edge(source, (process, "export", export.name), "")
 
     def _edge(self, source: _Name, target: _Name, told: str) -> None:
         if source in self._ids and target in self._ids:
             self._edges.setdefault((self._ids[source], self._ids[target]), []).append(told)
 
-    def _handles(self, flows: Iterable[Flow]) -> Iterator[Edge]:
+    def _handles(self, flows: Iterable[HandleFlow]) -> Iterator[Edge]:
         for flow in flows:
             source = ("", "outside", flow.source) if flow.outside else (flow.source, "export", flow.export)
             target = (flow.target, "import", flow.name)
@@ -105,9 +104,9 @@ class _Sketch:
                 yield Edge(self._ids[source], self._ids[target], tuple(_way(flow)), handles=True)
 
 
-def _created(shown: Picture) -> Iterator[tuple[str, Node]]:
+def _created(shown: Diagram) -> Iterator[tuple[str, Node]]:
     """What a process has memory of, by mark, wherever it is."""
-    words = {thing.mark: thing.kind for thing in shown.things if not thing.origin}
+    resources = {each.mark: each for each in shown.things if not each.origin}
     found: dict[str, dict[int, int]] = {}
     places: dict[str, list[str]] = {}
     for memory in shown.memory:
@@ -118,21 +117,23 @@ def _created(shown: Picture) -> Iterator[tuple[str, Node]]:
     for mark, sizes in found.items():
         size = ", ".join(multiple(times, each) for each, times in sizes.items())
         devices = tuple(dict.fromkeys(places[mark]))
-        kind = _MADE.get(words.get(mark, ""), "chunk")
-        lines = mark.rpartition(": ")[2], *([kind] if kind == "managed" else []), size, ", ".join(devices)
-        yield mark, Node("", kind, lines, devices)
+        resource = resources.get(mark)
+        kind = [resource.kind] if resource and resource.noun else []
+        lines = mark.rpartition(": ")[2], *kind, size, ", ".join(devices)
+        yield mark, Node("", resource.kind if resource else "chunk", "memory", lines, devices)
 
 
-def _event(shown: Thing) -> tuple[str, Node]:
-    return shown.name, Node("", "event", (shown.name, "event", ", ".join(shown.locations)), shown.locations)
+def _object(shown: Resource) -> tuple[str, Node]:
+    lines = shown.name, shown.kind, ", ".join(shown.locations)
+    return shown.name, Node("", shown.kind, "object", lines, shown.locations)
 
 
-def _imports(taken: Iterable[Flow], shown: Picture) -> Iterator[tuple[str, Node]]:
+def _imports(taken: Iterable[HandleFlow], shown: Diagram) -> Iterator[tuple[str, Node]]:
     """What is imported, each name once, however many processes it comes from."""
     places = {piece.first.partition(".")[0]: piece.locations for each in shown.ranges for piece in each.pieces}
     things = {thing.name: thing for thing in shown.things if thing.origin}
     counts: dict[str, int] = {}
-    flows: dict[str, Flow] = {}
+    flows: dict[str, HandleFlow] = {}
     for flow in taken:
         flows[flow.name] = flow
         counts[flow.name] = counts.get(flow.name, 0) + flow.count * flow.processes
@@ -141,41 +142,41 @@ def _imports(taken: Iterable[Flow], shown: Picture) -> Iterator[tuple[str, Node]
         thing = things.get(name)
         devices = thing.locations if thing else places.get(name, ())
         more = _inside(thing) if thing else ()
-        yield name, Node("", "import", tuple(filter(None, (name, size, *more, ", ".join(devices)))), devices)
+        yield name, Node("", "import", "import", tuple(filter(None, (name, size, *more, ", ".join(devices)))), devices)
 
 
-def _inside(shown: Thing) -> Iterator[str]:
+def _inside(shown: Resource) -> Iterator[str]:
     """What else is to be known of what is imported, and how many parts it has."""
     yield ", ".join(shown.notes)
     if parts := len(shown.parts):
         yield f"{parts:,} part{'s' * (parts > 1)}"
 
 
-def _range(shown: RangePicture) -> tuple[str, Node]:
+def _range(shown: RangeDiagram) -> tuple[str, Node]:
     found = {piece.access for piece in shown.pieces if piece.chunk}
     holds = granted(found.pop()) if len(found) == 1 else ""
     mapped = f"{rounded(shown.mapped)} mapped" if shown.mapped < shown.size else ""
     lines = subjects(shown.first, shown.last), multiple(shown.count, shown.size), mapped, holds
-    return shown.first, Node("", "range", tuple(filter(None, lines)))
+    return shown.first, Node("", "range", "range", tuple(filter(None, lines)))
 
 
-def _export(shown: Exported) -> tuple[str, Node]:
+def _export(shown: Export) -> tuple[str, Node]:
     count = f"{shown.count:,} handles" if shown.count > 1 else "1 handle"
-    return shown.name, Node("", "export", (shown.name, f"{count} by {shown.via}"))
+    return shown.name, Node("", "export", "export", (shown.name, f"{count} by {shown.via}"))
 
 
-def _source(process: str, piece: Piece) -> _Name:
+def _source(process: str, piece: MappingSpan) -> _Name:
     if piece.origin:
         return process, "import", piece.first.partition(".")[0]
     return process, "memory", piece.chunk
 
 
-def _mapping(piece: Piece, range_: RangePicture, *, alike: bool) -> str:
+def _mapping(piece: MappingSpan, range_: RangeDiagram, *, alike: bool) -> str:
     access = "" if alike else f", {granted(piece.access)}"
     return f"{of_all(piece, range_.count)} at {offset(piece.offset)}{access}"
 
 
-def _way(flow: Flow) -> Iterator[str]:
+def _way(flow: HandleFlow) -> Iterator[str]:
     if flow.outside:
         yield flow.export
     each = f"{flow.count:,} " if flow.count > 1 else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from memtopo.output.diagram import frames, legend, zones
 from memtopo.output.diagram.box import Box, stacked, words
 from memtopo.output.diagram.markup import number, text
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.palette import TEXTURES
 from memtopo.output.diagram.pen import Pen, Place, pen
 from memtopo.output.diagram.style import TITLE, style
@@ -19,7 +19,7 @@ _MARGIN, _GAP = 24.0, 16.0
 
 
 def svg(
-    picture: Picture,
+    picture: Diagram,
     title: str,
     *,
     note: str = "",
@@ -34,7 +34,7 @@ def svg(
     return drawing(picture, title, pen(picture, place, addresses, ""), WIDE, note=note, sheet=style(), head=True)
 
 
-def drawing(picture: Picture, title: str, pen: Pen, wide: float, *, note: str, sheet: str, head: bool) -> str:
+def drawing(picture: Diagram, title: str, pen: Pen, wide: float, *, note: str, sheet: str, head: bool) -> str:
     """An SVG element of a width; without `head` neither its title nor a ground is drawn, since a page has them."""
     margin = _MARGIN if head else 1.0
     room = wide - 2 * margin

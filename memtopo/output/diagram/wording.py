@@ -1,4 +1,4 @@
-"""What all drawings of a picture have in common: how sizes, spans and grants read, and in what order marks stand."""
+"""Text that all drawings share: sizes, offsets, spans of names, and access."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from itertools import groupby
 
 from memtopo.common.text import printable
 from memtopo.common.units import exact, rounded
-from memtopo.output.diagram.model import Granted, Picture, Piece, ProcessPicture
+from memtopo.output.diagram.model import DeviceAccess, MappingSpan, ProcessDiagram
 
 _FEW = 2  # names that are told one by one
 _DIGITS = 4  # of an offset that is told in full
 
 
-def granted(access: Sequence[Granted]) -> str:
+def granted(access: Sequence[DeviceAccess]) -> str:
     """Access in few words: `gpu0 rw, gpu1-3 r`."""
     if not access:
         return "no access"
@@ -38,7 +38,7 @@ def subjects(first: str, last: str) -> str:
     return f"{first} … {number if stem and first.rpartition('.')[0] == stem else last}"
 
 
-def of_all(shown: Piece, times: int) -> str:
+def of_all(shown: MappingSpan, times: int) -> str:
     """The chunks of a piece; where equal ranges go on with the next ones each, those of all of them."""
     stem, _, number = shown.last.rpartition(".")
     ahead = shown.step * (times - 1) if shown.step == shown.count else 0
@@ -67,34 +67,10 @@ def offset(amount: int) -> str:
     return f"{digits} {whole[len(digits) :]}".rstrip() if len(digits) <= _DIGITS else rounded(amount)
 
 
-def processes(shown: ProcessPicture) -> str:
+def processes(shown: ProcessDiagram) -> str:
     """The processes that one picture is of: `reader.0 … 3`, or `reader.0, reader.2 … 6` where others lie between."""
     if shown.step == 1 or shown.count == 1:
         return subjects(shown.first, shown.last)
     stem, _, number = shown.first.rpartition(".")
     second = f"{stem}.{int(number) + shown.step}" if number.isdecimal() else shown.last
     return f"{shown.first}, {subjects(second, shown.last)}"
-
-
-def marks(picture: Picture) -> Iterator[str]:
-    """What marks memory in a picture, in the order that every drawing letters it in; some of it more than once."""
-    for process in picture.processes:
-        yield from marks(process.picture)
-    for shown in picture.ranges:
-        yield from (piece.chunk for piece in shown.pieces if piece.chunk)
-    yield from (thing.mark for thing in picture.things if thing.mark)
-    yield from (export.mark for export in picture.exports if export.mark)
-    for memory in picture.memory:
-        yield from (share.chunk for share in memory.shares)
-
-
-def devices_of(picture: Picture) -> Iterator[str]:
-    """All devices with memory, likewise; what is imported from outside is of none that the picture shows."""
-    yield from (memory.device for memory in picture.memory)
-    for process in picture.processes:
-        yield from devices_of(process.picture)
-    for shown in picture.ranges:
-        for piece in shown.pieces:
-            yield from piece.locations
-    for thing in picture.things:
-        yield from thing.locations

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from memtopo.output.diagram import memory, ranges, rows
 from memtopo.output.diagram.box import Box, beside, stacked, words
 from memtopo.output.diagram.card import Card, grid
-from memtopo.output.diagram.model import Flow, MemoryPicture, Picture
+from memtopo.output.diagram.model import Diagram, HandleFlow, MemoryDiagram
 from memtopo.output.diagram.pen import Pen
 from memtopo.output.diagram.seen import Seen
 
@@ -20,7 +20,7 @@ _WIDEST = 448.0
 _TALLEST = 760.0  # that a range is made so that it is as high as the memories beside it
 
 
-def process(shown: Picture, label: str, flows: Sequence[Flow], room: float, tall: float, pen: Pen) -> Box:
+def process(shown: Diagram, label: str, flows: Sequence[HandleFlow], room: float, tall: float, pen: Pen) -> Box:
     """The rows and ranges of one process of several, at least `tall` where a range can be made higher.
 
     Rows come first, so that lines between processes are short.
@@ -29,7 +29,7 @@ def process(shown: Picture, label: str, flows: Sequence[Flow], room: float, tall
     return stacked([*head, *_spaces(shown, label, room, pen, _left(tall, head))], _APART)
 
 
-def alone(shown: Picture, room: float, pen: Pen) -> Box:
+def alone(shown: Diagram, room: float, pen: Pen) -> Box:
     """A layout of one process: addresses on the left and memory on the right, or below where there is less room."""
     if not shown.memory or not shown.ranges or len(shown.memory) > _BESIDE or room < NARROWEST * 2 + GAP:
         above = _single(shown, room, 0, pen)
@@ -42,7 +42,7 @@ def alone(shown: Picture, room: float, pen: Pen) -> Box:
     return beside([left, right], GAP)
 
 
-def _single(shown: Picture, room: float, tall: float, pen: Pen) -> Box:
+def _single(shown: Diagram, room: float, tall: float, pen: Pen) -> Box:
     tail = _listed(shown, "", shown.flows, room, pen)
     return stacked([*_spaces(shown, "", room, pen, _left(tall, tail)), *tail], _APART)
 
@@ -52,17 +52,17 @@ def _left(tall: float, rows: Sequence[Box]) -> float:
     return tall - sum(box.height + _APART for box in rows)
 
 
-def memories(shown: Sequence[MemoryPicture], room: float, pen: Pen, most: float = _WIDEST) -> Box:
+def memories(shown: Sequence[MemoryDiagram], room: float, pen: Pen, most: float = _WIDEST) -> Box:
     """The memory of all processes, each at most so wide."""
     return _zone([memory.card(each, pen) for each in shown], room, most=most)
 
 
-def _listed(shown: Picture, label: str, flows: Sequence[Flow], room: float, pen: Pen) -> list[Box]:
+def _listed(shown: Diagram, label: str, flows: Sequence[HandleFlow], room: float, pen: Pen) -> list[Box]:
     found = rows.listed(shown, label, flows)
     return [rows.drawn(found, room, pen)] if found else []
 
 
-def _spaces(shown: Picture, label: str, room: float, pen: Pen, tall: float = 0) -> Iterator[Box]:
+def _spaces(shown: Diagram, label: str, room: float, pen: Pen, tall: float = 0) -> Iterator[Box]:
     seen = Seen()
     cards = [ranges.card(each, label, pen, seen) for each in shown.ranges[: pen.most.ranges]]
     if cards:

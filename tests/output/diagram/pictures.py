@@ -6,16 +6,16 @@ from dataclasses import replace
 
 from memtopo.common.units import MiB
 from memtopo.output.diagram.model import (
-    Exported,
-    Flow,
-    Granted,
-    MemoryPicture,
-    Picture,
-    Piece,
-    ProcessPicture,
-    RangePicture,
-    Share,
-    Thing,
+    DeviceAccess,
+    Diagram,
+    Export,
+    HandleFlow,
+    MappingSpan,
+    MemoryDiagram,
+    MemoryShare,
+    ProcessDiagram,
+    RangeDiagram,
+    Resource,
 )
 
 EVIL = [
@@ -26,35 +26,37 @@ EVIL = [
 ]  # fmt: skip
 
 
-def hostile(word: str) -> Picture:
+def hostile(word: str) -> Diagram:
     """A picture of one process with a text wherever it has one."""
-    piece = Piece(0, MiB, word, word, word, 0, 1, MiB, 0, 1, (word,), (word,), (Granted(word, word),), (), word)
+    piece = MappingSpan(
+        0, MiB, word, word, word, 0, 1, MiB, 0, 1, (word,), (word,), (DeviceAccess(word, word),), (), word
+    )
     other = replace(
         piece, offset=MiB, access=(), last=f"{word}.7", count=8, size=8 * MiB, locations=("gpu0", word), origin=""
     )
-    shown = RangePicture(word, f"{word}.9", 10, 10 * MiB, 9 * MiB, (piece, other, Piece(9 * MiB, MiB)), ())
-    share = Share(word, 1, MiB, MiB, ())
-    part = Thing(word, word, word, 2, MiB)
-    thing = Thing(word, word, word, 3, MiB, (word,), word, (word, word), (part,))
-    foreign = replace(thing, kind="external", name=f"{word}.x", count=1, bytes_each=8 * MiB)
-    managed = replace(thing, kind="managed", mark=f"{word}.m", origin="", parts=())
-    return Picture(
-        ranges=(shown, replace(shown, pieces=(piece, Piece(MiB, 9 * MiB)))),
-        memory=(MemoryPicture(word, (word, word), MiB, 4 * MiB, MiB, 2 * MiB, (share,)),),
-        things=(thing, replace(thing, kind="event", origin=""), foreign, managed),
-        exports=(Exported(word, "chunk", word, word, f"{word}.3", word, 4, MiB, ()),),
+    shown = RangeDiagram(word, f"{word}.9", 10, 10 * MiB, 9 * MiB, (piece, other, MappingSpan(9 * MiB, MiB)), ())
+    share = MemoryShare(word, 1, MiB, MiB, ())
+    part = Resource(word, word, word, 2, MiB)
+    thing = Resource(word, word, word, 3, MiB, (word,), word, (word, word), (part,))
+    foreign = replace(thing, kind="external", name=f"{word}.x", count=1, bytes_each=8 * MiB, external=True, via=word)
+    managed = replace(thing, kind="managed", mark=f"{word}.m", origin="", parts=(), noun=word)
+    return Diagram(
+        ranges=(shown, replace(shown, pieces=(piece, MappingSpan(MiB, 9 * MiB)))),
+        memory=(MemoryDiagram(word, (word, word), MiB, 4 * MiB, MiB, 2 * MiB, (share,)),),
+        things=(thing, replace(thing, kind="event", mark="", origin=""), foreign, managed),
+        exports=(Export(word, "chunk", word, word, f"{word}.3", word, 4, MiB, ()),),
         flows=(
-            Flow(word, word, "", word, "chunk", word, 4, MiB, (), outside=True),
-            Flow(word, word, "", f"{word}.x", "memory", word, 1, MiB, (), outside=True),
-            Flow(word, word, "", f"{word}.s", "semaphore", word, 1, 0, (), outside=True),
+            HandleFlow(word, word, "", word, "chunk", word, 4, MiB, (), outside=True),
+            HandleFlow(word, word, "", f"{word}.x", "memory", word, 1, MiB, (), outside=True, external=True),
+            HandleFlow(word, word, "", f"{word}.s", "semaphore", word, 1, 0, (), outside=True, external=True),
         ),
     )
 
 
-def hostile_processes(word: str) -> Picture:
+def hostile_processes(word: str) -> Diagram:
     """A picture of several processes with a text wherever it has one."""
     one = hostile(word)
-    each = ProcessPicture(word, f"{word}.8", 3, 4, replace(one, flows=()), ())
-    flow = Flow(word, word, word, word, "chunk", word, 4, MiB, (), processes=3)
+    each = ProcessDiagram(word, f"{word}.8", 3, 4, replace(one, flows=()), ())
+    flow = HandleFlow(word, word, word, word, "chunk", word, 4, MiB, (), processes=3)
     outside = replace(flow, outside=True, source=f"{word}/holder")
-    return Picture((), one.memory, processes=(each, replace(each, first=f"{word}.1")), flows=(flow, outside))
+    return Diagram((), one.memory, processes=(each, replace(each, first=f"{word}.1")), flows=(flow, outside))

@@ -13,11 +13,11 @@ import pytest
 
 from memtopo import machine
 from memtopo.language import read_file
-from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.dot import dot
 from memtopo.output.diagram.graph import Graph, Node
 from memtopo.output.diagram.mermaid import MOST_CHARACTERS, MOST_EDGES, mermaid
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.sketch import graph
 from memtopo.rules.validation import validate
 from tests.helpers.machines import invented
@@ -39,18 +39,18 @@ LINES = re.compile(
 
 
 @cache
-def pictured(path: Path) -> Picture:
+def pictured(path: Path) -> Diagram:
     facts = machine.load("h200x4")
     found = validate(read_file(path), facts)
     assert found.geometry, found.diagnostics
-    return picture(found.geometry, facts)
+    return build_diagram(found.geometry, facts)
 
 
 def drawn(text: str) -> Graph:
     facts = invented(2, memory=1 << 50)
     found = judged(text, facts)
     assert found.geometry, found.diagnostics
-    return graph(picture(found.geometry, facts))
+    return graph(build_diagram(found.geometry, facts))
 
 
 def nodes(shown: Graph) -> dict[str, Node]:
@@ -166,7 +166,7 @@ def test_mermaid_is_well_formed(path: Path) -> None:
 @graphviz
 @pytest.mark.parametrize("made", [hostile, hostile_processes], ids=["one", "several"])
 @pytest.mark.parametrize("evil", EVIL, ids=ascii)
-def test_nothing_gets_out_of_a_graph(evil: str, made: Callable[[str], Picture]) -> None:
+def test_nothing_gets_out_of_a_graph(evil: str, made: Callable[[str], Diagram]) -> None:
     """With any text for a name, Graphviz sees the same nodes and edges as with an innocent one, and no link"""
     svg, innocent = (accepted(dot(made(word), word)) for word in (evil, "x"))
     for kind in ('class="node"', 'class="edge"', 'class="cluster"'):
@@ -177,7 +177,7 @@ def test_nothing_gets_out_of_a_graph(evil: str, made: Callable[[str], Picture]) 
 
 @pytest.mark.parametrize("made", [hostile, hostile_processes], ids=["one", "several"])
 @pytest.mark.parametrize("evil", EVIL, ids=ascii)
-def test_nothing_gets_out_of_a_flowchart(evil: str, made: Callable[[str], Picture]) -> None:
+def test_nothing_gets_out_of_a_flowchart(evil: str, made: Callable[[str], Diagram]) -> None:
     """With any text for a name, a flowchart has the lines that it has with an innocent one, but for words in quotes"""
     told, innocent = (mermaid(made(word), word).splitlines() for word in (evil, "x"))
     assert all(LINES.fullmatch(line) for line in told)
@@ -201,7 +201,7 @@ def test_a_large_layout() -> None:
     facts = invented(2, memory=1 << 50)
     found = judged(f"ranges: {{{ranges}}}\nchunks: {{{chunks}}}\nmap: {{{mapped}}}", facts)
     assert found.geometry, found.diagnostics
-    shown = picture(found.geometry, facts)
+    shown = build_diagram(found.geometry, facts)
     text = mermaid(shown, "large")
     assert len(text) <= MOST_CHARACTERS
     assert len(graph(shown).edges) <= MOST_EDGES

@@ -8,7 +8,7 @@ import pytest
 from memtopo.common.units import exact
 from memtopo.output.diagram.facts import tables
 from memtopo.output.diagram.html import WIDTHS, page
-from memtopo.output.diagram.model import Picture, RangePicture, Thing
+from memtopo.output.diagram.model import Diagram, RangeDiagram, Resource
 from memtopo.output.diagram.pen import pen
 from memtopo.output.diagram.told import told
 from tests.helpers.pictures import HARD, pictured
@@ -17,11 +17,11 @@ from tests.helpers.specs import EVERY_SPEC, ROOT
 EVERY = [*EVERY_SPEC, HARD]
 
 
-def ranges(shown: Picture) -> list[RangePicture]:
+def ranges(shown: Diagram) -> list[RangeDiagram]:
     return [*(each for process in shown.processes for each in process.picture.ranges), *shown.ranges]
 
 
-def things(shown: Picture) -> list[Thing]:
+def things(shown: Diagram) -> list[Resource]:
     return [*(each for process in shown.processes for each in process.picture.things), *shown.things]
 
 

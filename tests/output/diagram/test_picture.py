@@ -15,9 +15,9 @@ from memtopo.geometry import Geometry
 from memtopo.language import read_file
 from memtopo.machine import Machine
 from memtopo.output import json as rendering
-from memtopo.output.diagram.build import picture
+from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.build.pieces import HANDFUL
-from memtopo.output.diagram.model import Granted, Picture, Piece
+from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan
 from memtopo.rules.validation import validate
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT, SPECS, judged
@@ -32,20 +32,20 @@ def geometry(text: str, facts: Machine) -> Geometry:
     return found.geometry
 
 
-def pictured(text: str, gpus: int = 2) -> Picture:
+def pictured(text: str, gpus: int = 2) -> Diagram:
     facts = invented(gpus, memory=ROOMY)
-    return picture(geometry(text, facts), facts)
+    return build_diagram(geometry(text, facts), facts)
 
 
-def one_range(mapped: str, chunks: str = "c: {location: gpu0, size: 2MiB, count: 8}", access: str = "{}") -> Picture:
+def one_range(mapped: str, chunks: str = "c: {location: gpu0, size: 2MiB, count: 8}", access: str = "{}") -> Diagram:
     return pictured(f"ranges: {{r: {{size: 64MiB}}}}\nchunks: {{{chunks}}}\nmap: {{r: [{mapped}]}}\naccess: {access}\n")
 
 
-def pieces(found: Picture, turn: int = 0) -> tuple[Piece, ...]:
+def pieces(found: Diagram, turn: int = 0) -> tuple[MappingSpan, ...]:
     return found.ranges[turn].pieces
 
 
-def shape(found: Picture) -> list[tuple[str, int, int]]:
+def shape(found: Diagram) -> list[tuple[str, int, int]]:
     """The first range's pieces: first chunk or nothing, offset and size in MiB."""
     return [(piece.first, piece.offset // MiB, piece.size // MiB) for piece in pieces(found)]
 
@@ -56,7 +56,7 @@ def test_pieces_cover_each_range(path: Path) -> None:
     facts = machine.load("h200x4") if path != HARD else invented()
     found = validate(read_file(path), facts).geometry
     assert found
-    for shown in picture(found, facts).ranges:
+    for shown in build_diagram(found, facts).ranges:
         ends = [0, *(piece.offset + piece.size for piece in shown.pieces)]
         assert [piece.offset for piece in shown.pieces] == ends[:-1]
         assert ends[-1] == shown.size
@@ -70,7 +70,7 @@ def test_sums_agree(path: Path) -> None:
     facts = machine.load("h200x4") if path != HARD else invented()
     found = validate(read_file(path), facts).geometry
     assert found
-    shown = picture(found, facts)
+    shown = build_diagram(found, facts)
     placements = [each for placed in found.placements.values() for each in placed]
     ranges = [(each, piece) for each in shown.ranges for piece in each.pieces]
     assert sum(each.count for each in shown.ranges) == sum(run.count for run in found.ranges.values())
@@ -103,7 +103,7 @@ def test_cut_where_access_changes() -> None:
     """Neighbouring chunks are one piece as far as their access is the same"""
     found = one_range("c", access="{r: [{size: 4MiB, offset: 0, grant: {gpu0: rw, gpu1: r}}]}")
     assert shape(found) == [("c.0", 0, 4), ("c.2", 4, 12), ("", 16, 48)]
-    assert pieces(found)[0].access == (Granted("gpu0", "rw"), Granted("gpu1", "r"))
+    assert pieces(found)[0].access == (DeviceAccess("gpu0", "rw"), DeviceAccess("gpu1", "r"))
     assert pieces(found)[1].access == ()
 
 
@@ -130,7 +130,7 @@ def test_chunks_that_are_seen_elsewhere() -> None:
     assert [piece.elsewhere for piece in pieces(one_range("c")) if piece.chunk] == [0]
 
 
-def singles(count: int, places: list[str], size: str = "2MiB") -> Picture:
+def singles(count: int, places: list[str], size: str = "2MiB") -> Diagram:
     chunks = ", ".join(f"c{turn}: {{location: {places[turn % len(places)]}, size: {size}}}" for turn in range(count))
     return one_range(", ".join(f"c{turn}" for turn in range(count)), chunks)
 
@@ -206,7 +206,7 @@ def test_memory_that_others_have() -> None:
     facts = invented(1, memory=1100 * MiB)
     live = facts.model_copy(update={"devices": [facts.devices[0].model_copy(update={"free_bytes": 1060 * MiB})]})
     text = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: [c]}"
-    (before,), (now,) = (picture(geometry(text, each), each).memory for each in (facts, live))
+    (before,), (now,) = (build_diagram(geometry(text, each), each).memory for each in (facts, live))
     assert (before.taken, before.free) == (None, 1098 * MiB)
     assert (now.taken, now.free, now.total) == (40 * MiB, 1058 * MiB, 1100 * MiB)
 
@@ -227,10 +227,10 @@ def test_in_the_json() -> None:
     facts = invented()
     found = geometry("ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: [c]}", facts)
     plan = planner.plan(found, facts)
-    told = json.loads(rendering.dumps(plan.summary(picture(found, facts))))
+    told = json.loads(rendering.dumps(plan.summary(build_diagram(found, facts))))
     assert told["picture"]["ranges"][0]["pieces"][0]["locations"] == ["gpu0"]
     assert json.loads(rendering.dumps(plan.summary()))["picture"] is None
-    assert replace(plan.summary(picture(found, facts)), picture=None) == plan.summary()
+    assert replace(plan.summary(build_diagram(found, facts)), picture=None) == plan.summary()
 
 
 @pytest.mark.parametrize("command", [plan_command.command, apply_command.command])

@@ -7,8 +7,8 @@ import pytest
 from memtopo import machine, planner
 from memtopo.common.units import MiB
 from memtopo.language import read_file
-from memtopo.output.diagram.build import picture
-from memtopo.output.diagram.model import Flow, Picture, ProcessPicture
+from memtopo.output.diagram.build import build_diagram
+from memtopo.output.diagram.model import Diagram, HandleFlow, ProcessDiagram
 from memtopo.rules.validation import validate
 from tests.helpers.machines import invented
 from tests.helpers.specs import ENSEMBLES, judged
@@ -16,25 +16,25 @@ from tests.helpers.specs import ENSEMBLES, judged
 RESERVED = "ranges: {{r: {{size: 64MiB}}}}, map: {{r: [{}]}}"
 
 
-def pictured(text: str, gpus: int = 2) -> Picture:
+def pictured(text: str, gpus: int = 2) -> Diagram:
     facts = invented(gpus, memory=1 << 50)
     found = judged(text, facts)
     assert found.geometry, found.diagnostics
-    return picture(found.geometry, facts)
+    return build_diagram(found.geometry, facts)
 
 
-def kinds(found: Picture) -> list[tuple[str, str, int, int]]:
+def kinds(found: Diagram) -> list[tuple[str, str, int, int]]:
     return [(each.first, each.last, each.count, each.step) for each in found.processes]
 
 
-def counted(devices: str, count: int) -> Picture:
+def counted(devices: str, count: int) -> Diagram:
     return pictured(
         f"processes: {{p: {{count: {count}, devices: {{mine: {devices}}}, "
         "chunks: {c: {location: mine, size: 2MiB}}, ranges: {r: {size: 2MiB}}, map: {r: [c]}}}"
     )
 
 
-def handed(exported: str) -> tuple[ProcessPicture, ...]:
+def handed(exported: str) -> tuple[ProcessDiagram, ...]:
     """One process whose chunks of 2 MiB another imports as `w`, and maps from the first on."""
     chunks = "c: {location: [gpu0, gpu1], size: 2MiB, count: 8, handles: fd}"
     found = pictured(
@@ -75,7 +75,7 @@ def test_sums_of_all_processes_agree(path: Path) -> None:
     facts = machine.load("h200x4")
     geometry = validate(read_file(path), facts).geometry
     assert geometry
-    found = picture(geometry, facts)
+    found = build_diagram(geometry, facts)
     assert {each.device: each.used for each in found.memory} == planner.plan(geometry, facts).memory
     assert sum(each.count for each in found.processes) == len(geometry.processes)
     labels = [f"{each.first.partition('.')[0]}.{int(each.first.partition('.')[2] or 0) + turn * each.step}"
@@ -143,7 +143,7 @@ def test_flows_from_outside(process: str) -> None:
     found = pictured(f"processes: {{p: {{{own}}}}}" if process else own.replace("}, ", "}\n"))
     path = ("processes", "p") if process else ()
     assert found.flows == (
-        Flow("store", "w", process, "w", "chunk", "fd", 4, 2 * MiB, (*path, "imports", "w"), outside=True),
+        HandleFlow("store", "w", process, "w", "chunk", "fd", 4, 2 * MiB, (*path, "imports", "w"), outside=True),
     )
     ranges = found.processes[0].picture.ranges if process else found.ranges
     assert ranges[0].pieces[0].origin == "store/w"

@@ -10,16 +10,16 @@ from memtopo.common.units import MiB
 from memtopo.output.diagram.forms import FORMS, Shown
 from memtopo.output.diagram.html import page
 from memtopo.output.diagram.model import (
-    Exported,
-    Flow,
-    Granted,
-    MemoryPicture,
-    Picture,
-    Piece,
-    ProcessPicture,
-    RangePicture,
-    Share,
-    Thing,
+    DeviceAccess,
+    Diagram,
+    Export,
+    HandleFlow,
+    MappingSpan,
+    MemoryDiagram,
+    MemoryShare,
+    ProcessDiagram,
+    RangeDiagram,
+    Resource,
 )
 from memtopo.output.diagram.svg import svg
 from tests.helpers.pictures import HARD, pictured
@@ -105,10 +105,10 @@ def test_what_another_api_made_is_told() -> None:
 
 def test_parts_are_to_scale() -> None:
     """Each part is filled in its place of the whole, beside the others, however they overlap; a tiny one can be seen"""
-    thing = Thing("external", "f", "f", 1, 100 * MiB, ("gpu0",), "camera/f")
+    thing = Resource("external", "f", "f", 1, 100 * MiB, ("gpu0",), "camera/f", external=True)
     spans = [(0, 50 * MiB), (25 * MiB, 75 * MiB), (100 * MiB - 1, 1)]
-    parts = tuple(Thing("part", f"f.{at}", "f", 1, size, offset=at) for at, size in spans)
-    found = ET.fromstring(svg(Picture((), (), (replace(thing, parts=parts),)), "title"))
+    parts = tuple(Resource("part", f"f.{at}", "f", 1, size, offset=at) for at, size in spans)
+    found = ET.fromstring(svg(Diagram((), (), (replace(thing, parts=parts),)), "title"))
     rects = [{name: float(each.get(name, 0)) for name in ("x", "width")} for each in found.iter(f"{NAME}rect")
              if each.get("height") == "10"]  # fmt: skip
     tracks, filled = rects[::2], rects[1::2]
@@ -122,10 +122,10 @@ def test_parts_are_to_scale() -> None:
 
 def test_many_parts_are_counted() -> None:
     """Of many parts the first ones are drawn, and the rest is counted"""
-    parts = tuple(Thing("part", f"f.{turn}", "f", 1, MiB, offset=turn * MiB) for turn in range(MANY))
-    thing = Thing("external", "f", "f", 1, MANY * MiB, ("gpu0",), "camera/f", (), parts)
+    parts = tuple(Resource("part", f"f.{turn}", "f", 1, MiB, offset=turn * MiB) for turn in range(MANY))
+    thing = Resource("external", "f", "f", 1, MANY * MiB, ("gpu0",), "camera/f", (), parts, external=True)
     for draw in (svg, page):
-        text = draw(Picture((), (), (thing,)), "title")
+        text = draw(Diagram((), (), (thing,)), "title")
         assert len(text.encode()) < LARGEST
         assert "… and 99,988 more" in text
 
@@ -169,20 +169,20 @@ def test_the_forms_have_documents() -> None:
         assert "quickstart.yaml:21:8" in text
 
 
-def many(pieces: int, ranges: int) -> Picture:
+def many(pieces: int, ranges: int) -> Diagram:
     """A layout in which nothing is like its neighbour."""
 
-    def piece(turn: int) -> Piece:
-        name, access = f"c{turn}", (Granted("gpu0", "rw" if turn % 3 else "r"),)
-        return Piece(
+    def piece(turn: int) -> MappingSpan:
+        name, access = f"c{turn}", (DeviceAccess("gpu0", "rw" if turn % 3 else "r"),)
+        return MappingSpan(
             turn * MiB, MiB, name, name, name, 0, 1, MiB, 0, 1, (f"gpu{turn % 8}",), ("fd",), access, ("map", turn)
         )
 
     size = pieces * MiB
     rows = tuple(piece(turn) for turn in range(pieces))
-    shares = tuple(Share(f"c{turn}", 1, MiB, MiB, ()) for turn in range(pieces))
-    memory = MemoryPicture("gpu0", (), size, size * 2, size // 2, size // 2, shares)
-    return Picture(tuple(RangePicture(f"r{n}", f"r{n}", 1, size, size, rows, ()) for n in range(ranges)), (memory,))
+    shares = tuple(MemoryShare(f"c{turn}", 1, MiB, MiB, ()) for turn in range(pieces))
+    memory = MemoryDiagram("gpu0", (), size, size * 2, size // 2, size // 2, shares)
+    return Diagram(tuple(RangeDiagram(f"r{n}", f"r{n}", 1, size, size, rows, ()) for n in range(ranges)), (memory,))
 
 
 @pytest.mark.parametrize(("pieces", "ranges"), [(MANY, 1), (1, MANY), (300, 300)])
@@ -198,14 +198,14 @@ def test_a_large_drawing_is_small(pieces: int, ranges: int) -> None:
 def test_many_processes_are_small() -> None:
     """The same holds of many processes that hand much to one another"""
     one, label = many(100, 100), "p{}".format
-    exports = tuple(Exported(f"e{turn}", "chunk", "c1", "a", "b", "fd", 2, MiB, ()) for turn in range(50))
+    exports = tuple(Export(f"e{turn}", "chunk", "c1", "a", "b", "fd", 2, MiB, ()) for turn in range(50))
     alike = replace(one, memory=(), exports=exports)
-    shown = Picture(
+    shown = Diagram(
         ranges=(),
         memory=one.memory * 8,
-        processes=tuple(ProcessPicture(label(turn), label(turn), 1, 1, alike, ()) for turn in range(40)),
+        processes=tuple(ProcessDiagram(label(turn), label(turn), 1, 1, alike, ()) for turn in range(40)),
         flows=tuple(
-            Flow(label(turn % 40), f"e{turn % 50}", label(turn * 7 % 40), f"n{turn}", "chunk", "fd", 1, MiB, ())
+            HandleFlow(label(turn % 40), f"e{turn % 50}", label(turn * 7 % 40), f"n{turn}", "chunk", "fd", 1, MiB, ())
             for turn in range(3000)
         ),
     )
@@ -217,7 +217,7 @@ def test_many_processes_are_small() -> None:
 
 def test_an_empty_layout() -> None:
     """A layout without anything is drawn too"""
-    nothing = Picture((), ())
+    nothing = Diagram((), ())
     assert words(svg(nothing, "title")) == ["title"]
     assert "<h1>title</h1>" in page(nothing, "title")
 

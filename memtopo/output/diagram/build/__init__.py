@@ -11,24 +11,24 @@ from memtopo.output.diagram.build.marks import Marks
 from memtopo.output.diagram.build.memory import Owner, memory
 from memtopo.output.diagram.build.ranges import ranges
 from memtopo.output.diagram.build.things import exports, things
-from memtopo.output.diagram.model import Picture, ProcessPicture
+from memtopo.output.diagram.model import Diagram, ProcessDiagram
 
-__all__ = ["picture"]
+__all__ = ["build_diagram"]
 
 
-def picture(geometry: Geometry, machine: Machine) -> Picture:
+def build_diagram(geometry: Geometry, machine: Machine) -> Diagram:
     """The picture of a geometry that has passed the rules of this machine."""
     marks = Marks(geometry.members)
     with collector_paused():
         if geometry.processes:
             return _together(geometry, machine, marks)
         own = _alone("", geometry, machine, marks)
-        return Picture(own.ranges, own.memory, own.things, own.exports, flows=tuple(flows({"": geometry}, {"": ""})))
+        return Diagram(own.ranges, own.memory, own.things, own.exports, flows=tuple(flows({"": geometry}, {"": ""})))
 
 
-def _alone(process: str, geometry: Geometry, machine: Machine, marks: Marks) -> Picture:
+def _alone(process: str, geometry: Geometry, machine: Machine, marks: Marks) -> Diagram:
     """One process, without what it takes from others."""
-    return Picture(
+    return Diagram(
         ranges=tuple(ranges(geometry, process, marks)),
         memory=tuple(memory([Owner(process, geometry)], machine, marks)),
         things=tuple(things(geometry, process, marks)),
@@ -36,11 +36,11 @@ def _alone(process: str, geometry: Geometry, machine: Machine, marks: Marks) -> 
     )
 
 
-def _together(geometry: Geometry, machine: Machine, marks: Marks) -> Picture:
+def _together(geometry: Geometry, machine: Machine, marks: Marks) -> Diagram:
     groups = list(alike(geometry.processes))
     firsts = {label: group.labels[0] for group in groups for label in group.labels}
     shown = tuple(
-        ProcessPicture(
+        ProcessDiagram(
             first=group.labels[0],
             last=group.labels[-1],
             count=len(group.labels),
@@ -52,4 +52,4 @@ def _together(geometry: Geometry, machine: Machine, marks: Marks) -> Picture:
     )
     owners = [Owner(group.labels[0], group.geometry, len(group.labels)) for group in groups]
     whole = tuple(memory(owners, machine, marks))
-    return Picture((), whole, processes=shown, flows=tuple(flows(geometry.processes, firsts)))
+    return Diagram((), whole, processes=shown, flows=tuple(flows(geometry.processes, firsts)))

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from memtopo.geometry import EventGroup, ExternalObject, Geometry, ImportedSemaphore
 from memtopo.geometry.groups import BufferGroup, Imported, Kind
-from memtopo.output.diagram.model import Flow
+from memtopo.output.diagram.model import HandleFlow
 
 
-def flows(members: Mapping[str, Geometry], groups: Mapping[str, str]) -> Iterator[Flow]:
+def flows(members: Mapping[str, Geometry], groups: Mapping[str, str]) -> Iterator[HandleFlow]:
     """What each process takes from others, told once for those that look alike.
 
     `groups` leads from the label of a process to that of the first one that looks like it.
@@ -22,13 +22,13 @@ def flows(members: Mapping[str, Geometry], groups: Mapping[str, str]) -> Iterato
             yield from (_foreign(label, run) for run in geometry.foreign)
 
 
-def _taken(label: str, run: Imported, groups: Mapping[str, str]) -> Iterator[Flow]:
+def _taken(label: str, run: Imported, groups: Mapping[str, str]) -> Iterator[HandleFlow]:
     origin = run.origin
     if origin is None:
         return
     sources = _sources(origin.holders, groups) if origin.siblings else dict.fromkeys(origin.holders, 1)
     for source, processes in sources.items():
-        yield Flow(
+        yield HandleFlow(
             source=source,
             export=origin.export,
             target=label,
@@ -43,10 +43,10 @@ def _taken(label: str, run: Imported, groups: Mapping[str, str]) -> Iterator[Flo
         )
 
 
-def _foreign(label: str, run: ExternalObject | ImportedSemaphore) -> Flow:
+def _foreign(label: str, run: ExternalObject | ImportedSemaphore) -> HandleFlow:
     """What another API made: one descriptor of it."""
     origin, memory = run.origin, isinstance(run, ExternalObject)
-    return Flow(
+    return HandleFlow(
         source=origin.holders[0],
         export=origin.export,
         target=label,
@@ -57,6 +57,7 @@ def _foreign(label: str, run: ExternalObject | ImportedSemaphore) -> Flow:
         bytes_each=run.size if isinstance(run, ExternalObject) else 0,
         path=run.path,
         outside=True,
+        external=True,
     )
 
 

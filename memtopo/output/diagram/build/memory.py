@@ -9,7 +9,7 @@ from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import BufferGroup, ChunkGroup, Geometry, ManagedAllocation
 from memtopo.machine import Machine
 from memtopo.output.diagram.build.marks import Marks, named
-from memtopo.output.diagram.model import MemoryPicture, Share
+from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
 
 _Run = ChunkGroup | BufferGroup | ManagedAllocation
 _Shares = dict[tuple[str, int], tuple[int, _Run]]
@@ -24,7 +24,7 @@ class Owner(NamedTuple):
     times: int = 1
 
 
-def memory(owners: Iterable[Owner], machine: Machine, marks: Marks) -> Iterator[MemoryPicture]:
+def memory(owners: Iterable[Owner], machine: Machine, marks: Marks) -> Iterator[MemoryDiagram]:
     """Every device that holds chunks of some processes, GPUs by ordinal first."""
     owners = list(owners)
     names = _names(owners)
@@ -61,10 +61,10 @@ def _shares(owners: Iterable[Owner], marks: Marks) -> dict[Location, _Shares]:
     return found
 
 
-def _memory(place: Location, names: tuple[str, ...], shares: _Shares, machine: Machine) -> MemoryPicture:
+def _memory(place: Location, names: tuple[str, ...], shares: _Shares, machine: Machine) -> MemoryDiagram:
     used = sum(count * size for (_, size), (count, _) in shares.items())
     device = machine.devices[place.id] if place.kind is LocationKind.GPU else None
-    return MemoryPicture(
+    return MemoryDiagram(
         device=str(place),
         names=names,
         used=used,
@@ -72,6 +72,6 @@ def _memory(place: Location, names: tuple[str, ...], shares: _Shares, machine: M
         taken=device.memory_bytes - device.free_bytes if device and device.free_bytes is not None else None,
         free=max(0, device.room - used) if device else None,
         shares=tuple(
-            Share(mark, count, size, count * size, first.path) for (mark, size), (count, first) in shares.items()
+            MemoryShare(mark, count, size, count * size, first.path) for (mark, size), (count, first) in shares.items()
         ),
     )

@@ -11,7 +11,7 @@ from memtopo.output.diagram.build.cuts import Cut
 from memtopo.output.diagram.build.elsewhere import Elsewhere
 from memtopo.output.diagram.build.marks import Marks, source
 from memtopo.output.diagram.build.turns import repeated, turn
-from memtopo.output.diagram.model import Granted, Piece
+from memtopo.output.diagram.model import DeviceAccess, MappingSpan
 
 HANDFUL = 6
 """Neighbouring single chunks that each stay a piece of their own; more of them are folded into one."""
@@ -25,18 +25,18 @@ class Drawn(NamedTuple):
     marks: Marks
 
 
-def pieces(found: Iterable[Cut], size: int, drawn: Drawn) -> Iterator[Piece]:
+def pieces(found: Iterable[Cut], size: int, drawn: Drawn) -> Iterator[MappingSpan]:
     """What one range of `size` bytes has, without a byte left out; the marks learn which entries share one."""
     at = 0
     for group in _folded(found):
         offset = group[0].offset
         if offset > at:
-            yield Piece(at, offset - at)
+            yield MappingSpan(at, offset - at)
         piece = _piece(group, drawn)
         yield piece
         at = offset + piece.size
     if at < size:
-        yield Piece(at, size - at)
+        yield MappingSpan(at, size - at)
 
 
 def _folded(found: Iterable[Cut]) -> Iterator[list[Cut]]:
@@ -65,11 +65,11 @@ def _likeness(numbered: tuple[int, Cut]) -> tuple[object, ...]:
     return cut.chunk.size, begin, cut.chunk.handles, cut.grants, cut.step, cut.chunk.origin and cut.chunk.origin.holders
 
 
-def _piece(group: Sequence[Cut], drawn: Drawn) -> Piece:
+def _piece(group: Sequence[Cut], drawn: Drawn) -> MappingSpan:
     head, tail = group[0], group[-1]
     places = head.locations if len(group) == 1 else [cut.location for cut in group]
     count = sum(cut.length for cut in group)
-    return Piece(
+    return MappingSpan(
         offset=head.offset,
         size=count * head.chunk.size,
         chunk=drawn.marks.join(drawn.process, [cut.chunk for cut in group]),
@@ -88,5 +88,5 @@ def _piece(group: Sequence[Cut], drawn: Drawn) -> Piece:
     )
 
 
-def _granted(grants: tuple[Grant, ...]) -> tuple[Granted, ...]:
-    return tuple(Granted(str(grant.location), grant.access.word) for grant in grants)
+def _granted(grants: tuple[Grant, ...]) -> tuple[DeviceAccess, ...]:
+    return tuple(DeviceAccess(str(grant.location), grant.access.word) for grant in grants)

@@ -12,10 +12,10 @@ from memtopo.output.diagram.build.cuts import cuts
 from memtopo.output.diagram.build.elsewhere import Elsewhere
 from memtopo.output.diagram.build.marks import Marks
 from memtopo.output.diagram.build.pieces import Drawn, pieces
-from memtopo.output.diagram.model import RangePicture
+from memtopo.output.diagram.model import RangeDiagram
 
 
-def ranges(geometry: Geometry, process: str, marks: Marks) -> Iterator[RangePicture]:
+def ranges(geometry: Geometry, process: str, marks: Marks) -> Iterator[RangeDiagram]:
     """Every range of one process in its order; `marks` learns which entries share a mark."""
     drawn = Drawn(process, Elsewhere(geometry), marks)
     asked = Asked(geometry.parts)
@@ -51,11 +51,11 @@ class _Alike:
         self.count, self.firsts, self.steps = self.count + 1, firsts, steps
         return True
 
-    def picture(self, drawn: Drawn) -> RangePicture:
+    def picture(self, drawn: Drawn) -> RangeDiagram:
         """The first of them with its pieces, for all of them."""
         found = cuts(self.placements, stretches(self.placements, self.asked), self.steps)
         shown = tuple(pieces(found, self.run.size, drawn))
-        return RangePicture(
+        return RangeDiagram(
             first=self.run.label(self.instance),
             last=self.run.label(self.instance + self.count - 1),
             count=self.count,

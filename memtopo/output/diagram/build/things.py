@@ -8,13 +8,13 @@ from memtopo.common.units import rounded
 from memtopo.geometry import BufferGroup, Geometry, ImportedSemaphore, ManagedAllocation
 from memtopo.output.diagram.build.marks import Marks, named, source
 from memtopo.output.diagram.build.turns import turn
-from memtopo.output.diagram.model import Exported, Thing
+from memtopo.output.diagram.model import Export, Resource
 
 
-def things(geometry: Geometry, process: str, marks: Marks) -> Iterator[Thing]:
+def things(geometry: Geometry, process: str, marks: Marks) -> Iterator[Resource]:
     """What has no place in a range, in the order of the spec, imports behind what is made here."""
     for buffer in geometry.buffers.values():
-        yield Thing(
+        yield Resource(
             kind="buffer",
             name=buffer.name,
             mark=marks.of(process, buffer),
@@ -27,24 +27,25 @@ def things(geometry: Geometry, process: str, marks: Marks) -> Iterator[Thing]:
         )
     for event in geometry.events.values():
         places = turn(event.places)
-        yield Thing("event", event.name, "", event.count, 0, places, source(event.origin), path=event.path)
+        yield Resource("event", event.name, "", event.count, 0, places, source(event.origin), path=event.path)
     yield from _managed(geometry, process)
     yield from _external(geometry, process)
     for semaphore in geometry.semaphores.values():
         place, notes = (str(semaphore.place),), tuple(_turns(semaphore))
         origin = source(semaphore.origin)
-        yield Thing("semaphore", semaphore.name, "", 1, 0, place, origin, notes, path=semaphore.path)
+        yield Resource("semaphore", semaphore.name, "", 1, 0, place, origin, notes, path=semaphore.path, external=True)
 
 
-def _managed(geometry: Geometry, process: str) -> Iterator[Thing]:
+def _managed(geometry: Geometry, process: str) -> Iterator[Resource]:
     for run in geometry.managed.values():
-        yield Thing(
+        yield Resource(
             kind="managed",
             name=run.name,
             mark=named(process, run.name),
             bytes_each=run.size,
             locations=(f"gpu{run.home}",),
             notes=tuple(_advised(run)),
+            noun="managed memory",
             path=run.path,
         )
 
@@ -62,10 +63,10 @@ def _advised(run: ManagedAllocation) -> Iterator[str]:
         yield f"prefetched to {run.prefetch}"
 
 
-def _external(geometry: Geometry, process: str) -> Iterator[Thing]:
+def _external(geometry: Geometry, process: str) -> Iterator[Resource]:
     for run in geometry.external.values():
         mark = named(process, run.name)
-        yield Thing(
+        yield Resource(
             kind="external",
             name=run.name,
             mark=mark,
@@ -74,7 +75,7 @@ def _external(geometry: Geometry, process: str) -> Iterator[Thing]:
             origin=source(run.origin),
             notes=("dedicated",) if run.dedicated else (),
             parts=tuple(
-                Thing(
+                Resource(
                     kind="part",
                     name=f"{run.name}.{part.name}",
                     mark=mark,
@@ -85,6 +86,9 @@ def _external(geometry: Geometry, process: str) -> Iterator[Thing]:
                 for part in run.buffers
             ),
             path=run.path,
+            noun="external object",
+            external=True,
+            via=run.origin.via,
         )
 
 
@@ -96,13 +100,13 @@ def _turns(run: ImportedSemaphore) -> Iterator[str]:
         yield f"signals {run.signal}" if run.timeline else "signals"
 
 
-def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Exported]:
+def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Export]:
     """What is handed to other processes."""
     for export in geometry.exports.values():
-        yield Exported(
+        yield Export(
             name=export.name,
             kind=export.kind,
-            mark="" if export.kind == "event" else marks.of(process, export.run),
+            mark=marks.of(process, export.run) if export.size else "",
             first=export.label(0),
             last=export.label(export.count - 1),
             via=export.via,
