@@ -17,7 +17,7 @@ from bench import scaling
 from memtopo import language
 from memtopo.machine import load
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.forms import FORMS, Shown
+from memtopo.output.diagram.formats import FORMS, Shown
 from memtopo.output.diagram.model import Diagram
 from memtopo.output.map import Map
 from memtopo.output.terminal import unstyled

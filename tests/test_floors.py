@@ -18,7 +18,7 @@ FLOORS: list[set[str]] = [
     {"diagnostics"},
     {"driver", "output.diagram.model"},
     {"language", "machine", "kinds.layout", "plans.report", "vulkan"},
-    {"driver.sim", "driver.cuda", "machine.queries", "output.diagram.wording", "kinds"},
+    {"driver.sim", "driver.cuda", "machine.queries", "output.diagram.notation", "kinds"},
     {"machine.target", "spec"},
     {"geometry"},
     {"rules", "plans", "kinds.importing", "kinds.migrating", "run.contents", "output.diagram.build", "sharing"},

@@ -17,7 +17,7 @@ from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose
 from memtopo.output import json, plain, words
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.forms import FORMS, SUFFIXES, Shown
+from memtopo.output.diagram.formats import FORMS, SUFFIXES, Shown
 from memtopo.plans.report import MachineLine
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from rich.text import Text
 from memtopo.common.text import printable
 from memtopo.output import labels
 from memtopo.output.diagram.model import Diagram, Export, ProcessDiagram, Resource
-from memtopo.output.diagram.wording import multiple, offset, processes, subjects
+from memtopo.output.diagram.notation import multiple, offset, processes, subjects
 from memtopo.output.inks import Inks
 from memtopo.output.listing import Item, Listing
 

@@ -10,7 +10,7 @@ from rich.text import Text
 from memtopo.common.text import printable
 from memtopo.common.units import rounded
 from memtopo.output.diagram.model import DeviceAccess, MappingSpan, MemoryDiagram, RangeDiagram
-from memtopo.output.diagram.wording import few, granted, multiple, of_all, offset, subjects
+from memtopo.output.diagram.notation import few, granted, multiple, of_all, offset, subjects
 from memtopo.output.inks import Inks
 
 LONGEST_NAME = 26

@@ -14,7 +14,7 @@ from memtopo.output import labels
 from memtopo.output.bar import Block
 from memtopo.output.beside import Targets, beside, targets
 from memtopo.output.diagram.model import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
-from memtopo.output.diagram.wording import processes
+from memtopo.output.diagram.notation import processes
 from memtopo.output.inks import Inks, inks
 from memtopo.output.listing import Rule
 from memtopo.output.panel import Panel, Part, Row, drawn

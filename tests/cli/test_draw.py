@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.cli.draw import _ENDINGS
-from memtopo.output.diagram.forms import FORMS
+from memtopo.output.diagram.formats import FORMS
 from tests.cli.conftest import Here
 from tests.cli.running import QUICKSTART, ROOT
 

@@ -17,7 +17,7 @@ from memtopo.output import terminal
 from memtopo.output.bar import Block, starts
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
-from memtopo.output.diagram.wording import granted
+from memtopo.output.diagram.notation import granted
 from memtopo.output.labels import clipped
 from memtopo.output.map import Map
 from memtopo.rules.validation import validate

@@ -17,7 +17,7 @@ from memtopo.output.diagram.model import (
     RangeDiagram,
     Resource,
 )
-from memtopo.output.diagram.wording import processes
+from memtopo.output.diagram.notation import processes
 from memtopo.output.map import Addresses, Map
 from memtopo.output.terminal import unstyled
 from tests.helpers.machines import invented

@@ -6,14 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from memtopo.output.diagram import labels, lanes
-from memtopo.output.diagram.bar import LEAST, bar
-from memtopo.output.diagram.blocks import Block
-from memtopo.output.diagram.box import Box, beside, curve, dot, placed, rect, stacked, words
-from memtopo.output.diagram.pen import Pen
-from memtopo.output.diagram.scale import lengths
-from memtopo.output.diagram.style import NAME, WORDS
-from memtopo.output.diagram.typeset import fitting, packed, width
+from memtopo.output.diagram import bar, labels
+from memtopo.output.diagram.bar import LEAST, Block, lengths
+from memtopo.output.diagram.context import Pen
+from memtopo.output.diagram.markup import Box, beside, curve, dot, placed, rect, stacked, words
+from memtopo.output.diagram.typography import NAME, WORDS, fitting, packed, width
 
 _NARROW, _ROOMY, _TIGHT, _SMALL = 284.0, 440.0, 330.0, 240.0
 _LOWEST = 132.0
@@ -85,14 +82,14 @@ def _row(cards: Sequence[Card], wide: float, gap: float, least: float) -> Box:
 
 def diagram(blocks: Sequence[Block], room: float, tall: float, pen: Pen) -> Box:
     """A bar to scale with lanes of access on its left and labels on its right."""
-    granted = lanes.devices(blocks)
-    shown = granted if len(granted) <= lanes.MOST else []
+    granted = bar.lane_devices(blocks)
+    shown = granted if len(granted) <= bar.MOST_LANES else []
     links = [(block.twin, turn) for turn, block in enumerate(blocks) if block.twin is not None]
     wide = 84.0 if room >= _ROOMY else 44.0 if room >= _SMALL else 36.0
     tight = room < _TIGHT
-    left = lanes.width(shown, tight=tight) + (_LINK if links else 0)
+    left = bar.lanes_width(shown, tight=tight) + (_LINK if links else 0)
     named = labels.labels(blocks, room - left - wide)
-    start = lanes.HEAD if shown else 4
+    start = bar.LANES_HEAD if shown else 4
     height = max(_LOWEST, labels.height(named), min(_HIGHEST, len(blocks) * LEAST * 2), tall - start - 1)
     sizes = lengths([block.size for block in blocks], height, LEAST)
     *tops, end = accumulate(sizes, initial=start)
@@ -101,9 +98,9 @@ def diagram(blocks: Sequence[Block], room: float, tall: float, pen: Pen) -> Box:
         end + 1,
         "".join(
             [
-                *lanes.lanes(blocks, tops, end, shown, tight=tight),
+                *bar.draw_lanes(blocks, tops, end, shown, tight=tight),
                 *_links(links, tops, end, left),
-                *bar(blocks, tops, end, left, wide, pen),
+                *bar.draw_bar(blocks, tops, end, left, wide, pen),
                 *labels.drawn(named, tops, end, left + wide, pen, start=start),
             ]
         ),

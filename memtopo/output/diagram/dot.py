@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from memtopo.common.text import printable
-from memtopo.output.diagram.graph import Edge, Graph, Node, Shape
+from memtopo.output.diagram.graph import Edge, Graph, Node, Shape, graph
 from memtopo.output.diagram.model import Diagram
-from memtopo.output.diagram.sketch import graph
-from memtopo.output.diagram.tints import PLAIN, TINTS
+from memtopo.output.diagram.palette import PLAIN, TINTS
 
 _SHAPES: Mapping[Shape, str] = {
     "memory": "box", "object": "ellipse", "range": "box3d", "export": "cds", "import": "box", "outside": "component",

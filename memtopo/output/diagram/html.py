@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 
-from memtopo.output.diagram.facts import MOST_IN_ALL, MOST_TABLES, Table, count, tables
+from memtopo.output.diagram.context import Pen, Place, pen
 from memtopo.output.diagram.markup import text
 from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.palette import DARK, LIGHT, Scheme
-from memtopo.output.diagram.pen import Pen, Place, pen
-from memtopo.output.diagram.style import MONO_FONTS, SANS_FONTS, style
-from memtopo.output.diagram.svg import drawing
+from memtopo.output.diagram.svg import drawing, style
+from memtopo.output.diagram.tables import MOST_IN_ALL, MOST_TABLES, Table, count, tables
+from memtopo.output.diagram.typography import MONO_FONTS, SANS_FONTS
 
 WIDTHS = {"wide": 1120.0, "middle": 704.0, "narrow": 328.0}
 """The drawing is made in each of these widths, and the page shows the one that fits."""

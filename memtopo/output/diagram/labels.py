@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from memtopo.output.diagram.bar import badge
-from memtopo.output.diagram.blocks import Block
-from memtopo.output.diagram.box import curve, dot, words
-from memtopo.output.diagram.pen import Pen
-from memtopo.output.diagram.scale import clear
-from memtopo.output.diagram.style import NAME, WORDS
-from memtopo.output.diagram.typeset import fitting, packed
+from memtopo.output.diagram.bar import Block, badge
+from memtopo.output.diagram.context import Pen
+from memtopo.output.diagram.markup import curve, dot, words
+from memtopo.output.diagram.typography import NAME, WORDS, fitting, packed
 
 LEADER = 24.0
 MOST = 12
@@ -84,3 +81,19 @@ def _drawn(label: Label, middle: float, top: float, x: float, pen: Pen) -> Itera
     yield words(indent, level + 4.5, first, "n" if label.mark else "w")
     for turn, line in enumerate(more):
         yield words(indent, level + 4.5 + _LINE * (turn + 1) + 1, line, "w")
+
+
+def clear(wished: Sequence[float], heights: Sequence[float], end: float) -> list[float]:
+    """Where labels of these heights begin, near where they wish to, in their order and apart; all of them before `end`.
+
+    `wished` ascends, and `heights` have room before `end`.
+    """
+    tops: list[float] = []
+    floor = 0.0
+    for wish, height in zip(wished, heights, strict=True):
+        tops.append(max(wish, floor))
+        floor = tops[-1] + height
+    for index in range(len(tops) - 1, -1, -1):
+        tops[index] = min(tops[index], end - heights[index])
+        end = tops[index]
+    return tops

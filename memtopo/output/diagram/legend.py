@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memtopo.output.diagram.bar import badge
-from memtopo.output.diagram.box import Box, curve, dot, path, rect, words
-from memtopo.output.diagram.markup import element, number
+from memtopo.output.diagram.context import MANY, Pen
+from memtopo.output.diagram.markup import Box, curve, dot, element, number, path, rect, words
 from memtopo.output.diagram.model import Diagram, MappingSpan, RangeDiagram, Resource
-from memtopo.output.diagram.pen import MANY, Pen
-from memtopo.output.diagram.seen import Seen, Sight
-from memtopo.output.diagram.style import WORDS
-from memtopo.output.diagram.typeset import fitting, width
+from memtopo.output.diagram.range_card import Seen, Sight
+from memtopo.output.diagram.typography import WORDS, fitting, width
 
 _KEY, _GAP, _LINE = 28.0, 24.0, 24.0
 

@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 from memtopo.common.text import printable
-from memtopo.output.diagram.graph import Edge, Graph, Node, Shape
+from memtopo.output.diagram.graph import EACH, Edge, Graph, Node, Shape, graph
 from memtopo.output.diagram.model import Diagram
-from memtopo.output.diagram.sketch import EACH, graph
-from memtopo.output.diagram.tints import PLAIN, TINTS
+from memtopo.output.diagram.palette import PLAIN, TINTS
 
 MOST_CHARACTERS = 45_000
 MOST_EDGES = 450

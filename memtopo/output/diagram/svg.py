@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from memtopo.output.diagram import frames, legend, zones
-from memtopo.output.diagram.box import Box, stacked, words
-from memtopo.output.diagram.markup import number, text
+from memtopo.output.diagram import layout, legend
+from memtopo.output.diagram.context import Pen, Place, pen
+from memtopo.output.diagram.description import told
+from memtopo.output.diagram.markup import Box, number, stacked, text, words
 from memtopo.output.diagram.model import Diagram
-from memtopo.output.diagram.palette import TEXTURES
-from memtopo.output.diagram.pen import Pen, Place, pen
-from memtopo.output.diagram.style import TITLE, style
-from memtopo.output.diagram.told import told
-from memtopo.output.diagram.typeset import SANS, fitting
+from memtopo.output.diagram.palette import DARK, LIGHT, TEXTURES, Scheme
+from memtopo.output.diagram.typography import MONO_FONTS, NAME, SANS, SANS_FONTS, SMALL, TITLE, WORDS, fitting
 
 WIDE = 960.0
 _MARGIN, _GAP = 24.0, 16.0
+
+_SHAPES = f"""
+.m text{{font:{WORDS}px {MONO_FONTS};white-space:pre}}
+.m .n{{font-size:{NAME}px;font-weight:600}}
+.m .s{{font-size:{SMALL}px}}
+.m .c{{font:600 {SMALL}px {SANS_FONTS};letter-spacing:.06em}}
+.m .h{{font:600 {TITLE}px {SANS_FONTS}}}
+.m .p{{font:13px {SANS_FONTS}}}
+.m .a{{font-size:15px}}
+.m .l,.m .f,.m .e{{fill:none}}
+.m .f{{stroke-width:1.5}}
+.m .i{{stroke-dasharray:3 3}}
+.m .z{{opacity:.55}}
+.m [class^=e]{{stroke-width:1.1}}
+.m .g:hover .e{{stroke-width:2.5}}
+"""
 
 
 def svg(
@@ -39,7 +53,7 @@ def drawing(picture: Diagram, title: str, pen: Pen, wide: float, *, note: str, s
     margin = _MARGIN if head else 1.0
     room = wide - 2 * margin
     parts = [_title(title, note, room)] if head else []
-    parts.append(frames.frames(picture, room, pen) if picture.processes else zones.alone(picture, room, pen))
+    parts.append(layout.frames(picture, room, pen) if picture.processes else layout.alone(picture, room, pen))
     parts.append(legend.legend(picture, room, pen))
     content = stacked([part for part in parts if part.height], _GAP + 4)
     height = content.height + 2 * margin
@@ -74,3 +88,24 @@ def _textures(pen: Pen) -> Iterator[str]:
             f'<pattern id="{pen.prefix}t{hue}" width="8" height="8" patternUnits="userSpaceOnUse">'
             f'<path class="d{hue}" d="M0 0h8v8H0z"/><path class="e{hue}" d="{TEXTURES[hue]}"/></pattern>'
         )
+
+
+def style() -> str:
+    """The style sheet of a drawing: shapes, the light colours, and the dark ones where a screen asks for them."""
+    dark = "".join(_colours(DARK))
+    return f"{_SHAPES.strip()}\n{''.join(_colours(LIGHT))}\n@media screen and (prefers-color-scheme:dark){{{dark}}}"
+
+
+def _colours(scheme: Scheme) -> Iterator[str]:
+    yield f".m text,.m .u{{fill:{scheme.ink}}}"
+    yield f".m .w{{fill:{scheme.muted}}}"
+    yield f".m .v{{fill:{scheme.card}}}"
+    yield f".m .y{{fill:{scheme.line}}}"
+    yield f".m .o{{fill:{scheme.hole};stroke:{scheme.edge}}}"
+    yield f".m .k{{fill:{scheme.card};stroke:{scheme.line}}}"
+    yield f".m .b{{fill:{scheme.paper};stroke:{scheme.line}}}"
+    yield f".m .l{{stroke:{scheme.edge}}}"
+    yield f".m .f,.m .e{{stroke:{scheme.ink}}}"
+    yield f".m .d{{fill:{scheme.edge}}}"
+    for turn, hue in enumerate(scheme.hues):
+        yield f".m .d{turn}{{fill:{hue.fill}}}.m .e{turn}{{stroke:{hue.edge};fill:none}}"

@@ -15,10 +15,9 @@ from memtopo import machine
 from memtopo.language import read_file
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.dot import dot
-from memtopo.output.diagram.graph import Graph, Node
+from memtopo.output.diagram.graph import Graph, Node, graph
 from memtopo.output.diagram.mermaid import MOST_CHARACTERS, MOST_EDGES, mermaid
 from memtopo.output.diagram.model import Diagram
-from memtopo.output.diagram.sketch import graph
 from memtopo.rules.validation import validate
 from tests.helpers.machines import invented
 from tests.helpers.specs import EVERY_SPEC, ROOT, judged

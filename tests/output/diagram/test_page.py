@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.units import exact
-from memtopo.output.diagram.facts import tables
+from memtopo.output.diagram.context import pen
+from memtopo.output.diagram.description import told
 from memtopo.output.diagram.html import WIDTHS, page
 from memtopo.output.diagram.model import Diagram, RangeDiagram, Resource
-from memtopo.output.diagram.pen import pen
-from memtopo.output.diagram.told import told
+from memtopo.output.diagram.tables import tables
 from tests.helpers.pictures import HARD, pictured
 from tests.helpers.specs import EVERY_SPEC, ROOT
 

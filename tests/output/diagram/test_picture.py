@@ -16,7 +16,7 @@ from memtopo.language import read_file
 from memtopo.machine import Machine
 from memtopo.output import json as rendering
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.build.pieces import HANDFUL
+from memtopo.output.diagram.build.ranges import HANDFUL
 from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan
 from memtopo.rules.validation import validate
 from tests.helpers.machines import invented

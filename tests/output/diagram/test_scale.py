@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memtopo.output.diagram.bar import lengths
+from memtopo.output.diagram.labels import clear
 from memtopo.output.diagram.markup import number
-from memtopo.output.diagram.scale import clear, lengths
-from memtopo.output.diagram.typeset import fitting, packed, width
+from memtopo.output.diagram.typography import fitting, packed, width
 
 SIZES = st.lists(st.integers(1, 1 << 50), min_size=1, max_size=200)
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from memtopo.common.units import MiB
-from memtopo.output.diagram.forms import FORMS, Shown
+from memtopo.output.diagram.formats import FORMS, Shown
 from memtopo.output.diagram.html import page
 from memtopo.output.diagram.model import (
     DeviceAccess,

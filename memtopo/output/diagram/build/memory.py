@@ -8,7 +8,7 @@ from typing import NamedTuple
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import BufferGroup, ChunkGroup, Geometry, ManagedAllocation
 from memtopo.machine import Machine
-from memtopo.output.diagram.build.marks import Marks, named
+from memtopo.output.diagram.build.names import Marks, named
 from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
 
 _Run = ChunkGroup | BufferGroup | ManagedAllocation

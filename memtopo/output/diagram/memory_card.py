@@ -6,15 +6,12 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from memtopo.common.units import rounded
-from memtopo.output.diagram import hover, labels, wording
-from memtopo.output.diagram.bar import LEAST, bar
-from memtopo.output.diagram.blocks import Block
-from memtopo.output.diagram.box import Box, hovered, path, rect
+from memtopo.output.diagram import labels, notation
+from memtopo.output.diagram.bar import LEAST, Block, draw_bar, lengths
 from memtopo.output.diagram.card import Card, Heading
-from memtopo.output.diagram.markup import number
+from memtopo.output.diagram.context import MANY, Pen
+from memtopo.output.diagram.markup import Box, hovered, number, path, rect
 from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
-from memtopo.output.diagram.pen import MANY, Pen
-from memtopo.output.diagram.scale import lengths
 
 _WHOLE = 14.0  # the width of the bar that shows all of a memory
 _FAN = 26.0
@@ -46,7 +43,10 @@ def _diagram(shown: MemoryDiagram, room: float, tall: float, pen: Pen) -> Box:
     height = max(_LOWEST, labels.height(named), tall - 5)
     sizes = lengths([block.size for block in blocks], height, LEAST)
     *tops, end = accumulate(sizes, initial=4.0)
-    parts = [*bar(blocks, tops, end, left, _WIDE, pen), *labels.drawn(named, tops, end, left + _WIDE, pen, start=4)]
+    parts = [
+        *draw_bar(blocks, tops, end, left, _WIDE, pen),
+        *labels.drawn(named, tops, end, left + _WIDE, pen, start=4),
+    ]
     return Box(room, end + 1, "".join([*_whole(shown, 4.0, end), *parts]))
 
 
@@ -73,8 +73,8 @@ def _block(share: MemoryShare, shown: MemoryDiagram, pen: Pen) -> Block:
         count=share.count,
         devices=(shown.device,),
         name=share.chunk,
-        words=(wording.multiple(share.count, share.bytes_each),),
-        hover=hover.share(share, shown.device, pen),
+        words=(notation.multiple(share.count, share.bytes_each),),
+        hover=_tooltip(share, shown.device, pen),
     )
 
 
@@ -82,3 +82,9 @@ def _rest(shares: tuple[MemoryShare, ...], shown: MemoryDiagram) -> Block:
     size, count = sum(share.size for share in shares), sum(share.count for share in shares)
     told = f"{len(shares):,} more kinds, {rounded(size)}"
     return Block(size, MANY, count, (shown.device,), name=f"{shares[0].chunk} …", words=(told,), hover=told)
+
+
+def _tooltip(shown: MemoryShare, device: str, pen: Pen) -> str:
+    """What one memory holds of one kind of chunk."""
+    told = [shown.chunk, f"{notation.multiple(shown.count, shown.bytes_each)} on {pen.called(device)}"]
+    return "\n".join([*told, *pen.written(shown.path)])

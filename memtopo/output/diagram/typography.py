@@ -7,6 +7,12 @@ from collections.abc import Sequence
 
 from memtopo.common.text import display_width, printable
 
+MONO_FONTS = 'ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace'
+SANS_FONTS = 'system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,"DejaVu Sans",sans-serif'
+
+NAME, WORDS, SMALL, TITLE = 13.5, 12.0, 11.0, 22.0
+"""Sizes of type, in pixels: a name, what is said of it, a caption, and the title of all."""
+
 _BREAKS = re.compile(r"(?<![\d×])(?<!\bat) (?!×)")  # not within `16 × 2 MiB` or `at 64 MiB`
 
 MONO = 0.61  # of its size, for a column of the widest of the usual monospaced fonts

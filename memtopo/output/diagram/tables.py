@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from memtopo.common.units import exact, rounded
-from memtopo.output.diagram import rows, wording
+from memtopo.output.diagram import notation, rows
+from memtopo.output.diagram.context import Pen
 from memtopo.output.diagram.model import Diagram, HandleFlow, MappingSpan, MemoryDiagram, RangeDiagram
-from memtopo.output.diagram.pen import Pen
 
 MOST = 150
 """Rows of one table."""
@@ -38,7 +38,7 @@ class Table(NamedTuple):
 def tables(picture: Diagram, pen: Pen) -> Iterator[Table]:
     """Processes first, each with its ranges and what else it has, then memory."""
     for process in picture.processes:
-        name = wording.processes(process)
+        name = notation.processes(process)
         yield from _process(process.picture, process.first, f"{name}: ", picture.flows, pen)
     yield from _process(picture, "", "", picture.flows, pen)
     for memory in picture.memory:
@@ -68,8 +68,8 @@ def _lines(shown: rows.Row, pen: Pen) -> Iterator[tuple[str, ...]]:
 def _range(shown: RangeDiagram, label: str, before: str, pen: Pen) -> Table:
     base = pen.addresses.get((label, shown.first))
     told = [_piece(piece, shown.count, base, pen) for piece in shown.pieces[:MOST]]
-    title = f"{before}{wording.subjects(shown.first, shown.last)}"
-    note = f"{wording.multiple(shown.count, shown.size)}, {rounded(shown.mapped)} mapped"
+    title = f"{before}{notation.subjects(shown.first, shown.last)}"
+    note = f"{notation.multiple(shown.count, shown.size)}, {rounded(shown.mapped)} mapped"
     return _table(title, note if shown.count == 1 else f"{note} in each", RANGE, told, len(shown.pieces) - MOST)
 
 
@@ -78,12 +78,12 @@ def _piece(shown: MappingSpan, times: int, base: int | None, pen: Pen) -> tuple[
     if not shown.chunk:
         return "hole", exact(shown.offset), rounded(shown.size), "", "", "", address, ""
     return (
-        wording.of_all(shown, times) + (f", from {shown.origin}" if shown.origin else ""),
+        notation.of_all(shown, times) + (f", from {shown.origin}" if shown.origin else ""),
         exact(shown.offset),
-        wording.multiple(shown.count, shown.bytes_each),
-        ", ".join(map(pen.called, wording.few(shown.locations))),
+        notation.multiple(shown.count, shown.bytes_each),
+        ", ".join(map(pen.called, notation.few(shown.locations))),
         ", ".join(shown.handles),
-        wording.granted(shown.access),
+        notation.granted(shown.access),
         address,
         _written(shown.path, pen),
     )
@@ -91,7 +91,7 @@ def _piece(shown: MappingSpan, times: int, base: int | None, pen: Pen) -> tuple[
 
 def _memory(shown: MemoryDiagram, pen: Pen) -> Table:
     told = [
-        (share.chunk, wording.multiple(share.count, share.bytes_each), rounded(share.size), _written(share.path, pen))
+        (share.chunk, notation.multiple(share.count, share.bytes_each), rounded(share.size), _written(share.path, pen))
         for share in shown.shares[:MOST]
     ]
     parts = [f"{rounded(shown.used)} used"]

@@ -1,4 +1,4 @@
-"""What a process has beside its ranges: what is in none of them, and what it hands to others."""
+"""Resources of a process that are in no range."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator
 
 from memtopo.common.units import rounded
 from memtopo.geometry import BufferGroup, Geometry, ImportedSemaphore, ManagedAllocation
-from memtopo.output.diagram.build.marks import Marks, named, source
-from memtopo.output.diagram.build.turns import turn
-from memtopo.output.diagram.model import Export, Resource
+from memtopo.output.diagram.build.names import Marks, named, source, turn
+from memtopo.output.diagram.model import Resource
 
 
 def things(geometry: Geometry, process: str, marks: Marks) -> Iterator[Resource]:
@@ -98,22 +97,6 @@ def _turns(run: ImportedSemaphore) -> Iterator[str]:
         yield f"waits for {run.wait}" if run.timeline else "waits"
     if run.signal is not None:
         yield f"signals {run.signal}" if run.timeline else "signals"
-
-
-def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Export]:
-    """What is handed to other processes."""
-    for export in geometry.exports.values():
-        yield Export(
-            name=export.name,
-            kind=export.kind,
-            mark=marks.of(process, export.run) if export.size else "",
-            first=export.label(0),
-            last=export.label(export.count - 1),
-            via=export.via,
-            count=export.count,
-            bytes_each=export.size,
-            path=export.path,
-        )
 
 
 def _notes(buffer: BufferGroup) -> Iterator[str]:

@@ -60,6 +60,11 @@ class Pen:
         """What fills the memory of a device: a colour, or a tile of its colour and texture."""
         return {"fill": f"url(#{self.prefix}t{hue})"} if hue else {"class": "d0"}
 
+    def written(self, path: Path) -> list[str]:
+        """The place in the spec of what a path leads to, if it is known."""
+        place = self.place(path) if path else None
+        return [place] if place else []
+
     def called(self, device: str) -> str:
         """A device with the names that the spec has for it: `gpu0 (prefill)`."""
         names = self.names.get(device, ())

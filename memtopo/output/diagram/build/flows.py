@@ -7,7 +7,24 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from memtopo.geometry import EventGroup, ExternalObject, Geometry, ImportedSemaphore
 from memtopo.geometry.groups import BufferGroup, Imported, Kind
-from memtopo.output.diagram.model import HandleFlow
+from memtopo.output.diagram.build.names import Marks
+from memtopo.output.diagram.model import Export, HandleFlow
+
+
+def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Export]:
+    """What is handed to other processes."""
+    for export in geometry.exports.values():
+        yield Export(
+            name=export.name,
+            kind=export.kind,
+            mark=marks.of(process, export.run) if export.size else "",
+            first=export.label(0),
+            last=export.label(export.count - 1),
+            via=export.via,
+            count=export.count,
+            bytes_each=export.size,
+            path=export.path,
+        )
 
 
 def flows(members: Mapping[str, Geometry], groups: Mapping[str, str]) -> Iterator[HandleFlow]:

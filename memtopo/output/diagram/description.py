@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from memtopo.common.units import rounded
-from memtopo.output.diagram import wording
+from memtopo.output.diagram import notation
 from memtopo.output.diagram.model import Diagram, MappingSpan, RangeDiagram, Resource
 
 MOST = 12
@@ -22,7 +22,7 @@ def _processes(picture: Diagram) -> Iterator[str]:
         sources = dict.fromkeys("outside" if flow.outside else flow.source.partition(".")[0] for flow in taken)
         imports = f" imports from {', '.join(sources)}" if sources else ""
         own = " ".join(_own(process.picture))
-        yield f"Process {wording.processes(process)}{imports}{': ' if own else '.'}{own}"
+        yield f"Process {notation.processes(process)}{imports}{': ' if own else '.'}{own}"
     yield from _more(sum(process.count for process in picture.processes[MOST:]), "processes")
 
 
@@ -33,7 +33,7 @@ def _own(picture: Diagram) -> Iterator[str]:
 
 def _ranges(picture: Diagram) -> Iterator[str]:
     for shown in picture.ranges[:MOST]:
-        name, size = wording.subjects(shown.first, shown.last), wording.multiple(shown.count, shown.size)
+        name, size = notation.subjects(shown.first, shown.last), notation.multiple(shown.count, shown.size)
         yield f"Range {name}, {size}: {_of(shown)}."
     yield from _more(sum(shown.count for shown in picture.ranges[MOST:]), "ranges")
 
@@ -48,15 +48,15 @@ def _of(shown: RangeDiagram) -> str:
 def _piece(piece: MappingSpan, times: int) -> str:
     if not piece.chunk:
         return f"a hole of {rounded(piece.size)}"
-    on = ", ".join(wording.few(piece.locations))
-    return f"{wording.of_all(piece, times)}, {wording.multiple(piece.count, piece.bytes_each)} on {on}"
+    on = ", ".join(notation.few(piece.locations))
+    return f"{notation.of_all(piece, times)}, {notation.multiple(piece.count, piece.bytes_each)} on {on}"
 
 
 def _things(picture: Diagram) -> Iterator[str]:
     for shown in picture.things[:MOST]:
         kind = (shown.noun or shown.kind).capitalize()
-        size = f", {wording.multiple(shown.count, shown.bytes_each)}" if shown.bytes_each else ""
-        on = f" on {', '.join(wording.few(shown.locations))}" if shown.locations else ""
+        size = f", {notation.multiple(shown.count, shown.bytes_each)}" if shown.bytes_each else ""
+        on = f" on {', '.join(notation.few(shown.locations))}" if shown.locations else ""
         origin = f" from {shown.origin}" if shown.origin else ""
         yield ", ".join([f"{kind} {shown.name}{size}{on}{origin}", *shown.notes, *_parts(shown)]) + "."
     yield from _more(len(picture.things) - MOST, "things")
@@ -64,7 +64,7 @@ def _things(picture: Diagram) -> Iterator[str]:
 
 def _parts(shown: Resource) -> Iterator[str]:
     for part in shown.parts[:MOST]:
-        yield f"{part.name} of {wording.multiple(part.count, part.bytes_each)} at {wording.offset(part.offset)}"
+        yield f"{part.name} of {notation.multiple(part.count, part.bytes_each)} at {notation.offset(part.offset)}"
     if (more := len(shown.parts) - MOST) > 0:
         yield f"{more:,} more"
 
