@@ -17,7 +17,7 @@ from bench import scaling
 from memtopo import language
 from memtopo.machine import load
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import FORMS, Shown
+from memtopo.output.diagram.formats import FORMATS, Drawing
 from memtopo.output.diagram.model import Diagram
 from memtopo.output.map import Map
 from memtopo.output.terminal import unstyled
@@ -78,11 +78,11 @@ def _mixed(count: int) -> str:
 
 
 def _form(form: str) -> Callable[[Diagram], str]:
-    return lambda shown: FORMS[form](Shown(shown, "drawing"))
+    return lambda shown: FORMATS[form](Drawing(shown, "drawing"))
 
 
 _SPECS: Mapping[str, Callable[[int], str]] = {**scaling.FORMS, "mixed": _mixed}
 _DRAWN: Mapping[str, Callable[[Diagram], str]] = {
     "text": lambda shown: unstyled(Map(shown), 80),
-    **{form: _form(form) for form in FORMS},
+    **{form: _form(form) for form in FORMATS},
 }

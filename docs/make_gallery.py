@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from memtopo import language, machine
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.description import told
+from memtopo.output.diagram.description import description
 from memtopo.output.diagram.svg import svg
 from memtopo.rules.validation import validate
 
@@ -61,8 +61,8 @@ def drawn(path: Path) -> Drawn:
         found = validate(document, facts)
         if found.geometry:
             shown = build_diagram(found.geometry, facts)
-            drawing = svg(shown, path.stem, note=f"on {name}: {_gpus(facts)}", place=document.place)
-            return Drawn(path.stem, name, sentence(document.text), told(shown), drawing)
+            drawing = svg(shown, path.stem, note=f"on {name}: {_gpus(facts)}", locate=document.place)
+            return Drawn(path.stem, name, sentence(document.text), description(shown), drawing)
     raise ValueError(f"{path} is right on none of {', '.join(MACHINES)}")
 
 

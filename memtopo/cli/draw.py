@@ -17,7 +17,7 @@ from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose
 from memtopo.output import json, plain, words
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.formats import FORMS, SUFFIXES, Shown
+from memtopo.output.diagram.formats import FORMATS, SUFFIXES, Drawing
 from memtopo.plans.report import MachineLine
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ Form = Annotated[
         "--format",
         envvar="MEMTOPO_DRAW_FORMAT",
         metavar="FORM",
-        help=f"What goes to stdout: text, json, {', '.join(FORMS)}.",
+        help=f"What goes to stdout: text, json, {', '.join(FORMATS)}.",
         show_default="text",
     ),
 ]
@@ -57,7 +57,7 @@ Width = Annotated[
 ]
 
 _ENDINGS = {".txt": "text", ".json": "json", **SUFFIXES}
-_NAMES = ("text", "json", *FORMS)
+_NAMES = ("text", "json", *FORMATS)
 
 
 def command(
@@ -81,7 +81,7 @@ def command(
         return loaded.refuse(as_json=told == "json")
     loaded.show_faults(sys.stderr)
     note = f"on {words.machine(line)}"
-    shown = Shown(build_diagram(geometry, loaded.target.machine), geometry.name, note, loaded.document.place)
+    shown = Drawing(build_diagram(geometry, loaded.target.machine), geometry.name, note, loaded.document.place)
     sheet = _Sheet(shown, line, ascii, width)
     for file, ending in files.items():
         if file != "-":
@@ -96,7 +96,7 @@ def command(
 class _Sheet:
     """A picture in any form; `ascii` and `width` are for text."""
 
-    shown: Shown
+    shown: Drawing
     line: MachineLine
     ascii: bool
     width: int | None
@@ -112,11 +112,11 @@ class _Sheet:
         """All of it, as it stands in a file."""
         if form == "text":
             return self._text.text()
-        return json.dumps(self._data) if form == "json" else FORMS[form](self.shown)
+        return json.dumps(self._data) if form == "json" else FORMATS[form](self.shown)
 
     @property
     def _data(self) -> json.Drawn:
-        return json.Drawn(json.VERSION, self.shown.title, self.line, self.shown.picture)
+        return json.Drawn(json.VERSION, self.shown.title, self.line, self.shown.diagram)
 
     @property
     def _text(self) -> Sheet:

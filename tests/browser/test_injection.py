@@ -44,7 +44,7 @@ def test_nothing_of_a_spec_runs(suffix: str, browser: Browser, tmp_path: Path) -
     assert found.geometry, found.diagnostics
     draw = {"svg": svg, "html": page}[suffix]
     file = tmp_path / f"page.{suffix}"
-    file.write_text(draw(build_diagram(found.geometry, facts), EVIL, note=EVIL, place=lambda _: EVIL))
+    file.write_text(draw(build_diagram(found.geometry, facts), EVIL, note=EVIL, locate=lambda _: EVIL))
     browser.open(file)
     assert browser.look(View(1000)) == []
     assert browser.complaints() == []

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.cli.draw import _ENDINGS
-from memtopo.output.diagram.formats import FORMS
+from memtopo.output.diagram.formats import FORMATS
 from tests.cli.conftest import Here
 from tests.cli.running import QUICKSTART, ROOT
 
@@ -38,7 +38,7 @@ def test_ascii(here: Here) -> None:
     assert not here("draw", HAND_OVER, M).out.isascii()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", FORMATS)
 def test_a_form_on_stdout(here: Here, form: str) -> None:
     """--format, or MEMTOPO_DRAW_FORMAT, names the form of what goes to stdout"""
     said = here("draw", HAND_OVER, M, "--format", form)
@@ -121,7 +121,7 @@ def test_plan_has_the_same_drawing(here: Here) -> None:
     assert plan["plan"]["picture"] == here("draw", HAND_OVER, M, "--json").document["picture"]
 
 
-@pytest.mark.parametrize("form", ["text", *FORMS])
+@pytest.mark.parametrize("form", ["text", *FORMATS])
 def test_a_hostile_source(here: Here, tmp_path: Path, form: str) -> None:
     """The text after `from:` is anyone's; none of it is acted upon, in any form"""
     spec = tmp_path / "spec.yaml"

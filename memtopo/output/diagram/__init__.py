@@ -1,1 +1,1 @@
-"""Layouts as documents: what a picture is as SVG, HTML, DOT and Mermaid."""
+"""Layouts as diagrams, and diagrams as SVG, HTML, DOT and Mermaid documents."""

@@ -1,4 +1,4 @@
-"""What a drawing is drawn with: a letter for each kind of chunk, a hue for each device, and places in the spec."""
+"""State that all parts of a drawing share: letters of memory, colours of devices, positions in the spec, and limits."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ from typing import NamedTuple
 from memtopo.diagnostics.model import Path
 from memtopo.output.diagram import model
 from memtopo.output.diagram.model import Diagram
-from memtopo.output.diagram.palette import TURNS
+from memtopo.output.diagram.palette import HUES
 
-Place = Callable[[Path], str | None]
+Locate = Callable[[Path], str | None]
+"""Position in the spec of a path (`kv.yaml:14:3`), or None if it is unknown."""
+Addresses = Mapping[tuple[str, str], int]
+"""Addresses of ranges by process and range: the first label of a process diagram (empty if there is one process), and
+the label of the range."""
 
+SEVERAL = "*"
+"""The letter of chunks of several marks, and of marks beyond the alphabet."""
 _LETTERS = string.ascii_lowercase + string.ascii_uppercase
-MANY = "*"
-"""What marks chunks of several kinds, and those that there was no letter for."""
 
 
-class Most(NamedTuple):
-    """How much is drawn at most, the rest being counted, so that a document of any layout stays small.
+class Limits(NamedTuple):
+    """Numbers of elements that are drawn at most, so that the document of any layout stays small; the rest is counted.
 
-    Ranges and rows of a process, stretches of a range's bar, and kinds of chunks of a memory.
+    Ranges and rows of a process, blocks of a range's bar, and shares of a memory.
     """
 
     ranges: int = 24
@@ -32,64 +36,62 @@ class Most(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pen:
-    """Letters by the mark of chunks, hues and names by device.
+class DrawingContext:
+    """Letters by mark, hues and names by device, positions, addresses, and limits of one drawing.
 
-    `place` tells where a path of the spec stands, `addresses` where ranges begin, by the first label of the process's
-    picture (none where there is one process) and the range's own; `prefix` keeps the ids of several drawings on one
-    page apart.
+    `prefix` distinguishes the ids of several drawings on one page.
     """
 
     letters: Mapping[str, str]
     devices: Mapping[str, int]
     names: Mapping[str, tuple[str, ...]]
-    place: Place
-    addresses: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    locate: Locate
+    addresses: Addresses = field(default_factory=dict)
     prefix: str = ""
-    most: Most = field(default_factory=Most)
+    limits: Limits = field(default_factory=Limits)
 
     def letter(self, mark: str) -> str:
-        """What marks chunks, wherever they are seen."""
-        return self.letters.get(mark, MANY)
+        """The letter of a mark, the same in the whole drawing."""
+        return self.letters.get(mark, SEVERAL)
 
     def hue(self, device: str) -> int:
-        """The turn of a device among the hues and textures."""
-        return self.devices.get(device, 0) % TURNS
+        """Index of a device's hue and texture."""
+        return self.devices.get(device, 0) % HUES
 
-    def ink(self, hue: int) -> dict[str, str]:
-        """What fills the memory of a device: a colour, or a tile of its colour and texture."""
+    def fill(self, hue: int) -> dict[str, str]:
+        """Attributes that fill a shape with a hue and its texture."""
         return {"fill": f"url(#{self.prefix}t{hue})"} if hue else {"class": "d0"}
 
-    def written(self, path: Path) -> list[str]:
-        """The place in the spec of what a path leads to, if it is known."""
-        place = self.place(path) if path else None
-        return [place] if place else []
+    def position(self, path: Path) -> list[str]:
+        """Position of a path in the spec as a list of one, or of none if it is unknown."""
+        position = self.locate(path) if path else None
+        return [position] if position else []
 
-    def called(self, device: str) -> str:
+    def device_name(self, device: str) -> str:
         """A device with the names that the spec has for it: `gpu0 (prefill)`."""
         names = self.names.get(device, ())
         return f"{device} ({', '.join(names)})" if names else device
 
 
-def pen(picture: Diagram, place: Place | None, addresses: Mapping[tuple[str, str], int] | None, prefix: str) -> Pen:
-    """The pen for a picture: letters in the order of appearance, hues in the order of memory."""
-    letters = dict(zip(dict.fromkeys(model.marks(picture)), _LETTERS, strict=False))
-    devices = {device: turn for turn, device in enumerate(dict.fromkeys(model.devices(picture)))}
-    names = {memory.device: memory.names for memory in picture.memory}
-    return Pen(letters, devices, names, place or (lambda _: None), addresses or {}, prefix, _most(picture))
+def drawing_context(diagram: Diagram, locate: Locate | None, addresses: Addresses | None) -> DrawingContext:
+    """The context of a diagram: letters in the order of appearance, hues in the order of memory."""
+    letters = dict(zip(dict.fromkeys(model.marks(diagram)), _LETTERS, strict=False))
+    devices = {device: index for index, device in enumerate(dict.fromkeys(model.devices(diagram)))}
+    names = {memory.device: memory.names for memory in diagram.memory}
+    return DrawingContext(letters, devices, names, locate or (lambda _: None), addresses or {}, limits=_limits(diagram))
 
 
-def _most(picture: Diagram) -> Most:
-    """What each part may have of what all of them may have together."""
-    each = [picture, *(process.picture for process in picture.processes)]
-    ranges = _share(32, len(picture.processes), 2, 24)
-    return Most(
+def _limits(diagram: Diagram) -> Limits:
+    """Limits of each part, from limits of the whole drawing."""
+    parts = [diagram, *(process.picture for process in diagram.processes)]
+    ranges = _portion(32, len(diagram.processes), 2, 24)
+    return Limits(
         ranges=ranges,
-        rows=_share(96, len(picture.processes), 6, 24),
-        blocks=_share(320, sum(min(ranges, len(one.ranges)) for one in each), 8, 96),
-        shares=_share(96, len(picture.memory), 6, 24),
+        rows=_portion(96, len(diagram.processes), 6, 24),
+        blocks=_portion(320, sum(min(ranges, len(part.ranges)) for part in parts), 8, 96),
+        shares=_portion(96, len(diagram.memory), 6, 24),
     )
 
 
-def _share(whole: int, parts: int, least: int, most: int) -> int:
+def _portion(whole: int, parts: int, least: int, most: int) -> int:
     return min(most, max(least, whole // max(parts, 1)))

@@ -1,4 +1,4 @@
-"""A drawing in a few sentences, for those who do not see it."""
+"""Description of a drawing in sentences, for screen readers."""
 
 from __future__ import annotations
 
@@ -9,72 +9,68 @@ from memtopo.output.diagram import notation
 from memtopo.output.diagram.model import Diagram, MappingSpan, RangeDiagram, Resource
 
 MOST = 12
+"""Processes, ranges, spans, resources, parts and memories that are described one by one."""
 
 
-def told(picture: Diagram) -> str:
-    """What a picture shows, and no more of it than can be listened to."""
-    return " ".join([*_processes(picture), *_own(picture), *_memory(picture)]) or "Nothing."
+def description(diagram: Diagram) -> str:
+    """A diagram in sentences, of bounded length."""
+    return " ".join([*_processes(diagram), *_ranges_and_resources(diagram), *_memories(diagram)]) or "Nothing."
 
 
-def _processes(picture: Diagram) -> Iterator[str]:
-    for process in picture.processes[:MOST]:
-        taken = [flow for flow in picture.flows if flow.target == process.first]
-        sources = dict.fromkeys("outside" if flow.outside else flow.source.partition(".")[0] for flow in taken)
+def _processes(diagram: Diagram) -> Iterator[str]:
+    for process in diagram.processes[:MOST]:
+        flows = [flow for flow in diagram.flows if flow.target == process.first]
+        sources = dict.fromkeys("outside" if flow.outside else flow.source.partition(".")[0] for flow in flows)
         imports = f" imports from {', '.join(sources)}" if sources else ""
-        own = " ".join(_own(process.picture))
-        yield f"Process {notation.processes(process)}{imports}{': ' if own else '.'}{own}"
-    yield from _more(sum(process.count for process in picture.processes[MOST:]), "processes")
+        content = " ".join(_ranges_and_resources(process.picture))
+        yield f"Process {notation.processes(process)}{imports}{': ' if content else '.'}{content}"
+    yield from _more(sum(process.count for process in diagram.processes[MOST:]), "processes")
 
 
-def _own(picture: Diagram) -> Iterator[str]:
-    yield from _ranges(picture)
-    yield from _things(picture)
+def _ranges_and_resources(diagram: Diagram) -> Iterator[str]:
+    for range_ in diagram.ranges[:MOST]:
+        name = notation.subjects(range_.first, range_.last)
+        yield f"Range {name}, {notation.multiple(range_.count, range_.size)}: {_content(range_)}."
+    yield from _more(sum(range_.count for range_ in diagram.ranges[MOST:]), "ranges")
+    yield from map(_resource, diagram.things[:MOST])
+    yield from _more(len(diagram.things) - MOST, "resources")
 
 
-def _ranges(picture: Diagram) -> Iterator[str]:
-    for shown in picture.ranges[:MOST]:
-        name, size = notation.subjects(shown.first, shown.last), notation.multiple(shown.count, shown.size)
-        yield f"Range {name}, {size}: {_of(shown)}."
-    yield from _more(sum(shown.count for shown in picture.ranges[MOST:]), "ranges")
-
-
-def _of(shown: RangeDiagram) -> str:
-    if not shown.mapped:
+def _content(range_: RangeDiagram) -> str:
+    if not range_.mapped:
         return "nothing mapped"
-    parts = [_piece(piece, shown.count) for piece in shown.pieces[:MOST]]
-    return "; ".join([*parts, *([f"{more:,} more"] if (more := len(shown.pieces) - MOST) > 0 else [])])
+    parts = [_span(span, range_.count) for span in range_.pieces[:MOST]]
+    return "; ".join([*parts, *([f"{more:,} more"] if (more := len(range_.pieces) - MOST) > 0 else [])])
 
 
-def _piece(piece: MappingSpan, times: int) -> str:
-    if not piece.chunk:
-        return f"a hole of {rounded(piece.size)}"
-    on = ", ".join(notation.few(piece.locations))
-    return f"{notation.of_all(piece, times)}, {notation.multiple(piece.count, piece.bytes_each)} on {on}"
+def _span(span: MappingSpan, count: int) -> str:
+    if not span.chunk:
+        return f"a hole of {rounded(span.size)}"
+    on = ", ".join(notation.few(span.locations))
+    return f"{notation.of_all(span, count)}, {notation.multiple(span.count, span.bytes_each)} on {on}"
 
 
-def _things(picture: Diagram) -> Iterator[str]:
-    for shown in picture.things[:MOST]:
-        kind = (shown.noun or shown.kind).capitalize()
-        size = f", {notation.multiple(shown.count, shown.bytes_each)}" if shown.bytes_each else ""
-        on = f" on {', '.join(notation.few(shown.locations))}" if shown.locations else ""
-        origin = f" from {shown.origin}" if shown.origin else ""
-        yield ", ".join([f"{kind} {shown.name}{size}{on}{origin}", *shown.notes, *_parts(shown)]) + "."
-    yield from _more(len(picture.things) - MOST, "things")
+def _resource(resource: Resource) -> str:
+    noun = (resource.noun or resource.kind).capitalize()
+    size = f", {notation.multiple(resource.count, resource.bytes_each)}" if resource.bytes_each else ""
+    on = f" on {', '.join(notation.few(resource.locations))}" if resource.locations else ""
+    origin = f" from {resource.origin}" if resource.origin else ""
+    return ", ".join([f"{noun} {resource.name}{size}{on}{origin}", *resource.notes, *_parts(resource)]) + "."
 
 
-def _parts(shown: Resource) -> Iterator[str]:
-    for part in shown.parts[:MOST]:
+def _parts(resource: Resource) -> Iterator[str]:
+    for part in resource.parts[:MOST]:
         yield f"{part.name} of {notation.multiple(part.count, part.bytes_each)} at {notation.offset(part.offset)}"
-    if (more := len(shown.parts) - MOST) > 0:
+    if (more := len(resource.parts) - MOST) > 0:
         yield f"{more:,} more"
 
 
-def _memory(picture: Diagram) -> Iterator[str]:
-    for memory in picture.memory[:MOST]:
+def _memories(diagram: Diagram) -> Iterator[str]:
+    for memory in diagram.memory[:MOST]:
         free = f", {rounded(memory.free)} free" if memory.free is not None else ""
         yield f"Memory of {memory.device}: {rounded(memory.used)} used{free}."
 
 
-def _more(count: int, things: str) -> Iterator[str]:
+def _more(count: int, nouns: str) -> Iterator[str]:
     if count > 0:
-        yield f"And {count:,} more {things}."
+        yield f"And {count:,} more {nouns}."

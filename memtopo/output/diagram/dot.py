@@ -1,4 +1,4 @@
-"""A layout as a graph for Graphviz."""
+"""Layouts as graphs in the DOT language of Graphviz."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _HEAD = """\
   edge [fontname="Helvetica", fontsize=9, color="#57606a", fontcolor="#24292f"];"""
 
 
-def dot(picture: Diagram, title: str) -> str:
-    """A picture as a digraph in the DOT language."""
-    return "".join(f"{line}\n" for line in _lines(graph(picture), title))
+def dot(diagram: Diagram, title: str) -> str:
+    """A diagram as a digraph."""
+    return "".join(f"{line}\n" for line in _lines(graph(diagram), title))
 
 
 def _lines(shown: Graph, title: str) -> Iterator[str]:
-    devices = {device: turn for turn, device in enumerate(shown.devices)}
+    devices = {device: index for index, device in enumerate(shown.devices)}
     yield "digraph memtopo {"
     yield _HEAD
     yield f"  label={quoted(title)};"
@@ -58,6 +58,6 @@ def _edge(edge: Edge) -> str:
 
 
 def quoted(*lines: str) -> str:
-    """Lines as one quoted string, in which nothing is an escape, an entity or its end."""
-    told = (printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
-    return '"' + "\\n".join(told) + '"'
+    """Lines as one quoted string, with escapes, entities and quotes in them escaped."""
+    escaped = (printable(line).replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in lines)
+    return '"' + "\\n".join(escaped) + '"'

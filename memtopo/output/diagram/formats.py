@@ -1,4 +1,4 @@
-"""The documents that a picture can be, by name and by suffix. Each is imported where it is wanted."""
+"""Formats of drawings, by name and by file suffix. The module of each format is imported when it is used."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from memtopo.output.diagram.model import Diagram
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What is drawn: a picture, its title, a `note` below that, and where a path of the spec stands.
+class Drawing:
+    """A diagram with its title, a note below that, and the position in the spec of each path.
 
-    `addresses` are those of ranges in a layout that stood, by process and range as in a map.
+    `addresses` are those of the ranges of an applied layout, by process and range.
     """
 
-    picture: Diagram
+    diagram: Diagram
     title: str
     note: str = ""
-    place: Callable[[Path], str | None] = lambda _path: None
+    locate: Callable[[Path], str | None] = lambda _path: None
     addresses: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
-def _dot(shown: Shown) -> str:
-    from memtopo.output.diagram.dot import dot  # noqa: PLC0415 another form does not wait for it
+def _dot(drawing: Drawing) -> str:
+    from memtopo.output.diagram.dot import dot  # noqa: PLC0415 imported only if used: it adds to the start of a command
 
-    return dot(shown.picture, shown.title)
+    return dot(drawing.diagram, drawing.title)
 
 
-def _mermaid(shown: Shown) -> str:
+def _mermaid(drawing: Drawing) -> str:
     from memtopo.output.diagram.mermaid import mermaid  # noqa: PLC0415 likewise
 
-    return mermaid(shown.picture, shown.title)
+    return mermaid(drawing.diagram, drawing.title)
 
 
-def _svg(shown: Shown) -> str:
+def _svg(drawing: Drawing) -> str:
     from memtopo.output.diagram.svg import svg  # noqa: PLC0415 likewise
 
-    return svg(shown.picture, shown.title, note=shown.note, place=shown.place, addresses=shown.addresses)
+    return svg(drawing.diagram, drawing.title, note=drawing.note, locate=drawing.locate, addresses=drawing.addresses)
 
 
-def _html(shown: Shown) -> str:
+def _html(drawing: Drawing) -> str:
     from memtopo.output.diagram.html import page  # noqa: PLC0415 likewise
 
-    return page(shown.picture, shown.title, note=shown.note, place=shown.place, addresses=shown.addresses)
+    return page(drawing.diagram, drawing.title, note=drawing.note, locate=drawing.locate, addresses=drawing.addresses)
 
 
-FORMS: Mapping[str, Callable[[Shown], str]] = {"svg": _svg, "html": _html, "dot": _dot, "mermaid": _mermaid}
+FORMATS: Mapping[str, Callable[[Drawing], str]] = {"svg": _svg, "html": _html, "dot": _dot, "mermaid": _mermaid}
 SUFFIXES: Mapping[str, str] = {".svg": "svg", ".html": "html", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid"}

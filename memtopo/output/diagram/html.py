@@ -1,21 +1,21 @@
-"""A layout as one page: the drawing in the width that there is, and the same facts as tables. No script, no network."""
+"""Layouts as HTML pages without script and network: the drawing in several widths, and its content as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
 
-from memtopo.output.diagram.context import Pen, Place, pen
+from memtopo.output.diagram.context import Addresses, DrawingContext, Locate, drawing_context
 from memtopo.output.diagram.markup import text
 from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.palette import DARK, LIGHT, Scheme
-from memtopo.output.diagram.svg import drawing, style
-from memtopo.output.diagram.tables import MOST_IN_ALL, MOST_TABLES, Table, count, tables
+from memtopo.output.diagram.svg import figure, style_sheet
+from memtopo.output.diagram.tables import MOST_ROWS, MOST_TABLES, Table, table_count, tables
 from memtopo.output.diagram.typography import MONO_FONTS, SANS_FONTS
 
 WIDTHS = {"wide": 1120.0, "middle": 704.0, "narrow": 328.0}
-"""The drawing is made in each of these widths, and the page shows the one that fits."""
+"""Widths of the drawing in pixels; a page contains it in each of them and shows the one that fits."""
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 _SHAPES = f"""
@@ -54,61 +54,61 @@ tr{{break-inside:avoid}}h2{{break-after:avoid}}
 
 
 def page(
-    picture: Diagram,
+    diagram: Diagram,
     title: str,
     *,
     note: str = "",
-    place: Place | None = None,
-    addresses: Mapping[tuple[str, str], int] | None = None,
+    locate: Locate | None = None,
+    addresses: Addresses | None = None,
 ) -> str:
-    """A picture as an HTML document; the parameters are those of `svg`."""
-    used = pen(picture, place, addresses, "")
+    """A diagram as an HTML document; the parameters are those of `svg`."""
+    context = drawing_context(diagram, locate, addresses)
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}"><title>{text(title)}</title>'
-        f"<style>{_sheet()}{style()}</style>"
+        f"<style>{_page_style()}{style_sheet()}</style>"
     )
-    said = f'<p class="soft">{text(note)}</p>' if note else ""
-    drawn = "".join(_drawn(picture, title, used))
-    told = "".join(_told(picture, used))
+    subtitle = f'<p class="soft">{text(note)}</p>' if note else ""
+    figures = "".join(_figures(diagram, title, context))
+    content = "".join(_tables(diagram, context))
     return (
-        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body><header><h1>{text(title)}</h1>{said}</header>\n'
-        f'<main><figure>{drawn}</figure>\n<h2>In words</h2><p class="soft">What the drawing shows, line by line.</p>'
-        f'<div class="tables">{told}</div></main></body></html>\n'
+        f'<!doctype html>\n<html lang="en"><head>{head}</head>\n'
+        f"<body><header><h1>{text(title)}</h1>{subtitle}</header>\n"
+        f'<main><figure>{figures}</figure>\n<h2>In words</h2><p class="soft">What the drawing shows, line by line.</p>'
+        f'<div class="tables">{content}</div></main></body></html>\n'
     )
 
 
-def _drawn(picture: Diagram, title: str, used: Pen) -> Iterator[str]:
+def _figures(diagram: Diagram, title: str, context: DrawingContext) -> Iterator[str]:
     for kind, wide in WIDTHS.items():
-        own = replace(used, prefix=f"{kind}-")
-        yield f'<div class="{kind}">{drawing(picture, title, own, wide, note="", sheet="", head=False)}</div>'
+        yield f'<div class="{kind}">{figure(diagram, title, wide, replace(context, prefix=f"{kind}-"))}</div>'
 
 
-def _told(picture: Diagram, used: Pen) -> Iterator[str]:
-    shown, left = 0, MOST_IN_ALL
-    for each in islice(tables(picture, used), MOST_TABLES):
-        yield _table(each.cut(max(left, 1)))
-        shown, left = shown + 1, left - len(each.rows)
-    if shown == MOST_TABLES and (more := count(picture) - MOST_TABLES) > 0:
+def _tables(diagram: Diagram, context: DrawingContext) -> Iterator[str]:
+    shown, rows = 0, MOST_ROWS
+    for table in islice(tables(diagram, context), MOST_TABLES):
+        yield _table(table.cut(max(rows, 1)))
+        shown, rows = shown + 1, rows - len(table.rows)
+    if shown == MOST_TABLES and (more := table_count(diagram) - MOST_TABLES) > 0:
         yield f'<p class="soft">… and about {more:,} more tables</p>'
 
 
-def _table(shown: Table) -> str:
-    note = f' <span class="soft">{text(shown.note)}</span>' if shown.note else ""
-    heads = "".join(f'<th scope="col">{text(column)}</th>' for column in shown.columns)
-    body = "".join(_row(shown, row) for row in shown.rows)
-    if shown.more:
-        body += f'<tr><td class="soft" colspan="{len(shown.columns)}">… and {shown.more:,} more</td></tr>'
-    caption = f"<caption>{text(shown.title)}{note}</caption>"
+def _table(table: Table) -> str:
+    note = f' <span class="soft">{text(table.note)}</span>' if table.note else ""
+    heads = "".join(f'<th scope="col">{text(column)}</th>' for column in table.columns)
+    body = "".join(_row(table, row) for row in table.rows)
+    if table.more:
+        body += f'<tr><td class="soft" colspan="{len(table.columns)}">… and {table.more:,} more</td></tr>'
+    caption = f"<caption>{text(table.title)}{note}</caption>"
     return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _row(shown: Table, row: tuple[str, ...]) -> str:
-    cells = (f'<td data-of="{text(column)}">{text(word)}</td>' for column, word in zip(shown.columns, row, strict=True))
+def _row(table: Table, row: tuple[str, ...]) -> str:
+    cells = (f'<td data-of="{text(column)}">{text(word)}</td>' for column, word in zip(table.columns, row, strict=True))
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _sheet() -> str:
+def _page_style() -> str:
     dark = "".join(_colours(DARK))
     return f"{_SHAPES}{''.join(_colours(LIGHT))}\n@media screen and (prefers-color-scheme:dark){{{dark}}}\n"
 

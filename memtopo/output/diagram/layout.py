@@ -1,4 +1,4 @@
-"""Zones: where the cards of a process and those of memory stand, in the room that there is."""
+"""Layout of a drawing: frames of processes with their rows and ranges, memories, and lines from exports to imports."""
 
 from __future__ import annotations
 
@@ -6,192 +6,91 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from memtopo.output.diagram import memory_card, notation, range_card, rows
-from memtopo.output.diagram.card import Card, grid, pad
-from memtopo.output.diagram.context import Pen
+from memtopo.output.diagram import notation
+from memtopo.output.diagram.card import Card, grid, padding
+from memtopo.output.diagram.context import DrawingContext
 from memtopo.output.diagram.markup import Box, Port, beside, number, path, placed, rect, stacked, words
+from memtopo.output.diagram.memory_card import memory_card
 from memtopo.output.diagram.model import Diagram, HandleFlow, MemoryDiagram, ProcessDiagram
-from memtopo.output.diagram.range_card import Seen
+from memtopo.output.diagram.range_card import DrawnSpans, range_card
+from memtopo.output.diagram.rows import draw_rows, export_port, import_port, rows_of
 from memtopo.output.diagram.typography import NAME, fitting
 
-NARROWEST = 288.0
-GAP = 16.0
+MOST_PROCESSES = 12
+MOST_LINES = 24
 
-_APART = 12.0
-_BESIDE = 4  # memories that stand beside addresses; more of them stand below
-_WIDEST = 448.0
-_TALLEST = 760.0  # that a range is made so that it is as high as the memories beside it
-
-
-def process(shown: Diagram, label: str, flows: Sequence[HandleFlow], room: float, tall: float, pen: Pen) -> Box:
-    """The rows and ranges of one process of several, at least `tall` where a range can be made higher.
-
-    Rows come first, so that lines between processes are short.
-    """
-    head = _listed(shown, label, flows, room, pen)
-    return stacked([*head, *_spaces(shown, label, room, pen, _left(tall, head))], _APART)
+_NARROWEST_CARD, _WIDEST_MEMORY = 288.0, 448.0
+_CARD_GAP, _PART_GAP, _FRAME_GAP = 16.0, 12.0, 20.0
+_MOST_MEMORIES_BESIDE = 4  # more memories are drawn below the ranges
+_HIGHEST_STRETCHED_RANGE = 760.0
+_FRAME_HEAD = 46.0
+_LINE_GAP = 8.0
+_CORNER = 8.0
 
 
-def alone(shown: Diagram, room: float, pen: Pen) -> Box:
-    """A layout of one process: addresses on the left and memory on the right, or below where there is less room."""
-    if not shown.memory or not shown.ranges or len(shown.memory) > _BESIDE or room < NARROWEST * 2 + GAP:
-        above = _single(shown, room, 0, pen)
-        return stacked([box for box in (above, memories(shown.memory, room, pen)) if box.height], GAP)
-    cards = [memory_card.card(each, pen) for each in shown.memory]
-    right = grid(cards, 1, NARROWEST, GAP)
-    left = _single(shown, room - NARROWEST - GAP, min(right.height, _TALLEST), pen)
+def single_process(diagram: Diagram, room: float, context: DrawingContext) -> Box:
+    """A layout of one process: ranges on the left and memory on the right, or below where there is less room."""
+    memories = diagram.memory
+    narrow = room < _NARROWEST_CARD * 2 + _CARD_GAP
+    if not memories or not diagram.ranges or len(memories) > _MOST_MEMORIES_BESIDE or narrow:
+        above = _ranges_and_rows(diagram, room, 0, context)
+        return stacked([box for box in (above, _memories(memories, room, context)) if box.height], _CARD_GAP)
+    cards = [memory_card(memory, context) for memory in memories]
+    right = grid(cards, 1, _NARROWEST_CARD, _CARD_GAP)
+    tall = min(right.height, _HIGHEST_STRETCHED_RANGE)
+    left = _ranges_and_rows(diagram, room - _NARROWEST_CARD - _CARD_GAP, tall, context)
     if left.height > right.height and len(cards) == 1:
-        right = grid(cards, 1, NARROWEST, GAP, left.height)
-    return beside([left, right], GAP)
+        right = grid(cards, 1, _NARROWEST_CARD, _CARD_GAP, left.height)
+    return beside([left, right], _CARD_GAP)
 
 
-def _single(shown: Diagram, room: float, tall: float, pen: Pen) -> Box:
-    tail = _listed(shown, "", shown.flows, room, pen)
-    return stacked([*_spaces(shown, "", room, pen, _left(tall, tail)), *tail], _APART)
+def _ranges_and_rows(diagram: Diagram, room: float, tall: float, context: DrawingContext) -> Box:
+    rows = _rows(diagram, "", diagram.flows, room, context)
+    return stacked([*_ranges(diagram, "", room, context, _rest(tall, rows)), *rows], _PART_GAP)
 
 
-def _left(tall: float, rows: Sequence[Box]) -> float:
+def _rows(
+    diagram: Diagram, process: str, flows: Sequence[HandleFlow], room: float, context: DrawingContext
+) -> list[Box]:
+    rows = rows_of(diagram, process, flows)
+    return [draw_rows(rows, room, context)] if rows else []
+
+
+def _rest(tall: float, rows: Sequence[Box]) -> float:
     """The height that rows leave."""
-    return tall - sum(box.height + _APART for box in rows)
+    return tall - sum(box.height + _PART_GAP for box in rows)
 
 
-def memories(shown: Sequence[MemoryDiagram], room: float, pen: Pen, most: float = _WIDEST) -> Box:
-    """The memory of all processes, each at most so wide."""
-    return _zone([memory_card.card(each, pen) for each in shown], room, most=most)
-
-
-def _listed(shown: Diagram, label: str, flows: Sequence[HandleFlow], room: float, pen: Pen) -> list[Box]:
-    found = rows.listed(shown, label, flows)
-    return [rows.draw_rows(found, room, pen)] if found else []
-
-
-def _spaces(shown: Diagram, label: str, room: float, pen: Pen, tall: float = 0) -> Iterator[Box]:
-    seen = Seen()
-    cards = [range_card.card(each, label, pen, seen) for each in shown.ranges[: pen.most.ranges]]
+def _ranges(diagram: Diagram, process: str, room: float, context: DrawingContext, tall: float) -> Iterator[Box]:
+    drawn, most = DrawnSpans(), context.limits.ranges
+    cards = [range_card(range_, process, context, drawn) for range_ in diagram.ranges[:most]]
     if cards:
-        yield _zone(cards, room, tall)
-    if more := sum(each.count for each in shown.ranges[pen.most.ranges :]):
+        yield _card_grid(cards, room, tall)
+    if more := sum(range_.count for range_ in diagram.ranges[most:]):
         yield Box(room, 20, words(0, 14, f"… and {more:,} more ranges", "w"))
 
 
-def _zone(cards: Sequence[Card], room: float, tall: float = 0, most: float = 1e9) -> Box:
-    columns = max(1, min(len(cards), int((room + GAP) // (NARROWEST + GAP))))
-    return grid(cards, columns, min(most, (room - GAP * (columns - 1)) / columns), GAP, tall)
+def _memories(
+    memories: Sequence[MemoryDiagram], room: float, context: DrawingContext, widest: float = _WIDEST_MEMORY
+) -> Box:
+    return _card_grid([memory_card(memory, context) for memory in memories], room, widest=widest)
 
 
-MOST_PROCESSES = 12
-_FRAME_GAP = 20.0
-_HEAD = 46.0
+def _card_grid(cards: Sequence[Card], room: float, tall: float = 0, widest: float = 1e9) -> Box:
+    columns = max(1, min(len(cards), int((room + _CARD_GAP) // (_NARROWEST_CARD + _CARD_GAP))))
+    return grid(cards, columns, min(widest, (room - _CARD_GAP * (columns - 1)) / columns), _CARD_GAP, tall)
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Frames below one another, from `x` on; `channel` is the room on their left for lines."""
+    """Frames below one another, with a channel of that width for lines on their left."""
 
-    shown: Sequence[ProcessDiagram]
+    processes: Sequence[ProcessDiagram]
     channel: float = 0.0
 
 
-def frames(picture: Diagram, room: float, pen: Pen) -> Box:
-    """Every process of a picture with the flows between them, and the memory of all."""
-    inside = [flow for flow in picture.flows if not flow.outside]
-    columns = _columns(picture.processes[:MOST_PROCESSES], inside, room)
-    wide = (room - sum(column.channel for column in columns)) / len(columns)
-    stacks = _stacks(columns, picture, wide, pen)
-    starts = [sum(wide + each.channel for each in columns[:turn]) for turn in range(len(columns))]
-    lefts = [start + column.channel for start, column in zip(starts, columns, strict=True)]
-    ends = {
-        port: End(left, left + wide, y, turn)
-        for turn, (left, stack) in enumerate(zip(lefts, stacks, strict=True))
-        for port, y in stack.ports.items()
-    }
-    lines = draw_lines(_lines(inside, ends), starts, [column.channel for column in columns])
-    parts = [placed(stack, left, 0) for left, stack in zip(lefts, stacks, strict=True)]
-    height = max(stack.height for stack in stacks)
-    below: list[Box] = []
-    memory = memories(picture.memory, wide, pen, most=wide)
-    if shorter := _room_for(memory, stacks):
-        parts.append(placed(memory, lefts[shorter.column], shorter.y))
-        height = max(height, shorter.y + memory.height)
-    else:
-        below.append(memories(picture.memory, room, pen))
-    if more := sum(each.count for each in picture.processes[MOST_PROCESSES:]):
-        below.insert(0, Box(room, 20, words(0, 14, f"… and {more:,} more processes", "w")))
-    return stacked([Box(room, height, "".join([*parts, *lines])), *below], _FRAME_GAP)
-
-
-class _Free(NamedTuple):
-    """Room below the frames of a column, from `y` on."""
-
-    column: int
-    y: float
-
-
-def _room_for(memory: Box, stacks: Sequence[Box]) -> _Free | None:
-    """Where memory stands beside frames rather than below all of them, if one column is that much shorter."""
-    heights = [stack.height for stack in stacks]
-    shortest = heights.index(min(heights))
-    y = heights[shortest] + _FRAME_GAP
-    return _Free(shortest, y) if y + memory.height <= max(heights) + _FRAME_GAP and len(stacks) > 1 else None
-
-
-def _lines(flows: Sequence[HandleFlow], ends: Mapping[Port, End]) -> list[Line]:
-    pairs = [(("out", flow.source, flow.export), ("in", flow.target, flow.name)) for flow in flows]
-    return [Line(ends[start], ends[end]) for start, end in pairs if start in ends and end in ends]
-
-
-def _stacks(columns: Sequence[_Column], picture: Diagram, wide: float, pen: Pen) -> list[Box]:
-    """The frames of each column below one another; single ones beside one another are equally high."""
-    stacks = [
-        stacked([_frame(each, picture.flows, wide, 0, pen) for each in column.shown], _FRAME_GAP) for column in columns
-    ]
-    if any(len(column.shown) > 1 for column in columns):
-        return stacks
-    tall = max(stack.height for stack in stacks)
-    return [_frame(column.shown[0], picture.flows, wide, tall, pen) for column in columns]
-
-
-def _columns(processes: Sequence[ProcessDiagram], flows: Sequence[HandleFlow], room: float) -> list[_Column]:
-    takers = {flow.target for flow in flows if flow.target != flow.source}
-    givers = [each for each in processes if each.first not in takers]
-    others = [each for each in processes if each.first in takers]
-    if room < NARROWEST * 2 + 100 or len(processes) == 1:
-        return [_Column(processes, channel(len(flows)))]
-    if not givers or not others:
-        half = (len(processes) + 1) // 2
-        givers, others = list(processes[:half]), list(processes[half:])
-    columns = {each.first: turn for turn, column in enumerate((givers, others)) for each in column}
-    return [
-        _Column(givers, channel(_own(flows, columns, 0))),
-        _Column(others, channel(len(flows) - _own(flows, columns, 0)) + 16),
-    ]
-
-
-def _own(flows: Sequence[HandleFlow], columns: dict[str, int], column: int) -> int:
-    """Flows that stay in a column."""
-    return sum(columns.get(flow.source) == columns.get(flow.target) == column for flow in flows)
-
-
-def _frame(shown: ProcessDiagram, flows: Sequence[HandleFlow], wide: float, tall: float, pen: Pen) -> Box:
-    edge = pad(wide)
-    room = wide - 2 * edge
-    content = process(shown.picture, shown.first, flows, room, tall - _HEAD - 2 * edge, pen)
-    kind = "PROCESS" if shown.count == 1 else f"{shown.count:,} PROCESSES"
-    name = fitting(notation.processes(shown), room, NAME + 1.5)
-    height = max(tall, _HEAD + content.height + 2 * edge)
-    head = [rect(0, 0, wide, height, "b", 10), words(edge, edge + 10, kind, "c w"), words(edge, edge + 30, name, "n a")]
-    top = edge + _HEAD
-    ports = {port: top + y for port, y in content.ports.items()}
-    return Box(wide, height, "".join([*head, placed(content, edge, top)]), ports)
-
-
-MOST_LINES = 24
-_LINES_APART = 8.0
-_ROUND = 8.0
-
-
-class End(NamedTuple):
-    """Left and right edge of a frame, the height in it, and its column."""
+class LineEnd(NamedTuple):
+    """End of a line at a frame: its left and right edge, the height of the port, and the index of its column."""
 
     left: float
     right: float
@@ -200,45 +99,149 @@ class End(NamedTuple):
 
 
 class Line(NamedTuple):
-    """From an export's row to an import's."""
+    """A line from an export's row to an import's row."""
 
-    start: End
-    end: End
-
-
-def channel(lines: int) -> float:
-    """The room that lines beside one another need."""
-    return 16 + _LINES_APART * min(lines, MOST_LINES) if lines else 0.0
+    start: LineEnd
+    end: LineEnd
 
 
-def draw_lines(lines: Sequence[Line], starts: Sequence[float], rooms: Sequence[float]) -> Iterator[str]:
-    """Lines through the channels of columns, which begin at `starts` and have `rooms`."""
-    turns: dict[int, int] = {}
-    for line in lines[:MOST_LINES]:
-        start, end = line
-        through = max(start.column, end.column)
-        turn = turns[through] = turns.get(through, 0) + 1
-        x = starts[through] + rooms[through] - 12 - _LINES_APART * (turn - 0.5)
-        out = start.right if start.column < end.column else start.left
-        into = end.right if end.column < start.column else end.left
-        yield path([_way(out, start.y, x, into, end.y)], "f")
-        yield _arrow(into, end.y, 1 if into > x else -1)
+class _FreeSpace(NamedTuple):
+    """Space below the frames of a column, from `y` on."""
+
+    column: int
+    y: float
 
 
-def _way(out: float, y: float, x: float, into: float, to_y: float) -> str:
-    """Along, up or down at `x`, and along, round at the corners."""
-    if abs(to_y - y) < 1:
-        return f"M{number(out)} {number(y)}H{number(into)}"
-    bend = min(_ROUND, abs(to_y - y) / 2)
-    down = bend if to_y > y else -bend
-    first = bend if x > out else -bend
-    last = bend if into > x else -bend
+def multi_process(diagram: Diagram, room: float, context: DrawingContext) -> Box:
+    """Frames of processes, exporters on the left and importers on the right, and the memory of all processes."""
+    flows = [flow for flow in diagram.flows if not flow.outside]
+    columns = _columns(diagram.processes[:MOST_PROCESSES], flows, room)
+    wide = (room - sum(column.channel for column in columns)) / len(columns)
+    stacks = _stacks(columns, diagram, wide, context)
+    starts = [sum(wide + each.channel for each in columns[:index]) for index in range(len(columns))]
+    lefts = [start + column.channel for start, column in zip(starts, columns, strict=True)]
+    lines = _draw_lines(_lines(flows, _ends(stacks, lefts, wide)), starts, [column.channel for column in columns])
+    parts = [placed(stack, left, 0) for left, stack in zip(lefts, stacks, strict=True)]
+    height = max(stack.height for stack in stacks)
+    below: list[Box] = []
+    memory = _memories(diagram.memory, wide, context, widest=wide)
+    if space := _free_space(memory, stacks):
+        parts.append(placed(memory, lefts[space.column], space.y))
+        height = max(height, space.y + memory.height)
+    else:
+        below.append(_memories(diagram.memory, room, context))
+    if more := sum(each.count for each in diagram.processes[MOST_PROCESSES:]):
+        below.insert(0, Box(room, 20, words(0, 14, f"… and {more:,} more processes", "w")))
+    return stacked([Box(room, height, "".join([*parts, *lines])), *below], _FRAME_GAP)
+
+
+def _columns(processes: Sequence[ProcessDiagram], flows: Sequence[HandleFlow], room: float) -> list[_Column]:
+    targets = {flow.target for flow in flows if flow.target != flow.source}
+    left = [each for each in processes if each.first not in targets]
+    right = [each for each in processes if each.first in targets]
+    if room < _NARROWEST_CARD * 2 + 100 or len(processes) == 1:
+        return [_Column(processes, _channel(len(flows)))]
+    if not left or not right:
+        half = (len(processes) + 1) // 2
+        left, right = list(processes[:half]), list(processes[half:])
+    columns = {each.first: index for index, column in enumerate((left, right)) for each in column}
+    inside = _flows_within(flows, columns, 0)
+    return [_Column(left, _channel(inside)), _Column(right, _channel(len(flows) - inside) + 16)]
+
+
+def _flows_within(flows: Sequence[HandleFlow], columns: Mapping[str, int], column: int) -> int:
+    return sum(columns.get(flow.source) == columns.get(flow.target) == column for flow in flows)
+
+
+def _channel(lines: int) -> float:
+    """Width of a channel for parallel lines."""
+    return 16 + _LINE_GAP * min(lines, MOST_LINES) if lines else 0.0
+
+
+def _stacks(columns: Sequence[_Column], diagram: Diagram, wide: float, context: DrawingContext) -> list[Box]:
+    """The frames of each column below one another; if each column has one, they have the same height."""
+    frames = ([_frame(each, diagram.flows, wide, 0, context) for each in column.processes] for column in columns)
+    stacks = [stacked(column, _FRAME_GAP) for column in frames]
+    if any(len(column.processes) > 1 for column in columns):
+        return stacks
+    tall = max(stack.height for stack in stacks)
+    return [_frame(column.processes[0], diagram.flows, wide, tall, context) for column in columns]
+
+
+def _frame(
+    process: ProcessDiagram, flows: Sequence[HandleFlow], wide: float, tall: float, context: DrawingContext
+) -> Box:
+    edge = padding(wide)
+    room = wide - 2 * edge
+    content = _frame_content(process, flows, room, tall - _FRAME_HEAD - 2 * edge, context)
+    kind = "PROCESS" if process.count == 1 else f"{process.count:,} PROCESSES"
+    name = fitting(notation.processes(process), room, NAME + 1.5)
+    height = max(tall, _FRAME_HEAD + content.height + 2 * edge)
+    head = [rect(0, 0, wide, height, "b", 10), words(edge, edge + 10, kind, "c w"), words(edge, edge + 30, name, "n a")]
+    top = edge + _FRAME_HEAD
+    ports = {port: top + y for port, y in content.ports.items()}
+    return Box(wide, height, "".join([*head, placed(content, edge, top)]), ports)
+
+
+def _frame_content(
+    process: ProcessDiagram, flows: Sequence[HandleFlow], room: float, tall: float, context: DrawingContext
+) -> Box:
+    """Rows above ranges, so that lines between processes are short."""
+    rows = _rows(process.picture, process.first, flows, room, context)
+    ranges = _ranges(process.picture, process.first, room, context, _rest(tall, rows))
+    return stacked([*rows, *ranges], _PART_GAP)
+
+
+def _free_space(memory: Box, stacks: Sequence[Box]) -> _FreeSpace | None:
+    """Space for memory below the shortest column; None if all frames would become higher by it."""
+    heights = [stack.height for stack in stacks]
+    shortest = heights.index(min(heights))
+    y = heights[shortest] + _FRAME_GAP
+    fits = y + memory.height <= max(heights) + _FRAME_GAP and len(stacks) > 1
+    return _FreeSpace(shortest, y) if fits else None
+
+
+def _ends(stacks: Sequence[Box], lefts: Sequence[float], wide: float) -> Mapping[Port, LineEnd]:
+    return {
+        port: LineEnd(left, left + wide, y, index)
+        for index, (left, stack) in enumerate(zip(lefts, stacks, strict=True))
+        for port, y in stack.ports.items()
+    }
+
+
+def _lines(flows: Sequence[HandleFlow], ends: Mapping[Port, LineEnd]) -> list[Line]:
+    pairs = [(export_port(flow.source, flow.export), import_port(flow.target, flow.name)) for flow in flows]
+    return [Line(ends[start], ends[end]) for start, end in pairs if start in ends and end in ends]
+
+
+def _draw_lines(lines: Sequence[Line], starts: Sequence[float], channels: Sequence[float]) -> Iterator[str]:
+    """Lines through the channels of columns, which begin at `starts`, and never through a frame."""
+    used: dict[int, int] = {}
+    for start, end in lines[:MOST_LINES]:
+        column = max(start.column, end.column)
+        used[column] = used.get(column, 0) + 1
+        x = starts[column] + channels[column] - 12 - _LINE_GAP * (used[column] - 0.5)
+        from_x = start.right if start.column < end.column else start.left
+        to_x = end.right if end.column < start.column else end.left
+        yield path([_line(from_x, start.y, x, to_x, end.y)], "f")
+        yield _arrow(to_x, end.y, 1 if to_x > x else -1)
+
+
+def _line(from_x: float, from_y: float, x: float, to_x: float, to_y: float) -> str:
+    """A horizontal line to `x`, a vertical one, and a horizontal one, with round corners."""
+    if abs(to_y - from_y) < 1:
+        return f"M{number(from_x)} {number(from_y)}H{number(to_x)}"
+    bend = min(_CORNER, abs(to_y - from_y) / 2)
+    down = bend if to_y > from_y else -bend
+    first = bend if x > from_x else -bend
+    last = bend if to_x > x else -bend
     return (
-        f"M{number(out)} {number(y)}H{number(x - first)}Q{number(x)} {number(y)} {number(x)} {number(y + down)}"
-        f"V{number(to_y - down)}Q{number(x)} {number(to_y)} {number(x + last)} {number(to_y)}H{number(into)}"
+        f"M{number(from_x)} {number(from_y)}H{number(x - first)}"
+        f"Q{number(x)} {number(from_y)} {number(x)} {number(from_y + down)}V{number(to_y - down)}"
+        f"Q{number(x)} {number(to_y)} {number(x + last)} {number(to_y)}H{number(to_x)}"
     )
 
 
-def _arrow(x: float, y: float, way: int) -> str:
-    back = number(-7 * way)
+def _arrow(x: float, y: float, direction: int) -> str:
+    back = number(-7 * direction)
     return path([f"M{number(x)} {number(y)}l{back} -4v8z"], "u")

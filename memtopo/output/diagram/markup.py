@@ -1,4 +1,7 @@
-"""Markup from values: every text is escaped here, and nowhere else, so no name can become an element."""
+"""SVG and HTML markup: escaped text and elements, basic shapes, and boxes.
+
+Every text is escaped here, and nowhere else, so that no name can become an element.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,13 @@ from html import escape
 from memtopo.common.text import printable
 
 Value = str | float
+Point = tuple[float, float]
+Port = tuple[str, ...]
 
 
-def text(told: str) -> str:
-    """A text as it may stand in an element or an attribute. What XML has no place for is shown escaped."""
-    return escape(printable(told))
+def text(content: str) -> str:
+    """A text escaped for an element or an attribute; characters that XML does not allow are shown escaped."""
+    return escape(printable(content))
 
 
 def element(name: str, attributes: Mapping[str, Value], *content: str) -> str:
@@ -31,15 +36,46 @@ def _value(value: Value) -> str:
     return text(value) if isinstance(value, str) else number(value)
 
 
-Point = tuple[float, float]
-Port = tuple[str, ...]
+def words(x: float, y: float, content: str, kind: str = "", *, end: bool = False, middle: bool = False) -> str:
+    """A text whose base line begins at a point, or has its end or its middle there."""
+    anchor = {"text-anchor": "end"} if end else {"text-anchor": "middle"} if middle else {}
+    return element("text", {"x": x, "y": y, **({"class": kind} if kind else {}), **anchor}, text(content))
+
+
+def rect(x: float, y: float, width: float, height: float, kind: str, radius: float = 0) -> str:
+    """A rectangle, with round corners if `radius` is not 0."""
+    corners = {"rx": radius} if radius else {}
+    return element("rect", {"x": x, "y": y, "width": width, "height": height, **corners, "class": kind})
+
+
+def path(parts: Iterable[str], kind: str, **more: str) -> str:
+    """Lines or shapes as one path."""
+    return element("path", {"d": "".join(parts), "class": kind, **more})
+
+
+def dot(x: float, y: float, kind: str, radius: float) -> str:
+    """A dot around a point."""
+    return element("circle", {"class": kind, "cx": x, "cy": y, "r": radius})
+
+
+def curve(start: Point, end: Point, through: float, kind: str) -> str:
+    """A line between two points that is horizontal at both ends and bends at the x coordinate `through`."""
+    (x, y), (to_x, to_y), bend = start, end, number(through)
+    line = f"M{number(x)} {number(y)}C{bend} {number(y)} {bend} {number(to_y)} {number(to_x)} {number(to_y)}"
+    return path([line], kind)
+
+
+def hovered(tooltip: str, content: Iterable[str]) -> str:
+    """Content with a tooltip."""
+    lines = "&#10;".join(text(line) for line in tooltip.splitlines())
+    return f'<g class="g"><title>{lines}</title>{"".join(content)}</g>'
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Markup that takes `width` by `height` pixels from its upper left corner.
+    """Markup of `width` by `height` pixels from its upper left corner.
 
-    `ports` are the heights at which lines from elsewhere may arrive at its edges, by what they lead to.
+    `ports` are the heights at which connecting lines may reach its edges, by the object that they lead to.
     """
 
     width: float
@@ -67,48 +103,11 @@ def stacked(boxes: Sequence[Box], gap: float) -> Box:
 
 def beside(boxes: Sequence[Box], gap: float) -> Box:
     """Boxes side by side."""
-    return Box(
-        sum(box.width for box in boxes) + gap * (len(boxes) - 1),
-        max(box.height for box in boxes),
-        "".join(_along(boxes, gap)),
-    )
+    width = sum(box.width for box in boxes) + gap * (len(boxes) - 1)
+    return Box(width, max(box.height for box in boxes), "".join(_side_by_side(boxes, gap)))
 
 
-def words(x: float, y: float, told: str, kind: str = "", *, end: bool = False, middle: bool = False) -> str:
-    """A text whose base line begins at a point, or ends there, or has it in its middle."""
-    anchor = {"text-anchor": "end"} if end else {"text-anchor": "middle"} if middle else {}
-    return element("text", {"x": x, "y": y, **({"class": kind} if kind else {}), **anchor}, text(told))
-
-
-def rect(x: float, y: float, width: float, height: float, kind: str, radius: float = 0) -> str:
-    """A rectangle, with round corners where they have a radius."""
-    round_ = {"rx": radius} if radius else {}
-    return element("rect", {"x": x, "y": y, "width": width, "height": height, **round_, "class": kind})
-
-
-def path(parts: Iterable[str], kind: str, **more: str) -> str:
-    """Lines or shapes as one path."""
-    return element("path", {"d": "".join(parts), "class": kind, **more})
-
-
-def dot(x: float, y: float, kind: str, radius: float) -> str:
-    """A dot around a point."""
-    return element("circle", {"class": kind, "cx": x, "cy": y, "r": radius})
-
-
-def curve(start: Point, end: Point, through: float, kind: str) -> str:
-    """A line from a point to a point that leaves and arrives level, bent at `through` from left to right."""
-    (x, y), (to_x, to_y), bend = start, end, number(through)
-    way = f"M{number(x)} {number(y)}C{bend} {number(y)} {bend} {number(to_y)} {number(to_x)} {number(to_y)}"
-    return path([way], kind)
-
-
-def hovered(told: str, content: Iterable[str]) -> str:
-    """Parts that tell something in full when a pointer rests on them."""
-    return f'<g class="g"><title>{"&#10;".join(text(line) for line in told.splitlines())}</title>{"".join(content)}</g>'
-
-
-def _along(boxes: Sequence[Box], gap: float) -> Iterator[str]:
+def _side_by_side(boxes: Sequence[Box], gap: float) -> Iterator[str]:
     x = 0.0
     for box in boxes:
         yield placed(box, x, 0)

@@ -1,4 +1,4 @@
-"""Memories as cards: how little or much of one is used, and by whose chunks."""
+"""Cards of memories: the used part of each, and the chunks that use it."""
 
 from __future__ import annotations
 
@@ -6,85 +6,83 @@ from collections.abc import Iterator
 from itertools import accumulate
 
 from memtopo.common.units import rounded
-from memtopo.output.diagram import labels, notation
-from memtopo.output.diagram.bar import LEAST, Block, draw_bar, lengths
+from memtopo.output.diagram import notation
+from memtopo.output.diagram.bar import SHORTEST_BLOCK, Block, draw_bar, lengths
 from memtopo.output.diagram.card import Card, Heading
-from memtopo.output.diagram.context import MANY, Pen
+from memtopo.output.diagram.context import SEVERAL, DrawingContext
+from memtopo.output.diagram.labels import bar_labels, draw_labels, labels_height
 from memtopo.output.diagram.markup import Box, hovered, number, path, rect
 from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
 
-_WHOLE = 14.0  # the width of the bar that shows all of a memory
+_TOTAL_BAR = 14.0
 _FAN = 26.0
 _LOWEST = 64.0
-_WIDE = 50.0
+_SHARES_BAR = 50.0
 
 
-def card(shown: MemoryDiagram, pen: Pen) -> Card:
-    """One memory as a card: a thin bar of all of it, and a wide one of what these chunks use."""
-    head = Heading(
-        "MEMORY", " ".join([shown.device, *shown.names]), f"{rounded(shown.used)} used", tuple(_notes(shown))
-    )
-    return Card(head, lambda room, tall: _diagram(shown, room, tall, pen))
+def memory_card(memory: MemoryDiagram, context: DrawingContext) -> Card:
+    """A card with a thin bar of the whole memory, and a wide one of its used part."""
+    name = " ".join([memory.device, *memory.names])
+    heading = Heading("MEMORY", name, f"{rounded(memory.used)} used", tuple(free_and_taken(memory)))
+    return Card(heading, lambda room, tall: _bars(memory, room, tall, context))
 
 
-def _notes(shown: MemoryDiagram) -> Iterator[str]:
-    if shown.total is not None:
-        yield f"{rounded(shown.free or 0)} free of {rounded(shown.total)}"
-    if shown.taken:
-        yield f"{rounded(shown.taken)} taken by others"
+def free_and_taken(memory: MemoryDiagram) -> Iterator[str]:
+    """The free memory, and the memory taken by other processes, as far as they are known."""
+    if memory.total is not None:
+        yield f"{rounded(memory.free or 0)} free of {rounded(memory.total)}"
+    if memory.taken:
+        yield f"{rounded(memory.taken)} taken by others"
 
 
-def _diagram(shown: MemoryDiagram, room: float, tall: float, pen: Pen) -> Box:
-    blocks = [_block(share, shown, pen) for share in shown.shares[: pen.most.shares]]
-    if rest := shown.shares[pen.most.shares :]:
-        blocks.append(_rest(rest, shown))
-    left = _WHOLE + _FAN if shown.total is not None else 0.0
-    named = labels.labels(blocks, room - left - _WIDE)
-    height = max(_LOWEST, labels.height(named), tall - 5)
-    sizes = lengths([block.size for block in blocks], height, LEAST)
+def _bars(memory: MemoryDiagram, room: float, tall: float, context: DrawingContext) -> Box:
+    blocks = [_block(share, memory, context) for share in memory.shares[: context.limits.shares]]
+    if rest := memory.shares[context.limits.shares :]:
+        blocks.append(_rest(rest, memory))
+    left = _TOTAL_BAR + _FAN if memory.total is not None else 0.0
+    labels = bar_labels(blocks, room - left - _SHARES_BAR)
+    height = max(_LOWEST, labels_height(labels), tall - 5)
+    sizes = lengths([block.size for block in blocks], height, SHORTEST_BLOCK)
     *tops, end = accumulate(sizes, initial=4.0)
     parts = [
-        *draw_bar(blocks, tops, end, left, _WIDE, pen),
-        *labels.drawn(named, tops, end, left + _WIDE, pen, start=4),
+        *_total_bar(memory, 4.0, end),
+        *draw_bar(blocks, tops, end, left, _SHARES_BAR, context),
+        *draw_labels(labels, tops, end, left + _SHARES_BAR, context, start=4),
     ]
-    return Box(room, end + 1, "".join([*_whole(shown, 4.0, end), *parts]))
+    return Box(room, end + 1, "".join(parts))
 
 
-def _whole(shown: MemoryDiagram, top: float, end: float) -> Iterator[str]:
-    """All of a memory to scale, and lines from the part that is used to what it is used for."""
-    if shown.total is None:
+def _total_bar(memory: MemoryDiagram, top: float, end: float) -> Iterator[str]:
+    """The whole memory to scale, and lines from its used part to the bar of shares."""
+    if memory.total is None:
         return
     height = end - top
-    used = max(2.0, shown.used * height / shown.total)
-    taken = (shown.taken or 0) * height / shown.total
-    told = f"{rounded(shown.used)} of {rounded(shown.total)} used"
-    right, fan = number(_WHOLE), number(_WHOLE + _FAN)
+    used = max(2.0, memory.used * height / memory.total)
+    taken = (memory.taken or 0) * height / memory.total
+    tooltip = f"{rounded(memory.used)} of {rounded(memory.total)} used"
+    right, fan = number(_TOTAL_BAR), number(_TOTAL_BAR + _FAN)
     yield path([f"M{right} {number(top)}H{fan}V{number(end)}L{right} {number(top + used)}z"], "y")
-    drawn = [rect(0, top, _WHOLE, height, "o"), rect(0, top, _WHOLE, used, "u")]
+    parts = [rect(0, top, _TOTAL_BAR, height, "o"), rect(0, top, _TOTAL_BAR, used, "u")]
     if taken:
-        drawn.append(rect(0, end - taken, _WHOLE, taken, "d"))
-    yield hovered(told, drawn)
+        parts.append(rect(0, end - taken, _TOTAL_BAR, taken, "d"))
+    yield hovered(tooltip, parts)
 
 
-def _block(share: MemoryShare, shown: MemoryDiagram, pen: Pen) -> Block:
+def _block(share: MemoryShare, memory: MemoryDiagram, context: DrawingContext) -> Block:
+    size = notation.multiple(share.count, share.bytes_each)
+    tooltip = [share.chunk, f"{size} on {context.device_name(memory.device)}", *context.position(share.path)]
     return Block(
         size=share.size,
         mark=share.chunk,
         count=share.count,
-        devices=(shown.device,),
+        devices=(memory.device,),
         name=share.chunk,
-        words=(notation.multiple(share.count, share.bytes_each),),
-        hover=_tooltip(share, shown.device, pen),
+        words=(size,),
+        tooltip="\n".join(tooltip),
     )
 
 
-def _rest(shares: tuple[MemoryShare, ...], shown: MemoryDiagram) -> Block:
+def _rest(shares: tuple[MemoryShare, ...], memory: MemoryDiagram) -> Block:
     size, count = sum(share.size for share in shares), sum(share.count for share in shares)
-    told = f"{len(shares):,} more kinds, {rounded(size)}"
-    return Block(size, MANY, count, (shown.device,), name=f"{shares[0].chunk} …", words=(told,), hover=told)
-
-
-def _tooltip(shown: MemoryShare, device: str, pen: Pen) -> str:
-    """What one memory holds of one kind of chunk."""
-    told = [shown.chunk, f"{notation.multiple(shown.count, shown.bytes_each)} on {pen.called(device)}"]
-    return "\n".join([*told, *pen.written(shown.path)])
+    text = f"{len(shares):,} more kinds, {rounded(size)}"
+    return Block(size, SEVERAL, count, (memory.device,), name=f"{shares[0].chunk} …", words=(text,), tooltip=text)

@@ -1,4 +1,4 @@
-"""A layout as a Mermaid flowchart, which GitHub draws in Markdown."""
+"""Layouts as Mermaid flowcharts, which GitHub draws in Markdown."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ import re
 from collections.abc import Iterator, Mapping
 
 from memtopo.common.text import printable
-from memtopo.output.diagram.graph import EACH, Edge, Graph, Node, Shape, graph
+from memtopo.output.diagram.graph import MOST_NODES, Edge, Graph, Node, Shape, graph
 from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.palette import PLAIN, TINTS
 
 MOST_CHARACTERS = 45_000
 MOST_EDGES = 450
-"""What GitHub draws at most is 50,000 characters and 500 edges."""
+"""GitHub draws at most 50,000 characters and 500 edges."""
 
 _SHAPES: Mapping[Shape, tuple[str, str]] = {
     "memory": ("[", "]"), "object": ("([", "])"), "range": ("[[", "]]"), "export": (">", "]"), "import": ("[/", "/]"),
     "outside": ("{{", "}}"), "more": ("[", "]"),
 }  # fmt: skip
 
-# Markdown, HTML, entities and the delimiters of the language; what looks like a style is not to be taken for one.
-_ACTS = re.compile(r"[^A-Za-z0-9 ,.()×…/_+=-]")
+# All but characters that have no meaning in Markdown, HTML and Mermaid.
+_SPECIAL = re.compile(r"[^A-Za-z0-9 ,.()×…/_+=-]")
 
 
-def mermaid(picture: Diagram, title: str) -> str:
-    """A picture as a flowchart; of a large one as much as GitHub draws."""
-    for each in (EACH, EACH // 2, EACH // 4, 1):
-        shown = graph(picture, each)
+def mermaid(diagram: Diagram, title: str) -> str:
+    """A diagram as a flowchart; of a large one as much as GitHub draws."""
+    for most in (MOST_NODES, MOST_NODES // 2, MOST_NODES // 4, 1):
+        shown = graph(diagram, most)
         text = "".join(f"{line}\n" for line in _lines(shown, title))
         if len(text) <= MOST_CHARACTERS and len(shown.edges) <= MOST_EDGES:
             break
@@ -36,7 +36,7 @@ def mermaid(picture: Diagram, title: str) -> str:
 def _lines(shown: Graph, title: str) -> Iterator[str]:
     yield "flowchart LR"
     yield f"  accTitle: {_plain(title)}"
-    devices = {device: turn % len(TINTS) for turn, device in enumerate(shown.devices)}
+    devices = {device: index % len(TINTS) for index, device in enumerate(shown.devices)}
     for cluster in shown.clusters:
         yield f"  subgraph {cluster.id}[{quoted(cluster.title)}]"
         for node in cluster.nodes:
@@ -46,8 +46,8 @@ def _lines(shown: Graph, title: str) -> Iterator[str]:
         yield f"  {_node(node, devices)}"
     for edge in shown.edges:
         yield f"  {_edge(edge)}"
-    for turn in sorted(set(devices.values())):
-        yield f"  classDef d{turn} fill:{TINTS[turn].fill},stroke:{TINTS[turn].line},color:#000"
+    for index in sorted(set(devices.values())):
+        yield f"  classDef d{index} fill:{TINTS[index].fill},stroke:{TINTS[index].line},color:#000"
     for cluster in shown.clusters:
         yield f"  style {cluster.id} fill:none,stroke:{PLAIN.line}"
     yield f"  classDef plain fill:{PLAIN.fill},stroke:{PLAIN.line},color:#000"
@@ -61,13 +61,13 @@ def _node(node: Node, devices: Mapping[str, int]) -> str:
 
 def _edge(edge: Edge) -> str:
     arrow = "-.->" if edge.handles else "-->"
-    told = f"|{quoted(*edge.lines)}|" if edge.lines else ""
-    return f"{edge.source} {arrow}{told} {edge.target}"
+    text = f"|{quoted(*edge.lines)}|" if edge.lines else ""
+    return f"{edge.source} {arrow}{text} {edge.target}"
 
 
 def quoted(*lines: str) -> str:
-    """Lines as one quoted text, in which nothing but their ends is markup."""
-    return f'"{"<br>".join(_ACTS.sub(lambda found: f"#{ord(found[0])};", printable(line)) for line in lines)}"'
+    """Lines as one quoted text, with markup in them escaped."""
+    return f'"{"<br>".join(_SPECIAL.sub(lambda found: f"#{ord(found[0])};", printable(line)) for line in lines)}"'
 
 
 def _plain(title: str) -> str:

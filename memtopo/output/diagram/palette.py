@@ -1,7 +1,8 @@
-"""Colours: those of devices, which people who see fewer colours tell apart, and those of everything around them.
+"""Colours and textures of devices, and the colours of everything else, in a light and a dark scheme.
 
-The hues are Okabe and Ito's. Every pair of a text and its ground has a contrast of 4.5 and more in both schemes, every
-edge one of 3 and more; a test computes them. A texture tells devices apart where no colour does.
+The hues are Okabe and Ito's, which colour-blind people can distinguish. A text has a contrast of at least 4.5 with its
+background, an edge one of at least 3, in both schemes; a test computes them. Textures distinguish devices without
+colour.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ from typing import NamedTuple
 
 
 class Hue(NamedTuple):
-    """A device's colour in one scheme: the ground of its memory, and the edge and texture on it."""
+    """Colour of a device in one scheme: the fill of its memory, and the edge and texture on it."""
 
     fill: str
     edge: str
 
 
 class Scheme(NamedTuple):
-    """The colours of a drawing in one scheme, light or dark."""
+    """Colours of a drawing in one scheme, light or dark."""
 
     paper: str
     card: str
@@ -67,9 +68,9 @@ DARK = Scheme(
         Hue("#4b535e", "#d0d6dd"),
     ),
 )
-TURNS = len(LIGHT.hues)
+HUES = len(LIGHT.hues)
 
-# Strokes on a tile of 8 by 8, one for each hue, and none for the first.
+# Strokes on a tile of 8 by 8 pixels, one for each hue; the first hue has none.
 TEXTURES = (
     "",
     "M-2 2L2 -2M0 8L8 0M6 10L10 6",
@@ -83,7 +84,7 @@ TEXTURES = (
 
 
 class Tint(NamedTuple):
-    """The ground of a node and its border; words on it are black."""
+    """Fill and border of a node in a graph; its text is black."""
 
     fill: str
     line: str
@@ -100,4 +101,4 @@ TINTS = (
     Tint("#d9d9d9", "#595959"),
 )
 PLAIN = Tint("#ffffff", "#57606a")
-"""Of what is not memory."""
+"""Tint of nodes that are not memory."""

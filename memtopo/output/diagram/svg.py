@@ -1,19 +1,20 @@
-"""A layout as one SVG: it needs no network, no script and no font of its own, and reads in light and in dark."""
+"""Layouts as SVG documents that need no network, no script and no font of their own, in a light and a dark scheme."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from memtopo.output.diagram import layout, legend
-from memtopo.output.diagram.context import Pen, Place, pen
-from memtopo.output.diagram.description import told
+from memtopo.output.diagram import layout
+from memtopo.output.diagram.context import Addresses, DrawingContext, Locate, drawing_context
+from memtopo.output.diagram.description import description
+from memtopo.output.diagram.legend import legend
 from memtopo.output.diagram.markup import Box, number, stacked, text, words
 from memtopo.output.diagram.model import Diagram
 from memtopo.output.diagram.palette import DARK, LIGHT, TEXTURES, Scheme
 from memtopo.output.diagram.typography import MONO_FONTS, NAME, SANS, SANS_FONTS, SMALL, TITLE, WORDS, fitting
 
-WIDE = 960.0
-_MARGIN, _GAP = 24.0, 16.0
+WIDTH = 960.0
+_MARGIN, _GAP = 24.0, 20.0
 
 _SHAPES = f"""
 .m text{{font:{WORDS}px {MONO_FONTS};white-space:pre}}
@@ -33,67 +34,76 @@ _SHAPES = f"""
 
 
 def svg(
-    picture: Diagram,
+    diagram: Diagram,
     title: str,
     *,
     note: str = "",
-    place: Place | None = None,
-    addresses: Mapping[tuple[str, str], int] | None = None,
+    locate: Locate | None = None,
+    addresses: Addresses | None = None,
 ) -> str:
-    """A picture as an SVG document, 960 pixels wide.
+    """A diagram as an SVG document, 960 pixels wide.
 
-    `note` is said below the title. `place` tells where a path of the spec stands (`kv.yaml:14:3`), `addresses` where
-    a range begins, by its name: both are shown where a pointer rests.
+    `note` is printed below the title. Tooltips contain the positions that `locate` gives for paths of the spec, and
+    the `addresses` of ranges.
     """
-    return drawing(picture, title, pen(picture, place, addresses, ""), WIDE, note=note, sheet=style(), head=True)
+    context = drawing_context(diagram, locate, addresses)
+    content = _content(diagram, WIDTH - 2 * _MARGIN, context, [_heading(title, note, WIDTH - 2 * _MARGIN)])
+    wide, tall = number(WIDTH), number(content.height + 2 * _MARGIN)
+    edge = f'width="{number(WIDTH - 1)}" height="{number(content.height + 2 * _MARGIN - 1)}"'
+    background = f'<rect class="b" x=".5" y=".5" {edge} rx="10"/>'
+    parts = [f"<style>{style_sheet()}</style>", _textures(context), background, _shifted(content, _MARGIN)]
+    return _element(diagram, title, context, f'viewBox="0 0 {wide} {tall}" width="{wide}" height="{tall}"', parts)
 
 
-def drawing(picture: Diagram, title: str, pen: Pen, wide: float, *, note: str, sheet: str, head: bool) -> str:
-    """An SVG element of a width; without `head` neither its title nor a ground is drawn, since a page has them."""
-    margin = _MARGIN if head else 1.0
-    room = wide - 2 * margin
-    parts = [_title(title, note, room)] if head else []
-    parts.append(layout.frames(picture, room, pen) if picture.processes else layout.alone(picture, room, pen))
-    parts.append(legend.legend(picture, room, pen))
-    content = stacked([part for part in parts if part.height], _GAP + 4)
-    height = content.height + 2 * margin
-    size = f"{number(wide)} {number(height)}"
-    scale = f' width="{number(wide)}" height="{number(height)}"' if head else ""
-    ground = (
-        f'<rect class="b" x=".5" y=".5" width="{number(wide - 1)}" height="{number(height - 1)}" rx="10"/>'
-        if head
-        else ""
-    )
-    names = f"{pen.prefix}title", f"{pen.prefix}desc"
+def figure(diagram: Diagram, title: str, wide: float, context: DrawingContext) -> str:
+    """A diagram as an SVG element of a page, which has the title, the background and the style sheet."""
+    margin = 1.0
+    content = _content(diagram, wide - 2 * margin, context, [])
+    box = f'viewBox="0 0 {number(wide)} {number(content.height + 2 * margin)}"'
+    return _element(diagram, title, context, box, [_textures(context), _shifted(content, margin)])
+
+
+def style_sheet() -> str:
+    """The style sheet of a drawing: its shapes, the light colours, and the dark ones for screens that prefer them."""
+    dark = "".join(_colours(DARK))
+    return f"{_SHAPES.strip()}\n{''.join(_colours(LIGHT))}\n@media screen and (prefers-color-scheme:dark){{{dark}}}"
+
+
+def _content(diagram: Diagram, room: float, context: DrawingContext, head: Sequence[Box]) -> Box:
+    draw = layout.multi_process if diagram.processes else layout.single_process
+    parts = [*head, draw(diagram, room, context), legend(diagram, room, context)]
+    return stacked([part for part in parts if part.height], _GAP)
+
+
+def _element(diagram: Diagram, title: str, context: DrawingContext, size: str, parts: Sequence[str]) -> str:
+    title_id, description_id = f"{context.prefix}title", f"{context.prefix}desc"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="m" viewBox="0 0 {size}"{scale} role="img"'
-        f' aria-labelledby="{names[0]} {names[1]}">'
-        f'<title id="{names[0]}">{text(title)}</title><desc id="{names[1]}">{text(told(picture))}</desc>'
-        f"{f'<style>{sheet}</style>' if sheet else ''}<defs>{''.join(_textures(pen))}</defs>{ground}"
-        f'<g transform="translate({number(margin)} {number(margin)})">{content.markup}</g></svg>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="m" {size} role="img"'
+        f' aria-labelledby="{title_id} {description_id}">'
+        f'<title id="{title_id}">{text(title)}</title>'
+        f'<desc id="{description_id}">{text(description(diagram))}</desc>{"".join(parts)}</svg>\n'
     )
 
 
-def _title(title: str, note: str, room: float) -> Box:
+def _shifted(content: Box, margin: float) -> str:
+    return f'<g transform="translate({number(margin)} {number(margin)})">{content.markup}</g>'
+
+
+def _heading(title: str, note: str, room: float) -> Box:
     parts = [words(0, 22, fitting(title, room, TITLE, SANS), "h")]
     if note:
         parts.append(words(0, 44, fitting(note, room, 13, SANS), "p w"))
     return Box(room, 50 if note else 28, "".join(parts))
 
 
-def _textures(pen: Pen) -> Iterator[str]:
-    used: Sequence[int] = sorted({pen.hue(device) for device in pen.devices} - {0})
-    for hue in used:
-        yield (
-            f'<pattern id="{pen.prefix}t{hue}" width="8" height="8" patternUnits="userSpaceOnUse">'
-            f'<path class="d{hue}" d="M0 0h8v8H0z"/><path class="e{hue}" d="{TEXTURES[hue]}"/></pattern>'
-        )
-
-
-def style() -> str:
-    """The style sheet of a drawing: shapes, the light colours, and the dark ones where a screen asks for them."""
-    dark = "".join(_colours(DARK))
-    return f"{_SHAPES.strip()}\n{''.join(_colours(LIGHT))}\n@media screen and (prefers-color-scheme:dark){{{dark}}}"
+def _textures(context: DrawingContext) -> str:
+    used = sorted({context.hue(device) for device in context.devices} - {0})
+    patterns = (
+        f'<pattern id="{context.prefix}t{hue}" width="8" height="8" patternUnits="userSpaceOnUse">'
+        f'<path class="d{hue}" d="M0 0h8v8H0z"/><path class="e{hue}" d="{TEXTURES[hue]}"/></pattern>'
+        for hue in used
+    )
+    return f"<defs>{''.join(patterns)}</defs>"
 
 
 def _colours(scheme: Scheme) -> Iterator[str]:
@@ -107,5 +117,5 @@ def _colours(scheme: Scheme) -> Iterator[str]:
     yield f".m .l{{stroke:{scheme.edge}}}"
     yield f".m .f,.m .e{{stroke:{scheme.ink}}}"
     yield f".m .d{{fill:{scheme.edge}}}"
-    for turn, hue in enumerate(scheme.hues):
-        yield f".m .d{turn}{{fill:{hue.fill}}}.m .e{turn}{{stroke:{hue.edge};fill:none}}"
+    for index, hue in enumerate(scheme.hues):
+        yield f".m .d{index}{{fill:{hue.fill}}}.m .e{index}{{stroke:{hue.edge};fill:none}}"

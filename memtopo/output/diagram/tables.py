@@ -1,4 +1,4 @@
-"""The same facts as a drawing's, as tables: for those who do not see it, and for looking things up."""
+"""The content of a drawing as tables, for people who do not see it and for reference."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from memtopo.common.units import exact, rounded
-from memtopo.output.diagram import notation, rows
-from memtopo.output.diagram.context import Pen
+from memtopo.diagnostics.model import Path
+from memtopo.output.diagram import notation
+from memtopo.output.diagram.context import DrawingContext
+from memtopo.output.diagram.memory_card import free_and_taken
 from memtopo.output.diagram.model import Diagram, HandleFlow, MappingSpan, MemoryDiagram, RangeDiagram
+from memtopo.output.diagram.rows import Row, rows_of
 
-MOST = 150
-"""Rows of one table."""
 MOST_TABLES = 60
-MOST_IN_ALL = 1500
-"""Rows of all tables: those of later ones are fewer."""
+MOST_ROWS = 1500
+"""Rows of all tables."""
+MOST_TABLE_ROWS = 150
+"""Rows of one table."""
 
-RANGE = ("chunk", "at", "size", "on", "handles", "access", "address", "written at")
-OTHERS = ("kind", "name", "what", "written at")
-MEMORY = ("chunk", "size", "in all", "written at")
+_RANGE = ("chunk", "at", "size", "on", "handles", "access", "address", "written at")
+_ROWS = ("kind", "name", "what", "written at")
+_MEMORY = ("chunk", "size", "in all", "written at")
 
 
 class Table(NamedTuple):
-    """A title, what is said of it, its columns, and its rows; columns without a word in any row are left out."""
+    """A title with a note, columns, rows, and the number of rows that are left out."""
 
     title: str
     note: str
@@ -31,82 +34,86 @@ class Table(NamedTuple):
     more: int = 0
 
     def cut(self, most: int) -> Table:
-        """The table with no more rows than that."""
+        """The table with at most that many rows."""
         return self._replace(rows=self.rows[:most], more=self.more + max(0, len(self.rows) - most))
 
 
-def tables(picture: Diagram, pen: Pen) -> Iterator[Table]:
-    """Processes first, each with its ranges and what else it has, then memory."""
-    for process in picture.processes:
-        name = notation.processes(process)
-        yield from _process(process.picture, process.first, f"{name}: ", picture.flows, pen)
-    yield from _process(picture, "", "", picture.flows, pen)
-    for memory in picture.memory:
-        yield _memory(memory, pen)
+def tables(diagram: Diagram, context: DrawingContext) -> Iterator[Table]:
+    """Tables of each process, with its rows and ranges, then of each memory."""
+    for process in diagram.processes:
+        prefix = f"{notation.processes(process)}: "
+        yield from _process_tables(process.picture, process.first, prefix, diagram.flows, context)
+    yield from _process_tables(diagram, "", "", diagram.flows, context)
+    for memory in diagram.memory:
+        yield _memory_table(memory, context)
 
 
-def count(picture: Diagram) -> int:
-    """How many tables there are, at most, without making them."""
-    own = len(picture.ranges) + len(picture.memory) + 1
-    return own + sum(len(process.picture.ranges) + 1 for process in picture.processes)
+def table_count(diagram: Diagram) -> int:
+    """Number of tables at most, without making them."""
+    own = len(diagram.ranges) + len(diagram.memory) + 1
+    return own + sum(len(process.picture.ranges) + 1 for process in diagram.processes)
 
 
-def _process(shown: Diagram, label: str, before: str, flows: tuple[HandleFlow, ...], pen: Pen) -> Iterator[Table]:
-    told = [line for row in rows.listed(shown, label, flows) for line in _lines(row, pen)]
-    if told:
-        yield _table(f"{before}imports, exports and others", "", OTHERS, told[:MOST], len(told) - MOST)
-    for each in shown.ranges:
-        yield _range(each, label, before, pen)
+def _process_tables(
+    diagram: Diagram, process: str, prefix: str, flows: Sequence[HandleFlow], context: DrawingContext
+) -> Iterator[Table]:
+    lines = [line for row in rows_of(diagram, process, flows) for line in _row_lines(row, context)]
+    if lines:
+        yield _table(f"{prefix}imports, exports and others", "", _ROWS, lines[:MOST_TABLE_ROWS], len(lines))
+    for range_ in diagram.ranges:
+        yield _range_table(range_, process, prefix, context)
 
 
-def _lines(shown: rows.Row, pen: Pen) -> Iterator[tuple[str, ...]]:
-    yield shown.tag, shown.name, ", ".join(shown.words), _written(shown.path, pen)
-    for part in shown.parts:
-        yield part.tag, part.name, part.words, _written(part.path, pen)
+def _row_lines(row: Row, context: DrawingContext) -> Iterator[tuple[str, ...]]:
+    yield row.tag, row.name, ", ".join(row.words), _position(row.path, context)
+    for part in row.parts:
+        yield part.tag, part.name, part.words, _position(part.path, context)
 
 
-def _range(shown: RangeDiagram, label: str, before: str, pen: Pen) -> Table:
-    base = pen.addresses.get((label, shown.first))
-    told = [_piece(piece, shown.count, base, pen) for piece in shown.pieces[:MOST]]
-    title = f"{before}{notation.subjects(shown.first, shown.last)}"
-    note = f"{notation.multiple(shown.count, shown.size)}, {rounded(shown.mapped)} mapped"
-    return _table(title, note if shown.count == 1 else f"{note} in each", RANGE, told, len(shown.pieces) - MOST)
+def _range_table(range_: RangeDiagram, process: str, prefix: str, context: DrawingContext) -> Table:
+    address = context.addresses.get((process, range_.first))
+    lines = [_span_line(span, range_.count, address, context) for span in range_.pieces[:MOST_TABLE_ROWS]]
+    title = f"{prefix}{notation.subjects(range_.first, range_.last)}"
+    note = f"{notation.multiple(range_.count, range_.size)}, {rounded(range_.mapped)} mapped"
+    return _table(title, note if range_.count == 1 else f"{note} in each", _RANGE, lines, len(range_.pieces))
 
 
-def _piece(shown: MappingSpan, times: int, base: int | None, pen: Pen) -> tuple[str, ...]:
-    address = "" if base is None else f"0x{base + shown.offset:x}"
-    if not shown.chunk:
-        return "hole", exact(shown.offset), rounded(shown.size), "", "", "", address, ""
+def _span_line(span: MappingSpan, count: int, address: int | None, context: DrawingContext) -> tuple[str, ...]:
+    at = "" if address is None else f"0x{address + span.offset:x}"
+    if not span.chunk:
+        return "hole", exact(span.offset), rounded(span.size), "", "", "", at, ""
     return (
-        notation.of_all(shown, times) + (f", from {shown.origin}" if shown.origin else ""),
-        exact(shown.offset),
-        notation.multiple(shown.count, shown.bytes_each),
-        ", ".join(map(pen.called, notation.few(shown.locations))),
-        ", ".join(shown.handles),
-        notation.granted(shown.access),
-        address,
-        _written(shown.path, pen),
+        notation.of_all(span, count) + (f", from {span.origin}" if span.origin else ""),
+        exact(span.offset),
+        notation.multiple(span.count, span.bytes_each),
+        ", ".join(map(context.device_name, notation.few(span.locations))),
+        ", ".join(span.handles),
+        notation.granted(span.access),
+        at,
+        _position(span.path, context),
     )
 
 
-def _memory(shown: MemoryDiagram, pen: Pen) -> Table:
-    told = [
-        (share.chunk, notation.multiple(share.count, share.bytes_each), rounded(share.size), _written(share.path, pen))
-        for share in shown.shares[:MOST]
+def _memory_table(memory: MemoryDiagram, context: DrawingContext) -> Table:
+    lines = [
+        (
+            share.chunk,
+            notation.multiple(share.count, share.bytes_each),
+            rounded(share.size),
+            _position(share.path, context),
+        )
+        for share in memory.shares[:MOST_TABLE_ROWS]
     ]
-    parts = [f"{rounded(shown.used)} used"]
-    if shown.total is not None:
-        parts.append(f"{rounded(shown.free or 0)} free of {rounded(shown.total)}")
-    if shown.taken:
-        parts.append(f"{rounded(shown.taken)} taken by others")
-    return _table(f"memory of {pen.called(shown.device)}", ", ".join(parts), MEMORY, told, len(shown.shares) - MOST)
+    note = ", ".join([f"{rounded(memory.used)} used", *free_and_taken(memory)])
+    return _table(f"memory of {context.device_name(memory.device)}", note, _MEMORY, lines, len(memory.shares))
 
 
-def _table(title: str, note: str, columns: tuple[str, ...], told: Sequence[tuple[str, ...]], more: int) -> Table:
-    kept = [turn for turn in range(len(columns)) if any(row[turn] for row in told)]
-    shown = [tuple(row[turn] for turn in kept) for row in told]
-    return Table(title, note, tuple(columns[turn] for turn in kept), shown, max(0, more))
+def _table(title: str, note: str, columns: tuple[str, ...], lines: Sequence[tuple[str, ...]], total: int) -> Table:
+    """A table without the columns that would be empty; `total` counts the rows with those left out."""
+    used = [index for index in range(len(columns)) if any(line[index] for line in lines)]
+    rows = [tuple(line[index] for index in used) for line in lines]
+    return Table(title, note, tuple(columns[index] for index in used), rows, max(0, total - MOST_TABLE_ROWS))
 
 
-def _written(path: tuple[str | int, ...], pen: Pen) -> str:
-    return (pen.place(path) or "") if path else ""
+def _position(path: Path, context: DrawingContext) -> str:
+    return "".join(context.position(path))

@@ -1,4 +1,4 @@
-"""How much room a text takes, said of fonts that are not known: a little too much rather than too little."""
+"""Fonts, sizes of type, and estimated widths of text in fonts that are not known."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ MONO_FONTS = 'ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",mono
 SANS_FONTS = 'system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,"DejaVu Sans",sans-serif'
 
 NAME, WORDS, SMALL, TITLE = 13.5, 12.0, 11.0, 22.0
-"""Sizes of type, in pixels: a name, what is said of it, a caption, and the title of all."""
+"""Sizes of type in pixels: names, text below them, captions, and the title."""
+
+MONO = 0.61
+"""Width of a column relative to the size of type, in the widest of the usual monospaced fonts."""
+SANS = 0.66
+"""Width of an average letter in a bold sans-serif font, likewise."""
+CAPITALS = 0.87
+"""Width of a spaced capital, likewise."""
 
 _BREAKS = re.compile(r"(?<![\d×])(?<!\bat) (?!×)")  # not within `16 × 2 MiB` or `at 64 MiB`
 
-MONO = 0.61  # of its size, for a column of the widest of the usual monospaced fonts
-SANS = 0.66  # likewise for an average letter, in bold
-CAPITALS = 0.87  # likewise for capitals, which stand apart
+
+def width(text: str, size: float, per: float = MONO) -> float:
+    """Pixels that a text takes in a size of type; rather too many than too few."""
+    return display_width(printable(text)) * size * per
 
 
-def width(told: str, size: float, per: float = MONO) -> float:
-    """Pixels that a text takes in a size of type."""
-    return display_width(printable(told)) * size * per
-
-
-def fitting(told: str, room: float, size: float, per: float = MONO) -> str:
-    """As much of a text as has room, from its start and its end: a name's end tells most."""
-    shown = printable(told)
+def fitting(text: str, room: float, size: float, per: float = MONO) -> str:
+    """A text shortened to a width in the middle: the ends of names differ most."""
+    shown = printable(text)
     if width(shown, size, per) <= room:
         return shown
     columns = max(3, int(room / (size * per)))
@@ -36,7 +39,7 @@ def fitting(told: str, room: float, size: float, per: float = MONO) -> str:
 
 
 def packed(parts: Sequence[str], room: float, size: float, glue: str = " · ") -> list[str]:
-    """Parts in as few lines as have room for them; a part that is too long for a line is broken at its spaces."""
+    """Parts in as few lines as possible; a part that is longer than a line is broken at its spaces."""
     lines: list[str] = []
     for part in parts:
         if lines and width(lines[-1] + glue + part, size) <= room:
@@ -60,10 +63,10 @@ def _broken(words: Sequence[str], room: float, size: float) -> list[str]:
     return lines
 
 
-def _first(told: str, columns: int) -> str:
-    taken = 0
-    for index, char in enumerate(told):
-        taken += display_width(char)
-        if taken > columns:
-            return told[:index]
-    return told
+def _first(text: str, columns: int) -> str:
+    used = 0
+    for index, char in enumerate(text):
+        used += display_width(char)
+        if used > columns:
+            return text[:index]
+    return text

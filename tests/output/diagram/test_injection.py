@@ -75,7 +75,7 @@ def test_no_word_becomes_markup(draw: Callable[..., str], html: bool, evil: str,
     shown, _ = pictured(path)
 
     def drawn(word: str) -> str:
-        return draw(worded(shown, word), word, note=word, place=lambda _: word)
+        return draw(worded(shown, word), word, note=word, locate=lambda _: word)
 
     text = drawn(evil)
     text.encode("utf-8")

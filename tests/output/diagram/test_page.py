@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.units import exact
-from memtopo.output.diagram.context import pen
-from memtopo.output.diagram.description import told
+from memtopo.output.diagram.context import drawing_context
+from memtopo.output.diagram.description import description
 from memtopo.output.diagram.html import WIDTHS, page
 from memtopo.output.diagram.model import Diagram, RangeDiagram, Resource
 from memtopo.output.diagram.tables import tables
@@ -29,7 +29,7 @@ def things(shown: Diagram) -> list[Resource]:
 def test_every_fact_is_in_words(path: Path) -> None:
     """Each piece of each range, and what each memory has of each kind, is a row of a table with its place"""
     shown, document = pictured(path)
-    found = list(tables(shown, pen(shown, document.place, {}, "")))
+    found = list(tables(shown, drawing_context(shown, document.place, {})))
     rows = [dict(zip(table.columns, row, strict=True)) for table in found for row in table.rows]
     pieces = [piece for each in ranges(shown) for piece in each.pieces]
     assert [row["at"] for row in rows if "at" in row] == [exact(piece.offset) for piece in pieces]
@@ -41,7 +41,7 @@ def test_every_fact_is_in_words(path: Path) -> None:
 def test_what_lies_in_no_range_is_in_words() -> None:
     """Each thing and each of its parts is a row of a table, with its notes and its place"""
     shown, document = pictured(ROOT / "specs" / "vulkan-frame.yaml")
-    (table,) = tables(shown, pen(shown, document.place, {}, ""))
+    (table,) = tables(shown, drawing_context(shown, document.place, {}))
     assert [row[:3] for row in table.rows] == [
         ("external", "frame", "8 MiB, gpu0, from camera/frame, opaque_fd"),
         ("part", "frame.y", "4 MiB at 0"),
@@ -49,7 +49,7 @@ def test_what_lies_in_no_range_is_in_words() -> None:
         ("semaphore", "ready", "gpu0, from camera/ready, timeline, waits for 1, signals 2"),
     ]
     managed, document = pictured(ROOT / "specs" / "managed.yaml")
-    first = next(tables(managed, pen(managed, document.place, {}, "")))
+    first = next(tables(managed, drawing_context(managed, document.place, {})))
     assert first.rows[1][:3] == (
         "managed", "table", "64 MiB, gpu0, prefers gpu0, accessed by host, prefetched to gpu0",
     )  # fmt: skip
@@ -58,9 +58,9 @@ def test_what_lies_in_no_range_is_in_words() -> None:
 def test_what_nothing_is_said_of_has_no_column() -> None:
     """A column of a table that would be empty is left out"""
     shown, _ = pictured(ROOT / "specs" / "ring-buffer.yaml")
-    first = next(tables(shown, pen(shown, None, {}, "")))
+    first = next(tables(shown, drawing_context(shown, None, {})))
     assert first.columns == ("chunk", "at", "size", "on", "access")
-    first = next(tables(shown, pen(shown, None, {("", "ring"): 0x100000}, "")))
+    first = next(tables(shown, drawing_context(shown, None, {("", "ring"): 0x100000})))
     assert first.columns == ("chunk", "at", "size", "on", "access", "address")
     assert [row[-1] for row in first.rows] == ["0x100000", "0x900000"]
 
@@ -69,7 +69,7 @@ def test_what_nothing_is_said_of_has_no_column() -> None:
 def test_a_drawing_is_told(path: Path) -> None:
     """What is said of a drawing to those who do not see it names each process, range, thing and memory, and ends"""
     shown, _ = pictured(path)
-    words = told(shown)
+    words = description(shown)
     assert all(f"Range {each.first}" in words for each in ranges(shown))
     assert all(f"Process {each.first}" in words for each in shown.processes)
     assert all(f"Memory of {each.device}: " in words for each in shown.memory)

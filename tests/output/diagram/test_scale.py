@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtopo.output.diagram.bar import lengths
-from memtopo.output.diagram.labels import clear
+from memtopo.output.diagram.labels import separated
 from memtopo.output.diagram.markup import number
 from memtopo.output.diagram.typography import fitting, packed, width
 
@@ -41,7 +41,7 @@ def test_labels_keep_clear(wanted: list[tuple[int, int]]) -> None:
     wished = sorted(float(wish) for wish, _ in wanted)
     heights = [float(height) for _, height in wanted]
     end = max(400.0, sum(heights))
-    tops = clear(wished, heights, end)
+    tops = separated(wished, heights, end)
     assert all(top >= -1e-9 for top in tops)
     for (top, below), height in zip(pairwise([*tops, end]), heights, strict=True):
         assert top + height <= below + 1e-9
@@ -49,7 +49,7 @@ def test_labels_keep_clear(wanted: list[tuple[int, int]]) -> None:
 
 def test_labels_stay_where_they_wish() -> None:
     """A label that is in nobody's way stands where it wishes to"""
-    assert clear([10, 50, 90], [20, 20, 20], 200) == [10, 50, 90]
+    assert separated([10, 50, 90], [20, 20, 20], 200) == [10, 50, 90]
 
 
 @given(st.text(max_size=80), st.integers(40, 400))

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from memtopo.common.units import MiB
-from memtopo.output.diagram.formats import FORMS, Shown
+from memtopo.output.diagram.formats import FORMATS, Drawing
 from memtopo.output.diagram.html import page
 from memtopo.output.diagram.model import (
     DeviceAccess,
@@ -45,7 +45,7 @@ def words(text: str) -> list[str]:
 
 def drawn(path: str, **more: object) -> str:
     shown, document = pictured(ROOT / path)
-    return svg(shown, "title", place=document.place, **more)  # type: ignore[arg-type]
+    return svg(shown, "title", locate=document.place, **more)  # type: ignore[arg-type]
 
 
 def test_a_pointer_is_told_everything() -> None:
@@ -133,7 +133,7 @@ def test_many_parts_are_counted() -> None:
 def test_a_long_run_is_one() -> None:
     """8,000 pages are one label with their count"""
     told = words(drawn("specs/paged-kv.yaml"))
-    assert "8,000 × 2 MiB at 0 · gpu0, gpu1 in turn" in told
+    assert "8,000 × 2 MiB at 0 · gpu0, gpu1 round-robin" in told
     assert len(told) < 40
 
 
@@ -152,8 +152,8 @@ def test_a_drawing_is_the_same_each_time(path: Path) -> None:
     """The same picture gives the same bytes, without anything to fetch"""
     shown, document = pictured(path)
     for draw in (svg, page):
-        text = draw(shown, "title", place=document.place)
-        assert text == draw(shown, "title", place=document.place)
+        text = draw(shown, "title", locate=document.place)
+        assert text == draw(shown, "title", locate=document.place)
         fetched = text.replace("http://www.w3.org/2000/svg", "")
         assert not any(word in fetched for word in ("http:", "https:", "<script", "@import", "src=", "<link"))
 
@@ -161,9 +161,9 @@ def test_a_drawing_is_the_same_each_time(path: Path) -> None:
 def test_the_forms_have_documents() -> None:
     """The table of forms draws SVG and HTML with title, note and places"""
     shown, document = pictured(QUICKSTART)
-    sheet = Shown(shown, "a title", "a note", document.place)
+    sheet = Drawing(shown, "a title", "a note", document.place)
     for name in ("svg", "html"):
-        text = FORMS[name](sheet)
+        text = FORMATS[name](sheet)
         assert "a title" in text
         assert "a note" in text
         assert "quickstart.yaml:21:8" in text
@@ -190,7 +190,7 @@ def test_a_large_drawing_is_small(pieces: int, ranges: int) -> None:
     """However many chunks and ranges there are, a drawing has less than 2 MB and says how many it leaves out"""
     shown = many(pieces, ranges)
     for draw in (svg, page):
-        text = draw(shown, "title", place=lambda path: f"a/rather/long/path/to/a/spec.yaml:{path}")
+        text = draw(shown, "title", locate=lambda path: f"a/rather/long/path/to/a/spec.yaml:{path}")
         assert len(text.encode()) < LARGEST
         assert " more" in text
 
