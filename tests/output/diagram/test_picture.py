@@ -16,7 +16,7 @@ from memtopo.language import read_file
 from memtopo.machine import Machine
 from memtopo.output import json as rendering
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.build.ranges import HANDFUL
+from memtopo.output.diagram.build.ranges import MOST_SINGLE
 from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan
 from memtopo.rules.validation import validate
 from tests.helpers.machines import invented
@@ -137,10 +137,10 @@ def singles(count: int, places: list[str], size: str = "2MiB") -> Diagram:
 
 def test_many_single_chunks_are_one_piece() -> None:
     """More than a handful of neighbouring entries of one equal chunk each are one piece, with their places in turn"""
-    few, many = singles(HANDFUL, ["gpu0"]), singles(HANDFUL + 1, ["gpu0", "gpu1"])
-    assert len(pieces(few)) == HANDFUL + 1
+    few, many = singles(MOST_SINGLE, ["gpu0"]), singles(MOST_SINGLE + 1, ["gpu0", "gpu1"])
+    assert len(pieces(few)) == MOST_SINGLE + 1
     piece = pieces(many)[0]
-    assert (piece.first, piece.last, piece.count) == ("c0", f"c{HANDFUL}", HANDFUL + 1)
+    assert (piece.first, piece.last, piece.count) == ("c0", f"c{MOST_SINGLE}", MOST_SINGLE + 1)
     assert piece.locations == ("gpu0", "gpu1")
 
 

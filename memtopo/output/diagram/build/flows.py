@@ -1,9 +1,9 @@
-"""Handles on their way between the processes of a layout, and from outside."""
+"""Exports of a process, and the flows of handles between processes and from outside."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from memtopo.geometry import EventGroup, ExternalObject, Geometry, ImportedSemaphore
 from memtopo.geometry.groups import BufferGroup, Imported, Kind
@@ -12,7 +12,7 @@ from memtopo.output.diagram.model import Export, HandleFlow
 
 
 def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Export]:
-    """What is handed to other processes."""
+    """The exports of a process."""
     for export in geometry.exports.values():
         yield Export(
             name=export.name,
@@ -27,63 +27,59 @@ def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Export]:
         )
 
 
-def flows(members: Mapping[str, Geometry], groups: Mapping[str, str]) -> Iterator[HandleFlow]:
-    """What each process takes from others, told once for those that look alike.
+def flows(members: Mapping[str, Geometry], firsts: Mapping[str, str]) -> Iterator[HandleFlow]:
+    """The imports of each process, once for a group of equal ones.
 
-    `groups` leads from the label of a process to that of the first one that looks like it.
+    `firsts` has the label of the first process of its group for each process.
     """
     for label, geometry in members.items():
-        if groups[label] == label:
-            for run in geometry.runs:
-                yield from _taken(label, run, groups)
-            yield from (_foreign(label, run) for run in geometry.foreign)
+        if firsts[label] == label:
+            for group in geometry.runs:
+                yield from _imports(label, group, firsts)
+            yield from (_external(label, each) for each in geometry.foreign)
 
 
-def _taken(label: str, run: Imported, groups: Mapping[str, str]) -> Iterator[HandleFlow]:
-    origin = run.origin
+def _imports(label: str, group: Imported, firsts: Mapping[str, str]) -> Iterator[HandleFlow]:
+    origin = group.origin
     if origin is None:
         return
-    sources = _sources(origin.holders, groups) if origin.siblings else dict.fromkeys(origin.holders, 1)
+    sources = Counter(firsts[holder] if origin.siblings else holder for holder in origin.holders)
     for source, processes in sources.items():
         yield HandleFlow(
             source=source,
             export=origin.export,
             target=label,
-            name=run.name,
-            kind=_kind(run),
+            name=group.name,
+            kind=_kind(group),
             via=origin.via,
             count=origin.each,
-            bytes_each=0 if isinstance(run, EventGroup) else run.size,
-            path=run.path,
+            bytes_each=0 if isinstance(group, EventGroup) else group.size,
+            path=group.path,
             outside=not origin.siblings,
             processes=processes,
         )
 
 
-def _foreign(label: str, run: ExternalObject | ImportedSemaphore) -> HandleFlow:
-    """What another API made: one descriptor of it."""
-    origin, memory = run.origin, isinstance(run, ExternalObject)
+def _external(label: str, external: ExternalObject | ImportedSemaphore) -> HandleFlow:
+    """One descriptor of an object that another API made."""
+    origin = external.origin
     return HandleFlow(
         source=origin.holders[0],
         export=origin.export,
         target=label,
-        name=run.name,
-        kind="memory" if memory else "semaphore",
+        name=external.name,
+        kind="memory" if isinstance(external, ExternalObject) else "semaphore",
         via=origin.via,
         count=1,
-        bytes_each=run.size if isinstance(run, ExternalObject) else 0,
-        path=run.path,
+        bytes_each=external.size if isinstance(external, ExternalObject) else 0,
+        path=external.path,
         outside=True,
         external=True,
     )
 
 
-def _sources(holders: Sequence[str], groups: Mapping[str, str]) -> Mapping[str, int]:
-    return Counter(groups[holder] for holder in holders)
-
-
-def _kind(run: Imported) -> Kind:
-    match run:
+def _kind(group: Imported) -> Kind:
+    match group:
         case BufferGroup():
             return "buffer"
         case EventGroup():

@@ -1,4 +1,4 @@
-"""Placements cut where access changes, and joined where one goes on with the chunk after the other's last."""
+"""Mappings with the same access, and the number of other mappings of the same chunks."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
 from memtopo.geometry import ChunkGroup, Geometry, Placement, Stretch
 
+_Span = tuple[int, int]
 
-class Cut(NamedTuple):
-    """`length` mappings of chunks of one run, `first` on, with one access.
 
-    `step` leads to the chunks of the next equal range.
+class Mappings(NamedTuple):
+    """`length` adjacent mappings of the chunks of one group, `first` on, with the same access.
+
+    The n-th of equal ranges has the chunks `n * step` further on.
     """
 
     offset: int
@@ -27,112 +29,112 @@ class Cut(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the range that are covered."""
+        """Bytes of the range that are mapped."""
         return self.length * self.chunk.size
 
     @property
     def location(self) -> Location:
-        """Where the first chunk is."""
+        """Location of the first chunk."""
         return self.chunk.place_of(self.first)
 
     @property
     def locations(self) -> tuple[Location, ...]:
-        """Where the chunks are, in turn from the first on."""
-        dealt = self.chunk.locations
-        return tuple(dealt[(self.first + turn) % len(dealt)] for turn in range(min(self.length, len(dealt))))
+        """Locations of the chunks in their round-robin order, from the first chunk on."""
+        order = self.chunk.locations
+        return tuple(order[(self.first + index) % len(order)] for index in range(min(self.length, len(order))))
 
 
-def cuts(placements: Sequence[Placement], stretches: Iterable[Stretch], steps: Sequence[int]) -> Iterator[Cut]:
-    """What one reservation has mapped, in order; `steps` go with the placements."""
-    last: Cut | None = None
-    for cut in _cut(placements, iter(stretches), steps):
-        if last and _goes_on(last, cut):
-            last = last._replace(length=last.length + cut.length)
+def mappings(placements: Sequence[Placement], stretches: Iterable[Stretch], steps: Sequence[int]) -> Iterator[Mappings]:
+    """The mappings of one reservation, in order; `steps` are those of the placements.
+
+    Placements are divided where access changes, and joined where one continues with the next chunk of the same group.
+    """
+    last: Mappings | None = None
+    for each in _divided(placements, iter(stretches), steps):
+        if last and _continues(last, each):
+            last = last._replace(length=last.length + each.length)
             continue
         if last:
             yield last
-        last = cut
+        last = each
     if last:
         yield last
 
 
-def _cut(placements: Sequence[Placement], stretches: Iterator[Stretch], steps: Sequence[int]) -> Iterator[Cut]:
+def _divided(placements: Sequence[Placement], stretches: Iterator[Stretch], steps: Sequence[int]) -> Iterator[Mappings]:
     stretch = next(stretches, None)
     for placement, step in zip(placements, steps, strict=True):
-        at, end, run = placement.offset, placement.end, placement.chunk
-        while at < end:
-            while stretch and stretch.offset + stretch.size <= at:
+        start, group = placement.offset, placement.chunk
+        while start < placement.end:
+            while stretch and stretch.offset + stretch.size <= start:
                 stretch = next(stretches, None)
-            stop, grants = _same_access(stretch, at, end)
-            first = placement.first + (at - placement.offset) // run.size
-            yield Cut(at, run, first, (stop - at) // run.size, grants, step, placement.path)
-            at = stop
+            stop, grants = _same_access(stretch, start, placement.end)
+            first = placement.first + (start - placement.offset) // group.size
+            yield Mappings(start, group, first, (stop - start) // group.size, grants, step, placement.path)
+            start = stop
 
 
-def _same_access(stretch: Stretch | None, at: int, end: int) -> tuple[int, tuple[Grant, ...]]:
-    """How far the access at an offset goes, and what it is."""
+def _same_access(stretch: Stretch | None, start: int, end: int) -> tuple[int, tuple[Grant, ...]]:
+    """The end of the mappings with the same access as at an offset, and that access."""
     if stretch is None or stretch.offset >= end:
         return end, ()
-    if stretch.offset > at:
+    if stretch.offset > start:
         return stretch.offset, ()
     return min(end, stretch.offset + stretch.size), stretch.grants
 
 
-def _goes_on(last: Cut, cut: Cut) -> bool:
+def _continues(last: Mappings, each: Mappings) -> bool:
     return (
-        last.chunk is cut.chunk
-        and last.first + last.length == cut.first
-        and last.offset + last.size == cut.offset
-        and last.grants == cut.grants
-        and last.step == cut.step
+        last.chunk is each.chunk
+        and last.first + last.length == each.first
+        and last.offset + last.size == each.offset
+        and last.grants == each.grants
+        and last.step == each.step
     )
 
 
-_Span = tuple[int, int]
-
-
-class Elsewhere:
-    """Answers how many other mappings the chunks of one mapping run have."""
+class MappingCounts:
+    """Numbers of mappings of the chunks of a geometry: a ring maps them twice, or several ranges share memory."""
 
     def __init__(self, geometry: Geometry) -> None:
         spans: dict[str, list[_Span]] = {}
         for placements in geometry.placements.values():
             for placement in placements:
                 spans.setdefault(placement.chunk.name, []).append((placement.first, placement.first + placement.count))
-        self._curves: Mapping[str, _Curve] = {
-            name: _Curve(found) for name, found in spans.items() if len(found) > 1 and _meet(found)
+        self._sums: Mapping[str, _MappingSum] = {
+            name: _MappingSum(found) for name, found in spans.items() if len(found) > 1 and _overlap(found)
         }
 
-    def count(self, run: ChunkGroup, first: int, count: int) -> int:
-        """Mappings of the chunks `first` on, `count` of them, beside one of each."""
-        curve = self._curves.get(run.name)
-        return curve.below(first + count) - curve.below(first) - count if curve else 0
+    def elsewhere(self, group: ChunkGroup, first: int, count: int) -> int:
+        """Mappings of `count` chunks, `first` on, in addition to one of each."""
+        found = self._sums.get(group.name)
+        return found.below(first + count) - found.below(first) - count if found else 0
 
 
-class _Curve:
-    """How many mappings there are of the chunks below an index; straight between two bounds of mapping runs."""
+class _MappingSum:
+    """The number of mappings of all chunks below an index: linear between the ends of placements."""
 
     def __init__(self, spans: list[_Span]) -> None:
-        turns: dict[int, int] = {}
+        changes: dict[int, int] = {}
         for first, stop in spans:
-            turns[first] = turns.get(first, 0) + 1
-            turns[stop] = turns.get(stop, 0) - 1
-        self._bounds = sorted(turns)
-        self._depths: list[int] = []
-        self._heights: list[int] = []
-        depth = height = before = 0
+            changes[first] = changes.get(first, 0) + 1
+            changes[stop] = changes.get(stop, 0) - 1
+        self._bounds = sorted(changes)
+        self._slopes: list[int] = []
+        self._sums: list[int] = []
+        slope = total = before = 0
         for bound in self._bounds:
-            height += depth * (bound - before)
-            depth, before = depth + turns[bound], bound
-            self._heights.append(height)
-            self._depths.append(depth)
+            total += slope * (bound - before)
+            slope, before = slope + changes[bound], bound
+            self._sums.append(total)
+            self._slopes.append(slope)
 
     def below(self, index: int) -> int:
-        at = bisect_right(self._bounds, index) - 1
-        return self._heights[at] + self._depths[at] * (index - self._bounds[at]) if at >= 0 else 0
+        last = bisect_right(self._bounds, index) - 1
+        return self._sums[last] + self._slopes[last] * (index - self._bounds[last]) if last >= 0 else 0
 
 
-def _meet(spans: list[_Span]) -> bool:
+def _overlap(spans: list[_Span]) -> bool:
     highest = 0
     for first, stop in sorted(spans):
         if first < highest:

@@ -1,71 +1,70 @@
-"""Physical memory: whose chunks fill each device, and what they leave."""
+"""Physical memory: the chunks, buffers and managed allocations of each device, and the memory that remains."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import BufferGroup, ChunkGroup, Geometry, ManagedAllocation
 from memtopo.machine import Machine
-from memtopo.output.diagram.build.names import Marks, named
+from memtopo.output.diagram.build.names import Marks, own_mark
 from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
 
-_Run = ChunkGroup | BufferGroup | ManagedAllocation
-_Shares = dict[tuple[str, int], tuple[int, _Run]]
-"""How many things there are of one mark and size, and the first entry that declares some."""
+_Group = ChunkGroup | BufferGroup | ManagedAllocation
+_Shares = dict[tuple[str, int], tuple[int, _Group]]
+"""By mark and size: the number of equal pieces of memory, and the first entry that declares some."""
 
 
 class Owner(NamedTuple):
-    """A process whose memory it is: its label, its geometry, and how many processes are like it."""
+    """A process that owns memory, with the number of equal processes."""
 
     process: str
     geometry: Geometry
-    times: int = 1
+    processes: int = 1
 
 
-def memory(owners: Iterable[Owner], machine: Machine, marks: Marks) -> Iterator[MemoryDiagram]:
-    """Every device that holds chunks of some processes, GPUs by ordinal first."""
-    owners = list(owners)
+def memory(owners: Sequence[Owner], machine: Machine, marks: Marks) -> Iterator[MemoryDiagram]:
+    """Each memory with chunks of some processes, GPUs by ordinal first."""
     names = _names(owners)
-    for place, shares in sorted(_shares(owners, marks).items()):
-        yield _memory(place, names.get(place, ()), shares, machine)
+    for location, shares in sorted(_shares(owners, marks).items()):
+        yield _memory(location, names.get(location, ()), shares, machine)
 
 
-def _names(owners: Iterable[Owner]) -> Mapping[Location, tuple[str, ...]]:
-    """What the spec calls each device, by names that mean the same one in all processes."""
-    meant: dict[str, set[Location]] = {}
+def _names(owners: Sequence[Owner]) -> Mapping[Location, tuple[str, ...]]:
+    """The spec's names for each device, without those that name different devices in different processes."""
+    locations: dict[str, set[Location]] = {}
     for owner in owners:
-        for name, place in owner.geometry.devices.items():
-            meant.setdefault(name, set()).add(place)
-    found: dict[Location, tuple[str, ...]] = {}
-    for name, places in meant.items():
-        if len(places) == 1:
-            (place,) = places
-            found[place] = (*found.get(place, ()), name)
-    return found
+        for name, location in owner.geometry.devices.items():
+            locations.setdefault(name, set()).add(location)
+    names: dict[Location, tuple[str, ...]] = {}
+    for name, found in locations.items():
+        if len(found) == 1:
+            (location,) = found
+            names[location] = (*names.get(location, ()), name)
+    return names
 
 
-def _shares(owners: Iterable[Owner], marks: Marks) -> dict[Location, _Shares]:
+def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]:
     found: dict[Location, _Shares] = {}
     for owner in owners:
-        for run in owner.geometry.created:  # what is imported is another process's memory
-            kind = marks.of(owner.process, run), run.size
-            for place, count in run.shares().items():
-                shares = found.setdefault(place, {})
-                before, first = shares.get(kind, (0, run))
-                shares[kind] = before + count * owner.times, first
-        for managed in owner.geometry.managed.values():  # where it is allocated: it may come to be elsewhere
+        for group in owner.geometry.created:  # imports are memory of another process
+            key = marks.of(owner.process, group), group.size
+            for location, number in group.shares().items():
+                shares = found.setdefault(location, {})
+                before, first = shares.get(key, (0, group))
+                shares[key] = before + number * owner.processes, first
+        for managed in owner.geometry.managed.values():  # on the GPU that allocates it, from which it may migrate
             shares = found.setdefault(gpu(managed.home), {})
-            shares[named(owner.process, managed.name), managed.size] = owner.times, managed
+            shares[own_mark(owner.process, managed.name), managed.size] = owner.processes, managed
     return found
 
 
-def _memory(place: Location, names: tuple[str, ...], shares: _Shares, machine: Machine) -> MemoryDiagram:
+def _memory(location: Location, names: tuple[str, ...], shares: _Shares, machine: Machine) -> MemoryDiagram:
     used = sum(count * size for (_, size), (count, _) in shares.items())
-    device = machine.devices[place.id] if place.kind is LocationKind.GPU else None
+    device = machine.devices[location.id] if location.kind is LocationKind.GPU else None
     return MemoryDiagram(
-        device=str(place),
+        device=str(location),
         names=names,
         used=used,
         total=device.memory_bytes if device else None,

@@ -1,4 +1,4 @@
-"""Which word marks which memory: the same for the same chunks, whichever process of a layout shows them."""
+"""Names in a diagram: marks of memory, sources of imports, and locations."""
 
 from __future__ import annotations
 
@@ -8,65 +8,67 @@ from memtopo.driver.types import Location
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Imported, Origin
 
+LONGEST_CYCLE = 16
+"""Locations after which a round-robin order may begin again, at most, to be recognised as one."""
+
 
 class Marks:
-    """The marks of a layout. Entries that one piece stands for share the mark that the first of them had."""
+    """The marks of the memory of a layout: the same for the same chunks in all of its processes.
+
+    Entries that one span covers share the mark of the first of them.
+    """
 
     def __init__(self, members: Mapping[str, Geometry]) -> None:
         self._members = members
         self._shared: dict[str, str] = {}
 
-    def of(self, process: str, run: Imported) -> str:
-        """The mark of what one entry declares or imports, in the process of that label."""
-        own = self._own(process, run)
+    def of(self, process: str, group: Imported) -> str:
+        """The mark of an entry's memory in a process; of an import from a sibling, the mark that it has there."""
+        own = self._own(process, group)
         return self._shared.get(own, own)
 
-    def join(self, process: str, runs: Iterable[Imported]) -> str:
-        """One mark for all of some entries, but those that have another already."""
-        first, *more = runs
+    def join(self, process: str, groups: Iterable[Imported]) -> str:
+        """One mark for several entries, except those that have another one already."""
+        first, *more = groups
         own = self._own(process, first)
         mark = self._shared.setdefault(own, own)
-        for run in more:
-            self._shared.setdefault(self._own(process, run), mark)
+        for group in more:
+            self._shared.setdefault(self._own(process, group), mark)
         return mark
 
-    def _own(self, process: str, run: Imported) -> str:
-        if run.origin and run.origin.siblings:
-            process = run.origin.holders[0]
-            run = self._members[process].exports[run.origin.export].run
-        return named(process, run.name)
+    def _own(self, process: str, group: Imported) -> str:
+        if group.origin and group.origin.siblings:
+            process = group.origin.holders[0]
+            group = self._members[process].exports[group.origin.export].run
+        return own_mark(process, group.name)
 
 
-def named(process: str, name: str) -> str:
-    """The mark of what no other entry shares."""
-    return f"{entry(process)}: {name}" if process else name
+def own_mark(process: str, name: str) -> str:
+    """The mark of an entry that shares it with no other: `server: w`."""
+    return f"{process_entry(process)}: {name}" if process else name
 
 
-def entry(process: str) -> str:
-    """The entry of the spec that a process is of: `reader` of `reader.3`."""
+def process_entry(process: str) -> str:
+    """The entry of the spec that declares a process: `reader` of `reader.3`."""
     return process.partition(".")[0]
 
 
 def source(origin: Origin | None) -> str:
-    """Where something comes from, as the spec writes it; nothing where it is made here."""
+    """The source of an import as the spec writes it, empty for what is created here."""
     if origin is None:
         return ""
     holder = origin.holders[0]
-    return origin.text(entry(holder) if origin.siblings else holder)
+    return origin.text(process_entry(holder) if origin.siblings else holder)
 
 
-LONGEST_TURN = 16
-"""Things after which the order of places may begin again, at most, for it to be told as one in turn."""
-
-
-def repeated(places: Sequence[Location]) -> tuple[Location, ...]:
-    """The shortest order that the places repeat; nothing where they follow none."""
-    for length in range(1, min(LONGEST_TURN, len(places)) + 1):
-        if all(place == places[index % length] for index, place in enumerate(places)):
-            return tuple(places[:length])
+def cycle(locations: Sequence[Location]) -> tuple[Location, ...]:
+    """The shortest sequence that the locations repeat, empty if there is none."""
+    for length in range(1, min(LONGEST_CYCLE, len(locations)) + 1):
+        if all(location == locations[index % length] for index, location in enumerate(locations)):
+            return tuple(locations[:length])
     return ()
 
 
-def turn(places: Sequence[Location]) -> tuple[str, ...]:
-    """The places in the order that they repeat; where they follow none, each of them once."""
-    return tuple(map(str, repeated(places) or dict.fromkeys(places)))
+def location_names(locations: Sequence[Location]) -> tuple[str, ...]:
+    """The locations of one round-robin cycle; without a cycle, each location once."""
+    return tuple(map(str, cycle(locations) or dict.fromkeys(locations)))

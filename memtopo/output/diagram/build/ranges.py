@@ -1,9 +1,8 @@
-"""Ranges, with neighbours of one entry that look alike told once."""
+"""Ranges of a process, equal neighbours of one entry together, and the spans of mappings and holes in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
@@ -11,165 +10,168 @@ from memtopo.driver.types import Grant
 from memtopo.geometry import Geometry, Placement, RangeGroup
 from memtopo.geometry.granting import Asked, stretches
 from memtopo.geometry.model import Part
-from memtopo.output.diagram.build.mappings import Cut, Elsewhere, cuts
-from memtopo.output.diagram.build.names import Marks, repeated, source, turn
+from memtopo.output.diagram.build.mappings import MappingCounts, Mappings, mappings
+from memtopo.output.diagram.build.names import Marks, cycle, location_names, source
 from memtopo.output.diagram.model import DeviceAccess, MappingSpan, RangeDiagram
 
-
-def ranges(geometry: Geometry, process: str, marks: Marks) -> Iterator[RangeDiagram]:
-    """Every range of one process in its order; `marks` learns which entries share a mark."""
-    drawn = Drawn(process, Elsewhere(geometry), marks)
-    asked = Asked(geometry.parts)
-    for run in geometry.ranges.values():
-        for alike in _groups(geometry, run, asked, drawn.elsewhere):
-            yield alike.picture(drawn)
+MOST_SINGLE = 6
+"""Adjacent mappings of single chunks that each have a span of their own; more of them are one span."""
 
 
-@dataclass(slots=True)
-class _Alike:
-    """Neighbouring reservations of one run that differ in nothing but the numbers of their chunks.
+class _Process(NamedTuple):
+    """A process by its label, the numbers of mappings of its chunks, and the marks of the layout."""
 
-    `firsts` are the first chunks of the latest one's placements, `steps` what they are ahead of those before.
+    label: str
+    counts: MappingCounts
+    marks: Marks
+
+
+class _Reservations(NamedTuple):
+    """`number` neighbouring reservations of one group, `instance` on, that differ only in the indices of their chunks.
+
+    `firsts` are the first chunks of the last one's placements, `steps` their distances to those of the one before.
     """
 
-    run: RangeGroup
+    group: RangeGroup
     instance: int
-    count: int
+    number: int
     placements: Sequence[Placement]
-    asked: Sequence[Part]
-    look: tuple[object, ...]
+    parts: Sequence[Part]
+    shape: tuple[object, ...]
     firsts: list[int]
     steps: list[int]
 
-    def takes(self, placements: Sequence[Placement], look: tuple[object, ...]) -> bool:
-        """Whether the next reservation looks alike; it is counted in if so."""
-        if look != self.look:
-            return False
+    def extended(self, placements: Sequence[Placement], shape: tuple[object, ...]) -> _Reservations | None:
+        """These reservations and the next one, or None if that one differs."""
+        if shape != self.shape:
+            return None
         firsts = [placement.first for placement in placements]
         steps = [first - before for first, before in zip(firsts, self.firsts, strict=True)]
-        if self.count > 1 and steps != self.steps:
-            return False
-        self.count, self.firsts, self.steps = self.count + 1, firsts, steps
-        return True
-
-    def picture(self, drawn: Drawn) -> RangeDiagram:
-        """The first of them with its pieces, for all of them."""
-        found = cuts(self.placements, stretches(self.placements, self.asked), self.steps)
-        shown = tuple(pieces(found, self.run.size, drawn))
-        return RangeDiagram(
-            first=self.run.label(self.instance),
-            last=self.run.label(self.instance + self.count - 1),
-            count=self.count,
-            size=self.run.size,
-            mapped=sum(piece.size for piece in shown if piece.chunk),
-            pieces=shown,
-            path=self.run.path,
-        )
+        if self.number > 1 and steps != self.steps:
+            return None
+        return self._replace(number=self.number + 1, firsts=firsts, steps=steps)
 
 
-def _groups(geometry: Geometry, run: RangeGroup, asked: Asked, elsewhere: Elsewhere) -> Iterator[_Alike]:
-    group: _Alike | None = None
-    for instance in range(run.count):
-        placements, parts = geometry.placements.get((run.name, instance), ()), asked.of(run.name, instance)
-        look = _look(placements, parts, elsewhere) if run.count > 1 else ()
-        if group and group.takes(placements, look):
+def ranges(geometry: Geometry, process: str, marks: Marks) -> Iterator[RangeDiagram]:
+    """All ranges of a process in order; entries that one span covers are joined in `marks`."""
+    context = _Process(process, MappingCounts(geometry), marks)
+    requested = Asked(geometry.parts)
+    for group in geometry.ranges.values():
+        for reservations in _equal_neighbours(geometry, group, requested, context.counts):
+            yield _range(reservations, context)
+
+
+def _equal_neighbours(
+    geometry: Geometry, group: RangeGroup, requested: Asked, counts: MappingCounts
+) -> Iterator[_Reservations]:
+    last: _Reservations | None = None
+    for instance in range(group.count):
+        placements, parts = geometry.placements.get((group.name, instance), ()), requested.of(group.name, instance)
+        shape = _shape(placements, parts, counts) if group.count > 1 else ()
+        if last and (extended := last.extended(placements, shape)):
+            last = extended
             continue
-        if group:
-            yield group
+        if last:
+            yield last
         firsts = [placement.first for placement in placements]
-        group = _Alike(run, instance, 1, placements, parts, look, firsts, [0] * len(firsts))
-    if group:
-        yield group
+        last = _Reservations(group, instance, 1, placements, parts, shape, firsts, [0] * len(firsts))
+    if last:
+        yield last
 
 
-def _look(placements: Sequence[Placement], parts: Sequence[Part], elsewhere: Elsewhere) -> tuple[object, ...]:
-    shape = tuple(
+def _shape(placements: Sequence[Placement], parts: Sequence[Part], counts: MappingCounts) -> tuple[object, ...]:
+    """The content of a reservation without the indices of its chunks."""
+    content = tuple(
         (
             each.offset,
             each.chunk.name,
             each.count,
             each.first % len(each.chunk.properties),
-            elsewhere.count(each.chunk, each.first, each.count),
+            counts.elsewhere(each.chunk, each.first, each.count),
         )
         for each in placements
     )
-    return shape, tuple((part.offset, part.size, part.grants) for part in parts)
+    return content, tuple((part.offset, part.size, part.grants) for part in parts)
 
 
-HANDFUL = 6
-"""Neighbouring single chunks that each stay a piece of their own; more of them are folded into one."""
-
-
-class Drawn(NamedTuple):
-    """What the pieces of one process depend on: its label, how often its chunks are mapped, and the layout's marks."""
-
-    process: str
-    elsewhere: Elsewhere
-    marks: Marks
-
-
-def pieces(found: Iterable[Cut], size: int, drawn: Drawn) -> Iterator[MappingSpan]:
-    """What one range of `size` bytes has, without a byte left out; the marks learn which entries share one."""
-    at = 0
-    for group in _folded(found):
-        offset = group[0].offset
-        if offset > at:
-            yield MappingSpan(at, offset - at)
-        piece = _piece(group, drawn)
-        yield piece
-        at = offset + piece.size
-    if at < size:
-        yield MappingSpan(at, size - at)
-
-
-def _folded(found: Iterable[Cut]) -> Iterator[list[Cut]]:
-    for _, alike in groupby(enumerate(found), key=_likeness):
-        group = [cut for _, cut in alike]
-        if len(group) == 1 or repeated([cut.location for cut in group]):
-            yield from _unless_few(group)
-        else:
-            for _, together in groupby(group, key=lambda cut: cut.location):
-                yield from _unless_few(list(together))
-
-
-def _unless_few(group: list[Cut]) -> Iterator[list[Cut]]:
-    if len(group) > HANDFUL:
-        yield group
-    else:
-        yield from ([cut] for cut in group)
-
-
-def _likeness(numbered: tuple[int, Cut]) -> tuple[object, ...]:
-    """Equal for single chunks that lie one behind another; nothing else has it in common with a neighbour."""
-    number, cut = numbered
-    if cut.length > 1:
-        return (number,)
-    begin = cut.offset - number * cut.chunk.size
-    return cut.chunk.size, begin, cut.chunk.handles, cut.grants, cut.step, cut.chunk.origin and cut.chunk.origin.holders
-
-
-def _piece(group: Sequence[Cut], drawn: Drawn) -> MappingSpan:
-    head, tail = group[0], group[-1]
-    places = head.locations if len(group) == 1 else [cut.location for cut in group]
-    count = sum(cut.length for cut in group)
-    return MappingSpan(
-        offset=head.offset,
-        size=count * head.chunk.size,
-        chunk=drawn.marks.join(drawn.process, [cut.chunk for cut in group]),
-        first=head.chunk.label(head.first),
-        last=tail.chunk.label(tail.first + tail.length - 1),
-        index=head.first,
-        count=count,
-        bytes_each=head.chunk.size,
-        step=head.step,
-        elsewhere=sum(drawn.elsewhere.count(cut.chunk, cut.first, cut.length) for cut in group),
-        locations=turn(places),
-        handles=head.chunk.handles.words,
-        access=_granted(head.grants),
-        path=head.path,
-        origin=" … ".join(dict.fromkeys(source(cut.chunk.origin) for cut in (head, tail))),
+def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
+    group, placements = reservations.group, reservations.placements
+    found = mappings(placements, stretches(placements, reservations.parts), reservations.steps)
+    spans = tuple(_spans(found, group.size, process))
+    return RangeDiagram(
+        first=group.label(reservations.instance),
+        last=group.label(reservations.instance + reservations.number - 1),
+        count=reservations.number,
+        size=group.size,
+        mapped=sum(span.size for span in spans if span.chunk),
+        pieces=spans,
+        path=group.path,
     )
 
 
-def _granted(grants: tuple[Grant, ...]) -> tuple[DeviceAccess, ...]:
+def _spans(found: Iterable[Mappings], size: int, process: _Process) -> Iterator[MappingSpan]:
+    """The spans of a range of `size` bytes, holes included, without gaps."""
+    end = 0
+    for group in _grouped(found):
+        offset = group[0].offset
+        if offset > end:
+            yield MappingSpan(end, offset - end)
+        span = _span(group, process)
+        yield span
+        end = offset + span.size
+    if end < size:
+        yield MappingSpan(end, size - end)
+
+
+def _grouped(found: Iterable[Mappings]) -> Iterator[list[Mappings]]:
+    """Many similar single chunks together if their locations repeat a cycle, otherwise those of one location."""
+    for _, group in groupby(enumerate(found), key=_similarity):
+        similar = [each for _, each in group]
+        if len(similar) == 1 or cycle([each.location for each in similar]):
+            yield from _single_if_few(similar)
+        else:
+            for _, same in groupby(similar, key=lambda each: each.location):
+                yield from _single_if_few(list(same))
+
+
+def _single_if_few(group: list[Mappings]) -> Iterator[list[Mappings]]:
+    if len(group) > MOST_SINGLE:
+        yield group
+    else:
+        yield from ([each] for each in group)
+
+
+def _similarity(numbered: tuple[int, Mappings]) -> tuple[object, ...]:
+    """A key that is equal for adjacent single chunks with the same properties, and for no other neighbours."""
+    number, each = numbered
+    if each.length > 1:
+        return (number,)
+    chunk, start = each.chunk, each.offset - number * each.chunk.size
+    return chunk.size, start, chunk.handles, each.grants, each.step, chunk.origin and chunk.origin.holders
+
+
+def _span(group: Sequence[Mappings], process: _Process) -> MappingSpan:
+    first, last = group[0], group[-1]
+    locations = first.locations if len(group) == 1 else [each.location for each in group]
+    count = sum(each.length for each in group)
+    return MappingSpan(
+        offset=first.offset,
+        size=count * first.chunk.size,
+        chunk=process.marks.join(process.label, [each.chunk for each in group]),
+        first=first.chunk.label(first.first),
+        last=last.chunk.label(last.first + last.length - 1),
+        index=first.first,
+        count=count,
+        bytes_each=first.chunk.size,
+        step=first.step,
+        elsewhere=sum(process.counts.elsewhere(each.chunk, each.first, each.length) for each in group),
+        locations=location_names(locations),
+        handles=first.chunk.handles.words,
+        access=_access(first.grants),
+        path=first.path,
+        origin=" … ".join(dict.fromkeys(source(each.chunk.origin) for each in (first, last))),
+    )
+
+
+def _access(grants: tuple[Grant, ...]) -> tuple[DeviceAccess, ...]:
     return tuple(DeviceAccess(str(grant.location), grant.access.word) for grant in grants)

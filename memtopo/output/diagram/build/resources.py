@@ -1,104 +1,119 @@
-"""Resources of a process that are in no range."""
+"""Resources of a process that are in no range: one function for each kind of entry."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from memtopo.common.units import rounded
-from memtopo.geometry import BufferGroup, Geometry, ImportedSemaphore, ManagedAllocation
-from memtopo.output.diagram.build.names import Marks, named, source, turn
+from memtopo.driver.types import gpu
+from memtopo.geometry import BufferGroup, EventGroup, ExternalObject, Geometry, ImportedSemaphore, ManagedAllocation
+from memtopo.output.diagram.build.names import Marks, location_names, own_mark, source
 from memtopo.output.diagram.model import Resource
 
 
-def things(geometry: Geometry, process: str, marks: Marks) -> Iterator[Resource]:
-    """What has no place in a range, in the order of the spec, imports behind what is made here."""
-    for buffer in geometry.buffers.values():
-        yield Resource(
-            kind="buffer",
-            name=buffer.name,
-            mark=marks.of(process, buffer),
-            count=buffer.count,
-            bytes_each=buffer.size,
-            locations=turn(buffer.places),
-            origin=source(buffer.origin),
-            notes=tuple(_notes(buffer)),
-            path=buffer.path,
-        )
-    for event in geometry.events.values():
-        places = turn(event.places)
-        yield Resource("event", event.name, "", event.count, 0, places, source(event.origin), path=event.path)
-    yield from _managed(geometry, process)
-    yield from _external(geometry, process)
-    for semaphore in geometry.semaphores.values():
-        place, notes = (str(semaphore.place),), tuple(_turns(semaphore))
-        origin = source(semaphore.origin)
-        yield Resource("semaphore", semaphore.name, "", 1, 0, place, origin, notes, path=semaphore.path, external=True)
+def resources(geometry: Geometry, process: str, marks: Marks) -> Iterator[Resource]:
+    """The resources of a process in the order of the spec, those created here before imports."""
+    yield from (_buffer(each, marks.of(process, each)) for each in geometry.buffers.values())
+    yield from map(_event, geometry.events.values())
+    yield from (_managed(each, own_mark(process, each.name)) for each in geometry.managed.values())
+    yield from (_external(each, own_mark(process, each.name)) for each in geometry.external.values())
+    yield from map(_semaphore, geometry.semaphores.values())
 
 
-def _managed(geometry: Geometry, process: str) -> Iterator[Resource]:
-    for run in geometry.managed.values():
-        yield Resource(
-            kind="managed",
-            name=run.name,
-            mark=named(process, run.name),
-            bytes_each=run.size,
-            locations=(f"gpu{run.home}",),
-            notes=tuple(_advised(run)),
-            noun="managed memory",
-            path=run.path,
-        )
+def _buffer(group: BufferGroup, mark: str) -> Resource:
+    rounded_up = group.size != group.declared and not group.origin
+    return Resource(
+        kind="buffer",
+        name=group.name,
+        mark=mark,
+        count=group.count,
+        bytes_each=group.size,
+        locations=location_names(group.places),
+        origin=source(group.origin),
+        notes=(f"{rounded(group.declared)} in a block of its own",) if rounded_up else (),
+        path=group.path,
+    )
 
 
-def _advised(run: ManagedAllocation) -> Iterator[str]:
-    if run.attach != "global":
-        yield f"attached to {'one stream' if run.attach == 'single' else 'the host'}"
-    if run.prefer:
-        yield f"prefers {run.prefer}"
-    if run.accessed_by:
-        yield f"accessed by {', '.join(map(str, run.accessed_by))}"
-    if run.read_mostly:
+def _event(group: EventGroup) -> Resource:
+    return Resource(
+        kind="event",
+        name=group.name,
+        count=group.count,
+        locations=location_names(group.places),
+        origin=source(group.origin),
+        path=group.path,
+    )
+
+
+def _managed(allocation: ManagedAllocation, mark: str) -> Resource:
+    return Resource(
+        kind="managed",
+        noun="managed memory",
+        name=allocation.name,
+        mark=mark,
+        bytes_each=allocation.size,
+        locations=(str(gpu(allocation.home)),),
+        notes=tuple(_advice(allocation)),
+        path=allocation.path,
+    )
+
+
+def _advice(allocation: ManagedAllocation) -> Iterator[str]:
+    if allocation.attach != "global":
+        yield f"attached to {'one stream' if allocation.attach == 'single' else 'the host'}"
+    if allocation.prefer:
+        yield f"prefers {allocation.prefer}"
+    if allocation.accessed_by:
+        yield f"accessed by {', '.join(map(str, allocation.accessed_by))}"
+    if allocation.read_mostly:
         yield "read mostly"
-    if run.prefetch:
-        yield f"prefetched to {run.prefetch}"
+    if allocation.prefetch:
+        yield f"prefetched to {allocation.prefetch}"
 
 
-def _external(geometry: Geometry, process: str) -> Iterator[Resource]:
-    for run in geometry.external.values():
-        mark = named(process, run.name)
-        yield Resource(
-            kind="external",
-            name=run.name,
-            mark=mark,
-            bytes_each=run.size,
-            locations=(str(run.place),),
-            origin=source(run.origin),
-            notes=("dedicated",) if run.dedicated else (),
-            parts=tuple(
-                Resource(
-                    kind="part",
-                    name=f"{run.name}.{part.name}",
-                    mark=mark,
-                    bytes_each=part.size,
-                    offset=part.offset,
-                    path=part.path,
-                )
-                for part in run.buffers
-            ),
-            path=run.path,
-            noun="external object",
-            external=True,
-            via=run.origin.via,
-        )
+def _external(external: ExternalObject, mark: str) -> Resource:
+    return Resource(
+        kind="external",
+        noun="external object",
+        external=True,
+        name=external.name,
+        mark=mark,
+        bytes_each=external.size,
+        locations=(str(external.place),),
+        origin=source(external.origin),
+        via=external.origin.via,
+        notes=("dedicated",) if external.dedicated else (),
+        parts=tuple(
+            Resource(
+                kind="part",
+                name=f"{external.name}.{part.name}",
+                mark=mark,
+                bytes_each=part.size,
+                offset=part.offset,
+                path=part.path,
+            )
+            for part in external.buffers
+        ),
+        path=external.path,
+    )
 
 
-def _turns(run: ImportedSemaphore) -> Iterator[str]:
-    yield "timeline" if run.timeline else "binary"
-    if run.wait is not None:
-        yield f"waits for {run.wait}" if run.timeline else "waits"
-    if run.signal is not None:
-        yield f"signals {run.signal}" if run.timeline else "signals"
+def _semaphore(semaphore: ImportedSemaphore) -> Resource:
+    return Resource(
+        kind="semaphore",
+        external=True,
+        name=semaphore.name,
+        locations=(str(semaphore.place),),
+        origin=source(semaphore.origin),
+        notes=tuple(_operations(semaphore)),
+        path=semaphore.path,
+    )
 
 
-def _notes(buffer: BufferGroup) -> Iterator[str]:
-    if buffer.size != buffer.declared and not buffer.origin:
-        yield f"{rounded(buffer.declared)} in a block of its own"
+def _operations(semaphore: ImportedSemaphore) -> Iterator[str]:
+    yield "timeline" if semaphore.timeline else "binary"
+    if semaphore.wait is not None:
+        yield f"waits for {semaphore.wait}" if semaphore.timeline else "waits"
+    if semaphore.signal is not None:
+        yield f"signals {semaphore.signal}" if semaphore.timeline else "signals"
