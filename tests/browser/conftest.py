@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.looking import Browser, browsing, found
+from tests.browser.inspection import Browser, browsing, found
 
 HERE = Path(__file__).parent
 

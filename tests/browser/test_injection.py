@@ -9,7 +9,7 @@ from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.html import page
 from memtopo.output.diagram.svg import svg
 from memtopo.rules.validation import validate
-from tests.browser.looking import Browser, View
+from tests.browser.inspection import Browser, View
 from tests.helpers.specs import document
 
 SPEC = """

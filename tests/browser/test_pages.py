@@ -10,11 +10,11 @@ from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.html import page
 from memtopo.output.diagram.svg import svg
 from memtopo.rules.validation import validate
-from tests.browser.looking import VIEWS, Browser, View
-from tests.helpers.pictures import HARD, pictured
+from tests.browser.inspection import VIEWS, Browser, View
+from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram
 from tests.helpers.specs import EVERY_SPEC, document
 
-EVERY = [*EVERY_SPEC, HARD]
+EVERY = [*EVERY_SPEC, PARTS_AND_HOLES]
 LONG = "a-name-that-somebody-gave-to-a-chunk-in-a-spec-with-much-care"
 NESTED = "".join(
     f"""
@@ -72,7 +72,7 @@ CRAMPED = {
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_a_page_is_whole(path: Path, browser: Browser, tmp_path: Path) -> None:
     """Narrow and wide, light, dark and printed: nothing clipped, covered, hard to read, fetched or complained about"""
-    shown, read = pictured(path)
+    shown, read = spec_diagram(path)
     file = tmp_path / "page.html"
     file.write_text(page(shown, path.stem, note="4 × NVIDIA H200", locate=read.place))
     browser.open(file)
@@ -83,7 +83,7 @@ def test_a_page_is_whole(path: Path, browser: Browser, tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
 def test_an_svg_is_whole(path: Path, browser: Browser, tmp_path: Path) -> None:
     """A drawing by itself has nothing clipped, covered, hard to read, fetched or complained about, light and dark"""
-    shown, read = pictured(path)
+    shown, read = spec_diagram(path)
     file = tmp_path / "map.svg"
     file.write_text(svg(shown, path.stem, note="4 × NVIDIA H200", locate=read.place))
     browser.open(file)
@@ -108,7 +108,7 @@ def test_what_is_cramped_is_whole(name: str, browser: Browser, tmp_path: Path) -
 
 def test_a_picture_in_a_page_follows_the_scheme(browser: Browser, tmp_path: Path) -> None:
     """An SVG that a page shows as an image, as GitHub does, is light or dark as the reader's scheme is"""
-    shown, _ = pictured(EVERY[0])
+    shown, _ = spec_diagram(EVERY[0])
     (tmp_path / "map.svg").write_text(svg(shown, "title"))
     file = tmp_path / "page.html"
     file.write_text('<!doctype html><body style="margin:0"><img src="map.svg" width="960" alt="">')

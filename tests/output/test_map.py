@@ -21,8 +21,8 @@ from memtopo.output.diagram.notation import granted
 from memtopo.output.labels import clipped
 from memtopo.output.map import Map
 from memtopo.rules.validation import validate
+from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes
 from tests.helpers.specs import EVERY_SPEC, ROOT
-from tests.output.diagram.pictures import EVIL, hostile, hostile_processes
 
 GOLDEN = ROOT / "tests" / "golden"
 HARD = GOLDEN / "parts-and-holes.yaml"
@@ -115,8 +115,8 @@ def test_a_stream_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("width", [20, 60, 200])
 @pytest.mark.parametrize("ascii", [False, True], ids=["unicode", "ascii"])
-@pytest.mark.parametrize("made", [hostile, hostile_processes], ids=["one", "several"])
-@pytest.mark.parametrize("evil", EVIL, ids=ascii)
+@pytest.mark.parametrize("made", [hostile_diagram, hostile_processes], ids=["one", "several"])
+@pytest.mark.parametrize("evil", HOSTILE_TEXTS, ids=ascii)
 def test_names_inject_nothing(
     evil: str, made: Callable[[str], Diagram], width: int, ascii: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +125,7 @@ def test_names_inject_nothing(
     assert all(char == "\n" or char.isprintable() for char in text)
     assert all(display_width(line) <= width for line in text.splitlines())
     assert not ascii or text.isascii()
-    if width == 200 and evil in EVIL[:2]:
+    if width == 200 and evil in HOSTILE_TEXTS[:2]:
         assert evil in text
 
 

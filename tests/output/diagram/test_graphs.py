@@ -6,27 +6,21 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from memtopo import machine
-from memtopo.language import read_file
-from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.dot import dot
 from memtopo.output.diagram.graph import Graph, Node, graph
 from memtopo.output.diagram.mermaid import MOST_CHARACTERS, MOST_EDGES, mermaid
 from memtopo.output.diagram.model import Diagram
-from memtopo.rules.validation import validate
-from tests.helpers.machines import invented
-from tests.helpers.specs import EVERY_SPEC, ROOT, judged
-from tests.output.diagram.pictures import EVIL, hostile, hostile_processes
+from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes, spec_diagram, text_diagram
+from tests.helpers.specs import EVERY_SPEC, ROOT
 
 DOT = shutil.which("dot")
 graphviz = pytest.mark.skipif(DOT is None, reason="Graphviz is not installed")
 
-# What a flowchart's lines may be, told apart by everything but the words in quotes.
+# Each kind of line of a flowchart, with any text in quotes.
 WORDS = r'"(?:[A-Za-z0-9 ,.()×…/_+=-]|#\d+;|<br>)*"'
 SHAPE = rf"(?:\[{WORDS}\]|\(\[{WORDS}\]\)|\[\[{WORDS}\]\]|>{WORDS}\]|\[/{WORDS}/\]|\{{\{{{WORDS}\}}\}})"
 LINES = re.compile(
@@ -37,19 +31,8 @@ LINES = re.compile(
 )
 
 
-@cache
-def pictured(path: Path) -> Diagram:
-    facts = machine.load("h200x4")
-    found = validate(read_file(path), facts)
-    assert found.geometry, found.diagnostics
-    return build_diagram(found.geometry, facts)
-
-
-def drawn(text: str) -> Graph:
-    facts = invented(2, memory=1 << 50)
-    found = judged(text, facts)
-    assert found.geometry, found.diagnostics
-    return graph(build_diagram(found.geometry, facts))
+def text_graph(text: str) -> Graph:
+    return graph(text_diagram(text))
 
 
 def nodes(shown: Graph) -> dict[str, Node]:
@@ -70,17 +53,15 @@ def accepted(text: str) -> str:
     return done.stdout
 
 
-def test_one_process() -> None:
-    """Chunks, ranges with their access, and which chunks are where in them"""
-    shown = graph(pictured(ROOT / "specs" / "ring-buffer.yaml"))
+def test_a_graph_has_chunks_ranges_and_mappings() -> None:
+    shown = graph(spec_diagram(ROOT / "specs" / "ring-buffer.yaml")[0])
     assert [node.lines for node in shown.nodes] == [("data", "8 MiB", "gpu0"), ("ring", "16 MiB", "gpu0 rw")]
     assert edges(shown) == [("chunk data", "range ring", ("data at 0", "data at 8 MiB"), False)]
     assert shown.clusters == ()
 
 
-def test_handles_between_processes() -> None:
-    """A handle's way leads from what is exported to the import, in another process, and from there into a range"""
-    shown = graph(pictured(ROOT / "specs" / "hand-over.yaml"))
+def test_handles_lead_from_an_export_to_an_import_of_another_process() -> None:
+    shown = graph(spec_diagram(ROOT / "specs" / "hand-over.yaml")[0])
     assert [each.title for each in shown.clusters] == ["prefill", "decode"]
     assert shown.nodes == ()
     assert edges(shown) == [
@@ -93,9 +74,8 @@ def test_handles_between_processes() -> None:
     ]
 
 
-def test_handles_from_outside() -> None:
-    """A holder outside is a node outside of all processes"""
-    shown = drawn(
+def test_a_holder_is_a_node_outside_of_all_processes() -> None:
+    shown = text_graph(
         "ranges: {r: {size: 8MiB}}\nimports: {w: {from: /run/x.sock/w, location: gpu1, size: 2MiB, count: 4}}\n"
         "map: {r: [w]}\naccess: {r: {gpu0: r}}"
     )
@@ -105,9 +85,8 @@ def test_handles_from_outside() -> None:
     ]
 
 
-def test_what_another_api_made() -> None:
-    """External memory counts its parts, a semaphore says what a check does with it, and both come from outside"""
-    shown = drawn(
+def test_external_resources_have_their_properties_and_come_from_outside() -> None:
+    shown = text_graph(
         "external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB, dedicated: true,"
         " buffers: {y: {offset: 0, size: 4MiB}}}}\n"
         "semaphores:\n"
@@ -128,16 +107,14 @@ def test_what_another_api_made() -> None:
     ]
 
 
-def test_managed_memory_says_so() -> None:
-    """Managed memory is a node of its own, with its kind"""
-    shown = graph(pictured(ROOT / "specs" / "managed.yaml"))
+def test_managed_memory_is_labelled() -> None:
+    shown = graph(spec_diagram(ROOT / "specs" / "managed.yaml")[0])
     assert {node.kind for node in shown.nodes} == {"managed"}
     assert shown.nodes[0].lines == ("index", "managed", "8 MiB", "gpu0")
 
 
-def test_parts_with_their_access() -> None:
-    """Where access is not the same all over a range, each mapping tells its own"""
-    shown = drawn(
+def test_mappings_have_their_own_access_if_it_differs() -> None:
+    shown = text_graph(
         "ranges: {r: {size: 8MiB}}\nchunks: {c: {location: gpu0, size: 2MiB, count: 2}}\nmap: {r: [c]}\n"
         "access: {r: [{offset: 0, size: 2MiB, grant: {gpu0: rw}}, {offset: 2MiB, size: 2MiB, grant: {gpu1: r}}]}"
     )
@@ -147,26 +124,23 @@ def test_parts_with_their_access() -> None:
 
 @graphviz
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
-def test_graphviz_reads_it(path: Path) -> None:
-    """Graphviz draws every spec in specs/ without a word, with each of its nodes and edges"""
-    shown = graph(pictured(path))
-    svg = accepted(dot(pictured(path), path.stem))
+def test_graphviz_draws_each_spec_without_warnings(path: Path) -> None:
+    shown = graph(spec_diagram(path)[0])
+    svg = accepted(dot(spec_diagram(path)[0], path.stem))
     assert svg.count('class="node"') == len(nodes(shown))
     assert svg.count('class="edge"') == len(shown.edges)
 
 
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
 def test_mermaid_is_well_formed(path: Path) -> None:
-    """Every line of a flowchart is one of the few kinds of lines that it is made of"""
-    for line in mermaid(pictured(path), path.stem).splitlines():
+    for line in mermaid(spec_diagram(path)[0], path.stem).splitlines():
         assert LINES.fullmatch(line), line
 
 
 @graphviz
-@pytest.mark.parametrize("made", [hostile, hostile_processes], ids=["one", "several"])
-@pytest.mark.parametrize("evil", EVIL, ids=ascii)
-def test_nothing_gets_out_of_a_graph(evil: str, made: Callable[[str], Diagram]) -> None:
-    """With any text for a name, Graphviz sees the same nodes and edges as with an innocent one, and no link"""
+@pytest.mark.parametrize("made", [hostile_diagram, hostile_processes], ids=["one", "several"])
+@pytest.mark.parametrize("evil", HOSTILE_TEXTS, ids=ascii)
+def test_no_text_changes_the_structure_of_a_dot_graph(evil: str, made: Callable[[str], Diagram]) -> None:
     svg, innocent = (accepted(dot(made(word), word)) for word in (evil, "x"))
     for kind in ('class="node"', 'class="edge"', 'class="cluster"'):
         assert svg.count(kind) == innocent.count(kind)
@@ -174,33 +148,27 @@ def test_nothing_gets_out_of_a_graph(evil: str, made: Callable[[str], Diagram]) 
     assert "xlink:href" not in svg
 
 
-@pytest.mark.parametrize("made", [hostile, hostile_processes], ids=["one", "several"])
-@pytest.mark.parametrize("evil", EVIL, ids=ascii)
-def test_nothing_gets_out_of_a_flowchart(evil: str, made: Callable[[str], Diagram]) -> None:
-    """With any text for a name, a flowchart has the lines that it has with an innocent one, but for words in quotes"""
-    told, innocent = (mermaid(made(word), word).splitlines() for word in (evil, "x"))
-    assert all(LINES.fullmatch(line) for line in told)
-    assert [re.sub(WORDS, "", line) for line in told[2:]] == [re.sub(WORDS, "", line) for line in innocent[2:]]
+@pytest.mark.parametrize("made", [hostile_diagram, hostile_processes], ids=["one", "several"])
+@pytest.mark.parametrize("evil", HOSTILE_TEXTS, ids=ascii)
+def test_no_text_changes_the_structure_of_a_flowchart(evil: str, made: Callable[[str], Diagram]) -> None:
+    lines, innocent = (mermaid(made(word), word).splitlines() for word in (evil, "x"))
+    assert all(LINES.fullmatch(line) for line in lines)
+    assert [re.sub(WORDS, "", line) for line in lines[2:]] == [re.sub(WORDS, "", line) for line in innocent[2:]]
 
 
-def test_a_text_is_shown_as_it_is() -> None:
-    """What is escaped in a graph reads as it was written"""
+def test_escaped_text_is_shown_as_written() -> None:
     if DOT is None:
         pytest.skip("Graphviz is not installed")
-    text = accepted(dot(hostile("&lt;b&gt; \\N"), "x"))
+    text = accepted(dot(hostile_diagram("&lt;b&gt; \\N"), "x"))
     assert "&amp;lt;b&amp;gt; \\N" in text
 
 
-def test_a_large_layout() -> None:
-    """Of a large layout a graph has the first things of each kind and counts the rest; GitHub draws its flowchart"""
+def test_a_large_layout_fits_the_limits_of_github() -> None:
     many = range(300)
-    chunks = ", ".join(f"c{turn}: {{location: gpu{turn % 2}, size: {2 + 2 * (turn % 3)}MiB}}" for turn in many)
-    ranges = ", ".join(f"r{turn}: {{size: 64MiB}}" for turn in many)
-    mapped = ", ".join(f"r{turn}: [{', '.join(f'c{(turn + more) % 300}' for more in range(6))}]" for turn in many)
-    facts = invented(2, memory=1 << 50)
-    found = judged(f"ranges: {{{ranges}}}\nchunks: {{{chunks}}}\nmap: {{{mapped}}}", facts)
-    assert found.geometry, found.diagnostics
-    shown = build_diagram(found.geometry, facts)
+    chunks = ", ".join(f"c{index}: {{location: gpu{index % 2}, size: {2 + 2 * (index % 3)}MiB}}" for index in many)
+    ranges = ", ".join(f"r{index}: {{size: 64MiB}}" for index in many)
+    mapped = ", ".join(f"r{index}: [{', '.join(f'c{(index + more) % 300}' for more in range(6))}]" for index in many)
+    shown = text_diagram(f"ranges: {{{ranges}}}\nchunks: {{{chunks}}}\nmap: {{{mapped}}}")
     text = mermaid(shown, "large")
     assert len(text) <= MOST_CHARACTERS
     assert len(graph(shown).edges) <= MOST_EDGES

@@ -12,7 +12,7 @@ import pytest
 from memtopo.common.text import printable
 from memtopo.output.diagram.html import page
 from memtopo.output.diagram.svg import svg
-from tests.helpers.pictures import HARD, pictured
+from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram
 from tests.helpers.specs import ROOT
 
 EVIL = [
@@ -31,7 +31,7 @@ EVIL = [
     "\ud800",
     "%3Cscript%3E{{7*7}}${7*7}",
 ]
-SPECS = [HARD, ROOT / "specs" / "hand-over.yaml", ROOT / "specs" / "hold.yaml", ROOT / "specs" / "vulkan-frame.yaml"]
+SPECS = [PARTS_AND_HOLES, *(ROOT / "specs" / f"{name}.yaml" for name in ("hand-over", "hold", "vulkan-frame"))]
 
 
 def worded(value: Any, word: str) -> Any:
@@ -70,9 +70,8 @@ def shape(text: str, *, html: bool) -> Counter[str]:
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("evil", EVIL)
 @pytest.mark.parametrize(("draw", "html"), [(svg, False), (page, True)], ids=["svg", "html"])
-def test_no_word_becomes_markup(draw: Callable[..., str], html: bool, evil: str, path: Any) -> None:
-    """Whatever a title, a note, a name, a place or any other word is, a drawing has the same elements and attributes"""
-    shown, _ = pictured(path)
+def test_no_text_becomes_markup(draw: Callable[..., str], html: bool, evil: str, path: Any) -> None:
+    shown, _ = spec_diagram(path)
 
     def drawn(word: str) -> str:
         return draw(worded(shown, word), word, note=word, locate=lambda _: word)
@@ -83,9 +82,8 @@ def test_no_word_becomes_markup(draw: Callable[..., str], html: bool, evil: str,
     assert not any(char in text for char in "\x00\x1b\u202e\ufeff")
 
 
-def test_what_was_written_is_shown() -> None:
-    """A name is shown as it is, but for what cannot be seen"""
-    shown, _ = pictured(SPECS[2])
+def test_a_name_is_shown_as_written_with_control_characters_escaped() -> None:
+    shown, _ = spec_diagram(SPECS[2])
     titles = [
         element.text for element in ET.fromstring(svg(shown, "<b>&\x1b")).iter("{http://www.w3.org/2000/svg}title")
     ]

@@ -19,8 +19,7 @@ def contrast(one: str, other: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", [LIGHT, DARK], ids=["light", "dark"])
-def test_contrast(scheme: Scheme) -> None:
-    """Words have a contrast of 4.5 with what they stand on, edges and textures one of 3"""
+def test_text_and_edges_have_enough_contrast(scheme: Scheme) -> None:
     grounds = (scheme.paper, scheme.card, scheme.hole)
     assert min(contrast(ink, ground) for ink in (scheme.ink, scheme.muted) for ground in grounds) >= 4.5
     assert contrast(scheme.card, scheme.muted) >= 4.5
@@ -29,8 +28,7 @@ def test_contrast(scheme: Scheme) -> None:
     assert min(contrast(scheme.ink, hue.fill) for hue in scheme.hues) >= 3
 
 
-def test_devices_differ_without_colour() -> None:
-    """Each hue has a texture of its own, and a colour of its own in both schemes"""
+def test_each_device_has_its_own_texture_and_colour() -> None:
     assert len(TEXTURES) == len(set(TEXTURES)) == len(LIGHT.hues) == len(DARK.hues)
     for scheme in (LIGHT, DARK):
         assert all(one.fill != other.fill for one, other in combinations(scheme.hues, 2))

@@ -22,7 +22,7 @@ from memtopo.output.diagram.model import (
     Resource,
 )
 from memtopo.output.diagram.svg import svg
-from tests.helpers.pictures import HARD, pictured
+from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram
 from tests.helpers.specs import EVERY_SPEC, ROOT
 
 NAME = "{http://www.w3.org/2000/svg}"
@@ -44,25 +44,23 @@ def words(text: str) -> list[str]:
 
 
 def drawn(path: str, **more: object) -> str:
-    shown, document = pictured(ROOT / path)
+    shown, document = spec_diagram(ROOT / path)
     return svg(shown, "title", locate=document.place, **more)  # type: ignore[arg-type]
 
 
-def test_a_pointer_is_told_everything() -> None:
-    """Where a pointer rests on a piece it is told its chunks, size, offset, address, handles, access and spec line"""
-    told = hovers(drawn("specs/quickstart.yaml", addresses={("", "kv"): 0x7F0000000000}))
+def test_the_tooltip_of_a_span_has_all_its_properties() -> None:
+    texts = hovers(drawn("specs/quickstart.yaml", addresses={("", "kv"): 0x7F0000000000}))
     expected = "\n".join(
         [
             "hot", "32MiB at 0 of kv", "address 0x7f0000000000", "on gpu0 (prefill)", "handles fd",
             "access gpu0 rw, gpu1 r", f"{QUICKSTART}:21:8",
         ]
     )  # fmt: skip
-    assert expected in told
-    assert any("16 × 2 MiB = 32MiB at 64MiB of kv\naddress 0x7f0004000000" in each for each in told)
+    assert expected in texts
+    assert any("16 × 2 MiB = 32MiB at 64MiB of kv\naddress 0x7f0004000000" in each for each in texts)
 
 
-def test_addresses_are_told_where_they_are_known() -> None:
-    """Without addresses none is told"""
+def test_unknown_addresses_are_not_shown() -> None:
     assert not any("address 0x" in each for each in hovers(drawn("specs/quickstart.yaml")))
 
 
@@ -80,31 +78,27 @@ def test_addresses_are_told_where_they_are_known() -> None:
         ("paged-kv", ["on gpu0", "on gpu1"], ["several, or one of many"]),
     ],
 )
-def test_the_legend_has_what_occurs(spec: str, there: list[str], absent: list[str]) -> None:
-    """The legend explains what is in the drawing and nothing else"""
-    told = words(drawn(f"specs/{spec}.yaml"))
-    assert set(there) <= set(told)
-    assert not set(absent) & set(told)
+def test_the_legend_has_only_signs_that_occur(spec: str, there: list[str], absent: list[str]) -> None:
+    texts = words(drawn(f"specs/{spec}.yaml"))
+    assert set(there) <= set(texts)
+    assert not set(absent) & set(texts)
 
 
-def test_aliases_are_told() -> None:
-    """A chunk that is mapped again is told to be, in its range and in another one"""
+def test_a_chunk_that_is_mapped_again_is_labelled() -> None:
     assert "8 MiB at 8 MiB · gpu0 · same memory as at 0" in words(drawn("specs/ring-buffer.yaml"))
     assert "of weights" in " ".join(words(drawn("specs/read-only-view.yaml")))
 
 
-def test_what_another_api_made_is_told() -> None:
-    """An external object has its size, where it comes from and its parts; a semaphore what a check does with it"""
-    told = words(drawn("specs/vulkan-frame.yaml"))
-    assert "IMPORT" not in told
-    assert told[told.index("EXTERNAL") :][2:8] == [
+def test_external_resources_have_rows_with_their_properties() -> None:
+    texts = words(drawn("specs/vulkan-frame.yaml"))
+    assert "IMPORT" not in texts
+    assert texts[texts.index("EXTERNAL") :][2:8] == [
         "frame", "8 MiB · gpu0 · from camera/frame · opaque_fd", "frame.y", "4 MiB at 0", "frame.uv", "2 MiB at 4 MiB",
     ]  # fmt: skip
-    assert told[told.index("SEMAPHORE") + 2] == "gpu0 · from camera/ready · timeline · waits for 1 · signals 2"
+    assert texts[texts.index("SEMAPHORE") + 2] == "gpu0 · from camera/ready · timeline · waits for 1 · signals 2"
 
 
-def test_parts_are_to_scale() -> None:
-    """Each part is filled in its place of the whole, beside the others, however they overlap; a tiny one can be seen"""
+def test_parts_are_to_scale_and_never_invisible() -> None:
     thing = Resource("external", "f", "f", 1, 100 * MiB, ("gpu0",), "camera/f", external=True)
     spans = [(0, 50 * MiB), (25 * MiB, 75 * MiB), (100 * MiB - 1, 1)]
     parts = tuple(Resource("part", f"f.{at}", "f", 1, size, offset=at) for at, size in spans)
@@ -120,9 +114,8 @@ def test_parts_are_to_scale() -> None:
     assert filled[2]["x"] + filled[2]["width"] == pytest.approx(wide, abs=0.1)
 
 
-def test_many_parts_are_counted() -> None:
-    """Of many parts the first ones are drawn, and the rest is counted"""
-    parts = tuple(Resource("part", f"f.{turn}", "f", 1, MiB, offset=turn * MiB) for turn in range(MANY))
+def test_parts_beyond_the_limit_are_counted() -> None:
+    parts = tuple(Resource("part", f"f.{index}", "f", 1, MiB, offset=index * MiB) for index in range(MANY))
     thing = Resource("external", "f", "f", 1, MANY * MiB, ("gpu0",), "camera/f", (), parts, external=True)
     for draw in (svg, page):
         text = draw(Diagram((), (), (thing,)), "title")
@@ -130,27 +123,24 @@ def test_many_parts_are_counted() -> None:
         assert "… and 99,988 more" in text
 
 
-def test_a_long_run_is_one() -> None:
-    """8,000 pages are one label with their count"""
-    told = words(drawn("specs/paged-kv.yaml"))
-    assert "8,000 × 2 MiB at 0 · gpu0, gpu1 round-robin" in told
-    assert len(told) < 40
+def test_many_equal_chunks_have_one_label() -> None:
+    texts = words(drawn("specs/paged-kv.yaml"))
+    assert "8,000 × 2 MiB at 0 · gpu0, gpu1 round-robin" in texts
+    assert len(texts) < 40
 
 
-def test_exports_are_joined_to_imports() -> None:
-    """There is a line for each way that handles take, and a row at both ends of it"""
-    shown, _ = pictured(ROOT / "specs" / "weights.yaml")
-    told = words(svg(shown, "title"))
-    assert told.count("EXPORT") == 1
-    assert told.count("IMPORT") == len(shown.flows) == 2
+def test_a_line_joins_each_export_to_its_imports() -> None:
+    shown, _ = spec_diagram(ROOT / "specs" / "weights.yaml")
+    texts = words(svg(shown, "title"))
+    assert texts.count("EXPORT") == 1
+    assert texts.count("IMPORT") == len(shown.flows) == 2
     lines = [each for each in ET.fromstring(svg(shown, "title")).iter(f"{NAME}path") if each.get("class") == "f"]
     assert len(lines) == 2 + 1  # and the one in the legend
 
 
-@pytest.mark.parametrize("path", [*EVERY_SPEC, HARD], ids=lambda path: path.stem)
-def test_a_drawing_is_the_same_each_time(path: Path) -> None:
-    """The same picture gives the same bytes, without anything to fetch"""
-    shown, document = pictured(path)
+@pytest.mark.parametrize("path", [*EVERY_SPEC, PARTS_AND_HOLES], ids=lambda path: path.stem)
+def test_a_drawing_is_deterministic_and_fetches_nothing(path: Path) -> None:
+    shown, document = spec_diagram(path)
     for draw in (svg, page):
         text = draw(shown, "title", locate=document.place)
         assert text == draw(shown, "title", locate=document.place)
@@ -158,9 +148,8 @@ def test_a_drawing_is_the_same_each_time(path: Path) -> None:
         assert not any(word in fetched for word in ("http:", "https:", "<script", "@import", "src=", "<link"))
 
 
-def test_the_forms_have_documents() -> None:
-    """The table of forms draws SVG and HTML with title, note and places"""
-    shown, document = pictured(QUICKSTART)
+def test_each_format_has_title_note_and_positions() -> None:
+    shown, document = spec_diagram(QUICKSTART)
     sheet = Drawing(shown, "a title", "a note", document.place)
     for name in ("svg", "html"):
         text = FORMATS[name](sheet)
@@ -172,22 +161,21 @@ def test_the_forms_have_documents() -> None:
 def many(pieces: int, ranges: int) -> Diagram:
     """A layout in which nothing is like its neighbour."""
 
-    def piece(turn: int) -> MappingSpan:
-        name, access = f"c{turn}", (DeviceAccess("gpu0", "rw" if turn % 3 else "r"),)
+    def span(index: int) -> MappingSpan:
+        name, access = f"c{index}", (DeviceAccess("gpu0", "rw" if index % 3 else "r"),)
         return MappingSpan(
-            turn * MiB, MiB, name, name, name, 0, 1, MiB, 0, 1, (f"gpu{turn % 8}",), ("fd",), access, ("map", turn)
+            index * MiB, MiB, name, name, name, 0, 1, MiB, 0, 1, (f"gpu{index % 8}",), ("fd",), access, ("map", index)
         )
 
     size = pieces * MiB
-    rows = tuple(piece(turn) for turn in range(pieces))
-    shares = tuple(MemoryShare(f"c{turn}", 1, MiB, MiB, ()) for turn in range(pieces))
+    rows = tuple(span(index) for index in range(pieces))
+    shares = tuple(MemoryShare(f"c{index}", 1, MiB, MiB, ()) for index in range(pieces))
     memory = MemoryDiagram("gpu0", (), size, size * 2, size // 2, size // 2, shares)
     return Diagram(tuple(RangeDiagram(f"r{n}", f"r{n}", 1, size, size, rows, ()) for n in range(ranges)), (memory,))
 
 
 @pytest.mark.parametrize(("pieces", "ranges"), [(MANY, 1), (1, MANY), (300, 300)])
-def test_a_large_drawing_is_small(pieces: int, ranges: int) -> None:
-    """However many chunks and ranges there are, a drawing has less than 2 MB and says how many it leaves out"""
+def test_the_size_of_a_drawing_is_bounded(pieces: int, ranges: int) -> None:
     shown = many(pieces, ranges)
     for draw in (svg, page):
         text = draw(shown, "title", locate=lambda path: f"a/rather/long/path/to/a/spec.yaml:{path}")
@@ -195,18 +183,19 @@ def test_a_large_drawing_is_small(pieces: int, ranges: int) -> None:
         assert " more" in text
 
 
-def test_many_processes_are_small() -> None:
-    """The same holds of many processes that hand much to one another"""
+def test_the_size_of_a_multi_process_drawing_is_bounded() -> None:
     one, label = many(100, 100), "p{}".format
-    exports = tuple(Export(f"e{turn}", "chunk", "c1", "a", "b", "fd", 2, MiB, ()) for turn in range(50))
+    exports = tuple(Export(f"e{index}", "chunk", "c1", "a", "b", "fd", 2, MiB, ()) for index in range(50))
     alike = replace(one, memory=(), exports=exports)
     shown = Diagram(
         ranges=(),
         memory=one.memory * 8,
-        processes=tuple(ProcessDiagram(label(turn), label(turn), 1, 1, alike, ()) for turn in range(40)),
+        processes=tuple(ProcessDiagram(label(index), label(index), 1, 1, alike, ()) for index in range(40)),
         flows=tuple(
-            HandleFlow(label(turn % 40), f"e{turn % 50}", label(turn * 7 % 40), f"n{turn}", "chunk", "fd", 1, MiB, ())
-            for turn in range(3000)
+            HandleFlow(
+                label(index % 40), f"e{index % 50}", label(index * 7 % 40), f"n{index}", "chunk", "fd", 1, MiB, ()
+            )
+            for index in range(3000)
         ),
     )
     for draw in (svg, page):
@@ -215,15 +204,13 @@ def test_many_processes_are_small() -> None:
         assert "… and 28 more processes" in text
 
 
-def test_an_empty_layout() -> None:
-    """A layout without anything is drawn too"""
+def test_an_empty_layout_is_drawn() -> None:
     nothing = Diagram((), ())
     assert words(svg(nothing, "title")) == ["title"]
     assert "<h1>title</h1>" in page(nothing, "title")
 
 
-def test_taken_memory_is_shown() -> None:
-    """What others have of a memory is told and drawn"""
+def test_memory_taken_by_others_is_shown() -> None:
     shown = many(4, 1)
     taken = svg(shown, "title")
     assert "2 MiB taken by others" in words(taken)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.browser.looking import Browser, View
+from tests.browser.inspection import Browser, View
 
 HEAD = '<title id="t">t</title><desc id="d">d</desc>'
 FINE = '<rect class="k" x="10" y="10" width="180" height="60" fill="#fff"/><text x="20" y="40" fill="#000">fine</text>'

@@ -10,17 +10,10 @@ from memtopo.language import read_file
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.model import Diagram, HandleFlow, ProcessDiagram
 from memtopo.rules.validation import validate
-from tests.helpers.machines import invented
-from tests.helpers.specs import ENSEMBLES, judged
+from tests.helpers.diagrams import text_diagram
+from tests.helpers.specs import ENSEMBLES
 
 RESERVED = "ranges: {{r: {{size: 64MiB}}}}, map: {{r: [{}]}}"
-
-
-def pictured(text: str, gpus: int = 2) -> Diagram:
-    facts = invented(gpus, memory=1 << 50)
-    found = judged(text, facts)
-    assert found.geometry, found.diagnostics
-    return build_diagram(found.geometry, facts)
 
 
 def kinds(found: Diagram) -> list[tuple[str, str, int, int]]:
@@ -28,7 +21,7 @@ def kinds(found: Diagram) -> list[tuple[str, str, int, int]]:
 
 
 def counted(devices: str, count: int) -> Diagram:
-    return pictured(
+    return text_diagram(
         f"processes: {{p: {{count: {count}, devices: {{mine: {devices}}}, "
         "chunks: {c: {location: mine, size: 2MiB}}, ranges: {r: {size: 2MiB}}, map: {r: [c]}}}"
     )
@@ -37,22 +30,20 @@ def counted(devices: str, count: int) -> Diagram:
 def handed(exported: str) -> tuple[ProcessDiagram, ...]:
     """One process whose chunks of 2 MiB another imports as `w`, and maps from the first on."""
     chunks = "c: {location: [gpu0, gpu1], size: 2MiB, count: 8, handles: fd}"
-    found = pictured(
+    found = text_diagram(
         f"processes: {{a: {{chunks: {{{chunks}}}, exports: {{out: {exported}}}}}, "
         f"b: {{imports: {{w: {{from: a.out}}}}, {RESERVED.format('w')}}}}}"
     )
     return found.processes
 
 
-def test_processes_that_look_alike_are_one() -> None:
-    """Processes of one entry that were dealt the same devices are one picture, with the step between them"""
+def test_equal_processes_are_one_diagram_with_a_step() -> None:
     assert kinds(counted("gpu0", 4)) == [("p.0", "p.3", 4, 1)]
     assert kinds(counted("[gpu0, gpu1]", 5)) == [("p.0", "p.4", 3, 2), ("p.1", "p.3", 2, 2)]
     assert kinds(counted("[gpu0, gpu0, gpu1]", 3)) == [("p.0", "p.1", 2, 1), ("p.2", "p.2", 1, 1)]
 
 
-def test_processes_in_no_step() -> None:
-    """Where those that look alike do not follow one another evenly, neighbours alone are one"""
+def test_equal_processes_at_uneven_distances_are_joined_only_as_neighbours() -> None:
     assert kinds(counted("[gpu0, gpu0, gpu1]", 5)) == [
         ("p.0", "p.1", 2, 1),
         ("p.2", "p.2", 1, 1),
@@ -60,8 +51,7 @@ def test_processes_in_no_step() -> None:
     ]
 
 
-def test_memory_of_all_processes() -> None:
-    """Each device is there once, with the chunks of all processes, marked by whose they are"""
+def test_memory_is_the_sum_of_all_processes() -> None:
     found = counted("[gpu0, gpu1]", 5)
     shares = [(each.device, share.chunk, share.count) for each in found.memory for share in each.shares]
     assert shares == [("gpu0", "p: c", 3), ("gpu1", "p: c", 2)]
@@ -70,57 +60,52 @@ def test_memory_of_all_processes() -> None:
 
 
 @pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
-def test_sums_of_all_processes_agree(path: Path) -> None:
-    """The picture of several processes has as many of them, and as much memory, as the plan"""
+def test_sums_of_all_processes_are_those_of_the_plan(path: Path) -> None:
     facts = machine.load("h200x4")
     geometry = validate(read_file(path), facts).geometry
     assert geometry
     found = build_diagram(geometry, facts)
     assert {each.device: each.used for each in found.memory} == planner.plan(geometry, facts).memory
     assert sum(each.count for each in found.processes) == len(geometry.processes)
-    labels = [f"{each.first.partition('.')[0]}.{int(each.first.partition('.')[2] or 0) + turn * each.step}"
-              for each in found.processes for turn in range(each.count)]  # fmt: skip
+    labels = [f"{each.first.partition('.')[0]}.{int(each.first.partition('.')[2] or 0) + index * each.step}"
+              for each in found.processes for index in range(each.count)]  # fmt: skip
     assert sorted(labels) == sorted(label if "." in label else f"{label}.0" for label in geometry.processes)
     firsts = {each.first for each in found.processes}
     assert all({flow.source, flow.target} <= firsts for flow in found.flows)
 
 
-def test_what_is_imported_has_its_exporters_mark() -> None:
-    """A chunk has one mark in every process that maps it, and where it is imported its origin"""
+def test_an_import_has_the_mark_of_its_exporter() -> None:
     exporter, importer = handed("{chunk: c, via: fd}")
-    (piece, _) = importer.picture.ranges[0].pieces
-    assert (piece.chunk, piece.first, piece.last, piece.origin) == ("a: c", "w.0", "w.7", "a.out")
+    (span, _) = importer.picture.ranges[0].pieces
+    assert (span.chunk, span.first, span.last, span.origin) == ("a: c", "w.0", "w.7", "a.out")
     assert exporter.picture.exports[0].mark == "a: c"
     assert exporter.picture.memory[0].shares[0].chunk == "a: c"
     assert importer.picture.memory == ()
 
 
-def test_an_import_of_a_slice() -> None:
-    """What is exported of a counted entry is told by its first and last, and imported where it is"""
+def test_an_exported_slice_has_its_first_and_last_chunk() -> None:
     exporter, importer = handed("{chunk: 'c.1:4', via: fd}")
     (export,) = exporter.picture.exports
     assert (export.first, export.last, export.count, export.bytes_each) == ("c.1", "c.3", 3, 2 * MiB)
     assert importer.picture.ranges[0].pieces[0].locations == ("gpu1", "gpu0")
 
 
-def test_many_exports_in_one_piece() -> None:
-    """Single chunks that are imported from one process by many exports are one piece, from the first to the last"""
+def test_many_exports_of_single_chunks_are_one_span() -> None:
     names = range(8)
     chunks = ", ".join(f"c{n}: {{location: gpu0, size: 2MiB, handles: fd}}" for n in names)
     exports = ", ".join(f"e{n}: {{chunk: c{n}, via: fd}}" for n in names)
     imports = ", ".join(f"i{n}: {{from: a.e{n}}}" for n in names)
     mapped = RESERVED.format(", ".join(f"i{n}" for n in names))
-    found = pictured(
+    found = text_diagram(
         f"processes: {{a: {{chunks: {{{chunks}}}, exports: {{{exports}}}}}, b: {{imports: {{{imports}}}, {mapped}}}}}"
     )
-    piece = found.processes[1].picture.ranges[0].pieces[0]
-    assert (piece.first, piece.last, piece.count, piece.origin) == ("i0", "i7", 8, "a.e0 … a.e7")
-    assert {piece.chunk} == {"a: c0"}
+    span = found.processes[1].picture.ranges[0].pieces[0]
+    assert (span.first, span.last, span.count, span.origin) == ("i0", "i7", 8, "a.e0 … a.e7")
+    assert {span.chunk} == {"a: c0"}
 
 
-def test_flows_between_processes() -> None:
-    """What a process takes is told once for those that look alike, with how many processes it comes from"""
-    found = pictured(
+def test_equal_importers_have_one_flow_per_source() -> None:
+    found = text_diagram(
         "processes: {p: {count: 5, devices: {mine: [gpu0, gpu1]}, "
         "chunks: {c: {location: mine, size: 2MiB, handles: fd}}, exports: {out: {chunk: c, via: fd}}, "
         f"imports: {{every: {{from: p.out}}}}, {RESERVED.format('every')}}}}}"
@@ -137,10 +122,9 @@ def test_flows_between_processes() -> None:
 
 
 @pytest.mark.parametrize("process", ["", "p"])
-def test_flows_from_outside(process: str) -> None:
-    """What is imported from a holder flows from outside, to the layout or to its process"""
+def test_imports_from_a_holder_are_flows_from_outside(process: str) -> None:
     own = f"imports: {{w: {{from: store/w, location: gpu0, size: 2MiB, count: 4}}}}, {RESERVED.format('w')}"
-    found = pictured(f"processes: {{p: {{{own}}}}}" if process else own.replace("}, ", "}\n"))
+    found = text_diagram(f"processes: {{p: {{{own}}}}}" if process else own.replace("}, ", "}\n"))
     path = ("processes", "p") if process else ()
     assert found.flows == (
         HandleFlow("store", "w", process, "w", "chunk", "fd", 4, 2 * MiB, (*path, "imports", "w"), outside=True),
@@ -150,9 +134,8 @@ def test_flows_from_outside(process: str) -> None:
     assert found.memory == ()
 
 
-def test_buffers_and_events() -> None:
-    """What has no place in a range is a thing: what is made here with its memory's mark, what is imported too"""
-    found = pictured(
+def test_buffers_and_events_are_resources() -> None:
+    found = text_diagram(
         "processes:\n"
         "  a:\n    buffers: {b: {location: gpu1, size: 1MiB, count: 3}}\n    events: {done: {device: gpu0}}\n"
         "    exports: {b: {buffer: b, via: ipc}, done: {event: done, via: ipc}}\n"

@@ -32,7 +32,7 @@ image.onload = () => {
 };
 image.src = `data:image/png;base64,${data}`;
 """
-_LOOK = (Path(__file__).parent / "looking.js").read_text()
+_LOOK = (Path(__file__).parent / "inspection.js").read_text()
 
 
 class View(NamedTuple):

@@ -11,10 +11,10 @@ from memtopo.output.diagram.description import description
 from memtopo.output.diagram.html import WIDTHS, page
 from memtopo.output.diagram.model import Diagram, RangeDiagram, Resource
 from memtopo.output.diagram.tables import tables
-from tests.helpers.pictures import HARD, pictured
+from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram
 from tests.helpers.specs import EVERY_SPEC, ROOT
 
-EVERY = [*EVERY_SPEC, HARD]
+EVERY = [*EVERY_SPEC, PARTS_AND_HOLES]
 
 
 def ranges(shown: Diagram) -> list[RangeDiagram]:
@@ -26,21 +26,19 @@ def things(shown: Diagram) -> list[Resource]:
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
-def test_every_fact_is_in_words(path: Path) -> None:
-    """Each piece of each range, and what each memory has of each kind, is a row of a table with its place"""
-    shown, document = pictured(path)
+def test_each_span_and_share_is_a_row_of_a_table(path: Path) -> None:
+    shown, document = spec_diagram(path)
     found = list(tables(shown, drawing_context(shown, document.place, {})))
     rows = [dict(zip(table.columns, row, strict=True)) for table in found for row in table.rows]
-    pieces = [piece for each in ranges(shown) for piece in each.pieces]
-    assert [row["at"] for row in rows if "at" in row] == [exact(piece.offset) for piece in pieces]
+    pieces = [span for each in ranges(shown) for span in each.pieces]
+    assert [row["at"] for row in rows if "at" in row] == [exact(span.offset) for span in pieces]
     shares = [share for memory in shown.memory for share in memory.shares]
     assert [row["chunk"] for row in rows if "in all" in row] == [share.chunk for share in shares]
     assert all(f"{path.name}:" in row["written at"] for row in rows if row.get("chunk") != "hole")
 
 
-def test_what_lies_in_no_range_is_in_words() -> None:
-    """Each thing and each of its parts is a row of a table, with its notes and its place"""
-    shown, document = pictured(ROOT / "specs" / "vulkan-frame.yaml")
+def test_each_resource_and_part_is_a_row_of_a_table() -> None:
+    shown, document = spec_diagram(ROOT / "specs" / "vulkan-frame.yaml")
     (table,) = tables(shown, drawing_context(shown, document.place, {}))
     assert [row[:3] for row in table.rows] == [
         ("external", "frame", "8 MiB, gpu0, from camera/frame, opaque_fd"),
@@ -48,16 +46,15 @@ def test_what_lies_in_no_range_is_in_words() -> None:
         ("part", "frame.uv", "2 MiB at 4 MiB"),
         ("semaphore", "ready", "gpu0, from camera/ready, timeline, waits for 1, signals 2"),
     ]
-    managed, document = pictured(ROOT / "specs" / "managed.yaml")
+    managed, document = spec_diagram(ROOT / "specs" / "managed.yaml")
     first = next(tables(managed, drawing_context(managed, document.place, {})))
     assert first.rows[1][:3] == (
         "managed", "table", "64 MiB, gpu0, prefers gpu0, accessed by host, prefetched to gpu0",
     )  # fmt: skip
 
 
-def test_what_nothing_is_said_of_has_no_column() -> None:
-    """A column of a table that would be empty is left out"""
-    shown, _ = pictured(ROOT / "specs" / "ring-buffer.yaml")
+def test_empty_columns_are_left_out() -> None:
+    shown, _ = spec_diagram(ROOT / "specs" / "ring-buffer.yaml")
     first = next(tables(shown, drawing_context(shown, None, {})))
     assert first.columns == ("chunk", "at", "size", "on", "access")
     first = next(tables(shown, drawing_context(shown, None, {("", "ring"): 0x100000})))
@@ -66,9 +63,8 @@ def test_what_nothing_is_said_of_has_no_column() -> None:
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
-def test_a_drawing_is_told(path: Path) -> None:
-    """What is said of a drawing to those who do not see it names each process, range, thing and memory, and ends"""
-    shown, _ = pictured(path)
+def test_a_description_names_all_parts_of_a_layout(path: Path) -> None:
+    shown, _ = spec_diagram(path)
     words = description(shown)
     assert all(f"Range {each.first}" in words for each in ranges(shown))
     assert all(f"Process {each.first}" in words for each in shown.processes)
@@ -79,9 +75,8 @@ def test_a_drawing_is_told(path: Path) -> None:
     assert len(words) < 3000
 
 
-def test_a_page_has_a_drawing_for_each_width() -> None:
-    """A page has one drawing for each width, and each of their ids once"""
-    shown, _ = pictured(EVERY[0])
+def test_a_page_has_a_drawing_for_each_width_with_its_own_ids() -> None:
+    shown, _ = spec_diagram(EVERY[0])
     text = page(shown, "title")
     assert text.count("<svg ") == len(WIDTHS)
     ids = [part.split('"', 1)[0] for part in text.split(' id="')[1:]]
