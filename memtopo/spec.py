@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from pydantic import TypeAdapter
 from pydantic import ValidationError as PydanticError
 
-from memtopo.diagnostics import messages
+from memtopo.diagnostics import messages, pydantic_errors
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Path
 from memtopo.kinds.entries import (
     SECTIONS,
@@ -178,7 +178,7 @@ def _process(
     try:
         own = Process.model_validate({key: entries[key] for key in ("count", "visible") if key in entries})
     except PydanticError as error:
-        faults += messages.explain(error, path, lambda _: ("count", "visible"))
+        faults += pydantic_errors.diagnose(error, path, lambda _: ("count", "visible"))
         return spec._replace(left_out=spec.left_out | {("count", ""), ("visible", "")})
     return spec._replace(instances=own.count, visible=tuple(own.visible))
 
@@ -234,7 +234,7 @@ def _section(path: Path, value: object, told: set[str], faults: list[Diagnostic]
     try:
         return _adapter(name).validate_python(entries), bad
     except PydanticError as error:
-        faults += messages.explain(error, path, SECTIONS[name].keys)
+        faults += pydantic_errors.diagnose(error, path, SECTIONS[name].keys)
         bad |= {str(fault["loc"][0]) for fault in error.errors(include_url=False, include_context=False)}
     return _adapter(name).validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
 

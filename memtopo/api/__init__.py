@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from memtopo.api.applying import Applied, applied
-from memtopo.api.attaching import Attached, Attachment, attach
+from memtopo.api.apply import Applied, applied
+from memtopo.api.attachment import Attached, Attachment, attach
 from memtopo.api.errors import ApiError, InvalidSpec, NotApplied, Unsuitable, ViewOutlived
-from memtopo.api.events import Event
 from memtopo.api.live import Live
-from memtopo.api.loading import Loaded, load, plan
+from memtopo.api.specs import Loaded, load, plan
+from memtopo.api.synchronization import Event
 from memtopo.api.views import GpuView, HostView, View
 from memtopo.sharing.serving import ExternalMemory, Semaphore, Serving, serve
 

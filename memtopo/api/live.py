@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
-from typing import Unpack
+from contextlib import ExitStack
+from types import MappingProxyType, TracebackType
+from typing import Generic, TypeVar, Unpack
 
 from memtopo.api.dtypes import dtype as known_dtype
-from memtopo.api.errors import Unsuitable
-from memtopo.api.events import Event
-from memtopo.api.lending import Lending
-from memtopo.api.memory import Found, Memory, unknown
-from memtopo.api.semaphores import ExternalSemaphore
+from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
+from memtopo.api.memory import Found, Memory, Part, Shape, Wish, extents, unknown
 from memtopo.api.session import Session
-from memtopo.api.views import View
-from memtopo.api.wishes import Part, Shape, Wish, extents
+from memtopo.api.synchronization import Event, ExternalSemaphore
+from memtopo.api.views import Lending, View
 from memtopo.kinds.layout import Reservation
 from memtopo.plans.report import Checks, MachineLine, PlanSummary, Report
 
@@ -139,3 +138,51 @@ class Live:
     def __repr__(self) -> str:
         state = "taken down" if self._lending.closed else "simulated" if self.machine.simulated else "live"
         return f"<layout {self.name} on {self.machine.name}: {state}>"
+
+
+L = TypeVar("L", bound=Live)
+
+
+class Standing(Generic[L]):
+    """Something for a `with`: builds on entering, takes down on leaving, once."""
+
+    def __init__(self) -> None:
+        self._live: L | None = None
+        self._entered = False
+        self._around = ExitStack()
+        """What has to be there for as long as the layout is."""
+
+    def __enter__(self) -> L:
+        if self._entered:
+            raise Unsuitable("a layout is entered once; call again for another one")
+        self._entered = True
+        with ExitStack() as stack:
+            stack.push(self._around)
+            self._live = self._build()
+            stack.pop_all()
+        return self._live
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        live, self._live = self._live, None
+        if live is None:
+            return
+        with self._around:
+            report, outlived = live.end()
+        live.report = report = self._over(report)
+        if outlived:
+            told = f"layout {live.name!r} was taken down under views that are still in use: {', '.join(outlived)}"
+            warnings.warn(f"{told}; delete them within the 'with'", ViewOutlived, stacklevel=2)
+        if not report.exit_code:
+            return
+        if error is None:
+            raise NotApplied(report)
+        error.add_note(str(NotApplied(report)))
+
+    def _over(self, report: Report) -> Report:
+        """The report, once what was around the layout is gone as well."""
+        return report
+
+    def _build(self) -> L:
+        raise NotImplementedError

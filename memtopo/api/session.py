@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memtopo.api.errors import NotApplied
-from memtopo.api.loading import Judged
+from memtopo.api.specs import Judged
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver

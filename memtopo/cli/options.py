@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from memtopo.common.durations import NotADuration, parse_duration
 from memtopo.common.errors import UsageError
+from memtopo.common.units import NotADuration, parse_duration
 
 SpecFile = Annotated[str, typer.Argument(metavar="SPEC", help="A spec; - reads standard input.", show_default=False)]
 MachineName = Annotated[

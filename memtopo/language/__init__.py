@@ -6,10 +6,8 @@ than bounded memory; what is wrong with it is a value (`Document.faults`), never
 
 from __future__ import annotations
 
-from memtopo.language.comments import comments
-from memtopo.language.document import Document
+from memtopo.language.document import Document, Value
 from memtopo.language.limits import DEEPEST, LARGEST_FILE, LARGEST_SCALAR, MOST_ENTRIES, MOST_FAULTS
-from memtopo.language.objects import Value
 from memtopo.language.reader import read_file, read_stdin, read_text
 
 __all__ = [
@@ -20,7 +18,6 @@ __all__ = [
     "MOST_FAULTS",
     "Document",
     "Value",
-    "comments",
     "read_file",
     "read_stdin",
     "read_text",

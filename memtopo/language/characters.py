@@ -6,8 +6,8 @@ import re
 from unicodedata import category
 
 from memtopo.diagnostics.model import Diagnostic
+from memtopo.language.limits import Refused
 from memtopo.language.positions import Lines
-from memtopo.language.problems import Refused
 
 # A lone CR, NEL, LS and PS end a line for YAML and not for editors: every line number after them would be off.
 _NOWHERE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]|\r(?!\n)")

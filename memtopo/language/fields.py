@@ -12,7 +12,6 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from memtopo.common.units import Size, shorten
 from memtopo.diagnostics.model import InvalidValue
 from memtopo.driver.types import Access, HandleType
-from memtopo.language.field import Read, one_or_more, text, text_like, word
 from memtopo.language.names import (
     NAME,
     NAME_PATTERN,
@@ -27,19 +26,24 @@ from memtopo.language.names import (
     reference,
     source,
 )
-from memtopo.language.numbers import (
+from memtopo.language.scalars import (
     ADDRESS,
     LARGEST_COUNT,
     LARGEST_POINT,
     LARGEST_PROCESSES,
+    Read,
     address,
     count,
     offset_bytes,
+    one_or_more,
     point,
     positive,
     positive_bytes,
     processes,
     size,
+    text,
+    text_like,
+    word,
 )
 
 # What reads a spec needs the names and limits of the language as well.

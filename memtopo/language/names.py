@@ -8,7 +8,7 @@ from typing import NamedTuple
 from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import InvalidValue
-from memtopo.language.field import text
+from memtopo.language.scalars import text
 
 NAME_PATTERN = "[A-Za-z][A-Za-z0-9_-]{0,127}"
 NAME = re.compile(NAME_PATTERN)

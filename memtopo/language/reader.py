@@ -13,10 +13,9 @@ from memtopo.common.collector import collector_paused
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.characters import check, decode
 from memtopo.language.document import Document
-from memtopo.language.limits import LARGEST_FILE
+from memtopo.language.limits import LARGEST_FILE, Refused
+from memtopo.language.parser import Walk
 from memtopo.language.positions import Lines
-from memtopo.language.problems import Refused
-from memtopo.language.walking import Walk
 
 _BLOCK = 1 << 20
 _STDIN = 0

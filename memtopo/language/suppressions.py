@@ -14,12 +14,15 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import yaml
+from yaml.tokens import ScalarToken
+
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.model import Diagnostic, Span
-from memtopo.language import Document, comments
+from memtopo.language.document import Document
 
 NEVER = "MT0"
 """What the codes that cannot be ignored begin with."""
@@ -89,7 +92,7 @@ class _Sieve:
 
 
 def _entries(document: Document) -> Iterator[_Entry]:
-    for match in comments(document, _MARKER):
+    for match in _comments(document, _MARKER):
         start, end = match.span("codes")
         if not (match["codes"] or "").strip():
             yield _Entry("", document.lines.span(*match.span()))
@@ -127,3 +130,29 @@ def _right(code: str, *, guess: bool) -> str:
         return _REMOVE
     meant = nearest(code.upper(), CODES) if code and guess else None
     return f"did you mean {meant}?" if meant else _HELP
+
+
+def _comments(document: Document, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
+    """Where a pattern, which begins with the sign of a comment, matches in a comment of a text that was read whole.
+
+    A text that ended in a syntax error has none: what is a comment there nobody knows.
+    """
+    matches = list(pattern.finditer(document.text))
+    if not matches or not len(document.places):
+        return
+    scalars = _scalars(document.text)
+    start, end = next(scalars, (len(document.text), 0))
+    for match in matches:
+        while end <= match.start() and start < len(document.text):
+            start, end = next(scalars, (len(document.text), 0))
+        if match.start() < start:
+            yield match
+
+
+def _scalars(text: str) -> Iterator[tuple[int, int]]:
+    """Where each key and value starts and ends: a sign in between begins a comment."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    while loader.check_token():
+        token = loader.get_token()
+        if isinstance(token, ScalarToken):
+            yield token.start_mark.index, token.end_mark.index

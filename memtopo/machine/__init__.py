@@ -5,7 +5,7 @@ Recorded by `memtopo probe -o FILE`; the same record is read from a live driver 
 
 from __future__ import annotations
 
-from memtopo.machine.reading import LARGEST_FILE, VERSION, dump, load, parse, shipped
+from memtopo.machine.files import LARGEST_FILE, VERSION, dump, load, parse, shipped
 from memtopo.machine.records import (
     CONTEXT_BYTES,
     Copies,

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.api import GpuView, HostView, Live, tensors
+from memtopo.api import GpuView, HostView, Live, dlpack
+from memtopo.api.dlpack import Loans, Managed, Versioned
 from memtopo.api.dtypes import dtype
-from memtopo.api.loans import Loans
-from memtopo.api.tensors import Managed, Versioned
 from memtopo.machine.target import Target
 from tests.api.test_load import SMALL
 from tests.cli.running import ROOT, environment
@@ -74,7 +73,7 @@ def lender() -> Lender:
 def gpu_view(lender: Lender, name: str = "kv", typed: str = "float16", *, read_only: bool = False) -> GpuView:
     """A view of memory that nobody touches, on gpu3."""
     at = 0x7F00_0000_0000, (2, 3, 4), dtype(typed), "gpu3"
-    return GpuView(name, *at, dl_device=(tensors.CUDA, 3), read_only=read_only, lender=lender)
+    return GpuView(name, *at, dl_device=(dlpack.CUDA, 3), read_only=read_only, lender=lender)
 
 
 def test_a_plain_tensor(lender: Lender) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.common.durations import NotADuration, parse_duration
+from memtopo.common.units import NotADuration, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.model import Severity
 
 GROUPS = {
-    "MT0": "StepDescription the text",
+    "MT0": "Reading the text",
     "MT1": "The shape of the entries",
     "MT2": "Names and their use",
     "MT3": "Arithmetic of the layout",

@@ -1,4 +1,4 @@
-"""StepDescription and writing recorded machines: shipped ones by name, others by path."""
+"""Reading and writing recorded machines: shipped ones by name, others by path."""
 
 from __future__ import annotations
 

@@ -7,10 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from memtopo.api.errors import Unsuitable
-from memtopo.api.holding import Standing
-from memtopo.api.live import Live
-from memtopo.api.loading import Judged, MachineLike, SpecLike, judge, targeted
+from memtopo.api.live import Live, Standing
 from memtopo.api.session import Session, uuids
+from memtopo.api.specs import Judged, MachineLike, SpecLike, judge, targeted
 from memtopo.driver.protocol import Driver
 from memtopo.plans.report import Report
 from memtopo.sharing.attaching import Holders
