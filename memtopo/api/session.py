@@ -40,7 +40,7 @@ class Session:
             geometry=judged.geometry,
             machine=self.machine,
             spec=document.name,
-            place=document.place,
+            place=document.location,
             warnings=judged.warnings,
             alone=False,
             facts=judged.target.machine,

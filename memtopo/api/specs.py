@@ -60,9 +60,9 @@ def load(spec: SpecLike) -> Loaded:
     if isinstance(spec, Loaded):
         return spec
     document = _document(spec)
-    raise_faults(document.faults if not document.root else (), document)
+    raise_faults(document.diagnostics if not document.root else (), document)
     read, faults = specs.read(document.root, document.left_out)
-    raise_faults((*document.faults, *faults), document)
+    raise_faults((*document.diagnostics, *faults), document)
     return Loaded(document, read)
 
 

@@ -103,7 +103,7 @@ def _job(loaded: Loaded, spec: str, check: Check, timeout: float) -> apply.Job:
         geometry=geometry,
         machine=loaded.target.line,
         spec=loaded.document.name,
-        place=loaded.document.place,
+        place=loaded.document.location,
         picture=build_diagram(geometry, facts),
         warnings=loaded.warnings,
         facts=facts,

@@ -81,7 +81,7 @@ def command(
         return loaded.refuse(as_json=told == "json")
     loaded.show_faults(sys.stderr)
     note = f"on {words.machine(line)}"
-    shown = Drawing(build_diagram(geometry, loaded.target.machine), geometry.name, note, loaded.document.place)
+    shown = Drawing(build_diagram(geometry, loaded.target.machine), geometry.name, note, loaded.document.location)
     sheet = _Sheet(shown, line, ascii, width)
     for file, ending in files.items():
         if file != "-":

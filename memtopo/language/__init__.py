@@ -1,21 +1,21 @@
-"""YAML text with places: bytes go in, plain values come out, and every one of them can be found in the text again.
+"""YAML text with source positions: bytes become plain values, each of which can be located in the text.
 
-Text is text: no scalar is guessed to be a number, a boolean, a date or null. No input crashes, hangs, or takes more
-than bounded memory; what is wrong with it is a value (`Document.faults`), never an exception.
+Scalars stay text: none is interpreted as a number, a boolean, a date or null. No input causes a crash, a hang or
+unbounded memory use. Errors in the text are data (`Document.diagnostics`), never exceptions.
 """
 
 from __future__ import annotations
 
 from memtopo.language.document import Document, Value
-from memtopo.language.limits import DEEPEST, LARGEST_FILE, LARGEST_SCALAR, MOST_ENTRIES, MOST_FAULTS
+from memtopo.language.limits import DEEPEST, LARGEST_FILE, LARGEST_SCALAR, MOST_DIAGNOSTICS, MOST_ENTRIES
 from memtopo.language.reader import read_file, read_stdin, read_text
 
 __all__ = [
     "DEEPEST",
     "LARGEST_FILE",
     "LARGEST_SCALAR",
+    "MOST_DIAGNOSTICS",
     "MOST_ENTRIES",
-    "MOST_FAULTS",
     "Document",
     "Value",
     "read_file",

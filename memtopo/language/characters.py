@@ -1,4 +1,4 @@
-"""From bytes to text: strict UTF-8, and none of the characters that an editor shows otherwise than YAML reads them."""
+"""Decoding of a spec's bytes: strict UTF-8, without characters that editors and YAML treat differently."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from unicodedata import category
 
 from memtopo.diagnostics.model import Diagnostic
-from memtopo.language.limits import Refused
+from memtopo.language.limits import ReadError
 from memtopo.language.positions import Lines
 
-# A lone CR, NEL, LS and PS end a line for YAML and not for editors: every line number after them would be off.
-_NOWHERE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]|\r(?!\n)")
+# A lone CR, NEL, LS and PS end a line for YAML but not for editors: every line number after them would be wrong.
+_NOT_IN_TEXT = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]|\r(?!\n)")
 _NOT_IN_VALUES = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff\ufffe\uffff\ud800-\udfff]"
 )
@@ -42,9 +42,10 @@ _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def decode(data: bytes) -> tuple[str, Diagnostic | None]:
-    """The text of a spec without its byte order mark, and what is wrong with its bytes, if anything is.
+    """Decode a spec, without its byte order mark.
 
-    The text is there either way, so that the place can be shown.
+    Returns the text and a diagnostic where the bytes are not UTF-8; the text then has replacement characters, so that
+    the position can be shown.
     """
     data = data.removeprefix(_BOM)
     try:
@@ -56,20 +57,18 @@ def decode(data: bytes) -> tuple[str, Diagnostic | None]:
             "MT003",
             f"byte 0x{data[error.start]:02x} is not UTF-8 here",
             span=Lines(text).span(start, start + 1),
-            help=f"the file looks like UTF-{_looks(data)}; save it as UTF-8"
-            if _looks(data)
-            else "save the file as UTF-8",
+            help="the file looks like UTF-16; save it as UTF-8" if _is_utf16(data) else "save the file as UTF-8",
         )
 
 
-def check(text: str) -> None:
-    """Raise `Refused` at the first character that may stand nowhere in a spec, not even in a comment."""
-    if not (match := _NOWHERE.search(text)):
+def check_characters(text: str) -> None:
+    """Raise `ReadError` at the first character that is not allowed in a spec, not even in a comment."""
+    if not (match := _NOT_IN_TEXT.search(text)):
         return
-    raise Refused(
+    raise ReadError(
         Diagnostic(
             "MT004",
-            f"{named(match[0])} may not stand in a spec",
+            f"{character_name(match[0])} is not allowed in a spec",
             span=Lines(text).span(match.start(), match.end()),
             help="end lines with LF or CRLF" if match[0] in "\r\x85\u2028\u2029" else None,
         )
@@ -77,16 +76,16 @@ def check(text: str) -> None:
 
 
 def refused_character(value: str) -> str | None:
-    r"""The first character that no key or value may hold; escapes such as "\e" can bring them in."""
+    r"""Return the first character that is not allowed in a key or value; escapes such as "\e" can produce one."""
     match = None if value.isprintable() else _NOT_IN_VALUES.search(value)
     return match[0] if match else None
 
 
-def named(char: str) -> str:
-    """`U+0085 NEXT LINE`."""
+def character_name(char: str) -> str:
+    """Code point and Unicode name of a character: `U+0085 NEXT LINE`."""
     unnamed = {"Cc": "CONTROL CHARACTER", "Cs": "SURROGATE"}.get(category(char), "NONCHARACTER")
     return f"U+{ord(char):04X} {_NAMES.get(char, unnamed)}"
 
 
-def _looks(data: bytes) -> str | None:
-    return "16" if data.startswith(_UTF16) or b"\x00" in data[:4] else None
+def _is_utf16(data: bytes) -> bool:
+    return data.startswith(_UTF16) or b"\x00" in data[:4]

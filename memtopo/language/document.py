@@ -1,4 +1,4 @@
-"""A document: the values of a text, its faults, and the place of everything in it."""
+"""Documents: the values of a spec's text or mapping, their positions, and the diagnostics found while reading."""
 
 from __future__ import annotations
 
@@ -8,75 +8,74 @@ from typing import Any, TypeAlias
 
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import At, Diagnostic, Path, Span
-from memtopo.language.characters import named, refused_character
-from memtopo.language.limits import DEEPEST, LARGEST_SCALAR, MOST_ENTRIES, Faults, Refused
-from memtopo.language.positions import Lines, Places
+from memtopo.language.characters import character_name, refused_character
+from memtopo.language.limits import DEEPEST, LARGEST_SCALAR, MOST_ENTRIES, DiagnosticList, ReadError
+from memtopo.language.positions import Lines, Positions
+
+Value: TypeAlias = "str | dict[str, Value] | list[Value]"
+"""A value of a spec: text, a mapping of names to values, or a list; a value that is not written is an empty text."""
+
+_MOST_INT_BITS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Document:
-    """What was read. `root` is empty where reading ended early, and then `faults` holds the one reason.
+    """A spec as it was read. If reading ended early, `root` is empty and `diagnostics` has the one reason.
 
-    `left_out` has the paths of entries that were refused (a list's own path where one of its entries was), so that
-    nobody misses them a second time; of a refused merge key it is the mapping's path and `<<`.
+    `left_out` has the paths of rejected entries, so that they are not reported as missing too: a list's own path for
+    an entry of a list, and the mapping's path with `<<` for a merge key.
     """
 
     name: str
     text: str = field(default="", repr=False)
     root: dict[str, Value] = field(default_factory=dict, repr=False)
-    faults: tuple[Diagnostic, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
     left_out: frozenset[Path] = frozenset()
-    places: Places = field(default_factory=Places, repr=False)
+    positions: Positions = field(default_factory=Positions, repr=False)
     lines: Lines = field(default_factory=lambda: Lines(""), repr=False)
 
     @classmethod
     def from_object(cls, given: Mapping[Any, object], name: str = "<dict>") -> Document:
-        """The same from a mapping of Python's: numbers as decimal text, booleans as `true` and `false`, None as empty.
+        """Make a document of a Python mapping: numbers become decimal text, booleans `true` or `false`, None empty.
 
-        It has no places. Values of other types are faults.
+        The document has no positions. Values of other types are reported as diagnostics.
         """
-        reader = Normaliser()
+        reader = ObjectReader()
         try:
             root = reader.root(given)
-        except Refused as refused:
-            return cls(name, faults=(refused.fault,))
-        return cls(name, root=root, faults=reader.faults.told(), left_out=frozenset(reader.left_out))
+        except ReadError as error:
+            return cls(name, diagnostics=(error.diagnostic,))
+        return cls(name, root=root, diagnostics=reader.diagnostics.collected(), left_out=frozenset(reader.left_out))
 
     def span(self, path: Path, at: At = "value") -> Span | None:
-        """Where a path's key or value stands; of a path that is not there, the key of the nearest thing above it.
+        """Span of a path's key or value; for a path that does not exist, of the nearest existing key above it.
 
-        None where there is no text.
+        None if there is no text.
         """
-        if not len(self.places):
+        if not len(self.positions):
             return None
-        return self.lines.span(*self.places.find(path, at, self.root))
+        return self.lines.span(*self.positions.find(path, at, self.root))
 
-    def place(self, path: Path) -> str | None:
-        """How a path reads as `file:line:column`, by its key."""
+    def location(self, path: Path) -> str | None:
+        """Location of a path's key as `file:line:column`; None if there is no text."""
         span = self.span(path, "key") if path else None
         return f"{self.name}:{span.line}:{span.column}" if span else None
 
     def line(self, number: int) -> str:
-        """The text of a line, counted from 1, as it was read: whoever shows it escapes it."""
+        """Text of a line, counted from 1, as it was read; callers escape it for display."""
         return self.lines.line(number)
 
 
-Value: TypeAlias = "str | dict[str, Value] | list[Value]"
-"""What a spec holds: text, mappings of names to values, and lists; a value that is not written is an empty text."""
-
-_LONGEST_INT = 256
-
-
-class Normaliser:
-    """Turns a mapping from Python into values; what cannot be turned is a fault, and is left out."""
+class ObjectReader:
+    """Conversion of a Python mapping to values; what cannot be converted is reported and left out."""
 
     def __init__(self) -> None:
-        self.faults = Faults()
+        self.diagnostics = DiagnosticList()
         self.left_out: set[Path] = set()
         self._entries = 0
 
     def root(self, given: Mapping[Any, object]) -> dict[str, Value]:
-        """The whole mapping. Raises `Refused` where it is too large or too deep."""
+        """Convert the whole mapping. Raises `ReadError` if it is too large or too deep."""
         return self._mapping(given, ())
 
     def _mapping(self, given: Mapping[Any, object], path: Path) -> dict[str, Value]:
@@ -84,9 +83,9 @@ class Normaliser:
         for key, inner in given.items():
             name = self._scalar(key)
             if name is None:
-                self._fault("MT103", f"a key is text, and this one is {_a(key)}", path)
+                self._report("MT103", f"keys are text, and this one is {_type_name(key)}", path)
             elif name in found:
-                self._fault("MT009", f"key {shorten(name)!r} is given twice", (*path, name))
+                self._report("MT009", f"key {shorten(name)!r} is given twice", (*path, name))
             elif (value := self._value(inner, (*path, name))) is not None:
                 found[name] = value
             else:
@@ -102,19 +101,19 @@ class Normaliser:
     def _value(self, given: object, path: Path) -> Value | None:
         self._entries += 1
         if len(path) > DEEPEST or self._entries > MOST_ENTRIES:
-            raise Refused(Diagnostic("MT002", "the mapping is larger or deeper than a spec may be", path[:DEEPEST]))
+            raise ReadError(Diagnostic("MT002", "the mapping is larger or deeper than a spec may be", path[:DEEPEST]))
         if isinstance(given, Mapping):
             return self._mapping(given, path)
         if isinstance(given, list | tuple):
             return self._list(given, path)
         text = self._scalar(given)
         if text is None:
-            self._fault("MT103", f"expected text, a number, a mapping or a list, found {_a(given)}", path)
+            self._report("MT103", f"expected text, a number, a mapping or a list, found {_type_name(given)}", path)
         elif len(text) > LARGEST_SCALAR:
-            self._fault("MT002", f"a text of {len(text):,} characters; {LARGEST_SCALAR:,} may be", path)
+            self._report("MT002", f"a text of {len(text):,} characters; at most {LARGEST_SCALAR:,} are allowed", path)
             return None
         elif character := refused_character(text):
-            self._fault("MT004", f"{named(character)} may not stand in a key or value", path)
+            self._report("MT004", f"{character_name(character)} is not allowed in a key or value", path)
             return None
         return text
 
@@ -124,17 +123,16 @@ class Normaliser:
                 return str.__str__(given)
             case bool():
                 return "true" if given else "false"
-            case int() if given.bit_length() <= _LONGEST_INT:
+            case int() if given.bit_length() <= _MOST_INT_BITS:
                 return int.__repr__(given)
             case None:
                 return ""
             case _:
                 return None
 
-    def _fault(self, code: str, message: str, path: Path) -> None:
-        if not self.faults.full():
-            self.faults.add(Diagnostic(code, message, path))
+    def _report(self, code: str, message: str, path: Path) -> None:
+        self.diagnostics.add(lambda: Diagnostic(code, message, path))
 
 
-def _a(given: object) -> str:
+def _type_name(given: object) -> str:
     return "an int of too many digits" if isinstance(given, int) else f"a Python {type(given).__name__}"

@@ -1,6 +1,7 @@
-"""The fields of a spec's entries: how each is read from text, and how an editor's schema describes it.
+"""Field types of a spec's entries: each with the function that reads it from text, and its JSON Schema.
 
-A field that refuses its text raises `InvalidValue`. Schemas see the values that YAML readers guess, memtopo reads text.
+A field raises `InvalidValue` for text that it does not accept. memtopo reads all scalars as text; the schemas describe
+the numbers and booleans that an editor's YAML reader makes of them.
 """
 
 from __future__ import annotations
@@ -29,24 +30,24 @@ from memtopo.language.names import (
 from memtopo.language.scalars import (
     ADDRESS,
     LARGEST_COUNT,
-    LARGEST_POINT,
     LARGEST_PROCESSES,
-    Read,
+    LARGEST_TIMELINE_VALUE,
+    FromText,
     address,
     count,
     offset_bytes,
+    one_of,
     one_or_more,
-    point,
     positive,
     positive_bytes,
     processes,
+    semaphore_value,
     size,
     text,
     text_like,
-    word,
 )
 
-# What reads a spec needs the names and limits of the language as well.
+# Re-exported for modules that read specs.
 __all__ = ["LARGEST_COUNT", "LARGEST_PROCESSES", "NAME", "Reference", "Source", "one_or_more", "parse_reference"]
 
 _DEVICE = f"{NAME_PATTERN}|host:[0-9]+"
@@ -65,47 +66,51 @@ def _device(value: object) -> str:
     return text(value, "a device name")
 
 
-_AMOUNT = text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_UNITS}")
-_SOME = text_like(f"[1-9][0-9]{{0,19}} ?{_UNITS}")
-_NOTHING = {"type": "integer", "const": 0}
+_ANY_AMOUNT = text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_UNITS}")
+_POSITIVE_AMOUNT = text_like(f"[1-9][0-9]{{0,19}} ?{_UNITS}")
+_ZERO = {"type": "integer", "const": 0}
 
-Amount = Annotated[Size, Read(size, {"anyOf": [_AMOUNT, _NOTHING]})]
-PositiveAmount = Annotated[Size, Read(positive, _SOME)]
-PositiveBytes = Annotated[Size, Read(positive_bytes, text_like(f"[1-9][0-9]{{0,19}} ?{_BYTES}"))]
-OffsetBytes = Annotated[Size, Read(offset_bytes, {"anyOf": [text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_BYTES}"), _NOTHING]})]
-Count = Annotated[int, Read(count, {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT})]
-ProcessCount = Annotated[int, Read(processes, {"type": "integer", "minimum": 1, "maximum": LARGEST_PROCESSES})]
-# A YAML reader turns 0x… into an integer before a schema sees it.
+Amount = Annotated[Size, FromText(size, {"anyOf": [_ANY_AMOUNT, _ZERO]})]
+PositiveAmount = Annotated[Size, FromText(positive, _POSITIVE_AMOUNT)]
+PositiveBytes = Annotated[Size, FromText(positive_bytes, text_like(f"[1-9][0-9]{{0,19}} ?{_BYTES}"))]
+OffsetBytes = Annotated[
+    Size, FromText(offset_bytes, {"anyOf": [text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_BYTES}"), _ZERO]})
+]
+Count = Annotated[int, FromText(count, {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT})]
+ProcessCount = Annotated[int, FromText(processes, {"type": "integer", "minimum": 1, "maximum": LARGEST_PROCESSES})]
+# A YAML reader converts 0x… to an integer before the schema is applied.
 _ADDRESSES = {"anyOf": [text_like(ADDRESS.pattern), {"type": "integer", "minimum": 0}]}
-Address = Annotated[int, Read(address, _ADDRESSES)]
-Boolean = Annotated[bool, Read(_boolean, {"type": "boolean"})]
-Rounding = Annotated[Literal["up"], Read(word({"up": "up"}, "a way to round"), {"enum": ["up"]})]
-_POINTS = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": LARGEST_POINT}, {"const": True}]}
-Point = Annotated[int | Literal[True], Read(point, _POINTS)]
+Address = Annotated[int, FromText(address, _ADDRESSES)]
+Boolean = Annotated[bool, FromText(_boolean, {"type": "boolean"})]
+Rounding = Annotated[Literal["up"], FromText(one_of({"up": "up"}, "a way to round"), {"enum": ["up"]})]
+_SEMAPHORE_VALUES = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": LARGEST_TIMELINE_VALUE}, {"const": True}]}
+Point = Annotated[int | Literal[True], FromText(semaphore_value, _SEMAPHORE_VALUES)]
 
 HANDLE_WORDS = {str(kind.name).lower(): kind for kind in HandleType if kind}
 ACCESS_WORDS = {access.word: access for access in (Access.R, Access.RW, Access.NONE)}
-HandleWord = Annotated[HandleType, Read(word(HANDLE_WORDS, "a handle type"), {"enum": [*HANDLE_WORDS]})]
-AccessWord = Annotated[Access, Read(word(ACCESS_WORDS, "an access"), {"enum": [*ACCESS_WORDS]})]
+HandleWord = Annotated[HandleType, FromText(one_of(HANDLE_WORDS, "a handle type"), {"enum": [*HANDLE_WORDS]})]
+AccessWord = Annotated[Access, FromText(one_of(ACCESS_WORDS, "an access"), {"enum": [*ACCESS_WORDS]})]
 
 Name = Annotated[str, WithJsonSchema(text_like(NAME_PATTERN))]
-OwnName = Annotated[str, Read(name, text_like(NAME_PATTERN))]
+OwnName = Annotated[str, FromText(name, text_like(NAME_PATTERN))]
 ReferringName = Annotated[str, WithJsonSchema(text_like(REFERENCE.pattern))]
-DeviceName = Annotated[str, Read(_device, text_like(_DEVICE))]
+DeviceName = Annotated[str, FromText(_device, text_like(_DEVICE))]
 _Gpu = Annotated[str, WithJsonSchema(text_like(f"(?!host$){NAME_PATTERN}"))]
 _IDENTITIES = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]}
-DeviceIdentity = Annotated[str, Read(_device, _IDENTITIES)]
-ChunkReference = Annotated[Reference, Read(reference, text_like(REFERENCE.pattern))]
+DeviceIdentity = Annotated[str, FromText(_device, _IDENTITIES)]
+ChunkReference = Annotated[Reference, FromText(reference, text_like(REFERENCE.pattern))]
 Grants = dict[Annotated[str, WithJsonSchema(text_like(_DEVICE))], AccessWord]
 
-SourceText = Annotated[Source, Read(source, text_like(SOURCES))]
-ProducerText = Annotated[Source, Read(producer, text_like(PRODUCERS))]
+SourceText = Annotated[Source, FromText(source, text_like(SOURCES))]
+ProducerText = Annotated[Source, FromText(producer, text_like(PRODUCERS))]
 TRANSPORTS = {each: each for each in ("fd", "fabric", "ipc")}
-Transport = Annotated[Literal["fd", "fabric", "ipc"], Read(word(TRANSPORTS, "a transport"), {"enum": [*TRANSPORTS]})]
+Transport = Annotated[
+    Literal["fd", "fabric", "ipc"], FromText(one_of(TRANSPORTS, "a transport"), {"enum": [*TRANSPORTS]})
+]
 ATTACHMENTS = {each: each for each in ("global", "host", "single")}
 Attachment = Annotated[
     Literal["global", "host", "single"],
-    Read(word(ATTACHMENTS, "a way to attach managed memory"), {"enum": [*ATTACHMENTS]}),
+    FromText(one_of(ATTACHMENTS, "a way to attach managed memory"), {"enum": [*ATTACHMENTS]}),
 ]
 MEMORY_KINDS = {
     each: each
@@ -114,7 +119,7 @@ MEMORY_KINDS = {
         "d3d11_resource_kmt", "nvscibuf",
     )
 }  # fmt: skip
-MemoryKind = Annotated[str, Read(word(MEMORY_KINDS, "a kind of external memory"), {"enum": [*MEMORY_KINDS]})]
+MemoryKind = Annotated[str, FromText(one_of(MEMORY_KINDS, "a kind of external memory"), {"enum": [*MEMORY_KINDS]})]
 SEMAPHORE_KINDS = {
     each: each
     for each in (
@@ -122,7 +127,7 @@ SEMAPHORE_KINDS = {
         "d3d11_keyed_mutex", "d3d11_keyed_mutex_kmt", "nvscisync",
     )
 }  # fmt: skip
-SemaphoreKind = Annotated[str, Read(word(SEMAPHORE_KINDS, "a kind of semaphore"), {"enum": [*SEMAPHORE_KINDS]})]
+SemaphoreKind = Annotated[str, FromText(one_of(SEMAPHORE_KINDS, "a kind of semaphore"), {"enum": [*SEMAPHORE_KINDS]})]
 
 _OneOrMoreDevices = DeviceName | Annotated[list[DeviceName], Field(min_length=1)]
 _OneOrMoreGpus = _Gpu | Annotated[list[_Gpu], Field(min_length=1)]

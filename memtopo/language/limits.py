@@ -1,6 +1,8 @@
-"""How much a spec may be: far more than anyone writes, little enough to be refused at once."""
+"""Limits of a spec's text: its size, its depth, and how many diagnostics are reported of it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from memtopo.diagnostics.model import Diagnostic
 
@@ -14,44 +16,40 @@ MOST_ENTRIES = 1_000_000
 """Entries of all mappings and lists together; with their keys, two million nodes."""
 
 DEEPEST = 64
-"""Levels of mappings and lists inside one another."""
+"""Levels of nested mappings and lists."""
 
-MOST_FAULTS = 1000
-"""Faults that are told one by one."""
-
-
-class Refused(Exception):
-    """Reading ends here, and this is the only fault."""
-
-    def __init__(self, fault: Diagnostic) -> None:
-        super().__init__(fault.message)
-        self.fault = fault
+MOST_DIAGNOSTICS = 1000
+"""Diagnostics that are reported one by one."""
 
 
-class Faults:
-    """The first faults one by one, the rest as a number."""
+class ReadError(Exception):
+    """Reading ends early; `diagnostic` is then the only diagnostic of the text."""
 
-    __slots__ = ("_list", "_more", "_most")
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        super().__init__(diagnostic.message)
+        self.diagnostic = diagnostic
 
-    def __init__(self, most: int = MOST_FAULTS) -> None:
-        self._most = most
-        self._list: list[Diagnostic] = []
-        self._more = 0
 
-    def full(self) -> bool:
-        """Whether one more would only be counted; for callers that spare themselves its making."""
-        if len(self._list) < self._most:
-            return False
-        self._more += 1
-        return True
+class DiagnosticList:
+    """The first diagnostics of a text, and the number of those that follow."""
 
-    def add(self, fault: Diagnostic) -> None:
-        """Keep a fault. Ask `full` first."""
-        self._list.append(fault)
+    __slots__ = ("_kept", "_limit", "_omitted")
 
-    def told(self) -> tuple[Diagnostic, ...]:
-        """All of them; the last one says how many more there are."""
-        if not self._more or not self._list:
-            return tuple(self._list)
-        last = self._list[-1]
-        return (*self._list[:-1], last._replace(notes=(*last.notes, f"and {self._more} more faults like these")))
+    def __init__(self, limit: int = MOST_DIAGNOSTICS) -> None:
+        self._limit = limit
+        self._kept: list[Diagnostic] = []
+        self._omitted = 0
+
+    def add(self, make: Callable[[], Diagnostic]) -> None:
+        """Keep the diagnostic that `make` returns; once the list is full, only count it."""
+        if len(self._kept) < self._limit:
+            self._kept.append(make())
+        else:
+            self._omitted += 1
+
+    def collected(self) -> tuple[Diagnostic, ...]:
+        """All diagnostics that were kept; a note in the last one gives the number of the others."""
+        if not self._omitted or not self._kept:
+            return tuple(self._kept)
+        *first, last = self._kept
+        return (*first, last._replace(notes=(*last.notes, f"and {self._omitted} more like these")))

@@ -1,4 +1,4 @@
-"""Names of a spec, and what refers to them: in the same spec, in another process, and outside of the file."""
+"""Names of a spec, references to them with an index or slice, and sources of imports and external objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRODUCERS = rf"{NAME_PATTERN}|{_OUTSIDE}/{NAME_PATTERN}"
 
 
 class Reference(NamedTuple):
-    """A name with an optional index or half-open slice: `page`, `page.3`, `page.0:4`."""
+    """Name with an optional index or half-open slice: `page`, `page.3`, `page.0:4`."""
 
     name: str
     first: int | None = None
@@ -35,9 +35,10 @@ class Reference(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where something comes from: `server.weights` of a sibling, `weights-server/w` of a held layout or a socket.
+    """Source of an import or external object.
 
-    What another API made comes from a producer outside; an empty export (`camera`) is one of the entry's own name.
+    `server.weights` is an export of a sibling process, `weights-server/w` one of a held layout or a socket, and
+    `camera` or `camera/frame` an object of an external producer; an empty export is the entry's own name.
     """
 
     holder: str
@@ -61,12 +62,12 @@ def parse_reference(written: str) -> Reference:
     first = int(match[2])
     stop = int(match[3]) if match[3] else first + 1
     if stop <= first:
-        raise InvalidValue("MT202", f"{written!r} is an empty slice; its end is the first that is left out")
+        raise InvalidValue("MT202", f"{written!r} is an empty slice; the end of a slice is exclusive")
     return Reference(match[1], first, stop)
 
 
 def name(value: object) -> str:
-    """Read a name that is declared where it stands: that of a part of an external object."""
+    """Read the name that an entry declares, such as that of a part of an external object."""
     found = str(value)
     if NAME.fullmatch(found):
         return found
@@ -80,7 +81,7 @@ def reference(value: object) -> Reference:
 
 
 def source(value: object) -> Source:
-    """Read where an import comes from: a sibling's export, or that of a held layout or a socket."""
+    """Read the source of an import: an export of a sibling, of a held layout, or of a socket."""
     written = text(value, "a source such as server.weights or weights-server/w")
     holder, slash, export = written.rpartition("/")
     if slash and _EXPORT.fullmatch(export) and _is_holder(holder):
@@ -89,29 +90,28 @@ def source(value: object) -> Source:
         return Source(match[1], match[2], sibling=True)
     help = "write PROCESS.EXPORT of a sibling, LAYOUT/EXPORT of a held layout, or /path/to/socket/EXPORT"
     if _INDEXED.fullmatch(written):
-        help = "an import takes all of an export, of every process of a counted one; 'map' takes parts of it: w.0:4"
+        help = "an import is of a whole export, of every process if it is counted; 'map' may name a part of it: w.0:4"
     raise InvalidValue("MT104", f"{shorten(written)!r} names no export", help=help)
 
 
 def producer(value: object) -> Source:
-    """Read where memory or a semaphore of another API comes from: `camera`, `camera/frame`, `/path/to/socket/frame`."""
+    """Read the source of an external object: `camera`, `camera/frame`, `/path/to/socket/frame`."""
     written = text(value, "a producer such as camera or camera/frame")
     if NAME.fullmatch(written):
         return Source(written, "")
     holder, slash, export = written.rpartition("/")
     if slash and NAME.fullmatch(export) and _is_holder(holder):
         return Source(holder, export)
-    raise InvalidValue("MT104", f"{shorten(written)!r} names nothing that another API made", help=_meant(written))
+    raise InvalidValue("MT104", f"{shorten(written)!r} names no external object", help=_producer_help(written))
 
 
 def _is_holder(text: str) -> bool:
     return "/" in text or NAME.fullmatch(text) is not None
 
 
-def _meant(written: str) -> str:
-    """What to write in place of a text that names no producer."""
+def _producer_help(written: str) -> str:
     if _SIBLING.fullmatch(written):
-        return "what a process of this spec exports is imported under 'imports'; a producer is a program outside of it"
+        return "an export of a process of this spec is imported under 'imports'; a producer is an external program"
     if "/" in written and written.strip("./"):
-        return f"behind a socket's path stands the name of the export: {shorten(written).rstrip('/')}/frame"
+        return f"the name of the export follows the socket's path: {shorten(written).rstrip('/')}/frame"
     return "write PRODUCER, PRODUCER/EXPORT or /path/to/socket/EXPORT"

@@ -1,4 +1,7 @@
-"""From a path or bytes to a document. Nothing here raises; a file that cannot be read is a document with one fault."""
+"""Reading of specs from files, pipes, standard input and bytes.
+
+No function raises: a file that cannot be read becomes a document with one diagnostic.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ from pathlib import Path
 
 from memtopo.common.collector import collector_paused
 from memtopo.diagnostics.model import Diagnostic
-from memtopo.language.characters import check, decode
+from memtopo.language.characters import check_characters, decode
 from memtopo.language.document import Document
-from memtopo.language.limits import LARGEST_FILE, Refused
-from memtopo.language.parser import Walk
+from memtopo.language.limits import LARGEST_FILE, ReadError
+from memtopo.language.parser import Parser
 from memtopo.language.positions import Lines
 
 _BLOCK = 1 << 20
 _STDIN = 0
-_OTHERS = {
+_FILE_TYPES = {
     stat.S_IFDIR: "is a directory",
     stat.S_IFCHR: "is a device",
     stat.S_IFBLK: "is a device",
@@ -28,58 +31,59 @@ _OTHERS = {
 
 
 def read_file(path: str | Path, *, name: str | None = None, patience: float = 10.0) -> Document:
-    """Read a file, or a pipe for `patience` seconds at most; `name` stands for it in messages.
+    """Read a file, or a pipe for at most `patience` seconds; `name` is its name in messages.
 
-    Devices and directories are refused, and so is whatever has more than `LARGEST_FILE` bytes.
+    Devices, directories and files of more than `LARGEST_FILE` bytes are refused.
     """
     shown = str(path) if name is None else name
     return _read(lambda: _bytes(path, patience), shown)
 
 
 def read_stdin(*, patience: float = 10.0) -> Document:
-    """Read standard input: a terminal until its user ends it, anything else for `patience` seconds at most."""
+    """Read standard input: a terminal until end of file, anything else for at most `patience` seconds."""
     return _read(lambda: _drain(_STDIN, None if os.isatty(_STDIN) else time.monotonic() + patience), "<stdin>")
 
 
 def _read(take: Callable[[], bytes], shown: str) -> Document:
     try:
         data = take()
-    except Refused as refused:
-        return Document(shown, faults=(refused.fault,))
+    except ReadError as error:
+        return Document(shown, diagnostics=(error.diagnostic,))
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or "not a path").lower()
-        return Document(shown, faults=(Diagnostic("MT001", f"the file cannot be read: {reason}"),))
+        return Document(shown, diagnostics=(Diagnostic("MT001", f"the file cannot be read: {reason}"),))
     return read_text(data, shown)
 
 
 def read_text(data: bytes, name: str) -> Document:
-    """Read the bytes of a spec; `name` stands for them in messages."""
+    """Read the bytes of a spec; `name` is its name in messages."""
     if len(data) > LARGEST_FILE:
-        return Document(name, faults=(_too_large().fault,))
-    text, fault = decode(data)
+        return Document(name, diagnostics=(_too_large().diagnostic,))
+    text, undecodable = decode(data)
     lines = Lines(text)
-    if fault:
-        return Document(name, text, faults=(fault,), lines=lines)
+    if undecodable:
+        return Document(name, text, diagnostics=(undecodable,), lines=lines)
     try:
-        check(text)
+        check_characters(text)
         with collector_paused():
-            walk = Walk(text, lines)
-            root = walk.document()
-    except Refused as refused:
-        return Document(name, text, faults=(refused.fault,), lines=lines)
-    return Document(name, text, root, walk.faults.told(), frozenset(walk.left_out), walk.places, lines)
+            parser = Parser(text, lines)
+            root = parser.document()
+    except ReadError as error:
+        return Document(name, text, diagnostics=(error.diagnostic,), lines=lines)
+    diagnostics = parser.diagnostics.collected()
+    return Document(name, text, root, diagnostics, frozenset(parser.left_out), parser.positions, lines)
 
 
 def _bytes(path: str | Path, patience: float) -> bytes:
-    # Without O_NONBLOCK, opening a pipe that nobody writes to would wait for ever.
+    # Without O_NONBLOCK, opening a pipe without a writer would block forever.
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         status = os.fstat(fd)
         if stat.S_ISFIFO(status.st_mode):
             return _drain(fd, time.monotonic() + patience)
         if not stat.S_ISREG(status.st_mode):
-            what = _OTHERS.get(stat.S_IFMT(status.st_mode), "is no file")
-            raise Refused(Diagnostic("MT001", f"{what}, and a spec is a file"))
+            what = _FILE_TYPES.get(stat.S_IFMT(status.st_mode), "is no file")
+            raise ReadError(Diagnostic("MT001", f"{what}, and a spec is a file"))
         if status.st_size > LARGEST_FILE:
             raise _too_large()
         return _drain(fd, None)
@@ -88,7 +92,7 @@ def _bytes(path: str | Path, patience: float) -> bytes:
 
 
 def _drain(fd: int, deadline: float | None) -> bytes:
-    """Everything that a file gives, or a pipe until its deadline, but not a byte more than one over the limit."""
+    """Read all bytes of a file, or of a pipe until its deadline, up to one byte over the limit."""
     blocks: list[bytes] = []
     size = 0
     while size <= LARGEST_FILE:
@@ -106,8 +110,8 @@ def _await(fd: int, deadline: float) -> None:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     if left <= 0 or not poll.poll(left * 1000):
-        raise Refused(Diagnostic("MT001", "the pipe did not end in time", help="write the spec to a file first"))
+        raise ReadError(Diagnostic("MT001", "the pipe did not end in time", help="write the spec to a file first"))
 
 
-def _too_large() -> Refused:
-    return Refused(Diagnostic("MT002", f"the file has more than {LARGEST_FILE >> 20} MiB"))
+def _too_large() -> ReadError:
+    return ReadError(Diagnostic("MT002", f"the file has more than {LARGEST_FILE >> 20} MiB"))

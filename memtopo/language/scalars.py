@@ -1,4 +1,4 @@
-"""How one field is read from its text, and what an editor's schema says of it."""
+"""Scalar values of a spec: words, sizes, counts, addresses and semaphore values, read from text."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import InvalidValue
 
 
-class Read:
-    """A field's way from text to value, and its schema.
+class FromText:
+    """Annotation of a pydantic field: the function that converts its text, and its JSON Schema.
 
-    pydantic's own PlainValidator also looks at the type that comes out, for a schema that nobody asks for.
+    pydantic's own PlainValidator also inspects the resulting type, for a schema that is not used.
     """
 
     def __init__(self, read: Callable[[object], Any], schema: dict[str, Any]) -> None:
@@ -31,20 +31,20 @@ class Read:
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         del schema, handler
-        return {**self._schema}  # pydantic adds each field's description to it
+        return {**self._schema}  # pydantic adds the field's description to this copy
 
 
-def text(value: object, wanted: str) -> str:
-    """A value that is text; anything else, or nothing, is an `InvalidValue` that says what was wanted."""
+def text(value: object, expected: str) -> str:
+    """Return a value that is text. Raises `InvalidValue` with what was expected for anything else, or for nothing."""
     if isinstance(value, str):
         if value:
             return value
-        raise InvalidValue("MT103", f"expected {wanted}, found nothing")
-    raise InvalidValue("MT103", f"expected {wanted}, found a {'list' if isinstance(value, list) else 'mapping'}")
+        raise InvalidValue("MT103", f"expected {expected}, found nothing")
+    raise InvalidValue("MT103", f"expected {expected}, found a {'list' if isinstance(value, list) else 'mapping'}")
 
 
-def word(words: Mapping[str, Any], what: str) -> Callable[[object], Any]:
-    """Reads one of a few words, each of which stands for a value."""
+def one_of(words: Mapping[str, Any], what: str) -> Callable[[object], Any]:
+    """Return a function that reads one of a few words as the value that it stands for."""
 
     def read(value: object) -> Any:
         found = text(value, what)
@@ -56,14 +56,14 @@ def word(words: Mapping[str, Any], what: str) -> Callable[[object], Any]:
 
 
 def one_or_more(value: object) -> object:
-    """A list of at least one; what stands alone is a list of one."""
+    """Return a list that is not empty; a single value becomes a list of one."""
     if not value:
         raise InvalidValue("MT103", "expected at least one, found none")
     return value if isinstance(value, list) else [value]
 
 
 def text_like(pattern: str) -> dict[str, Any]:
-    """The schema of text that all of a pattern matches."""
+    """JSON Schema of text that a pattern matches as a whole."""
     return {"type": "string", "pattern": f"^(?:{pattern})$"}
 
 
@@ -73,7 +73,7 @@ LARGEST_PROCESSES = 128
 LARGEST_COUNT = 2_000_000
 """The most chunks, ranges or steps that one spec may ask for."""
 
-LARGEST_POINT = (1 << 64) - 1
+LARGEST_TIMELINE_VALUE = (1 << 64) - 1
 """The largest value of a timeline semaphore."""
 
 ADDRESS = re.compile(r"0x[0-9A-Fa-f]{1,16}")
@@ -107,7 +107,7 @@ def offset_bytes(value: object) -> Size:
 
 
 def count(value: object) -> int:
-    """Read how many there are, at least one."""
+    """Read a count of at least one."""
     found = _number(text(value, "a count"))
     if found == 0:
         raise InvalidValue("MT106", "a count of 0 is nothing to build", help="leave the entry out, or count from 1")
@@ -119,7 +119,7 @@ def count(value: object) -> int:
 
 
 def processes(value: object) -> int:
-    """Read how many processes there are, at least one."""
+    """Read a number of processes, at least one."""
     found = count(value)
     if found > LARGEST_PROCESSES:
         raise InvalidValue(
@@ -138,9 +138,9 @@ def address(value: object) -> int:
     return int(found, 16)
 
 
-def point(value: object) -> int | Literal[True]:
-    """Read what a semaphore waits for or signals: a timeline's value, or `true` of a binary one."""
-    found = text(value, "a value, or true of a binary semaphore")
+def semaphore_value(value: object) -> int | Literal[True]:
+    """Read the value that a timeline semaphore waits for or signals, or `true` for a binary semaphore."""
+    found = text(value, "a value, or true for a binary semaphore")
     if found == "true":
         return True
     if found == "false":
@@ -159,5 +159,5 @@ def _number(written: str) -> int:
 
 def _in_bytes(found: Size) -> Size:
     if found.in_granules:
-        raise InvalidValue("MT105", "only chunks have granules", help="write its bytes: 2MiB")
+        raise InvalidValue("MT105", "only chunks have a size in granules", help="write its bytes: 2MiB")
     return found

@@ -1,17 +1,17 @@
-"""Comments that tell memtopo to pass over a diagnostic: `# memtopo: ignore[MT501] kept for the next version`.
+"""Suppression comments: `# memtopo: ignore[MT501] kept for the next version`.
 
-A comment speaks of its own line, which has to be the one of the diagnostic's primary place. What it does:
+A comment applies to its own line, which must be the line of the diagnostic's primary span:
 
-- A warning that it names is not told, by any command.
-- An error that it names is passed over by `memtopo validate`, say where a spec is known not to fit one of several
-  machines. Nothing is ever built over it: `plan` and `apply` refuse the spec as before.
-- Codes of reading the text (MT0…) cannot be ignored: what is not read is not checked.
+- A warning that it names is not reported by any command.
+- An error that it names is ignored by `memtopo validate`, for example where a spec is known not to fit one of several
+  machines. It is never built: `plan` and `apply` refuse the spec as before.
+- Codes of reading the text (MT0…) cannot be ignored: text that is not read is not checked.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import yaml
@@ -25,70 +25,62 @@ from memtopo.diagnostics.model import Diagnostic, Span
 from memtopo.language.document import Document
 
 NEVER = "MT0"
-"""What the codes that cannot be ignored begin with."""
+"""Prefix of the codes that cannot be ignored."""
 
 _MARKER = re.compile(r"#[ \t]*+memtopo:[ \t]*+ignore\b(?:[ \t]*+\[(?P<codes>[^\]\n]*+)\])?")
-_STALE = "MT505"
+_UNUSED = "MT505"
 _REMOVE = "remove it from the comment"
-_HELP = "write '# memtopo: ignore[MT501] reason', with the codes that are meant"
-_NOTE = "the comment on this line is for 'memtopo validate' alone; nothing is built over an error"
+_HELP = "write '# memtopo: ignore[MT501] reason', with the codes to ignore"
+_NOTE = "the comment on this line affects 'memtopo validate' only; a spec with an error is never built"
 
 
-class Sorted(NamedTuple):
-    """Diagnostics after a document's comments.
+class Filtered(NamedTuple):
+    """Diagnostics of a document after its suppression comments were applied.
 
-    `ignored` are those that a comment names; the errors among them are in `told` as well. `used` has the place of each
-    code in a comment that named a diagnostic.
+    `ignored` are the diagnostics that a comment names; the errors among them are also `reported`. `used` are the spans
+    of the codes in comments that named a diagnostic.
     """
 
-    told: tuple[Diagnostic, ...]
+    reported: tuple[Diagnostic, ...]
     ignored: tuple[Diagnostic, ...] = ()
     used: frozenset[Span] = frozenset()
 
 
 class _Entry(NamedTuple):
-    """One code in a comment, with its place; of a comment without codes, the comment."""
+    """One code in a comment and its span; a comment without codes has an empty code and the span of the comment."""
 
     code: str
     span: Span
 
 
-def sort_out(found: Sequence[Diagnostic], document: Document, *, sure: bool) -> Sorted:
-    """Part what is told from what comments ignore, and add MT505 for each code that is ignored in vain.
+def apply_suppressions(found: Sequence[Diagnostic], document: Document, *, complete: bool) -> Filtered:
+    """Split diagnostics by the comments of a document, and add MT505 for each code that ignores nothing.
 
-    Where it is not `sure` that every rule spoke, nothing is called vain.
+    Unused codes are reported only if `found` is `complete`: errors may have kept some rules from running.
     """
     if not (entries := list(_entries(document))):
-        return Sorted(tuple(found))
-    sieve = _Sieve(document, {(entry.span.line, entry.code): entry.span for entry in entries if not _wrong(entry.code)})
-    for fault in found:
-        sieve.take(fault)
-    for fault in messages.first(_stale(entries, frozenset(sieve.used), sure=sure)):
-        sieve.take(fault)
-    return Sorted(tuple(sieve.told), tuple(sieve.ignored), frozenset(sieve.used))
+        return Filtered(tuple(found))
+    codes = {(entry.span.line, entry.code): entry.span for entry in entries if not _invalid(entry.code)}
+    matched = [(each, _comment_on(each, document, codes)) for each in found]
+    used = frozenset(comment for _, comment in matched if comment)
+    unused = messages.first(_unused(entries, used, complete=complete))
+    matched += [(each, _comment_on(each, document, codes)) for each in unused]
+    noted = [(_with_note(each) if comment else each, comment) for each, comment in matched]
+    return Filtered(
+        reported=tuple(each for each, comment in noted if not comment or each.severity == "error"),
+        ignored=tuple(each for each, comment in noted if comment),
+        used=frozenset(comment for _, comment in matched if comment),
+    )
 
 
-class _Sieve:
-    """Takes diagnostics one by one, and holds them to what the comments of their lines say."""
+def _comment_on(each: Diagnostic, document: Document, codes: Mapping[tuple[int, str], Span]) -> Span | None:
+    """Return the span of the code in a comment on a diagnostic's line, if there is one."""
+    span = each.span or (document.span(each.path, each.at) if each.path else None)
+    return codes.get((span.line, each.code)) if span else None
 
-    def __init__(self, document: Document, comments: dict[tuple[int, str], Span]) -> None:
-        self.told: list[Diagnostic] = []
-        self.ignored: list[Diagnostic] = []
-        self.used: set[Span] = set()
-        self._document = document
-        self._comments = comments
 
-    def take(self, fault: Diagnostic) -> None:
-        place = fault.span or (self._document.span(fault.path, fault.at) if fault.path else None)
-        comment = self._comments.get((place.line, fault.code)) if place else None
-        if comment is None:
-            self.told.append(fault)
-            return
-        self.used.add(comment)
-        if fault.severity == "error":
-            fault = fault._replace(notes=(*fault.notes, _NOTE))
-            self.told.append(fault)
-        self.ignored.append(fault)
+def _with_note(ignored: Diagnostic) -> Diagnostic:
+    return ignored._replace(notes=(*ignored.notes, _NOTE)) if ignored.severity == "error" else ignored
 
 
 def _entries(document: Document) -> Iterator[_Entry]:
@@ -104,19 +96,20 @@ def _entries(document: Document) -> Iterator[_Entry]:
             start = end + 1
 
 
-def _stale(entries: Sequence[_Entry], used: frozenset[Span], *, sure: bool) -> Iterator[Diagnostic]:
-    """MT505 for every entry that names no code that can be ignored, or one that nothing on its line has."""
-    wrong = 0
+def _unused(entries: Sequence[_Entry], used: frozenset[Span], *, complete: bool) -> Iterator[Diagnostic]:
+    """MT505 for each entry without a code that can be ignored, or with one that matches no diagnostic."""
+    invalid = 0
     for entry in entries:
-        if told := _wrong(entry.code):
-            yield Diagnostic(_STALE, told, help=_right(entry.code, guess=wrong < messages.SUGGESTED), span=entry.span)
-            wrong += 1
-        elif sure and entry.code != _STALE and entry.span not in used:
-            yield Diagnostic(_STALE, f"no {entry.code} is found on this line", help=_REMOVE, span=entry.span)
+        if reason := _invalid(entry.code):
+            help = _replacement(entry.code, suggest=invalid < messages.SUGGESTED)
+            yield Diagnostic(_UNUSED, reason, help=help, span=entry.span)
+            invalid += 1
+        elif complete and entry.code != _UNUSED and entry.span not in used:
+            yield Diagnostic(_UNUSED, f"no {entry.code} is found on this line", help=_REMOVE, span=entry.span)
 
 
-def _wrong(code: str) -> str | None:
-    """Why a code in a comment means nothing."""
+def _invalid(code: str) -> str | None:
+    """Return the reason why a code in a comment cannot be ignored, if there is one."""
     if not code:
         return "the comment names no code"
     if code not in CODES:
@@ -124,21 +117,20 @@ def _wrong(code: str) -> str | None:
     return f"{code} cannot be ignored: what is not read is not checked" if code.startswith(NEVER) else None
 
 
-def _right(code: str, *, guess: bool) -> str:
-    """What to write for a code that means nothing."""
+def _replacement(code: str, *, suggest: bool) -> str:
     if code in CODES:
         return _REMOVE
-    meant = nearest(code.upper(), CODES) if code and guess else None
+    meant = nearest(code.upper(), CODES) if code and suggest else None
     return f"did you mean {meant}?" if meant else _HELP
 
 
 def _comments(document: Document, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
-    """Where a pattern, which begins with the sign of a comment, matches in a comment of a text that was read whole.
+    """Matches of a pattern, which begins with '#', in the comments of a text that was read completely.
 
-    A text that ended in a syntax error has none: what is a comment there nobody knows.
+    A text with a syntax error yields none, since its comments cannot be told from its values.
     """
     matches = list(pattern.finditer(document.text))
-    if not matches or not len(document.places):
+    if not matches or not len(document.positions):
         return
     scalars = _scalars(document.text)
     start, end = next(scalars, (len(document.text), 0))
@@ -150,7 +142,7 @@ def _comments(document: Document, pattern: re.Pattern[str]) -> Iterator[re.Match
 
 
 def _scalars(text: str) -> Iterator[tuple[int, int]]:
-    """Where each key and value starts and ends: a sign in between begins a comment."""
+    """Start and end of each key and value; a '#' between them begins a comment."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
     while loader.check_token():
         token = loader.get_token()

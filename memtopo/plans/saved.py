@@ -88,7 +88,7 @@ def spec_in(document: Document) -> Document:
     try:
         spec = read(document.text.encode(), document.name).spec
     except Unreadable as error:
-        return Document(document.name, faults=(Diagnostic("MT001", error.message, help=error.hint),))
+        return Document(document.name, diagnostics=(Diagnostic("MT001", error.message, help=error.hint),))
     return read_text(spec.text.encode(), spec.name)
 
 

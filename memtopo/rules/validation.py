@@ -28,13 +28,15 @@ class Validated(NamedTuple):
 
 def validate(document: Document, machine: Machine) -> Validated:
     """Find every fault of a document on a machine, by reading alone: no driver can be reached from here."""
-    if document.faults and not document.root:
-        return Validated(document, document.faults, None)
+    if document.diagnostics and not document.root:
+        return Validated(document, document.diagnostics, None)
     with collector_paused():
         read, faults = spec.read(document.root, document.left_out)
         geometry, unplaced = lay_out(read, machine)
-        told = (*document.faults, *faults, *unplaced)
+        told = (*document.diagnostics, *faults, *unplaced)
         judged = rules.judge(geometry, machine)
-        # Rules are silent about what depends on a faulty entry, and a comment may be meant for what they would say.
-        found = suppressions.sort_out((*told, *judged), document, sure=not has_errors(told))
-    return Validated(document, found.told, None if has_errors(found.told) else geometry, found.ignored, found.used)
+        # Rules skip what depends on an entry with errors; a comment may name a diagnostic that they would report.
+        found = suppressions.apply_suppressions((*told, *judged), document, complete=not has_errors(told))
+    return Validated(
+        document, found.reported, None if has_errors(found.reported) else geometry, found.ignored, found.used
+    )

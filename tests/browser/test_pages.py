@@ -74,7 +74,7 @@ def test_a_page_is_whole(path: Path, browser: Browser, tmp_path: Path) -> None:
     """Narrow and wide, light, dark and printed: nothing clipped, covered, hard to read, fetched or complained about"""
     shown, read = spec_diagram(path)
     file = tmp_path / "page.html"
-    file.write_text(page(shown, path.stem, note="4 × NVIDIA H200", locate=read.place))
+    file.write_text(page(shown, path.stem, note="4 × NVIDIA H200", locate=read.location))
     browser.open(file)
     assert [fault for view in VIEWS for fault in browser.look(view)] == []
     assert browser.complaints() == []
@@ -85,7 +85,7 @@ def test_an_svg_is_whole(path: Path, browser: Browser, tmp_path: Path) -> None:
     """A drawing by itself has nothing clipped, covered, hard to read, fetched or complained about, light and dark"""
     shown, read = spec_diagram(path)
     file = tmp_path / "map.svg"
-    file.write_text(svg(shown, path.stem, note="4 × NVIDIA H200", locate=read.place))
+    file.write_text(svg(shown, path.stem, note="4 × NVIDIA H200", locate=read.location))
     browser.open(file)
     assert [fault for scheme in ("light", "dark") for fault in browser.look(View(960, scheme))] == []
     assert browser.complaints() == []

@@ -93,7 +93,7 @@ def test_an_error_is_only_passed_over() -> None:
     """An ignored error is still told by whoever would build, with a note, and there is no geometry"""
     found = judged(BAD.replace("3MiB}", "3MiB}  # memtopo: ignore[MT301] on purpose"))
     assert [fault.code for fault in found.diagnostics] == ["MT301", "MT501"]
-    assert "nothing is built over an error" in found.diagnostics[0].notes[-1]
+    assert "a spec with an error is never built" in found.diagnostics[0].notes[-1]
     assert found.geometry is None
 
 

@@ -96,14 +96,14 @@ REPEATED = [
 
 
 def only(document: Document) -> Diagnostic:
-    (fault,) = document.faults
+    (fault,) = document.diagnostics
     return fault
 
 
 def assert_places_are_inside(document: Document) -> None:
     """Every place of a fault is one that an editor can go to"""
     lines = document.text.split("\n")
-    for fault in document.faults:
+    for fault in document.diagnostics:
         for span in (fault.span, *(label.span for label in fault.labels if label.span)):
             assert span
             assert (1, 1) <= (span.line, span.column) <= (span.end_line, span.end_column)
@@ -116,12 +116,12 @@ def assert_places_are_inside(document: Document) -> None:
 def test_hostile_text_gets_a_diagnostic(data: bytes, code: str, message: str) -> None:
     """Hostile text gets a diagnostic with a place, which repeats no raw control character"""
     document = read_text(data, "spec.yaml")
-    fault = document.faults[0]
+    fault = document.diagnostics[0]
     assert fault.code == code
     assert message in fault.message
     assert fault.span or len(data) > LARGEST_FILE
     assert all(
-        told.isprintable() for fault in document.faults for told in (fault.message, fault.help or "", *fault.notes)
+        told.isprintable() for fault in document.diagnostics for told in (fault.message, fault.help or "", *fault.notes)
     )
     if len(data) <= K64:
         assert_places_are_inside(document)
@@ -167,7 +167,7 @@ def test_no_large_text_hangs(head: str, unit: str, tail: str) -> None:
 @pytest.mark.parametrize("length", [LARGEST_SCALAR, LARGEST_SCALAR + 1])
 def test_the_longest_text_is_known(length: int) -> None:
     """A text of the largest length is read, and one character more is refused"""
-    assert bool(read_text(b"a: " + b"x" * length, "spec.yaml").faults) == (length > LARGEST_SCALAR)
+    assert bool(read_text(b"a: " + b"x" * length, "spec.yaml").diagnostics) == (length > LARGEST_SCALAR)
 
 
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_standard_input_is_read() -> None:
 
 def test_a_closed_standard_input_is_refused() -> None:
     """Where there is no standard input, that is said"""
-    code = "from memtopo.language import read_stdin; print(read_stdin().faults[0].message)"
+    code = "from memtopo.language import read_stdin; print(read_stdin().diagnostics[0].message)"
     done = subprocess.run(f"{sys.executable} -c '{code}' <&-", shell=True, cwd=ROOT, capture_output=True, check=True)
     assert done.stdout == b"the file cannot be read: bad file descriptor\n"
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtopo.diagnostics.model import At, Diagnostic, Span
-from memtopo.language import MOST_FAULTS, Document, Value, read_file, read_text
+from memtopo.language import MOST_DIAGNOSTICS, Document, Value, read_file, read_text
 
 SPEC = """\
 # a layout
@@ -45,18 +45,18 @@ def spanned(document: Document, span: Span | None) -> str:
 def found(text: str) -> list[tuple[str, str]]:
     """The code of each fault and the text that it stands at."""
     document = read(text)
-    return [(fault.code, spanned(document, fault.span)) for fault in document.faults]
+    return [(fault.code, spanned(document, fault.span)) for fault in document.diagnostics]
 
 
 def only(document: Document) -> Diagnostic:
-    (fault,) = document.faults
+    (fault,) = document.diagnostics
     return fault
 
 
 def test_scalars_are_their_text() -> None:
     """Every scalar is its text, and a value that is not written is an empty text"""
     document = read("a: 010\nb: yes\nc: 1:30\nd: ~\ne: null\nf: 2001-99-99\ng: 'x y'\nh:\non: 1\n")
-    assert document.faults == ()
+    assert document.diagnostics == ()
     assert list(document.root) == ["a", "b", "c", "d", "e", "f", "g", "h", "on"]
     assert list(document.root.values()) == ["010", "yes", "1:30", "~", "null", "2001-99-99", "x y", "", "1"]
 
@@ -115,7 +115,7 @@ def test_a_block_ends_where_its_last_value_ends() -> None:
     "head", ["", "\ufeff", "# 𝒳 é e\u0301\r\n\r\n", "# x\n" * 9000, "𝒳: {é: [1, 'a\r\n\r\n  b', \"\\u00e9\"]}\r\n"]
 )
 def test_columns_are_characters(head: str) -> None:
-    """Places count characters, whatever their bytes, a byte order mark or the line ends before them"""
+    """Positions count characters, whatever their bytes, a byte order mark or the line ends before them"""
     document = read(head + "a𝒳: {é: e\u0301𝒳, b: [c]}\n")
     assert spanned(document, document.span(("a𝒳", "é"))) == "e\u0301𝒳"
     assert spanned(document, document.span(("a𝒳", "b", 0))) == "c"
@@ -129,7 +129,7 @@ def test_places_survive_what_is_left_out() -> None:
     assert spanned(document, document.span(("c", 1, "d"))) == "2"
     assert spanned(document, document.span(("g",))) == "3"
     assert document.left_out == {("a", "x"), ("c",), ("<<",)}
-    assert [fault.code for fault in document.faults] == ["MT006", "MT009", "MT103", "MT006", "MT008"]
+    assert [fault.code for fault in document.diagnostics] == ["MT006", "MT009", "MT103", "MT006", "MT008"]
 
 
 def test_lines_are_those_of_an_editor() -> None:
@@ -196,7 +196,7 @@ def test_a_fault_has_a_code_and_a_place(text: str, faults: list[tuple[str, str]]
 def test_a_syntax_error_is_the_only_fault() -> None:
     """A syntax error ends reading, and nothing else is said of the text"""
     document = read("a: 1\na: 2\nb: *x\nc: [\n")
-    assert [fault.code for fault in document.faults] == ["MT005"]
+    assert [fault.code for fault in document.diagnostics] == ["MT005"]
     assert document.root == {}
 
 
@@ -214,9 +214,9 @@ def test_a_duplicate_names_both_places() -> None:
 
 def test_faults_are_bounded() -> None:
     """Of very many faults the first are told, and the rest are counted"""
-    document = read("a: 1\n" * (MOST_FAULTS + 51))
-    assert len(document.faults) == MOST_FAULTS
-    assert document.faults[-1].notes == ("and 50 more faults like these",)
+    document = read("a: 1\n" * (MOST_DIAGNOSTICS + 51))
+    assert len(document.diagnostics) == MOST_DIAGNOSTICS
+    assert document.diagnostics[-1].notes == ("and 50 more like these",)
 
 
 def test_an_opening_bracket_is_shown() -> None:
@@ -247,7 +247,7 @@ def test_what_another_program_writes_is_read(root: dict[str, Value], flow: bool 
     """What a YAML writer makes of text, mappings and lists is read as the same, and every scalar is where it is said"""
     text = yaml.dump(root, default_flow_style=flow, allow_unicode=unicode, width=10**6, Dumper=_Plain)
     document = read(text)
-    assert document.faults == ()
+    assert document.diagnostics == ()
     assert document.root == root
     for path, value in _scalars(root, ()):
         span = document.span(path)

@@ -11,7 +11,7 @@ def test_an_object_is_read_like_text() -> None:
     """A mapping from Python gives the values that the same text would give"""
     given: dict[Any, object] = {"memtopo": 1, "rdma": True, "on": False, "size": None, 7: ("a", ["b"]), "c": {"d": "e"}}
     document = Document.from_object(given)
-    assert document.faults == ()
+    assert document.diagnostics == ()
     assert document.name == "<dict>"
     assert document.root == {
         "memtopo": "1",
@@ -52,6 +52,6 @@ def test_an_object_of_other_types_is_a_fault(
 ) -> None:
     """What no text could say is a fault at its path, and is left out"""
     document = Document.from_object(given_object)
-    (fault,) = document.faults
+    (fault,) = document.diagnostics
     assert (fault.code, fault.path) == (code, path)
     assert "a" not in document.root or document.root["a"] in ([{}], "a")

@@ -117,7 +117,7 @@ def test_what_is_written_for_a_part_of_an_export() -> None:
     for text in ("server.w.0", "server.w.0:2", "reader.0.w", "layout/w.3"):
         (fault,) = language.read({"memtopo": "1", "name": "test", "imports": {"w": {"from": text}}})[1]
         assert fault.help
-        assert "takes all of an export" in fault.help
+        assert "is of a whole export" in fault.help
 
 
 @given(st.text(max_size=60) | st.text(alphabet="ab./:0 -", max_size=12))

@@ -67,7 +67,7 @@ def _job(start: Start, document: Document, geometry: Geometry, machine: Machine)
         geometry=geometry.processes[start.process],
         machine=MachineLine(start.machine_name, start.simulated, (), machine.driver.cuda),
         spec=start.spec,
-        place=document.place,
+        place=document.location,
         process=start.process,
         siblings=geometry.processes,
         facts=machine,
