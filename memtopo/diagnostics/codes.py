@@ -1,4 +1,4 @@
-"""The codes of all diagnostics: stable once released, never given a second meaning."""
+"""Codes of all diagnostics. A released code never changes its meaning."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class Code(NamedTuple):
-    """A code's name in words and how much it weighs."""
+    """Title and severity of a code."""
 
     title: str
     severity: Literal["error", "warning"] = "error"
@@ -15,9 +15,9 @@ class Code(NamedTuple):
 CODES = {
     # reading the text
     "MT001": Code("the file cannot be read"),
-    "MT002": Code("the text is larger or deeper than a spec may be"),
+    "MT002": Code("the text is too large or too deeply nested"),
     "MT003": Code("the text is not UTF-8"),
-    "MT004": Code("a character that a spec may not hold"),
+    "MT004": Code("a character that is not allowed in a spec"),
     "MT005": Code("the text is not YAML"),
     "MT006": Code("anchors and aliases are not part of the language"),
     "MT007": Code("tags are not part of the language"),
@@ -27,19 +27,19 @@ CODES = {
     # the shape of the entries
     "MT101": Code("an unknown key"),
     "MT102": Code("a required key is missing"),
-    "MT103": Code("a value of another kind is expected"),
+    "MT103": Code("a value of another type is expected"),
     "MT104": Code("not a valid name"),
     "MT105": Code("not a size"),
-    "MT106": Code("not a number that may stand here"),
-    "MT107": Code("not one of the words that may stand here"),
-    "MT108": Code("a version of the language that is not known"),
-    "MT109": Code("more than one spec may ask for"),
-    "MT110": Code("a section beside the processes"),
-    # names and their use
+    "MT106": Code("not a valid number"),
+    "MT107": Code("not one of the allowed words"),
+    "MT108": Code("an unknown version of the language"),
+    "MT109": Code("more than the limit of one spec"),
+    "MT110": Code("a section outside of the processes"),
+    # names and references
     "MT201": Code("a name that is not declared"),
-    "MT202": Code("an index outside of what was counted"),
-    "MT203": Code("a name that is taken"),
-    "MT204": Code("the same thing is given twice"),
+    "MT202": Code("an index out of range"),
+    "MT203": Code("a name that is already used"),
+    "MT204": Code("a duplicate entry"),
     # arithmetic of the layout
     "MT301": Code("a chunk's size is no multiple of its granularity"),
     "MT302": Code("a range's size is no multiple of its granularity"),
@@ -50,33 +50,33 @@ CODES = {
     "MT307": Code("an address that cannot be reserved"),
     "MT308": Code("an access entry splits a mapping"),
     "MT309": Code("an access entry reaches past the end of its range"),
-    "MT310": Code("more address space than there is"),
-    # what the machine can do
+    "MT310": Code("not enough address space"),
+    # capabilities of the machine
     "MT401": Code("a device that the machine does not have"),
     "MT402": Code("more memory than the device has"),
     "MT403": Code("no peer access between two devices"),
-    "MT404": Code("a handle type that the machine cannot give"),
+    "MT404": Code("a handle type that the machine does not support"),
     "MT405": Code("a property that the device does not support"),
     "MT406": Code("an access that the driver cannot grant"),
-    # what is shared between processes
+    # sharing between processes
     "MT601": Code("an export that its transport cannot carry"),
     "MT602": Code("an import that is exported again"),
     "MT603": Code("an import that does not say what it takes"),
-    "MT604": Code("an import that is not what is exported"),
-    "MT605": Code("an import that its own process exports"),
+    "MT604": Code("an import that does not match its export"),
+    "MT605": Code("an import of the process's own export"),
     "MT606": Code("a GPU that the process does not see"),
-    # memory of other kinds
-    "MT701": Code("managed memory that the machine cannot give"),
-    "MT702": Code("a handle of another API that the machine cannot take"),
+    # managed and external memory
+    "MT701": Code("managed memory that the machine does not support"),
+    "MT702": Code("an external handle that the machine cannot import"),
     "MT703": Code("a part of an external object that cannot be mapped"),
-    "MT704": Code("a timeline that does not go forward"),
-    "MT705": Code("a wait that nothing signals", "warning"),
-    "MT706": Code("a use that only chunks have"),
-    "MT707": Code("one thing of another API that is declared in two ways"),
-    # what is valid and probably not meant
-    "MT501": Code("a chunk is mapped nowhere", "warning"),
-    "MT502": Code("a range holds nothing", "warning"),
-    "MT503": Code("a range is accessible to nobody", "warning"),
+    "MT704": Code("a timeline value that does not increase"),
+    "MT705": Code("a wait without a signal", "warning"),
+    "MT706": Code("a use that is only possible for chunks"),
+    "MT707": Code("contradictory declarations of an external object"),
+    # valid, but probably unintended
+    "MT501": Code("a chunk is not mapped", "warning"),
+    "MT502": Code("nothing is mapped in a range", "warning"),
+    "MT503": Code("no device has access to a range", "warning"),
     "MT504": Code("a device name is not used", "warning"),
     "MT505": Code("a comment ignores nothing", "warning"),
 }

@@ -13,17 +13,17 @@ LISTED = 12
 """Known names that a message lists."""
 
 MOST = 1000
-"""Faults of one kind that are told one by one."""
+"""Diagnostics of one kind that are reported one by one."""
 
 COMPARED = 1000
-"""Known names that an unknown one is compared with; each comparison takes some microseconds."""
+"""Known names that an unknown name is compared with; each comparison takes some microseconds."""
 
 SUGGESTED = 10
-"""Faults, the first ones, that are worth looking for what was meant."""
+"""Diagnostics of one kind, the first ones, that get a suggestion."""
 
 
 class Bounded(list[Diagnostic]):
-    """A list of faults that takes one more than will be told; `first` then says that there are more."""
+    """A list that keeps one diagnostic more than is reported; `first` then adds a note that there are more."""
 
     def append(self, fault: Diagnostic, /) -> None:
         if len(self) <= MOST:
@@ -33,17 +33,19 @@ class Bounded(list[Diagnostic]):
         super().extend(islice(faults, MOST + 1 - len(self)))
 
 
-def first(faults: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """The first faults of a kind; the last of them says so where there are more."""
-    told = list(islice(faults, MOST + 1))
-    if len(told) > MOST:
-        del told[MOST:]
-        told[-1] = told[-1]._replace(notes=(*told[-1].notes, f"there are more; only the first {MOST:,} are told"))
-    return told
+def first(found: Iterable[Diagnostic]) -> list[Diagnostic]:
+    """Return the first diagnostics of one kind; if there are more, a note in the last one says so."""
+    reported = list(islice(found, MOST + 1))
+    if len(reported) > MOST:
+        del reported[MOST:]
+        last = reported[-1]
+        note = f"there are more; only the first {MOST:,} are reported"
+        reported[-1] = last._replace(notes=(*last.notes, note))
+    return reported
 
 
 def choose(word: str, known: Sequence[str]) -> str:
-    """Help for a word that is none of a few: the nearest one, or all of them."""
+    """Help for a word that is not one of a few: the nearest one, or all of them."""
     if meant := nearest(word, known):
         return f"did you mean {meant!r}?"
     return f"write {known[0]}" if len(known) == 1 else f"write one of {', '.join(known)}"
@@ -52,20 +54,30 @@ def choose(word: str, known: Sequence[str]) -> str:
 def undeclared(
     faults: list[Diagnostic], what: str, name: str, path: Path, known: Collection[str], at: At = "value"
 ) -> None:
-    """Add that a name is used and nowhere declared, and which one was probably meant."""
-    some = list(islice(known, COMPARED)) if len(faults) < SUGGESTED else list(islice(known, LISTED + 1))
-    meant = nearest(name, some) if len(faults) < SUGGESTED else None
+    """Append the diagnostic of `undeclared_name`, with a suggestion if the list is still short."""
+    faults.append(undeclared_name(what, name, path, known, at, suggest=len(faults) < SUGGESTED))
+
+
+def undeclared_name(
+    what: str, name: str, path: Path, known: Collection[str], at: At = "value", *, suggest: bool = True
+) -> Diagnostic:
+    """Diagnostic of a name that is used but not declared, with help: the nearest of the `known` names, or some of them.
+
+    The search for the nearest name takes milliseconds; callers `suggest` it for the first `SUGGESTED` diagnostics.
+    """
+    some = list(islice(known, COMPARED if suggest else LISTED + 1))
+    meant = nearest(name, some) if suggest else None
     help = f"did you mean {meant!r}?" if meant else (listed(some) if some else f"no {what} is declared")
-    faults.append(Diagnostic("MT201", f"{what} {shorten(name)!r} is not declared", path, at, help=help))
+    return Diagnostic("MT201", f"{what} {shorten(name)!r} is not declared", path, at, help=help)
 
 
 def listed(known: Sequence[str]) -> str:
-    """Help that names what is known, the first of it."""
+    """Help that lists the first of the known names."""
     return f"known are {', '.join(known[:LISTED])}{' …' * (len(known) > LISTED)}"
 
 
 def unknown(path: Path, known: Sequence[str]) -> Diagnostic:
-    """A key that the language does not have here."""
+    """Diagnostic of a key that is not one of the `known` keys."""
     key = str(path[-1])
     meant = nearest(key, known)
     help = f"did you mean {meant!r}?" if meant else listed(known)
@@ -73,8 +85,7 @@ def unknown(path: Path, known: Sequence[str]) -> Diagnostic:
 
 
 def bad_name(name: object, path: Path, at: At = "key") -> Diagnostic:
-    """A name outside of the language's alphabet."""
-    told = f"{shorten(name)!r} is not a name" if isinstance(name, str) else "expected a name"
-    return Diagnostic(
-        "MT104", told, path, at, help="a name begins with a letter and goes on with letters, digits, _ and -"
-    )
+    """Diagnostic of a name with characters that names must not have."""
+    message = f"{shorten(name)!r} is not a name" if isinstance(name, str) else "expected a name"
+    help = "a name begins with a letter and continues with letters, digits, _ and -"
+    return Diagnostic("MT104", message, path, at, help=help)

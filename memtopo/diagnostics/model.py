@@ -1,6 +1,6 @@
-"""Faults of a spec as data: what is wrong, at which path, and what would be right.
+"""Diagnostics of a spec as data: the error, its path, and the correction.
 
-Diagnostics carry paths; `source` alone turns a path into a place in the text.
+A diagnostic has a path; `memtopo.language` converts paths to positions in the text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Severity = Literal["error", "warning"]
 
 
 class Span(NamedTuple):
-    """A stretch of text, in lines and columns from 1, counted in characters; the end column is the first after it."""
+    """Part of a text, in lines and columns from 1, counted in characters; the end is exclusive."""
 
     line: int
     column: int
@@ -27,7 +27,7 @@ class Span(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A second place that a diagnostic speaks of, and what stands there."""
+    """Secondary location of a diagnostic, with a text about it."""
 
     text: str
     path: Path
@@ -36,7 +36,7 @@ class Label(NamedTuple):
 
 
 class Diagnostic(NamedTuple):
-    """One fault. `path` and `at` say where; `span` is set only where there is no path (syntax errors)."""
+    """One error or warning at `path` and `at`; `span` is set only if there is no path (syntax errors)."""
 
     code: str
     message: str
@@ -53,7 +53,7 @@ class Diagnostic(NamedTuple):
 
 
 class InvalidValue(ValueError):
-    """A value that a field refuses: becomes a `Diagnostic` at the field's path."""
+    """Rejection of a value by a field; becomes a `Diagnostic` at the field's path."""
 
     def __init__(self, code: str, message: str, *, help: str | None = None, at: At = "value") -> None:
         super().__init__(message)
@@ -64,5 +64,5 @@ class InvalidValue(ValueError):
 
 
 def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
-    """Whether any of them stops the spec from being built."""
+    """Return true if any of the diagnostics is an error, so that the spec cannot be built."""
     return any(diagnostic.severity == "error" for diagnostic in diagnostics)

@@ -1,4 +1,4 @@
-"""Diagnostics of the errors that pydantic finds in the entries of a spec."""
+"""Diagnostics made from pydantic's validation errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pydantic import ValidationError
 
 Keys = Callable[[tuple[str | int, ...]], Sequence[str]]
-"""Which keys may stand at a place in a section."""
+"""Function that returns the keys that are allowed at a location in a section."""
 
 _SHAPES = {
     "dict_type": "a mapping",
@@ -27,15 +27,15 @@ _SHAPES = {
 
 
 def diagnose(error: ValidationError, within: Path, known: Keys) -> list[Diagnostic]:
-    """What pydantic found wrong in a section; `known` says which keys may stand at a place in it. The first of many."""
+    """Return the first diagnostics of a section; `known` returns the keys that are allowed at a location in it."""
     found = _without_misspelled(error.errors(include_url=False), known)
-    return first(_explain(fault, _path(within, fault), known) for fault in found)
+    return first(_diagnostic(each, _path(within, each), known) for each in found)
 
 
-def _path(within: Path, fault: Any) -> Path:
-    """Where a fault is, without pydantic's own marks: of a key that is refused, and of the shape that access has."""
-    loc: tuple[str | int, ...] = fault["loc"]
-    if loc[-1] == "[key]" and fault["type"] == "value_error":
+def _path(within: Path, error: Any) -> Path:
+    """Path of an error, without pydantic's own marks for a rejected key and for the form of an access entry."""
+    loc: tuple[str | int, ...] = error["loc"]
+    if loc[-1] == "[key]" and error["type"] == "value_error":
         loc = loc[:-1]
     if within[-1] == "access" and len(loc) > 1:
         loc = (loc[0], *loc[2:])
@@ -43,39 +43,39 @@ def _path(within: Path, fault: Any) -> Path:
 
 
 def _without_misspelled(found: Sequence[Any], known: Keys) -> Iterator[Any]:
-    """A key that is missing since it is misspelled is told once, where it stands."""
-    misspelled = set(_meant(found, known))
-    return (fault for fault in found if fault["type"] != "missing" or fault["loc"] not in misspelled)
+    """Drop the errors of missing keys that are present under a misspelled name, which is an error of its own."""
+    misspelled = set(_intended(found, known))
+    return (error for error in found if error["type"] != "missing" or error["loc"] not in misspelled)
 
 
-def _meant(found: Sequence[Any], known: Keys) -> Iterator[tuple[object, ...]]:
-    """Where the keys would stand that unknown ones were probably meant to be; of many words, the first ones."""
+def _intended(found: Sequence[Any], known: Keys) -> Iterator[tuple[object, ...]]:
+    """Locations of the keys that unknown keys were probably meant to be; at most `COMPARED` words are compared."""
     near: dict[tuple[str, ...], str | None] = {}
-    for fault in found:
-        if fault["type"] == "extra_forbidden":
-            *entry, key = fault["loc"]
-            keys = known(fault["loc"])
+    for error in found:
+        if error["type"] == "extra_forbidden":
+            *entry, key = error["loc"]
+            keys = known(error["loc"])
             if (case := (key, *keys)) not in near and len(near) < COMPARED:
                 near[case] = nearest(str(key), keys)
             yield (*entry, near.get(case))
 
 
-def _explain(fault: Any, path: Path, known: Keys) -> Diagnostic:
-    kind = fault["type"]
+def _diagnostic(error: Any, path: Path, known: Keys) -> Diagnostic:
+    kind = error["type"]
     if kind == "extra_forbidden":
-        return unknown(path, known(fault["loc"]))
+        return unknown(path, known(error["loc"]))
     if kind == "missing":
         return Diagnostic("MT102", f"{_entry(path[1:-1])} needs {path[-1]!r}", path, help=f"add '{path[-1]}: …'")
-    cause = fault.get("ctx", {}).get("error")
+    cause = error.get("ctx", {}).get("error")
     if isinstance(cause, InvalidValue):
         return Diagnostic(cause.code, cause.message, path, cause.at, help=cause.help)
     if kind in _SHAPES:
-        return Diagnostic("MT103", f"expected {_SHAPES[kind]}, found {_found(fault['input'])}", path)
-    return Diagnostic("MT103", str(fault["msg"]).lower(), path)
+        return Diagnostic("MT103", f"expected {_SHAPES[kind]}, found {_found(error['input'])}", path)
+    return Diagnostic("MT103", str(error["msg"]).lower(), path)
 
 
 def _entry(path: Path) -> str:
-    """An entry in words: a name, or which of a list it is, counted from 1 since `kv.0` is a range."""
+    """Description of an entry: its name, or its number in a list, counted from 1 since `kv.0` is a range."""
     *above, last = path
     return f"entry {last + 1} of {'.'.join(map(str, above))!r}" if isinstance(last, int) else repr(str(last))
 

@@ -80,7 +80,7 @@ def test_a_code_is_explained() -> None:
     assert done.status == 0
     lines = done.out.splitlines()
     assert lines[0] == "error[MT305]: a mapping runs past the end of its range"
-    assert "warning[MT503]: a range is accessible to nobody" in lines
+    assert "warning[MT503]: no device has access to a range" in lines
     assert "  wrong  ranges: {kv: {size: 4MiB}}" in lines
     assert "         map: {kv: [page]}" in lines
     assert done.widest <= 80

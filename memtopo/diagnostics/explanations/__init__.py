@@ -1,6 +1,6 @@
-"""What each code means, beyond its message: the rule, what the driver really does, and an example of wrong and right.
+"""Explanations of all codes: the rule, the driver's behaviour, a wrong and a right example.
 
-One file a code beside this one: `## Rule`, `## Fact`, `## Wrong`, `## Right`. Whoever adds a code adds its file.
+Each code has a file in this folder with the sections `## Rule`, `## Fact`, `## Wrong` and `## Right`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from memtopo.diagnostics.model import Severity
 
 GROUPS = {
     "MT0": "Reading the text",
-    "MT1": "The shape of the entries",
-    "MT2": "Names and their use",
+    "MT1": "Form of the entries",
+    "MT2": "Names and references",
     "MT3": "Arithmetic of the layout",
-    "MT4": "What the machine can do",
-    "MT6": "What is shared between processes",
-    "MT7": "Memory of other kinds",
-    "MT5": "Valid, and probably not meant",
+    "MT4": "Capabilities of the machine",
+    "MT6": "Sharing between processes",
+    "MT7": "Managed and external memory",
+    "MT5": "Valid, but probably unintended",
 }
-"""The codes by what they begin with."""
+"""Titles of the groups of codes, by prefix."""
 
 _SECTIONS = ("Rule", "Fact", "Wrong", "Right")
 _HEADING = re.compile(r"^## (\w+)\n", re.MULTILINE)
@@ -31,9 +31,9 @@ _BLOCK = re.compile(r"(?P<note>.*?)(?:^```yaml\n(?P<spec>.*?)^```\s*)?", re.MULT
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A spec, whose head (`memtopo: 1` and a name) is left out where it is not the point; a note says what else holds.
+    """A spec, usually without its first keys (`memtopo: 1` and a name), and a note on further conditions.
 
-    Of what no YAML text can show there is only the note.
+    An example that cannot be written as YAML text has a note only.
     """
 
     note: str
@@ -42,7 +42,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """One code. `rule` and `fact` are prose; a fact that is cited as `fact 15` stands in docs/driver-facts.md."""
+    """Explanation of one code. `rule` and `fact` are prose; cited facts (`fact 15`) are in docs/driver-facts.md."""
 
     code: str
     title: str
@@ -54,7 +54,7 @@ class Explanation:
 
 
 def explanation(code: str) -> Explanation:
-    """The explanation of one of `CODES`; of another code, `KeyError`."""
+    """Return the explanation of a code. Raises `KeyError` for a code that is not in `CODES`."""
     known = CODES[code]
     text = resources.files(__name__).joinpath(f"{code}.md").read_text(encoding="utf-8")
     rule, fact, wrong, right = _sections(text, code)
