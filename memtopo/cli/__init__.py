@@ -12,10 +12,10 @@ def main() -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no child can be waited for
     try:
         from memtopo.common.collector import (
-            made_to_stay,  # here, so that Ctrl-C during the imports is no traceback either
+            collector_frozen,  # here, so that Ctrl-C during the imports is no traceback either
         )
 
-        with made_to_stay():
+        with collector_frozen():
             from memtopo.cli.app import run
         status = run(sys.argv[1:])
     except KeyboardInterrupt:

@@ -13,7 +13,7 @@ import typer
 from memtopo.cli import usage
 from memtopo.cli.signals import Interrupted
 from memtopo.cli.streams import Streams
-from memtopo.common.collector import made_to_stay
+from memtopo.common.collector import collector_frozen
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.version import __version__
 from memtopo.output import plain
@@ -62,7 +62,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _carried_out(arguments: Sequence[str]) -> int:
     # Not through typer's own main, which has its ways with a broken pipe and with Ctrl-C.
-    with made_to_stay():
+    with collector_frozen():
         command: Any = typer.main.get_command(program(arguments[0] if arguments else None))
     try:
         with command.make_context("memtopo", [*arguments]) as context:

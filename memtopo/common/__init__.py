@@ -1,1 +1,1 @@
-"""Small helpers that every room uses: errors, text, sizes and durations."""
+"""Utilities for all rooms: errors, text, sizes, durations, and control of the garbage collector."""

@@ -1,4 +1,4 @@
-"""What can go wrong outside a spec, each with the exit status that tells it apart."""
+"""Base classes of memtopo's errors, each with its exit status."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 
 class MemtopoError(Exception):
-    """An error that memtopo can name, shown as `memtopo: error: …` and, where there is one, `memtopo: hint: …`.
+    """Expected error, shown as `memtopo: error: …`, the lines of `details`, and `memtopo: hint: …` if there is a hint.
 
-    `details` are lines shown between the two.
-    `message` is lower case, without a full stop, and names the thing at fault first.
+    `message` is lower case, without a full stop, and begins with the object at fault.
     """
 
     exit_code = 70
@@ -22,18 +21,18 @@ class MemtopoError(Exception):
 
 
 class UsageError(MemtopoError):
-    """The command line asks for something that does not go together."""
+    """Invalid command line, or options that exclude one another."""
 
     exit_code = 2
 
 
 class Unavailable(MemtopoError):
-    """There is no GPU, no driver, no such machine, or the machine file cannot be used."""
+    """No GPU, no driver, an unknown machine, or a machine file that cannot be used."""
 
     exit_code = 3
 
 
 class InternalError(MemtopoError):
-    """A promise of memtopo's own code does not hold."""
+    """Violation of an invariant of memtopo's own code."""
 
     exit_code = 70

@@ -1,7 +1,4 @@
-"""Text for people: what cannot be seen is escaped, what is seen is measured in columns, what was meant is guessed.
-
-And signals have their names.
-"""
+"""Text for display: escapes, width in terminal columns, the nearest known word, names of signals."""
 
 from __future__ import annotations
 
@@ -14,9 +11,10 @@ _NO_WIDTH = {"Mn", "Me", "Cf", "Cc"}
 
 
 def printable(text: str) -> str:
-    r"""Escape whatever is not seen as itself: `\x1b`, `\u202e`.
+    r"""Escape characters that are not visible as themselves: `\x1b`, `\u202e`.
 
-    Controls, bidirectional and other format characters, unusual spaces, surrogates, private and unassigned characters.
+    These are control, bidirectional and other format characters, unusual spaces, surrogates, private and unassigned
+    characters.
     """
     if text.isprintable():
         return text
@@ -24,25 +22,25 @@ def printable(text: str) -> str:
 
 
 def display_width(text: str) -> int:
-    """How many columns of a terminal a text takes; wide characters take two, combining ones none."""
+    """Return the width of a text in terminal columns; wide characters take two, combining characters none."""
     if text.isascii():
         return len(text)
     return sum(_width(char) for char in text)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that was probably meant, if one is near."""
+    """Return the known word that is most similar to `word`, if one is similar enough."""
     candidates = list(known)
     if same := [name for name in candidates if name.lower() == word.lower()]:
         return same[0]
-    from difflib import get_close_matches  # noqa: PLC0415 slow to import, and only faults need it
+    from difflib import get_close_matches  # noqa: PLC0415 slow to import, and needed for errors only
 
     near = get_close_matches(word[:64], candidates, n=1)
     return near[0] if near else None
 
 
 def signal_name(number: int) -> str:
-    """`SIGSEGV`; `signal 40` where it has no name, as most real-time signals have none."""
+    """Name of a signal, such as `SIGSEGV`; `signal 40` if it has none, such as most real-time signals."""
     try:
         return signal.Signals(number).name
     except ValueError:

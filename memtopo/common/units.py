@@ -1,4 +1,4 @@
-"""Sizes as people write them: `64MiB`, `0`, `4 granules`."""
+"""Sizes (`64MiB`, `0`, `4 granules`) and durations (`10m`, `5s`, `500ms`): parsing and formatting."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _UNIT_MEANT = {
 
 
 class Size(NamedTuple):
-    """A size as written: `amount` bytes, or `amount` granules of whatever it measures."""
+    """Size as written in a spec: `amount` bytes, or `amount` granules."""
 
     amount: int
     in_granules: bool = False
 
     def bytes(self, granule: int) -> int:
-        """The size in bytes where one granule has `granule` bytes."""
+        """Return the size in bytes, for granules of `granule` bytes."""
         return self.amount * granule if self.in_granules else self.amount
 
     def __str__(self) -> str:
@@ -41,7 +41,7 @@ class Size(NamedTuple):
 
 
 class NotASize(ValueError):
-    """Text that is no size; `meant` is the nearest text that is one, if there is any."""
+    """Text that is not a size; `meant` is the most similar valid text, if there is one."""
 
     def __init__(self, message: str, meant: str | None = None) -> None:
         super().__init__(message)
@@ -50,9 +50,9 @@ class NotASize(ValueError):
 
 @lru_cache(maxsize=4096)
 def parse_size(text: str) -> Size:
-    """Read a size: digits and a binary unit, digits and `granules`, or a bare `0`.
+    """Parse a size: digits and a binary unit, digits and `granules`, or a bare `0`.
 
-    Raises `NotASize`, with the text that was probably meant.
+    Raises `NotASize` with the probably intended text.
     """
     match = _SIZE.fullmatch(text)
     if not match:
@@ -69,7 +69,7 @@ def parse_size(text: str) -> Size:
 
 
 def parse_count(text: str) -> int:
-    """Read an unsigned decimal number of at most 64 bits.
+    """Parse an unsigned decimal number of at most 64 bits.
 
     Raises `ValueError` with the reason: a sign, a leading zero, a fraction, an exponent, other digits than 0 to 9.
     """
@@ -81,7 +81,7 @@ def parse_count(text: str) -> int:
 
 
 def exact(amount: int) -> str:
-    """A byte count in the largest unit that divides it: 2097152 → `2MiB`; what can be read back unchanged."""
+    """Format a number of bytes in the largest unit that divides it, `2MiB`, so that it can be parsed without loss."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if amount and amount % UNITS[unit] == 0:
             return f"{amount // UNITS[unit]}{unit}"
@@ -89,9 +89,9 @@ def exact(amount: int) -> str:
 
 
 def rounded(amount: int) -> str:
-    """A byte count for people, to a tenth: `95.8 GiB`, `2 MiB`, `512 B`."""
+    """Format a number of bytes for display, rounded to a tenth: `95.8 GiB`, `2 MiB`, `512 B`."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
-        # What would be rounded to 1024.0 of a unit is 1.0 of the next.
+        # An amount that rounds to 1024.0 of a unit is shown as 1.0 of the next unit.
         if abs(amount) >= UNITS[unit] * (1 - 0.05 / 1024):
             whole, rest = divmod(amount, UNITS[unit])
             return f"{whole} {unit}" if rest == 0 else f"{amount / UNITS[unit]:.1f} {unit}"
@@ -99,7 +99,7 @@ def rounded(amount: int) -> str:
 
 
 def shorten(text: str, limit: int = 40) -> str:
-    """At most `limit` characters of a text, so that no message repeats a megabyte."""
+    """Truncate a text to `limit` characters, so that messages stay short."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
@@ -116,13 +116,13 @@ def _no_size(text: str) -> NotASize:
         return NotASize(f"{shorten(unit)!r} is not a unit; units are B, KiB, MiB, GiB, TiB and granules")
     if not plain.isdecimal():
         return NotASize(f"{shorten(text)!r} is not a whole number of units", _whole(plain, known))
-    return NotASize(f"{shorten(text)!r} is not how a size is written", _if_size(f"{int(plain)}{_glue(known)}"))
+    return NotASize(f"{shorten(text)!r} is not a valid form of a size", _if_size(f"{int(plain)}{_glue(known)}"))
 
 
 def _with_unit(digits: str) -> str | None:
     if not digits.isdecimal():
         return None
-    # Whole pages are bytes that were counted; a small number is one that somebody had in mind.
+    # A multiple of the page size is probably a number of bytes; a small number is probably meant in MiB.
     return exact(int(digits)) if int(digits) % _PAGE == 0 and int(digits) <= LARGEST else _if_size(f"{int(digits)}MiB")
 
 
@@ -154,11 +154,10 @@ _MEANT = {
     **dict.fromkeys(("day", "days"), "d"),
     **dict.fromkeys(("msec", "millis", "millisecond", "milliseconds"), "ms"),
 }
-_SHOWN = 40
 
 
 class NotADuration(ValueError):
-    """Text that is no duration; `meant` is the nearest text that is one, if there is any."""
+    """Text that is not a duration; `meant` is the most similar valid text, if there is one."""
 
     def __init__(self, message: str, meant: str | None = None) -> None:
         super().__init__(message)
@@ -166,16 +165,16 @@ class NotADuration(ValueError):
 
 
 def parse_duration(text: str) -> float:
-    """Read digits and a unit (ms, s, m, h or d) as seconds.
+    """Parse digits and a unit (ms, s, m, h or d), and return seconds.
 
-    Raises `NotADuration`, with the text that was probably meant.
+    Raises `NotADuration` with the probably intended text.
     """
     if match := _DURATION.fullmatch(text):
         return float(match[1]) * _SECONDS[match[2]]
-    told = repr(text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…")
+    shown = repr(shorten(text))
     match = _LOOSE_DURATION.fullmatch(text.strip())
     unit = match and (match[2] if match[2] in _SECONDS else _MEANT.get(match[2].lower(), _MEANT.get(match[2])))
     if match and unit:
-        what = "is not how a duration is written" if match[2] else "has no unit"
-        raise NotADuration(f"{told} {what}", f"{match[1]}{unit}")
-    raise NotADuration(f"{told} is not a duration; write 500ms, 5s, 10m, 2h or 1d")
+        what = "is not a valid form of a duration" if match[2] else "has no unit"
+        raise NotADuration(f"{shown} {what}", f"{match[1]}{unit}")
+    raise NotADuration(f"{shown} is not a duration; write 500ms, 5s, 10m, 2h or 1d")

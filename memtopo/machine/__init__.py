@@ -1,6 +1,6 @@
-"""A machine: the recorded facts of a computer, the one word for what a spec is validated against.
+"""Machines: records of a computer's GPUs, driver and host memory, against which specs are validated.
 
-Recorded by `memtopo probe -o FILE`; the same record is read from a live driver when the machine is `local`.
+`memtopo probe -o FILE` writes a record; for the machine `local`, the same record is read from the live driver.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reading and writing recorded machines: shipped ones by name, others by path."""
+"""Files of recorded machines: shipped ones by name, others by path."""
 
 from __future__ import annotations
 
@@ -32,33 +32,33 @@ _SHIPPED = Path(__file__).parent.parent / "machines"
 
 
 def shipped() -> list[str]:
-    """The names of the machines that come with memtopo, each recorded on hardware."""
+    """Names of the machines that are part of memtopo, each recorded on hardware."""
     return sorted(file.stem for file in _SHIPPED.glob("*.json"))
 
 
 def load(name: str) -> Machine:
-    """Read a shipped machine by name, or a recorded one by path.
+    """Load a shipped machine by name, or a recorded one by path.
 
-    Raises `Unavailable` where there is no such machine, or where the file is not a machine of this version.
+    Raises `Unavailable` if there is no such machine, or if the file is not a machine of this version.
     """
     if "/" not in name and not name.endswith(".json"):
         if name not in shipped():
-            raise Unavailable(f"machine {shorten(name)!r} is not known", hint=_meant(name))
+            raise Unavailable(f"machine {shorten(name)!r} is not known", hint=_hint(name))
         return _trusted(json.loads((_SHIPPED / f"{name}.json").read_bytes()))
     return parse(_read(Path(name)), name)
 
 
 def _trusted(facts: dict[str, Any]) -> Machine:
-    """A shipped machine, which a test has validated: building the validator takes longer than all else."""
-    read: dict[str, Any] = {
+    """Build a shipped machine without validation, which a test does: building the validator takes too long."""
+    fields: dict[str, Any] = {
         "devices": [_device(each) for each in facts["devices"]],
         "peers": [[peer and _peer(peer) for peer in row] for row in facts["peers"]],
-        "host": {place: _memory(memory) for place, memory in facts["host"].items()},
+        "host": {location: _memory(memory) for location, memory in facts["host"].items()},
         "driver": DriverFacts.model_construct(**facts["driver"]),
     }
     if around := facts.get("surroundings"):
-        read["surroundings"] = Surroundings.model_construct(**around)
-    return Machine.model_construct(**facts | read)
+        fields["surroundings"] = Surroundings.model_construct(**around)
+    return Machine.model_construct(**facts | fields)
 
 
 def _device(device: dict[str, Any]) -> Device:
@@ -72,7 +72,7 @@ def _peer(peer: dict[str, Any]) -> Peer:
 
 
 def _copies(owner: dict[str, Any]) -> dict[str, Any]:
-    """The measured copies of a GPU or a peer, where there are any."""
+    """Return the field `copies` of a GPU or a peer if it was measured."""
     if "copies" not in owner:
         return {}
     rates: dict[str, Any] = {way: Rate.model_construct(**rate) for way, rate in owner["copies"].items()}
@@ -86,7 +86,7 @@ def _memory(memory: dict[str, Any]) -> Memory:
 
 
 def parse(text: bytes, origin: str) -> Machine:
-    """Read a recorded machine from JSON; `origin` names it in errors. Raises `Unavailable`."""
+    """Parse a recorded machine from JSON; `origin` is its name in errors. Raises `Unavailable`."""
     hint = "record it again with 'memtopo probe -o FILE'"
     try:
         facts: Any = json.loads(text)
@@ -95,29 +95,31 @@ def parse(text: bytes, origin: str) -> Machine:
     if not isinstance(facts, dict) or "memtopo_machine" not in facts:
         raise Unavailable(f"{origin!r} is not a machine file", hint=hint)
     if (version := facts["memtopo_machine"]) != VERSION:
-        told = f"machine file {origin!r} has version {json.dumps(version)[:20]}; this memtopo reads version {VERSION}"
-        raise Unavailable(told, hint=hint)
+        shown = json.dumps(version)[:20]
+        raise Unavailable(
+            f"machine file {origin!r} has version {shown}; this memtopo reads version {VERSION}", hint=hint
+        )
     try:
         machine = Machine.model_validate_json(text)
     except ValidationError as error:
-        raise Unavailable(f"machine file {origin!r} is damaged: {_told(error)}", hint=hint) from error
-    _square(machine, origin, hint)
+        raise Unavailable(f"machine file {origin!r} is damaged: {_first_error(error)}", hint=hint) from error
+    _check_peers(machine, origin, hint)
     return machine
 
 
 def dump(machine: Machine) -> str:
-    """The machine as it is written to a file: JSON, stable order, one fact a line."""
+    """Return the machine as the text of a file: JSON in a stable order, with one value per line."""
     return json.dumps(machine.model_dump(mode="json", exclude_none=True), indent=1) + "\n"
 
 
-def _told(error: ValidationError) -> str:
+def _first_error(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(shorten(str(part)) for part in first["loc"] if part != "[key]")
     what = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{where}: {what[:1].lower()}{what[1:]}" if where else what
 
 
-def _square(machine: Machine, origin: str, hint: str) -> None:
+def _check_peers(machine: Machine, origin: str, hint: str) -> None:
     count = len(machine.devices)
     if len(machine.peers) != count or any(len(row) != count for row in machine.peers):
         raise Unavailable(f"machine file {origin!r} is damaged: peers is not {count} by {count}", hint=hint)
@@ -129,17 +131,17 @@ def _read(path: Path) -> bytes:
             text = file.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or "not a path").lower()
-        hint = f"the machines that come with memtopo are {', '.join(shipped())}"
+        hint = f"the machines that are part of memtopo are {', '.join(shipped())}"
         raise Unavailable(f"machine file {str(path)!r} cannot be read: {reason}", hint=hint) from error
     if len(text) > LARGEST_FILE:
         raise Unavailable(f"machine file {str(path)!r} has more than {LARGEST_FILE >> 20} MiB")
     return text
 
 
-def _meant(name: str) -> str:
-    if os.path.isfile(name):  # noqa: PTH113 of a name that cannot be a path, a Path raises
+def _hint(name: str) -> str:
+    if os.path.isfile(name):  # noqa: PTH113 a Path raises for a name that cannot be a path
         return f"to read the file of that name, write ./{name}"
     known = shipped()
     near = nearest(name, known)
-    asked = f"did you mean {near!r}? " if near else ""
-    return f"{asked}use local, {', '.join(known)}, or the path of a file made by 'memtopo probe -o FILE'"
+    suggestion = f"did you mean {near!r}? " if near else ""
+    return f"{suggestion}use local, {', '.join(known)}, or the path of a file made by 'memtopo probe -o FILE'"

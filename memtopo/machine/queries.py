@@ -1,4 +1,4 @@
-"""The facts of a driver's machine by queries alone: no context is made and nothing is allocated."""
+"""Records of the machine behind a driver, by queries only: no context is created and nothing is allocated."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def read(
     numa_nodes: Sequence[int] | None = None,
     host_name: str | None = None,
 ) -> Machine:
-    """The facts of the machine behind an initialised driver.
+    """Return the record of the machine behind an initialised driver.
 
-    What no driver tells is the caller's to say: the kernel module's `release`, the `host_name`, and the `numa_nodes`
-    that have memory; where those are None, the nodes nearest to the GPUs stand in. UUIDs, bus ids and the host's name
-    are left out without `identify`. Raises `DriverError` where the driver cannot even count or name its GPUs.
+    The caller provides what the driver does not report: the kernel module's `release`, the `host_name`, and the
+    `numa_nodes` with memory; if they are None, the nodes nearest to the GPUs are used. UUIDs, bus ids and the host's
+    name are included only with `identify`. Raises `DriverError` if the driver cannot count or name its GPUs.
     """
     devices = [_device(driver, ordinal, identify=identify) for ordinal in range(driver.device_get_count())]
     return Machine(
@@ -51,20 +51,20 @@ def read(
 
 
 def anonymous(machine: Machine) -> Machine:
-    """The machine without what names this very one, or this very moment: UUIDs, bus ids, the host, free memory."""
+    """Return the machine without what identifies it, or changes: UUIDs, bus ids, the host's name, free memory."""
     unknown = {"uuid": None, "bus_id": None, "free_bytes": None}
     devices = [device.model_copy(update=unknown) for device in machine.devices]
     return changed(machine, devices=devices, host_name=None)
 
 
 def changed(machine: Machine, **fields: object) -> Machine:
-    """The machine with other values for some fields."""
-    # model_copy would take along what the old machine has computed from its fields.
+    """Return the machine with other values for some fields."""
+    # model_copy would also copy the cached properties of the old machine.
     return Machine.model_validate({name: getattr(machine, name) for name in Machine.model_fields} | fields)
 
 
-def only(machine: Machine, ordinals: Sequence[int], uuids: Sequence[str]) -> Machine:
-    """The machine with some of its GPUs alone, in this order, under these UUIDs."""
+def with_gpus(machine: Machine, ordinals: Sequence[int], uuids: Sequence[str]) -> Machine:
+    """Return the machine with only some of its GPUs, in this order, with these UUIDs."""
     devices = [
         machine.devices[ordinal].model_copy(update={"uuid": uuid})
         for ordinal, uuid in zip(ordinals, uuids, strict=True)
@@ -73,7 +73,7 @@ def only(machine: Machine, ordinals: Sequence[int], uuids: Sequence[str]) -> Mac
 
 
 def uuid_text(raw: bytes) -> str:
-    """A GPU's UUID as nvidia-smi prints it: `GPU-bb4e8c0a-098d-8d01-5e1a-e755d684523b`."""
+    """Format a GPU's UUID as nvidia-smi does: `GPU-bb4e8c0a-098d-8d01-5e1a-e755d684523b`."""
     return f"GPU-{uuid.UUID(bytes=raw)}"
 
 
@@ -97,14 +97,14 @@ def _device(driver: Driver, ordinal: int, *, identify: bool) -> Device:
 
 
 def _attributes(driver: Driver, ordinal: int) -> dict[str, int]:
-    asked = {which.name: _or_none(driver.device_get_attribute, ordinal, which) for which in Attribute}
-    return {name: value for name, value in asked.items() if value is not None}
+    values = {each.name: _or_none(driver.device_get_attribute, ordinal, each) for each in Attribute}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _granularities(
     driver: Driver, location: Location, handles: Sequence[HandleType], flags: Sequence[bool]
 ) -> list[Granularity]:
-    """One entry for each set of properties that the driver answers for."""
+    """Return an entry for each set of properties that the driver supports."""
     sets = (Properties(location, *mixed) for mixed in product(handles, flags, flags))
     return [entry for properties in sets if (entry := _or_none(_granularity, driver, properties))]
 
@@ -120,16 +120,16 @@ def _granularity(driver: Driver, properties: Properties) -> Granularity:
 
 
 def _host(driver: Driver, nodes: Sequence[int]) -> dict[str, Memory]:
-    # HOST takes no handle types (fact 6).
-    places: dict[Location, Sequence[HandleType]] = {Location(LocationKind.HOST): _SHARED[:1]}
-    places |= {Location(LocationKind.HOST_NUMA, node): _SHARED[:2] for node in nodes}
-    asked = {str(place): _granularities(driver, place, handles, (False,)) for place, handles in places.items()}
-    return {name: Memory(granularity=entries) for name, entries in asked.items() if entries}
+    # HOST supports no handle types (fact 6).
+    handles: dict[Location, Sequence[HandleType]] = {Location(LocationKind.HOST): _SHARED[:1]}
+    handles |= {Location(LocationKind.HOST_NUMA, node): _SHARED[:2] for node in nodes}
+    found = {str(location): _granularities(driver, location, types, (False,)) for location, types in handles.items()}
+    return {name: Memory(granularity=entries) for name, entries in found.items() if entries}
 
 
 def _nodes(devices: list[Device], known: Sequence[int] | None) -> list[int]:
     nearest = [device.attributes.get(Attribute.HOST_NUMA_ID.name, -1) for device in devices]
-    # Some GPUs show their own memory to the system as a node; that is not the host's.
+    # Some GPUs present their own memory to the system as a NUMA node, which is not memory of the host.
     gpus = [d.attributes.get(Attribute.NUMA_ID.name) for d in devices if d.attributes.get(Attribute.NUMA_CONFIG.name)]
     return sorted({node for node in (nearest if known is None else known) if node >= 0 and node not in gpus})
 
@@ -150,8 +150,8 @@ def _peer(driver: Driver, device: int, peer: int) -> Peer:
     )
 
 
-def _or_none(ask: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T | None:
+def _or_none(query: Callable[P, T], *arguments: P.args, **options: P.kwargs) -> T | None:
     try:
-        return ask(*arguments, **options)
+        return query(*arguments, **options)
     except DriverError:
         return None

@@ -1,6 +1,6 @@
-"""What a machine's record holds. What is measured, tried or told by the system is there or it is absent, never assumed.
+"""Records of a machine. Values that were not queried, measured or tried are absent, never assumed.
 
-Fields that a later memtopo added are optional, so that machines recorded earlier stay loadable.
+Fields that were added in later versions are optional, so that older records can still be loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from memtopo.common.units import shorten
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 
 CONTEXT_BYTES = 512 << 20
-"""What a context takes of its GPU's memory, about (fact 30)."""
+"""Approximate memory of a context on its GPU (fact 30)."""
 
 _PAGE = 4096
 _HOST_VMM = {
@@ -42,10 +42,10 @@ def _handle_word(word: str) -> str:
     return word
 
 
-def _host_place(place: str) -> str:
-    if not re.fullmatch(r"host(:[0-9]{1,4})?", place):
-        raise ValueError(f"{shorten(place)!r} is neither host nor host:N")
-    return place
+def _host_location(name: str) -> str:
+    if not re.fullmatch(r"host(:[0-9]{1,4})?", name):
+        raise ValueError(f"{shorten(name)!r} is neither host nor host:N")
+    return name
 
 
 def _granule(size: int) -> int:
@@ -55,7 +55,7 @@ def _granule(size: int) -> int:
 
 
 HandleWord = Annotated[str, AfterValidator(_handle_word)]
-HostPlace = Annotated[str, AfterValidator(_host_place)]
+HostLocation = Annotated[str, AfterValidator(_host_location)]
 Granule = Annotated[int, Field(lt=1 << 63), AfterValidator(_granule)]
 
 
@@ -74,10 +74,10 @@ class Granularity(_Record):
 
 
 class Trial(_Record):
-    """What was advertised beside what one real attempt showed; None where nothing was advertised or tried (fact 4).
+    """Advertised support and the result of one real attempt; None if it was not advertised or tried (fact 4).
 
-    `error` is the driver's name of it, or `TIMEOUT` or a signal's where the trial had to be killed or died, and `call`
-    the driver call that gave it. `note` says why it was not tried.
+    `error` is the driver's error name, `TIMEOUT` for a trial that was killed, or the signal that ended it; `call` is
+    the driver call that returned the error. `note` is the reason why there was no attempt.
     """
 
     advertised: bool | None = None
@@ -88,7 +88,7 @@ class Trial(_Record):
 
     @property
     def refused(self) -> bool:
-        """Whether it did not work or, where that is not known, is not even advertised."""
+        """True if it did not work or, without an attempt, is advertised as unsupported."""
         return self.works is False or (self.works is None and self.advertised is False)
 
 
@@ -96,23 +96,23 @@ _NEVER = Trial.model_construct(advertised=None, works=None, error=None)
 
 
 class Memory(_Record):
-    """What chunks can be created at one location: granularities, and a trial per handle type and property."""
+    """Support for chunks at one location: granularities, and a trial for each handle type and property."""
 
     granularity: list[Granularity]
     trials: dict[str, Trial] = {}
 
 
 class Rate(_Record):
-    """A measured copy: bytes in a second, and nanoseconds for one of a few bytes."""
+    """Measured copy: bytes per second, and the latency of a copy of a few bytes in nanoseconds."""
 
     bytes_per_second: int = Field(gt=0)
     latency_ns: int | None = Field(default=None, gt=0)
 
 
 class Copies(_Record):
-    """Measured copies between a GPU's memory and another place's, by copy engine and by kernels on its SMs.
+    """Measured copies between a GPU's memory and that of a peer or the host, by copy engine and by kernels on its SMs.
 
-    A write goes from the GPU to the peer, or from the host to the GPU; a read goes the other way.
+    A write is from the GPU to the peer, or from the host to the GPU; a read is in the opposite direction.
     """
 
     engine_write: Rate | None = None
@@ -122,9 +122,9 @@ class Copies(_Record):
 
 
 class Device(_Record):
-    """One GPU. `memory_bytes` is its total, `free_bytes` known of a live one alone and never recorded.
+    """One GPU. `memory_bytes` is the total; `free_bytes` is known for live GPUs only and never recorded.
 
-    `attributes` are advertised, by the driver's names.
+    `attributes` are the advertised ones, by the driver's names.
     """
 
     name: str
@@ -139,15 +139,15 @@ class Device(_Record):
 
     @property
     def room(self) -> int:
-        """Bytes that chunks can have: what is free where that is known, else the total."""
+        """Bytes available for chunks: the free memory if it is known, else the total."""
         return self.memory_bytes if self.free_bytes is None else self.free_bytes
 
 
 class Peer(_Record):
-    """What one GPU may do with the memory of another.
+    """Access of one GPU to the memory of another.
 
-    `store` is the trial of a kernel's store that the owner then reads. `link` is what joins the two, in the words of
-    `nvidia-smi topo`: NV, PIX, PXB, PHB, NODE or SYS; `links` how many NVLinks.
+    `store` is the trial of a kernel's store that the owner then reads. `link` is the connection in the terms of
+    `nvidia-smi topo`: NV, PIX, PXB, PHB, NODE or SYS; `links` is the number of NVLinks.
     """
 
     access: bool
@@ -160,14 +160,14 @@ class Peer(_Record):
 
 
 class DriverFacts(_Record):
-    """The driver: the CUDA version it supports and, where known, its release."""
+    """CUDA version that the driver supports and, if known, the driver's release."""
 
     cuda: str
     release: str | None = None
 
 
 class Surroundings(_Record):
-    """What of the system and of this process decides about trials: it explains a no, and changes without a reboot."""
+    """Conditions of the system and the process that affect trials; they explain failures and may change any time."""
 
     container: bool
     wsl: bool
@@ -179,19 +179,19 @@ class Surroundings(_Record):
 
 
 class Machine(_Record):
-    """The facts of one computer. `peers[a][b]` is what GPU a may do with the memory of GPU b; None where a is b."""
+    """Record of one computer. `peers[a][b]` is the access of GPU a to the memory of GPU b; None if a is b."""
 
     memtopo_machine: Literal[1] = 1
     recorded: str | None = None
     driver: DriverFacts
     devices: list[Device]
     peers: list[list[Peer | None]]
-    host: dict[HostPlace, Memory] = {}
+    host: dict[HostLocation, Memory] = {}
     host_name: str | None = None
     surroundings: Surroundings | None = None
 
     def granularity(self, properties: Properties) -> Granularity | None:
-        """The recorded granularity of exactly these properties; None where it was not recorded."""
+        """Return the recorded granularity of exactly these properties; None if it was not recorded."""
         return self._granularities.get(properties)
 
     @cached_property
@@ -204,27 +204,27 @@ class Machine(_Record):
 
     @cached_property
     def locations(self) -> dict[Location, Memory]:
-        """Every place where chunks can be: the GPUs by ordinal, then the host and its NUMA nodes."""
+        """All locations of chunks: the GPUs by ordinal, then the host and its NUMA nodes."""
         gpus = {Location(LocationKind.GPU, i): device.memory for i, device in enumerate(self.devices)}
         return gpus | {_host(name): memory for name, memory in self.host.items()}
 
-    def trial(self, place: Location, what: str) -> Trial:
-        """The trial of a handle type or property at a location; without one, what the attributes say of it."""
-        found = self.locations[place].trials.get(what, _NEVER)
-        if found.works is not None or (said := self._advertised(place, what)) is None:
+    def trial(self, location: Location, what: str) -> Trial:
+        """Return the trial of a handle type or property at a location or, without one, the advertised support."""
+        found = self.locations[location].trials.get(what, _NEVER)
+        if found.works is not None or (advertised := self._advertised(location, what)) is None:
             return found
-        return Trial.model_construct(advertised=said, works=None, error=found.error)
+        return Trial.model_construct(advertised=advertised, works=None, error=found.error)
 
-    def _advertised(self, place: Location, what: str) -> bool | None:
-        """What a GPU says of itself, and of the host whatever any GPU says."""
-        own = place.kind is LocationKind.GPU
-        name = _GPU_ATTRIBUTES.get(what) if own else _HOST_VMM[place.kind] if what == "vmm" else None
-        gpus = self.devices[place.id : place.id + 1] if own else self.devices
-        said = [device.attributes[name] != 0 for device in gpus if name and name in device.attributes]
-        return any(said) if said else None
+    def _advertised(self, location: Location, what: str) -> bool | None:
+        """Support that a GPU advertises or, for the host, that any GPU advertises."""
+        on_gpu = location.kind is LocationKind.GPU
+        name = _GPU_ATTRIBUTES.get(what) if on_gpu else _HOST_VMM[location.kind] if what == "vmm" else None
+        gpus = self.devices[location.id : location.id + 1] if on_gpu else self.devices
+        values = [device.attributes[name] != 0 for device in gpus if name and name in device.attributes]
+        return any(values) if values else None
 
     def can_access(self, device: int, owner: int) -> bool:
-        """Whether GPU `device` can reach the memory of GPU `owner`."""
+        """Return true if GPU `device` can access the memory of GPU `owner`."""
         if device == owner:
             return True
         peer = self.peers[device][owner]

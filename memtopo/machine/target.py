@@ -1,7 +1,7 @@
-"""The target: what a `--machine` text means, as a machine and a way to open its driver.
+"""Targets: the machine of a `--machine` option, and how to open its driver.
 
-The real driver and the simulator are imported where they are opened, and so is what only they need: checking against a
-recorded machine loads neither, and is quick to start.
+The real driver and the simulator are imported when they are opened, so that validation against a recorded machine
+loads neither.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine by the name it was asked for; `simulated` says whether its driver would be."""
+    """Machine by its requested name; `simulated` is true if its driver is a simulator."""
 
     name: str
     machine: Machine
@@ -34,22 +34,22 @@ class Target:
 
     @property
     def line(self) -> MachineLine:
-        """The machine in one line of a report."""
+        """Description of the machine for a report."""
         from memtopo.plans.report import MachineLine  # noqa: PLC0415
 
         driver = self.machine.driver.release or f"CUDA {self.machine.driver.cuda}"
         return MachineLine(self.name, self.simulated, tuple(device.name for device in self.machine.devices), driver)
 
     def open(self) -> KernelDriver:
-        """An initialised driver: of a recorded machine, a simulator of its own for each call."""
+        """Return an initialised driver; for a recorded machine, each call returns a new simulator."""
         return self._opener()
 
 
 def resolve(text: str) -> Target:
-    """The target of `local`, of a shipped machine's name, or of a path to a recorded machine.
+    """Return the target for `local`, for the name of a shipped machine, or for the path of a recorded machine.
 
-    `local` reads the real GPUs, with their UUIDs and bus ids. Raises `Unavailable` where there is no such machine; no
-    other one is ever taken in its place.
+    `local` queries the real GPUs, including UUIDs and bus ids. Raises `Unavailable` if there is no such machine; there
+    is no fallback to another one.
     """
     if text == "local":
         return _local()
@@ -58,15 +58,15 @@ def resolve(text: str) -> Target:
 
 
 def open_in_worker(machine: Machine | None, *, simulated: bool, visible: Sequence[int]) -> KernelDriver:
-    """An initialised driver for one process of several, spoken to by the ordinals of the process that launched it.
+    """Return an initialised driver for a worker process, which uses the ordinals of the process that launched it.
 
-    With `visible` it has these GPUs alone, in this order; of real ones the environment has seen to that, and the
-    machine may be left out. Raises `Unavailable`.
+    With `visible`, the driver has only these GPUs, in this order; for real GPUs the environment has been set
+    accordingly, and `machine` is not needed. Raises `Unavailable`.
     """
     driver: KernelDriver
     if simulated:
         assert machine
-        driver = _simulator(_shown(machine, visible) if visible else machine)
+        driver = _simulator(_visible_part(machine, visible) if visible else machine)
     else:
         from memtopo.driver.cuda import open_cuda  # noqa: PLC0415
 
@@ -75,7 +75,7 @@ def open_in_worker(machine: Machine | None, *, simulated: bool, visible: Sequenc
 
 
 def open_for_trials(record: bytes | None) -> tuple[KernelDriver, Extras]:
-    """An initialised driver, and what only trials ask of it: the real one, or a simulator of a recorded machine.
+    """Return an initialised driver with the extra calls for trials: the real driver, or a simulator of a record.
 
     Raises `Unavailable`.
     """
@@ -90,24 +90,24 @@ def open_for_trials(record: bytes | None) -> tuple[KernelDriver, Extras]:
     return simulated, SimExtras(simulated)
 
 
-def foreign(*, simulated: bool) -> Callable[[bytes], Foreign]:
-    """Another API by a GPU's UUID: Vulkan, or what stands for it on the simulator."""
+def external_api(*, simulated: bool) -> Callable[[bytes], Foreign]:
+    """Return a function that opens an external API for a GPU's UUID: Vulkan, or its simulation."""
     if simulated:
         from memtopo.driver.sim import SimForeign  # noqa: PLC0415
 
         return SimForeign
 
-    def meet(uuid: bytes) -> Foreign:
+    def open_vulkan(uuid: bytes) -> Foreign:
         from memtopo.vulkan import Gpu  # noqa: PLC0415
 
         return Gpu(uuid)
 
-    return meet
+    return open_vulkan
 
 
 @cache
 def meter() -> CudaMeter:
-    """The one of this process that measures copies between real GPUs."""
+    """Return the process-wide instrument that measures copies between real GPUs."""
     from memtopo.driver.cuda import CudaMeter  # noqa: PLC0415
 
     return CudaMeter()
@@ -125,7 +125,7 @@ def _local() -> Target:
             driver, identify=True, release=kernel_release(), numa_nodes=numa_nodes(), host_name=platform.node() or None
         )
     except DriverError as error:
-        raise Unavailable(f"the GPUs cannot be asked: {error.message}", hint="look at nvidia-smi") from error
+        raise Unavailable(f"the GPUs cannot be queried: {error.message}", hint="look at nvidia-smi") from error
     free = free_memory(device.uuid for device in machine.devices)
     pairs = zip(machine.devices, free, strict=True)
     machine = queries.changed(
@@ -135,7 +135,7 @@ def _local() -> Target:
 
 
 def uuids(machine: Machine) -> list[str]:
-    """The UUIDs of a machine's GPUs as hex text: the recorded ones, or those that all its simulators give them."""
+    """Return the UUIDs of a machine's GPUs as hex text: the recorded ones, or those that all its simulators use."""
     from memtopo.driver.sim import SimDriver  # noqa: PLC0415
 
     with SimDriver(machine) as driver:
@@ -143,12 +143,14 @@ def uuids(machine: Machine) -> list[str]:
         return [driver.device_get_uuid(ordinal).hex() for ordinal in range(len(machine.devices))]
 
 
-def _shown(machine: Machine, visible: Sequence[int]) -> Machine:
-    """A recorded machine with some of its GPUs alone, each under the UUID that all its simulators give it."""
+def _visible_part(machine: Machine, visible: Sequence[int]) -> Machine:
+    """Return a recorded machine with only the visible GPUs, with the UUIDs that all its simulators use."""
     from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
 
     found = uuids(machine)
-    return queries.only(machine, visible, [queries.uuid_text(bytes.fromhex(found[ordinal])) for ordinal in visible])
+    return queries.with_gpus(
+        machine, visible, [queries.uuid_text(bytes.fromhex(found[ordinal])) for ordinal in visible]
+    )
 
 
 def _simulator(machine: Machine) -> KernelDriver:

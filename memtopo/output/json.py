@@ -12,7 +12,7 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path, Severity, Span
 from memtopo.output.diagram.model import Diagram
 from memtopo.output.places import Placed, placed
 from memtopo.plans.report import MachineLine, Report
-from memtopo.rules.files import Checked, File, Result, Shared
+from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
 
 if TYPE_CHECKING:
     from memtopo.language import Document
@@ -170,11 +170,11 @@ def _outcome(result: Result, *, ok: bool) -> Outcome:
 
 
 def _file(file: File) -> list[Fault]:
-    shared = {each.diagnostic: each for each in file.faults()}
+    shared = {each.diagnostic: each for each in file.diagnostics()}
     return [_fault(fault, shared[fault.diagnostic]) for fault in placed(shared, file.document)]
 
 
-def _fault(fault: Placed, shared: Shared) -> Fault:
+def _fault(fault: Placed, shared: SharedDiagnostic) -> Fault:
     diagnostic = fault.diagnostic
     return Fault(
         code=diagnostic.code,

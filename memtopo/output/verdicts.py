@@ -9,7 +9,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.output.places import Placed, placed
 from memtopo.output.words import plural
-from memtopo.rules.files import Checked, File, Result, Shared
+from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
 
 STDIN = "<stdin>"
 _TOPS = ("GITHUB_WORKSPACE", "CI_PROJECT_DIR")
@@ -41,7 +41,7 @@ def told(file: File) -> list[Diagnostic]:
     """Every fault of a file once; one that not all machines share has a note of those that do."""
     return [
         each.diagnostic._replace(notes=(*each.diagnostic.notes, only(each))) if each.only else each.diagnostic
-        for each in file.faults()
+        for each in file.diagnostics()
     ]
 
 
@@ -49,11 +49,11 @@ def told_briefly(file: File) -> list[Diagnostic]:
     """The same for a single line each: the machines stand in the message."""
     return [
         each.diagnostic._replace(message=f"{each.diagnostic.message} ({only(each)})") if each.only else each.diagnostic
-        for each in file.faults()
+        for each in file.diagnostics()
     ]
 
 
-def only(shared: Shared) -> str:
+def only(shared: SharedDiagnostic) -> str:
     """Which machines a fault is on, where it is not on all."""
     return f"only on {', '.join(shared.only)}"
 

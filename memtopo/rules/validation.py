@@ -1,4 +1,4 @@
-"""A document against a machine: everything that is wrong with it, and its geometry where nothing is."""
+"""Validation of a document against a machine: all diagnostics, and the geometry if there are no errors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from memtopo.machine import Machine
 
 
 class Validated(NamedTuple):
-    """A document with all its diagnostics; `geometry` is None where an error among them forbids to build it.
+    """Document with its diagnostics; `geometry` is None if there is an error.
 
-    `ignored` are those that a comment in the text names, and `used` are the places of the codes in those comments.
-    Ignored warnings are gone from `diagnostics`; ignored errors are not, and forbid to build it like any other.
+    `ignored` are the diagnostics that a comment in the text names, and `used` the spans of the codes in those comments.
+    `diagnostics` has the ignored errors, which prevent building like all errors, but not the ignored warnings.
     """
 
     document: Document
@@ -27,7 +27,7 @@ class Validated(NamedTuple):
 
 
 def validate(document: Document, machine: Machine) -> Validated:
-    """Find every fault of a document on a machine, by reading alone: no driver can be reached from here."""
+    """Validate a document against a machine. No driver is used."""
     if document.diagnostics and not document.root:
         return Validated(document, document.diagnostics, None)
     with collector_paused():

@@ -14,7 +14,7 @@ def test_a_fault_of_all_machines(checked: Checking) -> None:
     assert len(output.splitlines()) == 2
     assert "h100x1" not in output
     (file,) = found.files
-    assert [each.only for each in file.faults()] == [(), ()]
+    assert [each.only for each in file.diagnostics()] == [(), ()]
 
 
 def test_a_fault_of_some_machines(checked: Checking) -> None:

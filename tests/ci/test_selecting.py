@@ -54,4 +54,4 @@ def test_the_nearest_is_named() -> None:
 @pytest.mark.parametrize("code", CODES)
 def test_every_code(code: str) -> None:
     """Every code can be selected"""
-    assert selection([code]).takes(code)
+    assert selection([code]).includes(code)

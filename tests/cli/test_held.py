@@ -141,7 +141,7 @@ def test_a_socket(ask: Callable[..., Any], start: Callable[..., Any], tmp_path: 
         (["check", "../kv"], "'../kv' is not a layout's name", "--socket takes a path"),
         (["release", "kv", "--grace", "10"], "'10' has no unit", "write 10s"),
         (["release", "kv", "--grace", "soon"], "'soon' is not a duration", "memtopo: error"),
-        (["release", "kv", "--wait", "1 min"], "'1 min' is not how a duration is written", "write 1m"),
+        (["release", "kv", "--wait", "1 min"], "'1 min' is not a valid form of a duration", "write 1m"),
         (["show", "kv", "--allow-uid", "me"], "invalid value for '--allow-uid'", "see 'memtopo show --help'"),
         (["show", "kv", "--socket", ""], "'' is no path for a socket", "write --socket"),
     ],

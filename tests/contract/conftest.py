@@ -12,7 +12,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.trying import Foreign
 from memtopo.driver.types import Properties, gpu
-from memtopo.machine.target import foreign
+from memtopo.machine.target import external_api
 from tests.contract.other import Other
 
 
@@ -101,7 +101,7 @@ def make(on_hardware: bool, driver: Ledger, makers: tuple[ExitStack, dict[bytes,
         uuid = driver.device_get_uuid(device)
         if uuid not in made:
             try:
-                made[uuid] = stack.enter_context(foreign(simulated=not on_hardware)(uuid))
+                made[uuid] = stack.enter_context(external_api(simulated=not on_hardware)(uuid))
             except (ImportError, OSError) as error:
                 pytest.skip(f"needs the package vulkan, and libvulkan: {error}")
         return made[uuid]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from memtopo.driver.trying import Foreign
-from memtopo.machine.target import foreign
+from memtopo.machine.target import external_api
 from tests.contract.making import PATIENCE
 
 SIZE = 2 << 20
@@ -45,5 +45,5 @@ def main(channel: socket.socket, maker: Foreign) -> None:
 
 if __name__ == "__main__":
     channel, uuid = socket.socket(fileno=int(sys.argv[1])), bytes.fromhex(sys.argv[2])
-    with foreign(simulated=sys.argv[3] == "simulated")(uuid) as maker:
+    with external_api(simulated=sys.argv[3] == "simulated")(uuid) as maker:
         main(channel, maker)

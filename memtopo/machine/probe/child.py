@@ -53,7 +53,7 @@ class _Child:
         began = time.monotonic()
         driver, extras = target.open_for_trials(start.record.encode() if start.record else None)
         self._ledger = Ledger(wrap(driver))
-        external = target.foreign(simulated=start.record is not None)
+        external = target.external_api(simulated=start.record is not None)
         self._resources = TrialResources(self._ledger, extras, self._import_elsewhere, external)
         channel.send(messages.Ready(time.monotonic() - began))
 

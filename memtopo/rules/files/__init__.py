@@ -1,9 +1,20 @@
-"""Many specs against many machines: which files are meant, what is told of them, and how each fared where."""
+"""Validation of many specs against many machines: collecting files, selecting codes, and the results."""
 
 from __future__ import annotations
 
 from memtopo.rules.files.checks import Selection, check, read, selection
 from memtopo.rules.files.paths import Source, collect
-from memtopo.rules.files.results import Checked, File, Result, Shared
+from memtopo.rules.files.results import Checked, File, Result, SharedDiagnostic
 
-__all__ = ["Checked", "File", "Result", "Selection", "Shared", "Source", "check", "collect", "read", "selection"]
+__all__ = [
+    "Checked",
+    "File",
+    "Result",
+    "Selection",
+    "SharedDiagnostic",
+    "Source",
+    "check",
+    "collect",
+    "read",
+    "selection",
+]

@@ -1,4 +1,4 @@
-"""The check itself: every file is read once, and held against each machine."""
+"""Validation of every file against every machine, and the selection of the codes that are reported."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from memtopo.rules.files.paths import STDIN, Source
 from memtopo.rules.files.results import Checked, File, Result
 from memtopo.rules.validation import Validated, validate
 
-_STALE = "MT505"
+_UNUSED = "MT505"
 
 
 def read(each: Source) -> Document:
-    """The text of a file, whatever is wrong with it."""
+    """Read a file or standard input; errors are diagnostics of the document."""
     return language.read_stdin() if each.name == STDIN else language.read_file(each.name, patience=each.patience)
 
 
@@ -33,9 +33,9 @@ def check(
     strict: bool = False,
     reader: Callable[[Source], Document] = read,
 ) -> Checked:
-    """Hold every file against every machine. A file that cannot be read is a result like any other.
+    """Validate every file against every machine. A file that cannot be read has a result, too.
 
-    Errors that comments in a file ignore are not told; a comment ignores in vain only where it does on all machines.
+    Errors that comments in a file ignore are not reported; a comment is unused only if it is unused on all machines.
     """
     chosen = chosen or Selection()
     files = tuple(_file(reader(each), machines, chosen) for each in sources)
@@ -45,34 +45,34 @@ def check(
 def _file(document: Document, machines: Mapping[str, Machine], chosen: Selection) -> File:
     found = {name: validate(document, machine) for name, machine in machines.items()}
     used = frozenset[Span]().union(*(validated.used for validated in found.values()))
-    results = (Result(document, name, _told(each, used, chosen), len(each.ignored)) for name, each in found.items())
+    results = (Result(document, name, _reported(each, used, chosen), len(each.ignored)) for name, each in found.items())
     return File(document, tuple(results))
 
 
-def _told(validated: Validated, used: frozenset[Span], chosen: Selection) -> tuple[Diagnostic, ...]:
+def _reported(validated: Validated, used: frozenset[Span], chosen: Selection) -> tuple[Diagnostic, ...]:
     ignored = frozenset(validated.ignored)
     return tuple(
-        fault
-        for fault in validated.diagnostics
-        if chosen.takes(fault.code) and fault not in ignored and not (fault.code == _STALE and fault.span in used)
+        each
+        for each in validated.diagnostics
+        if chosen.includes(each.code) and each not in ignored and not (each.code == _UNUSED and each.span in used)
     )
 
 
 class Selection(NamedTuple):
-    """Codes by what they begin with: those selected, all where none are, without those ignored."""
+    """Prefixes of codes: the selected ones (by default all), without the ignored ones."""
 
     selected: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
-    def takes(self, code: str) -> bool:
-        """Whether a code is told. Codes of reading the text always are: what is not read is not checked."""
+    def includes(self, code: str) -> bool:
+        """Return true if a code is reported. Codes of reading the text always are, since nothing else was checked."""
         if code.startswith(NEVER):
             return True
         return (not self.selected or code.startswith(self.selected)) and not code.startswith(self.ignored)
 
 
 def selection(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> Selection:
-    """A selection from words such as `MT301`, `MT5` and `MT301,MT5`. Raises `UsageError` for what begins no code."""
+    """Make a selection from words such as `MT301`, `MT5` and `MT301,MT5`. Raises `UsageError` for unknown codes."""
     ignored = _codes(ignore)
     for code in ignored:
         if code.startswith(NEVER):
@@ -83,15 +83,13 @@ def selection(select: Iterable[str] = (), ignore: Iterable[str] = ()) -> Selecti
 
 def _codes(words: Iterable[str]) -> tuple[str, ...]:
     parts = [part.strip() for word in words for part in word.split(",")]
-    return tuple(_known(part) for part in parts if part)
+    return tuple(_known_prefix(part) for part in parts if part)
 
 
-def _known(word: str) -> str:
+def _known_prefix(word: str) -> str:
     code = word.upper()
     if code.startswith("MT") and any(known.startswith(code) for known in CODES):
         return code
     meant = nearest(code, CODES)
-    hint = (
-        f"did you mean {meant}? " if meant else "write a code such as MT301, or what several begin with, such as MT3; "
-    )
+    hint = f"did you mean {meant}? " if meant else "write a code such as MT301, or a prefix such as MT3; "
     raise UsageError(f"there is no code {word!r}", hint=f"{hint}'memtopo explain' lists them all")

@@ -1,4 +1,4 @@
-"""From what a command line names to the files that are meant: paths, folders, patterns, and `-`."""
+"""Spec files of a command line: paths, folders, patterns with `**`, and `-`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PATIENCE = 10.0
 
 
 class Source(NamedTuple):
-    """A file by the name it is told under, and how many seconds it may take where it is a pipe; `-` is stdin.
+    """File by the name that is reported, and the seconds to wait for it if it is a pipe; `-` is standard input.
 
-    A pipe that somebody named is waited for, one that lay in a folder is not.
+    A pipe that was named explicitly is waited for; a pipe found in a folder is not.
     """
 
     name: str
@@ -26,34 +26,34 @@ class Source(NamedTuple):
 
 
 def collect(arguments: Iterable[str]) -> list[Source]:
-    """The files in the arguments' order, those of a folder or pattern sorted, each once under its first name.
+    """Return the files in the order of the arguments, those of a folder or pattern sorted, without duplicates.
 
-    A folder stands for every `*.yaml` and `*.yml` in it and below; a pattern knows `*`, `?`, `[…]` and, for any number
-    of folders, `**`. Neither goes into hidden folders or, on its own, through links to folders. A file that is not
-    there is kept, for reading to tell. Raises `Unavailable` where a folder or a pattern has nothing to give.
+    A folder stands for every `*.yaml` and `*.yml` file in it and below; a pattern may have `*`, `?`, `[…]` and, for any
+    number of folders, `**`. Hidden folders and links to folders are not entered. A file that does not exist is kept,
+    so that reading reports it. Raises `Unavailable` for a folder or a pattern without files.
     """
     found: dict[str, Source] = {}
     for argument in arguments:
-        for source in _meant(argument):
+        for source in _files(argument):
             found.setdefault(STDIN if source.name == STDIN else os.path.abspath(source.name), source)
     return list(found.values())
 
 
-def _meant(argument: str) -> list[Source]:
+def _files(argument: str) -> list[Source]:
     if not argument:
         raise UsageError("SPEC is empty", hint="name a file, a folder, a pattern, or - for standard input")
     if argument == STDIN:
         return [Source(argument)]
     if os.path.isdir(argument):
         files, hint = _folder(argument), "a folder stands for the *.yaml and *.yml files in it and below"
-        return _sorted(files) or _nothing(f"folder {argument!r} holds no spec", hint)
+        return _sorted(files) or _no_files(f"folder {argument!r} has no spec", hint)
     if is_pattern(argument) and not os.path.lexists(argument):
         hint = "a pattern is matched from the current folder; ** stands for any number of folders"
-        return _sorted(matching(argument)) or _nothing(f"pattern {argument!r} matches no file", hint)
+        return _sorted(matching(argument)) or _no_files(f"pattern {argument!r} matches no file", hint)
     return [Source(argument)]
 
 
-def _nothing(message: str, hint: str) -> list[Source]:
+def _no_files(message: str, hint: str) -> list[Source]:
     raise Unavailable(message, hint=hint)
 
 
@@ -77,11 +77,11 @@ _MAGIC = re.compile(r"[*?[]")
 
 
 def matching(pattern: str) -> Iterator[str]:
-    """The files, and the links whatever they lead to, whose path a pattern matches, in no order.
+    """Yield the files and links whose path a pattern matches, in no particular order.
 
-    `*`, `?` and `[…]` match within one name, `**` any number of folders, none of them hidden or a link. Names that
-    begin with a dot are matched only by a dot. A folder that cannot be read is given as if it were a file, so that
-    somebody finds out.
+    `*`, `?` and `[…]` match within one name, `**` any number of folders, none of them hidden or a link. A leading dot
+    is matched only by a dot. A folder that cannot be read is yielded like a file, so that the error is reported.
+    Unlike with the standard library's glob, the search ends if folders link to one another.
     """
     steps = tuple(step for step in pattern.split("/") if step not in ("", "."))
     states: list[_State] = [("/" if pattern.startswith("/") else "", steps)]
@@ -99,15 +99,15 @@ def matching(pattern: str) -> Iterator[str]:
 
 
 def is_pattern(text: str) -> bool:
-    """Whether a path, or a step of one, holds a sign that stands for others."""
+    """Return true if a path, or one name of it, has a wildcard."""
     return bool(_MAGIC.search(text))
 
 
 def _next(folder: str, steps: tuple[str, ...]) -> Iterator[_State]:
-    """What one step leads to: folders with the steps that are left, and files with none."""
+    """Match the first step in a folder: yield folders with the remaining steps, and files with none."""
     step, rest = steps[0], steps[1:]
     if not is_pattern(step):
-        yield from _fitting(folder, [step] if os.path.lexists(os.path.join(folder, step)) else [], rest)
+        yield from _entries(folder, [step] if os.path.lexists(os.path.join(folder, step)) else [], rest)
         return
     try:
         names = os.listdir(folder or ".")
@@ -115,9 +115,9 @@ def _next(folder: str, steps: tuple[str, ...]) -> Iterator[_State]:
         yield folder, ()
         return
     if step == _ANY:
-        yield from _any(folder, names, rest)
+        yield from _any_depth(folder, names, rest)
     else:
-        yield from _fitting(folder, _matched(step, names), rest)
+        yield from _entries(folder, _matched(step, names), rest)
 
 
 def _matched(step: str, names: list[str]) -> list[str]:
@@ -125,20 +125,20 @@ def _matched(step: str, names: list[str]) -> list[str]:
     return [name for name in names if fits(name) and (step.startswith(".") or not name.startswith("."))]
 
 
-def _fitting(folder: str, names: list[str], rest: tuple[str, ...]) -> Iterator[_State]:
-    """Those names that are folders where steps are left, and files where none are."""
+def _entries(folder: str, names: list[str], rest: tuple[str, ...]) -> Iterator[_State]:
+    """Yield the names that are folders, if steps remain, or files, if none do."""
     for name in names:
         path = os.path.join(folder, name)
         if os.path.isdir(path) == bool(rest):
             yield path, rest
 
 
-def _any(folder: str, names: list[str], rest: tuple[str, ...]) -> Iterator[_State]:
+def _any_depth(folder: str, names: list[str], rest: tuple[str, ...]) -> Iterator[_State]:
     shown = [name for name in names if not name.startswith(".")]
     if rest:
         yield folder, rest
     else:
-        yield from _fitting(folder, shown, rest)
+        yield from _entries(folder, shown, rest)
     for path in (os.path.join(folder, name) for name in shown):
         if os.path.isdir(path) and not os.path.islink(path):
             yield path, (_ANY, *rest)

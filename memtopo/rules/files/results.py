@@ -1,4 +1,4 @@
-"""What a check found, as data: one result for each file and machine, and each fault once for all machines."""
+"""Results of a check: one for each file and machine, and each diagnostic once for all machines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memtopo.language import Document
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One file on one machine: what is told, and how many diagnostics comments in the file ignore."""
+    """One file on one machine: the reported diagnostics, and the number of those that comments ignore."""
 
     document: Document
     machine: str
@@ -20,11 +20,12 @@ class Result:
     ignored: int = 0
 
     def count(self, severity: Severity) -> int:
-        return sum(fault.severity == severity for fault in self.diagnostics)
+        """Number of diagnostics of a severity."""
+        return sum(each.severity == severity for each in self.diagnostics)
 
 
-class Shared(NamedTuple):
-    """One fault, and the machines that it is a fault on; `only` are these where they are not all."""
+class SharedDiagnostic(NamedTuple):
+    """One diagnostic and the machines on which it was found; `only` repeats them if they are not all machines."""
 
     diagnostic: Diagnostic
     machines: tuple[str, ...]
@@ -33,26 +34,26 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file with its results, machine by machine."""
+    """One file with its results on all machines."""
 
     document: Document
     results: tuple[Result, ...]
 
-    def faults(self) -> list[Shared]:
-        """Every fault once, in the order in which the machines first gave them."""
+    def diagnostics(self) -> list[SharedDiagnostic]:
+        """Each diagnostic once, in the order in which it was first found."""
         found: dict[object, dict[str, Diagnostic]] = {}
         for result in self.results:
-            for fault in result.diagnostics:
-                found.setdefault(_alike(fault, len(self.results)), {})[result.machine] = fault
+            for each in result.diagnostics:
+                found.setdefault(_identity(each, len(self.results)), {})[result.machine] = each
         return [_shared(each, all=len(each) == len(self.results)) for each in found.values()]
 
     def count(self, severity: Severity) -> int:
-        """How many different faults there are."""
-        return sum(fault.diagnostic.severity == severity for fault in self.faults())
+        """Number of different diagnostics of a severity."""
+        return sum(each.diagnostic.severity == severity for each in self.diagnostics())
 
 
 class Checked(NamedTuple):
-    """A whole check: files in their order, each on every machine; where it is `strict`, warnings fail too."""
+    """Results of all files, in their order, on every machine; if `strict`, warnings are failures."""
 
     machines: tuple[str, ...]
     files: tuple[File, ...]
@@ -63,7 +64,7 @@ class Checked(NamedTuple):
         return (result for file in self.files for result in file.results)
 
     def failed(self, checked: Result | File) -> bool:
-        """Whether a result, or any result of a file, is not as it should be."""
+        """Return true if a result, or any result of a file, is a failure."""
         return bool(checked.count("error") or (self.strict and checked.count("warning")))
 
     @property
@@ -71,34 +72,34 @@ class Checked(NamedTuple):
         return not any(self.failed(result) for result in self.results)
 
 
-def _alike(fault: Diagnostic, machines: int) -> object:
-    """What two machines' faults are the same by; notes and help may speak of the machine."""
-    return fault if machines == 1 else fault._replace(notes=(), help=None)
+def _identity(each: Diagnostic, machines: int) -> object:
+    """Key by which diagnostics of several machines are equal; notes and help may depend on the machine."""
+    return each if machines == 1 else each._replace(notes=(), help=None)
 
 
-def _shared(found: dict[str, Diagnostic], *, all: bool) -> Shared:
+def _shared(found: dict[str, Diagnostic], *, all: bool) -> SharedDiagnostic:
     machines = tuple(found)
     first, *others = found.values()
     if not all or any(other != first for other in others):
         first = _merged(found)
-    return Shared(first, machines, () if all else machines)
+    return SharedDiagnostic(first, machines, () if all else machines)
 
 
 def _merged(found: dict[str, Diagnostic]) -> Diagnostic:
-    """One fault for several machines: what only some of them say is noted with their names."""
-    notes = _by_text((note, machine) for machine, fault in found.items() for note in fault.notes)
-    helps = _by_text((fault.help, machine) for machine, fault in found.items() if fault.help)
+    """Merge the diagnostics of several machines; notes that only some of them have get the machines' names."""
+    notes = _by_text((note, machine) for machine, each in found.items() for note in each.notes)
+    helps = _by_text((each.help, machine) for machine, each in found.items() if each.help)
     shared = [text for text, machines in helps.items() if len(machines) == len(found)]
-    told = [
+    merged = [
         text if len(machines) == len(found) else f"on {', '.join(machines)}: {text}"
         for text, machines in (*notes.items(), *helps.items())
         if text not in shared
     ]
-    return next(iter(found.values()))._replace(notes=tuple(told), help=shared[0] if shared else None)
+    return next(iter(found.values()))._replace(notes=tuple(merged), help=shared[0] if shared else None)
 
 
-def _by_text(remarks: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _by_text(texts: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for text, machine in remarks:
+    for text, machine in texts:
         found.setdefault(text, []).append(machine)
     return found
