@@ -1,4 +1,4 @@
-"""memtopo from within a program: plan a spec, build it here and use its memory, or attach to a held layout."""
+"""Python API: plan a spec, build it in this process and use its memory, or attach to a held layout."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""DLPack's structs in memory that Python does not own, since whoever has a tensor may outlive all of Python's objects.
+"""DLPack tensors, in memory that Python does not own, since a consumer of a tensor may outlive all Python objects.
 
 A tensor is one block: the struct, then shape and strides. Its deleter is the C library's `sigemptyset`, which clears
-the first word of what it is given, and nothing else that anybody reads: so a block tells by itself that it was given
-back. A deleter written in Python would have to run in whatever thread, with whatever exception pending (which ctypes
-loses), and after the interpreter's end; this one may.
+the first word of its argument, so that the block itself shows that it was released. A deleter written in Python would
+have to run in any thread, with an exception pending (which ctypes loses), and after the interpreter has ended.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from dataclasses import dataclass
 from memtopo.api.dtypes import DType
 
 CPU, CUDA = 1, 2
-"""Kinds of devices (`DLDeviceType`)."""
+"""Device types (`DLDeviceType`)."""
 
 VERSION = (1, 1)
 READ_ONLY = 1
 _CLEARED = 128
-"""Bytes that `sigemptyset` may clear at most: the size of a `sigset_t`."""
+"""Bytes that `sigemptyset` may clear at most: the size of `sigset_t`."""
 
 
 class _Device(ctypes.Structure):
@@ -60,13 +59,13 @@ class _Tensor(ctypes.Structure):
 
 
 class Managed(ctypes.Structure):
-    """`DLManagedTensor`, whose first word is the address of the data, never 0 until it is given back."""
+    """`DLManagedTensor`; its first word is the address of the data, which is not 0 until the tensor is released."""
 
     _fields_ = (("tensor", _Tensor), ("manager", c_void_p), ("deleter", c_void_p))
 
 
 class Versioned(ctypes.Structure):
-    """`DLManagedTensorVersioned`, whose first word is the version, never 0 until it is given back."""
+    """`DLManagedTensorVersioned`; its first word is the version, which is not 0 until the tensor is released."""
 
     _fields_ = (
         ("major", c_uint32),
@@ -87,9 +86,9 @@ _DELETER = ctypes.cast(_libc.sigemptyset, c_void_p).value
 def allocate(
     address: int, shape: Sequence[int], dtype: DType, device: tuple[int, int], *, versioned: bool, read_only: bool
 ) -> int:
-    """The address of a new managed tensor over memory that is somebody else's; to be freed once it is given back.
+    """Allocate a managed tensor over existing memory, and return its address; it is freed after its release.
 
-    `device` is DLPack's kind and number. Only a versioned one can say that it is read-only.
+    `device` is DLPack's type and number. Only a versioned tensor has a read-only flag.
     """
     kind = Versioned if versioned else Managed
     numbers = (*shape, *strides(shape))
@@ -112,18 +111,18 @@ def allocate(
     return int(block)
 
 
-def given_back(block: int) -> bool:
-    """Whether the deleter of a tensor was called."""
+def is_released(block: int) -> bool:
+    """Return true if the deleter of a tensor was called."""
     return not ctypes.cast(block, POINTER(c_uint64)).contents.value
 
 
 def free(block: int) -> None:
-    """Free a tensor that was given back."""
+    """Free a tensor that was released."""
     _libc.free(block)
 
 
 def strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """How many elements apart neighbours are, in each dimension, where the last one's are adjacent."""
+    """Return the strides of a shape in elements, in C order."""
     found: list[int] = []
     step = 1
     for extent in reversed(shape):
@@ -141,18 +140,18 @@ _valid.restype, _valid.argtypes = c_int, [py_object, c_char_p]
 _PLAIN, _VERSIONED = b"dltensor", b"dltensor_versioned"
 _strdup = ctypes.CDLL(None).strdup
 _strdup.restype, _strdup.argtypes = c_void_p, [c_char_p]
-# A capsule keeps the address of its name alone, and may live longer than this module.
+# A capsule keeps only the address of its name, and may exist longer than this module.
 _NAMES = {name: _strdup(name) for name in (_PLAIN, _VERSIONED)}
 
-_OURS = 2
-"""References to a capsule that nobody else has: the loan's, and the one that counting takes."""
+_OWN_REFERENCES = 2
+"""References to a capsule without consumers: that of `ExportedTensor`, and the argument of `getrefcount`."""
 
-_FEW = 64
+_FIRST_SWEEP = 64
 
 
 @dataclass(slots=True)
-class Loan:
-    """A tensor by its address, of the view called `name`; the capsule is kept until somebody takes the tensor out."""
+class ExportedTensor:
+    """Tensor at the address `block`, of the view `name`; the capsule is kept until a consumer takes the tensor."""
 
     name: str
     block: int
@@ -160,52 +159,51 @@ class Loan:
     capsule: object | None
 
 
-class Loans:
-    """All tensors of one layout.
+class ExportedTensors:
+    """All exported tensors of one layout.
 
-    A capsule of ours has no destructor, since one written in Python loses the exception that may be pending; a tensor
-    that nobody took out of its capsule is found when the loans are gone through. That is done now and then, so that
-    their number stays in proportion to those that are out.
+    The capsules have no destructor, since one written in Python would lose a pending exception. Tensors that are no
+    longer in use are freed by sweeps, whenever the number of tensors has doubled.
     """
 
     def __init__(self) -> None:
-        self._out: list[Loan] = []
-        self._look_at = _FEW
+        self._tensors: list[ExportedTensor] = []
+        self._next_sweep = _FIRST_SWEEP
         self._lock = threading.Lock()
 
-    def lend(self, name: str, block: int, *, versioned: bool) -> object:
-        """A capsule with a tensor."""
+    def export(self, name: str, block: int, *, versioned: bool) -> object:
+        """Return a capsule with a tensor."""
         label = _VERSIONED if versioned else _PLAIN
         capsule = _new(block, _NAMES[label], None)
         with self._lock:
-            self._out.append(Loan(name, block, label, capsule))
-            if len(self._out) >= self._look_at:
-                self._go_through()
-                self._look_at = max(_FEW, 2 * len(self._out))
+            self._tensors.append(ExportedTensor(name, block, label, capsule))
+            if len(self._tensors) >= self._next_sweep:
+                self._sweep()
+                self._next_sweep = max(_FIRST_SWEEP, 2 * len(self._tensors))
         return capsule
 
-    def out(self) -> Iterable[str]:
-        """The names of views of which somebody has a tensor."""
+    def in_use(self) -> Iterable[str]:
+        """Return the names of the views whose tensors are in use."""
         with self._lock:
-            self._go_through()
-            return [loan.name for loan in self._out]
+            self._sweep()
+            return [tensor.name for tensor in self._tensors]
 
-    def _go_through(self) -> None:
-        self._out = [loan for loan in self._out if not _settled(loan)]
+    def _sweep(self) -> None:
+        self._tensors = [tensor for tensor in self._tensors if not _freed(tensor)]
 
 
-def _settled(loan: Loan) -> bool:
-    """Whether nobody has a tensor any more, which is then freed."""
-    if loan.capsule is not None:
-        if not _valid(loan.capsule, loan.label):
-            loan.capsule = None  # its new owner renamed it, and calls the deleter
-        elif sys.getrefcount(loan.capsule) <= _OURS:
-            loan.capsule = None
-            free(loan.block)
+def _freed(tensor: ExportedTensor) -> bool:
+    """Free a tensor that is no longer in use; return true if it was freed."""
+    if tensor.capsule is not None:
+        if not _valid(tensor.capsule, tensor.label):
+            tensor.capsule = None  # the consumer renamed the capsule, and will call the deleter
+        elif sys.getrefcount(tensor.capsule) <= _OWN_REFERENCES:
+            tensor.capsule = None
+            free(tensor.block)
             return True
         else:
             return False
-    if given_back(loan.block):
-        free(loan.block)
+    if is_released(tensor.block):
+        free(tensor.block)
         return True
     return False

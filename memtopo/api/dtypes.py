@@ -1,4 +1,4 @@
-"""The types that elements of a view may have, by the names that NumPy, PyTorch and JAX use."""
+"""Element types of views, by the names of NumPy, PyTorch and JAX."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _E4M3FN, _E5M2 = 10, 12
 
 
 class DType(NamedTuple):
-    """A type by name, DLPack's code and bits for it, and its `typestr`, where the array interfaces have one."""
+    """Element type: name, code and bits in DLPack, and the `typestr` of the array interfaces, if there is one."""
 
     name: str
     code: int
@@ -22,7 +22,7 @@ class DType(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of one element."""
+        """Size of one element in bytes."""
         return self.bits // 8
 
 
@@ -44,11 +44,11 @@ def _known() -> dict[str, DType]:
 
 
 DTYPES = _known()
-"""Every type by name."""
+"""All types by name."""
 
 
 def dtype(given: object) -> DType:
-    """The type that a name means, or NumPy's or PyTorch's object for it. Raises `Unsuitable`."""
+    """Return the type for a name, or for the object of NumPy or PyTorch. Raises `Unsuitable`."""
     name = given if isinstance(given, str) else getattr(given, "name", None) or getattr(given, "__name__", None)
     text = str(name or given).removeprefix("torch.")
     if text not in DTYPES:

@@ -1,4 +1,4 @@
-"""What a program can be told by the API, each with all that is known of it in its text."""
+"""Errors and warnings of the API."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from memtopo.plans.report import Failure, Report
 if TYPE_CHECKING:
     from memtopo.language import Document
 
-_TOLD = 10
-"""Differences that a message names."""
+_LISTED = 10
+"""Differences that a message lists."""
 
 
 class ApiError(MemtopoError):
-    """An error whose text has the hint too, since a program's traceback shows nothing else."""
+    """Error whose text includes the hint, so that tracebacks show it."""
 
     def __str__(self) -> str:
         return f"{self.message} (hint: {self.hint})" if self.hint else self.message
 
 
 class InvalidSpec(ApiError, ValueError):
-    """A spec that is wrong, or that the machine cannot carry out: the text has every diagnostic with its place.
+    """Spec with errors, or one that the machine does not support; the text has every diagnostic and its position.
 
-    `diagnostics` has them as data, warnings too.
+    `diagnostics` has them as data, including warnings.
     """
 
     exit_code = 1
 
     def __init__(self, diagnostics: Sequence[Diagnostic], document: Document) -> None:
-        from memtopo.output.diagnostics import text  # noqa: PLC0415 nobody needs it where nothing is wrong
+        from memtopo.output.diagnostics import text  # noqa: PLC0415 needed for errors only
 
         self.diagnostics = tuple(diagnostics)
         lines = text(self.diagnostics if document.text else _with_paths(self.diagnostics), document)
@@ -41,44 +41,44 @@ class InvalidSpec(ApiError, ValueError):
 
 
 class NotApplied(ApiError):
-    """A layout that was not built as declared, or not taken down whole. `report` says all of it.
+    """Layout that was not built as declared, or not taken down completely; `report` has the details.
 
-    `exit_code` is the one of `memtopo apply`: 4 where everything was undone, 5 where something is left, 6 where the
-    memory was not found as declared.
+    `exit_code` is that of `memtopo apply`: 4 if everything was undone, 5 if something is left, 6 if the memory is not
+    as declared.
     """
 
     def __init__(self, report: Report) -> None:
         self.report = report
         self.exit_code = report.exit_code
-        super().__init__("; ".join(_told(report)), hint=report.failure.hint if report.failure else None)
+        super().__init__("; ".join(_summary(report)), hint=report.failure.hint if report.failure else None)
 
 
 class Unsuitable(ApiError, ValueError):
-    """Something that is there and cannot be used in the way that was asked for, or is not there at all."""
+    """Object that does not exist, or that does not support the requested use."""
 
     exit_code = 2
 
 
 class ViewOutlived(ResourceWarning):
-    """A view was still in use when its layout was taken down: using it from then on is a fault, or reads nothing."""
+    """View that is still in use when its layout is taken down: accessing it afterwards is a fault, or reads zeros."""
 
 
 def _with_paths(diagnostics: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
-    """The same for a spec without lines: each begins with the keys that lead to it."""
+    """Prefix each message with its path, for a spec without lines."""
     for each in diagnostics:
         yield each._replace(message=f"{'.'.join(map(str, each.path))}: {each.message}") if each.path else each
 
 
-def _told(report: Report) -> Iterator[str]:
-    ways = {"different": "was not found as declared", "ok": "was taken down", "leaked": "was not taken down whole"}
-    yield f"layout {report.name!r} on machine {report.machine.name!r} {ways.get(report.outcome, 'was not built')}"
+def _summary(report: Report) -> Iterator[str]:
+    outcomes = {"different": "is not as declared", "ok": "was taken down", "leaked": "was not taken down completely"}
+    yield f"layout {report.name!r} on machine {report.machine.name!r} {outcomes.get(report.outcome, 'was not built')}"
     if report.failure:
         yield _failed(report.failure)
     if report.checks:
-        for each in report.checks.differences[:_TOLD]:
+        for each in report.checks.differences[:_LISTED]:
             yield f"{each.aspect} of {each.subject} is {each.seen}, not {each.wanted}"
-        if report.checks.different > _TOLD:
-            yield f"and {report.checks.different - _TOLD:,} differences more"
+        if report.checks.different > _LISTED:
+            yield f"and {report.checks.different - _LISTED:,} more differences"
     for leak in report.leaks:
         stays = f", and with it {', '.join(leak.stays)}" if leak.stays else ""
         yield f"{leak.what} is left: {leak.error}{stays}"
@@ -91,14 +91,14 @@ def _failed(failure: Failure) -> str:
     return f"{place}{failure.step}: {failure.error}{f' ({failure.reason})' if failure.reason else ''}"
 
 
-def raise_faults(diagnostics: Sequence[Diagnostic], document: Document) -> None:
-    """Raise `InvalidSpec` where a diagnostic is an error."""
+def raise_errors(diagnostics: Sequence[Diagnostic], document: Document) -> None:
+    """Raise `InvalidSpec` if any diagnostic is an error."""
     if has_errors(diagnostics):
         raise InvalidSpec(diagnostics, document)
 
 
-def _be_heard() -> None:
-    """Have our warning shown where nobody chose otherwise: Python's own rule drops every `ResourceWarning`."""
+def _enable_warning() -> None:
+    """Show `ViewOutlived` unless the user chose otherwise: by default, Python ignores every `ResourceWarning`."""
     for action, message, category, module, _ in warnings.filters:
         if issubclass(ViewOutlived, category) and not message and not module:
             if action == "ignore" and category is ResourceWarning:
@@ -106,4 +106,4 @@ def _be_heard() -> None:
             return
 
 
-_be_heard()
+_enable_warning()

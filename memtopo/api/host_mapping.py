@@ -1,6 +1,6 @@
-"""A simulator's memory in this process's own addresses: as a device sees it, piece by piece, from the files behind it.
+"""Host mappings of a simulator's memory: a range as a device accesses it, mapped from the simulator's files.
 
-A chunk that is mapped twice is there twice, and one that another process has is the same bytes for both.
+A chunk that is mapped twice is mapped twice here, too; chunks of other processes are the same bytes in all processes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _mmap.restype, _mmap.argtypes = c_void_p, [c_void_p, c_size_t, c_int, c_int, c_i
 _munmap.restype, _munmap.argtypes = c_int, [c_void_p, c_size_t]
 
 
-class Piece(NamedTuple):
-    """Bytes `at` an offset of a window, which are those of a file from `offset` on."""
+class Segment(NamedTuple):
+    """Bytes `at` an offset of a host mapping, which are those at `offset` of a file."""
 
     at: int
     size: int
@@ -37,54 +37,54 @@ class Piece(NamedTuple):
     access: Access
 
 
-class Window:
-    """`size` bytes of addresses, of which only the pieces can be used. Raises `OSError` where there are too many."""
+class HostMapping:
+    """`size` bytes of addresses, of which only the segments are accessible. Raises `OSError` for too many segments."""
 
-    def __init__(self, size: int, pieces: Iterable[Piece]) -> None:
+    def __init__(self, size: int, segments: Iterable[Segment]) -> None:
         self.size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         self.address = _map(None, self.size, 0, _ANONYMOUS, -1, 0)
         try:
-            for piece in _joined(pieces):
-                at, protection = self.address + piece.at, _PROTECTION[piece.access]
-                _map(at, piece.size, protection, mmap.MAP_SHARED | _FIXED, piece.fd, piece.offset)
+            for each in _joined(segments):
+                at, protection = self.address + each.at, _PROTECTION[each.access]
+                _map(at, each.size, protection, mmap.MAP_SHARED | _FIXED, each.fd, each.offset)
         except BaseException:
             self.close()
             raise
 
     def blank(self) -> None:
-        """Put zeros in the memory's place, for good: whoever still looks here reads those, and writes to nobody."""
+        """Replace the memory by zeros permanently, so that views that are still in use do not access other memory."""
         _map(self.address, self.size, _PROTECTION[Access.RW], _ANONYMOUS | _FIXED, -1, 0)
 
     def close(self) -> None:
-        """Give the addresses back."""
+        """Free the addresses."""
         _munmap(self.address, self.size)
 
 
-def pieces(driver: SimDriver, address: int, mappings: Iterable[tuple[int, int, Access]]) -> Iterator[Piece]:
-    """The pieces of a window over what the simulator has from an address on: offset, size and access of each mapping.
+def segments(driver: SimDriver, address: int, mappings: Iterable[tuple[int, int, Access]]) -> Iterator[Segment]:
+    """Yield the segments of a simulator's memory at an address, for the offset, size and access of each mapping.
 
-    The files stay the simulator's.
+    The files remain owned by the simulator.
     """
     for offset, size, access in mappings:
         if access:
-            yield Piece(offset, size, *driver.lend(address + offset, writable=access is Access.RW), access)
+            yield Segment(offset, size, *driver.lend(address + offset, writable=access is Access.RW), access)
 
 
-def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """The same with neighbours made one where they are neighbours in their file too: the system bounds their number."""
-    last: Piece | None = None
-    for piece in pieces:
-        if last and _adjacent(last, piece):
-            last = last._replace(size=last.size + piece.size)
+def _joined(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Join segments that are adjacent here and in their file, since the system limits the number of mappings."""
+    last: Segment | None = None
+    for each in segments:
+        if last and _adjacent(last, each):
+            last = last._replace(size=last.size + each.size)
             continue
         if last:
             yield last
-        last = piece
+        last = each
     if last:
         yield last
 
 
-def _adjacent(one: Piece, other: Piece) -> bool:
+def _adjacent(one: Segment, other: Segment) -> bool:
     same = (one.fd, one.access) == (other.fd, other.access)
     return same and one.at + one.size == other.at and one.offset + one.size == other.offset
 

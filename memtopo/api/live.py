@@ -1,4 +1,4 @@
-"""A layout that stands in this process, for whoever uses its memory."""
+"""Live layouts: access to the memory, events and semaphores of a layout that was built in this process."""
 
 from __future__ import annotations
 
@@ -10,43 +10,44 @@ from typing import Generic, TypeVar, Unpack
 
 from memtopo.api.dtypes import dtype as known_dtype
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
-from memtopo.api.memory import Found, Memory, Part, Shape, Wish, extents, unknown
+from memtopo.api.memory import Memory, MemoryPart, Part, Shape, ViewRequest, extents, unknown
 from memtopo.api.session import Session
 from memtopo.api.synchronization import Event, ExternalSemaphore
-from memtopo.api.views import Lending, View
+from memtopo.api.views import View, ViewFactory
 from memtopo.kinds.layout import Reservation
 from memtopo.plans.report import Checks, MachineLine, PlanSummary, Report
 
 
 class Live:
-    """What is there, by the labels of the spec: `kv`, or `page.3` of a counted entry.
+    """Objects of a layout by their labels in the spec: `kv`, or `page.3` of a counted entry.
 
-    Of the methods that give a view: `dtype` is a name such as `float16` or NumPy's or PyTorch's object for it, `offset`
-    and `size` are bytes, and one extent of `shape` may be -1. `device` is a name of the spec, `gpu0` or an ordinal, and
-    `host`; without one it is whichever may do most with the memory. They raise `Unsuitable` where something is not
-    there, has holes, or is out of the device's reach, and once the layout was taken down.
+    Methods that return a view take a `dtype`, which is a name such as `float16` or the object of NumPy or PyTorch for
+    it; `offset` and `size` in bytes; and a `shape`, one extent of which may be -1. `device` is a name of the spec,
+    `gpu0`, an ordinal or `host`; by default it is the device with the most access to the memory. All methods raise
+    `Unsuitable` if there is no such object, if it is not mapped throughout, if the device has no access, and after the
+    layout was taken down.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._memory = Memory(session.geometry)
-        self._lending = Lending(session, self._memory)
+        self._views = ViewFactory(session, self._memory)
         self.report: Report | None = None
-        """What happened, from building to taking down; None until that is over."""
+        """Report from building to taking down; None until then."""
 
     @property
     def name(self) -> str:
-        """The layout's name."""
+        """Name of the layout."""
         return self._session.geometry.name
 
     @property
     def machine(self) -> MachineLine:
-        """The machine, in the words of a report."""
+        """Description of the machine, as in a report."""
         return self._session.machine
 
     @property
     def plan(self) -> PlanSummary:
-        """What was carried out, with what it takes of each location and the spec's warnings."""
+        """Summary of the plan, with the memory used at each location and the spec's warnings."""
         return self._session.plan
 
     @property
@@ -56,12 +57,12 @@ class Live:
 
     @property
     def buffers(self) -> Mapping[str, Reservation]:
-        """Address and size of each buffer, and of all that is mapped of external memory."""
+        """Address and size of each buffer, and of each mapped part of external memory."""
         return MappingProxyType(self._session.layout.buffers)
 
     def address(self, name: str) -> int:
-        """Where a range, a buffer or managed memory begins, for the GPU; on a simulator, no address of this process."""
-        self._stands()
+        """Device address of a range, a buffer or managed memory; on a simulator, it is not valid in this process."""
+        self._require_open()
         managed = self._session.layout.managed
         found = self.ranges.get(name) or self.buffers.get(name) or managed.get(name)
         if found is None:
@@ -69,54 +70,54 @@ class Live:
         return found.address
 
     def range(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
-        """A range, or a part of it; it must be mapped throughout."""
-        return self._view("range", name, self._memory.range, self._wish(dtype, **part))
+        """View of a range or a part of it, which must be mapped throughout."""
+        return self._view("range", name, self._memory.range, self._request(dtype, **part))
 
     def chunk(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
-        """A chunk, or a part of it, at one of the places where it is mapped."""
-        return self._view("chunk", name, self._memory.chunk, self._wish(dtype, **part))
+        """View of a chunk or a part of it, at one of the addresses where it is mapped."""
+        return self._view("chunk", name, self._memory.chunk, self._request(dtype, **part))
 
     def buffer(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
-        """A buffer, or a part of it, for its own GPU."""
-        return self._view("buffer", name, self._memory.buffer, self._wish(dtype, **part))
+        """View of a buffer or a part of it, for its own GPU."""
+        return self._view("buffer", name, self._memory.buffer, self._request(dtype, **part))
 
     def managed(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
-        """Managed memory, or a part of it, for the host or for one of its GPUs; without a `device`, for the first."""
-        return self._view("managed memory", name, self._memory.managed, self._wish(dtype, **part))
+        """View of managed memory or a part of it, for the host or one of its GPUs; by default for the first GPU."""
+        return self._view("managed memory", name, self._memory.managed, self._request(dtype, **part))
 
     def external(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
-        """What another API made, as a whole (`frame`) or one of its buffers (`frame.y`), for its own GPU."""
-        return self._view("external memory", name, self._memory.external, self._wish(dtype, **part))
+        """View of an external object (`frame`) or of one of its buffers (`frame.y`), for its own GPU."""
+        return self._view("external memory", name, self._memory.external, self._request(dtype, **part))
 
     def event(self, name: str) -> Event:
-        """An event, to be recorded, waited for and asked."""
-        self._stands()
+        """Return an event."""
+        self._require_open()
         devices = self._session.events
         if name not in devices:
             raise unknown("event", name, devices)
         return Event(name, devices[name], self._session.driver, self._session.layout)
 
     def semaphore(self, name: str) -> ExternalSemaphore:
-        """A semaphore of another API, to be waited for and signalled once more: the check did what the spec says."""
-        self._stands()
+        """Return an external semaphore; the check has already waited for and signalled it as the spec declares."""
+        self._require_open()
         found = self._session.geometry.semaphores.get(name)
         if found is None:
             raise unknown("semaphore", name, self._session.geometry.semaphores)
         return ExternalSemaphore(name, found.place.id, self._session.driver, self._session.layout)
 
     def check(self) -> Checks:
-        """Ask the driver about everything once more; queries only. Raises `StepFailed`."""
-        self._stands()
+        """Check the whole layout again, by queries only. Raises `StepFailed`."""
+        self._require_open()
         return self._session.run.look()
 
     def end(self) -> tuple[Report, Iterable[str]]:
-        """Take everything down; the report, and the names of the views that are still in use."""
-        outlived = self._lending.outlived()
+        """Take everything down; return the report, and the names of the views that are still in use."""
+        outlived = self._views.in_use()
         self.report = self._session.end()
-        self._lending.close(in_use=bool(outlived))
+        self._views.close(in_use=bool(outlived))
         return self.report, outlived
 
-    def _wish(
+    def _request(
         self,
         dtype: object,
         *,
@@ -124,40 +125,42 @@ class Live:
         offset: int = 0,
         size: int | None = None,
         device: str | int | None = None,
-    ) -> Wish:
-        self._stands()
-        return Wish(known_dtype(dtype), extents(shape), offset, size, device)
+    ) -> ViewRequest:
+        self._require_open()
+        return ViewRequest(known_dtype(dtype), extents(shape), offset, size, device)
 
-    def _view(self, what: str, name: str, find: Callable[[str, Wish], Found], wish: Wish) -> View:
-        return self._lending.view(f"{what} {name!r}", find(name, wish), wish)
+    def _view(
+        self, what: str, name: str, locate: Callable[[str, ViewRequest], MemoryPart], request: ViewRequest
+    ) -> View:
+        return self._views.view(f"{what} {name!r}", locate(name, request), request)
 
-    def _stands(self) -> None:
-        if self._lending.closed:
-            raise Unsuitable(f"layout {self.name!r} was taken down, and with it all that is in it")
+    def _require_open(self) -> None:
+        if self._views.closed:
+            raise Unsuitable(f"layout {self.name!r} was taken down")
 
     def __repr__(self) -> str:
-        state = "taken down" if self._lending.closed else "simulated" if self.machine.simulated else "live"
+        state = "taken down" if self._views.closed else "simulated" if self.machine.simulated else "live"
         return f"<layout {self.name} on {self.machine.name}: {state}>"
 
 
 L = TypeVar("L", bound=Live)
 
 
-class Standing(Generic[L]):
-    """Something for a `with`: builds on entering, takes down on leaving, once."""
+class LiveContext(Generic[L]):
+    """Context manager of a live layout: builds it on entering and takes it down on leaving, once."""
 
     def __init__(self) -> None:
         self._live: L | None = None
         self._entered = False
-        self._around = ExitStack()
-        """What has to be there for as long as the layout is."""
+        self._resources = ExitStack()
+        """Resources that must exist as long as the layout."""
 
     def __enter__(self) -> L:
         if self._entered:
-            raise Unsuitable("a layout is entered once; call again for another one")
+            raise Unsuitable("a layout can be entered only once; call the function again for another one")
         self._entered = True
         with ExitStack() as stack:
-            stack.push(self._around)
+            stack.push(self._resources)
             self._live = self._build()
             stack.pop_all()
         return self._live
@@ -168,20 +171,20 @@ class Standing(Generic[L]):
         live, self._live = self._live, None
         if live is None:
             return
-        with self._around:
+        with self._resources:
             report, outlived = live.end()
-        live.report = report = self._over(report)
+        live.report = report = self._completed(report)
         if outlived:
-            told = f"layout {live.name!r} was taken down under views that are still in use: {', '.join(outlived)}"
-            warnings.warn(f"{told}; delete them within the 'with'", ViewOutlived, stacklevel=2)
+            message = f"layout {live.name!r} was taken down while views are still in use: {', '.join(outlived)}"
+            warnings.warn(f"{message}; delete them within the 'with'", ViewOutlived, stacklevel=2)
         if not report.exit_code:
             return
         if error is None:
             raise NotApplied(report)
         error.add_note(str(NotApplied(report)))
 
-    def _over(self, report: Report) -> Report:
-        """The report, once what was around the layout is gone as well."""
+    def _completed(self, report: Report) -> Report:
+        """Return the report after the other resources were released, too."""
         return report
 
     def _build(self) -> L:

@@ -1,4 +1,7 @@
-"""From a name in the spec to bytes, and to who may use them how. Addresses are no business of this module."""
+"""Memory of a geometry by the labels of the spec: the bytes that a view covers, and the access of a device to them.
+
+This module uses offsets only; addresses are those of the layout.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from memtopo.api.dtypes import DType
 from memtopo.api.errors import Unsuitable
-from memtopo.api.ranges import Region, Regions, access_of
+from memtopo.api.ranges import MappedRange, MappedRanges, access_at
 from memtopo.common.text import nearest
 from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED
@@ -22,90 +25,99 @@ _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """`size` bytes from an `offset` on in whatever has this `label`, which a place may use."""
+class MemoryPart:
+    """`size` bytes at `offset` of the object with this `label`, and the access of a `location` to them."""
 
     label: str
     offset: int
     size: int
-    place: Location
+    location: Location
     access: Access
 
 
+class _ExternalPart(NamedTuple):
+    """Bytes of an external object, of which one GPU may read and write all."""
+
+    offset: int
+    size: int
+    location: Location
+    whole: str
+
+
 class Memory:
-    """What there is of a geometry, by the labels of the spec. Every method raises `Unsuitable`."""
+    """Lookup of a geometry's memory by the labels of the spec. Every method raises `Unsuitable`."""
 
     def __init__(self, geometry: Geometry) -> None:
-        self._devices, self._regions = geometry.devices, Regions(geometry)
-        every = [(run, index) for run in geometry.buffers.values() for index in range(run.count)]
-        self._buffers = {run.label(index): (run.declared, run.place_of(index)) for run, index in every}
+        self._devices, self._ranges = geometry.devices, MappedRanges(geometry)
+        buffers = [(group, index) for group in geometry.buffers.values() for index in range(group.count)]
+        self._buffers = {group.label(index): (group.declared, group.place_of(index)) for group, index in buffers}
         self._managed = geometry.managed
         self._external = {
-            label: (*part, run.place, run.name)
-            for run in geometry.external.values()
-            for label, part in run.parts.items()
+            label: _ExternalPart(offset, size, memory.place, memory.name)
+            for memory in geometry.external.values()
+            for label, (offset, size) in memory.parts.items()
         }
 
-    def range(self, label: str, wish: Wish) -> Found:
-        """A range's bytes, which must be mapped throughout."""
-        region = self._regions.of(label)
-        if region is None:
-            raise unknown("range", label, self._regions.labels)
-        return self._within(region, *wish.span(f"range {label!r}", region.size), wish)
+    def range(self, label: str, request: ViewRequest) -> MemoryPart:
+        """Return bytes of a range, which must be mapped throughout."""
+        found = self._ranges.find(label)
+        if found is None:
+            raise unknown("range", label, self._ranges.labels)
+        return self._within(found, *request.span(f"range {label!r}", found.size), request)
 
-    def chunk(self, label: str, wish: Wish) -> Found:
-        """A chunk's bytes, where it is mapped so that the device may do most with them."""
-        places = list(self._regions.of_chunk(label))
-        if not places:
-            raise Unsuitable(f"chunk {shorten(label)!r} is mapped nowhere, or there is none of this name")
-        found: list[Found] = []
-        for place in places:
+    def chunk(self, label: str, request: ViewRequest) -> MemoryPart:
+        """Return bytes of a chunk, at the address where the device has the most access to them."""
+        mappings = list(self._ranges.of_chunk(label))
+        if not mappings:
+            raise Unsuitable(f"chunk {shorten(label)!r} does not exist or is not mapped")
+        found: list[MemoryPart] = []
+        for mapping in mappings:
             try:
-                found.append(self._mapped(*place, wish))
+                found.append(self._mapped(*mapping, request))
             except Unsuitable as error:
                 refusal = error
         if not found:
             raise refusal
         return max(found, key=lambda each: each.access)
 
-    def buffer(self, label: str, wish: Wish) -> Found:
-        """A buffer's bytes, which its own GPU may read and write."""
+    def buffer(self, label: str, request: ViewRequest) -> MemoryPart:
+        """Return bytes of a buffer, which its own GPU may read and write."""
         if label not in self._buffers:
             raise unknown("buffer", label, self._buffers)
-        size, own = self._buffers[label]
-        return self._own(f"buffer {label!r}", label, size, own, wish)
+        size, location = self._buffers[label]
+        return self._on_own_gpu(f"buffer {label!r}", label, size, location, request)
 
-    def managed(self, label: str, wish: Wish) -> Found:
-        """Managed memory's bytes, for the host or for a GPU that it is declared to be used by."""
+    def managed(self, label: str, request: ViewRequest) -> MemoryPart:
+        """Return bytes of managed memory, for the host or a GPU that is declared to access it."""
         if label not in self._managed:
             raise unknown("managed memory", label, self._managed)
-        run = self._managed[label]
-        start, end = wish.span(f"managed memory {label!r}", run.size)
-        place = gpu(run.home) if wish.device is None else self.place(wish.device)
-        if place.kind is LocationKind.GPU and place.id not in run.gpus:
-            raise _not_for(run, place)
-        return Found(label, start, end - start, place, Access.RW)
+        memory = self._managed[label]
+        start, end = request.span(f"managed memory {label!r}", memory.size)
+        location = gpu(memory.home) if request.device is None else self.location(request.device)
+        if location.kind is LocationKind.GPU and location.id not in memory.gpus:
+            raise _not_declared_for(memory, location)
+        return MemoryPart(label, start, end - start, location, Access.RW)
 
-    def external(self, label: str, wish: Wish) -> Found:
-        """The bytes of what another API made, or of one of its buffers, which its own GPU may read and write."""
+    def external(self, label: str, request: ViewRequest) -> MemoryPart:
+        """Return bytes of an external object or of one of its buffers, which its own GPU may read and write."""
         if label not in self._external:
             raise unknown("external memory", label, self._external)
-        _, size, own, _ = self._external[label]
-        return self._own(f"external memory {label!r}", label, size, own, wish)
+        part = self._external[label]
+        return self._on_own_gpu(f"external memory {label!r}", label, part.size, part.location, request)
 
-    def mappings(self, label: str, place: Location) -> Iterator[tuple[int, int, Access]]:
-        """Offset, size and access of everything in a range, or of something else as a whole, as a place sees it."""
+    def mappings(self, label: str, location: Location) -> Iterator[tuple[int, int, Access]]:
+        """Offset, size and access of all mappings in a range for a location, or of another object as a whole."""
         if (size := self._size(label)) is not None:
             return iter([(0, size, Access.RW)])
-        return ((at, size, access_of(grants, place)) for at, size, grants in self._regions.mapped(label))
+        return ((at, size, access_at(grants, location)) for at, size, grants in self._ranges.mapped(label))
 
-    def behind(self, label: str) -> tuple[str, int]:
-        """Of a buffer of external memory the whole object, and where it begins in that; anything else is itself."""
-        offset, _, _, whole = self._external.get(label, (0, 0, None, label))
-        return whole, offset
+    def containing(self, label: str) -> tuple[str, int]:
+        """Return the external object that contains a buffer, and its offset; any other object is its own container."""
+        part = self._external.get(label)
+        return (part.whole, part.offset) if part else (label, 0)
 
-    def place(self, device: str | int) -> Location:
-        """What a device's name or ordinal means."""
+    def location(self, device: str | int) -> Location:
+        """Return the location for a device's name or ordinal."""
         if isinstance(device, int):
             return gpu(device)
         if device in self._devices:
@@ -118,77 +130,74 @@ class Memory:
             return Location(LocationKind.HOST)
         raise unknown("device", device, dict.fromkeys([*self._devices, "gpu0", "host"]))
 
-    def _own(self, what: str, label: str, size: int, own: Location, wish: Wish) -> Found:
-        """Some bytes of what its own GPU alone may use."""
-        start, end = wish.span(what, size)
-        if wish.device is not None and self.place(wish.device) != own:
-            raise Unsuitable(f"{what} is on {own}, and {self.place(wish.device)} has no access to it")
-        return Found(label, start, end - start, own, Access.RW)
+    def _on_own_gpu(self, what: str, label: str, size: int, own: Location, request: ViewRequest) -> MemoryPart:
+        start, end = request.span(what, size)
+        if request.device is not None and self.location(request.device) != own:
+            raise Unsuitable(f"{what} is on {own}, and {self.location(request.device)} has no access to it")
+        return MemoryPart(label, start, end - start, own, Access.RW)
 
     def _size(self, label: str) -> int | None:
         if label in self._buffers:
             return self._buffers[label][0]
         if label in self._managed:
             return self._managed[label].size
-        return self._external[label][1] if label in self._external else None
+        return self._external[label].size if label in self._external else None
 
-    def _mapped(self, label: str, offset: int, size: int, wish: Wish) -> Found:
-        region = self._regions.of(label)
-        assert region
-        start, end = wish.span("the chunk", size)
-        return self._within(region, offset + start, offset + end, wish)
+    def _mapped(self, label: str, offset: int, size: int, request: ViewRequest) -> MemoryPart:
+        found = self._ranges.find(label)
+        assert found
+        start, end = request.span("the chunk", size)
+        return self._within(found, offset + start, offset + end, request)
 
-    def _within(self, region: Region, start: int, end: int, wish: Wish) -> Found:
-        if hole := region.hole(start, end):
-            told = f"nothing is mapped in range {region.label!r} from {exact(hole[0])} to {exact(hole[1])}"
-            raise Unsuitable(f"{told}, and a view has no holes", hint="view a part of it: offset=, size=")
-        places = region.places(start, end)
-        place = _likeliest(region, start, end, places) if wish.device is None else self.place(wish.device)
-        access = region.access(start, end, place) if place else Access.NONE
-        if place is None or not access:
-            raise _out_of_reach(region, (start, end), place, places)
-        return Found(region.label, start, end - start, place, access)
+    def _within(self, mapped: MappedRange, start: int, end: int, request: ViewRequest) -> MemoryPart:
+        if gap := mapped.gap(start, end):
+            message = f"nothing is mapped in range {mapped.label!r} from {exact(gap[0])} to {exact(gap[1])}"
+            raise Unsuitable(f"{message}, and a view has no gaps", hint="view a part of it: offset=, size=")
+        able = mapped.locations(start, end)
+        location = _default(mapped, start, end, able) if request.device is None else self.location(request.device)
+        access = mapped.access(start, end, location) if location else Access.NONE
+        if location is None or not access:
+            raise _no_access(mapped, (start, end), location, able)
+        return MemoryPart(mapped.label, start, end - start, location, access)
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> Unsuitable:
-    """That there is no thing of a name, and which one was probably meant."""
+    """Return the error for an unknown name, with the nearest of the `known` names or some of them."""
     some = list(known)[:COMPARED]
     meant = nearest(name, some)
     there = f"there are {', '.join(some[:LISTED])}{' …' * (len(some) > LISTED)}" if some else "there are none"
     return Unsuitable(f"there is no {what} {shorten(name)!r}", hint=f"did you mean {meant!r}?" if meant else there)
 
 
-def _not_for(run: ManagedAllocation, place: Location) -> Unsuitable:
-    able = ", ".join(f"gpu{device}" for device in sorted(run.gpus))
-    told = f"managed memory {run.name!r} is declared for the host and {able}, and not for {place}"
-    return Unsuitable(told, hint=f"write 'accessed_by: [{place}]'")
+def _not_declared_for(memory: ManagedAllocation, location: Location) -> Unsuitable:
+    able = ", ".join(f"gpu{device}" for device in sorted(memory.gpus))
+    message = f"managed memory {memory.name!r} is declared for the host and {able}, and not for {location}"
+    return Unsuitable(message, hint=f"write 'accessed_by: [{location}]'")
 
 
-def _likeliest(region: Region, start: int, end: int, places: Sequence[Location]) -> Location | None:
-    """The device that is meant where none is named: who may do most; of several, the one that has the memory."""
-    usable = {place: access for place in places if (access := region.access(start, end, place))}
+def _default(mapped: MappedRange, start: int, end: int, able: Sequence[Location]) -> Location | None:
+    """Return the location with the most access; of several, the one that has the memory."""
+    usable = {each: access for each in able if (access := mapped.access(start, end, each))}
     if not usable:
         return None
-    home = region.home(start)
-    return max(usable, key=lambda place: (usable[place], place == home, place.kind is LocationKind.GPU, -place.id))
+    home = mapped.home(start)
+    return max(usable, key=lambda each: (usable[each], each == home, each.kind is LocationKind.GPU, -each.id))
 
 
-def _out_of_reach(
-    region: Region, span: tuple[int, int], place: Location | None, places: Sequence[Location]
+def _no_access(
+    mapped: MappedRange, span: tuple[int, int], location: Location | None, able: Sequence[Location]
 ) -> Unsuitable:
-    part = f"all of range {region.label!r} from {exact(span[0])} to {exact(span[1])}"
-    told = f"{place} has no access to {part}" if place else f"no one device has access to {part}"
-    few = (
-        f"some of it may be used by {', '.join(map(str, places))}" if places else "the spec grants nobody access to it"
-    )
-    return Unsuitable(told, hint=few)
+    part = f"all of range {mapped.label!r} from {exact(span[0])} to {exact(span[1])}"
+    message = f"{location} has no access to {part}" if location else f"no single device has access to {part}"
+    some = f"parts of it are accessible to {', '.join(map(str, able))}" if able else "the spec grants no access to it"
+    return Unsuitable(message, hint=some)
 
 
 Shape = int | Sequence[int] | None
 
 
 class Part(TypedDict, total=False):
-    """Which part of some memory is viewed, and how: what is left out is the whole of it, for whom it suits best."""
+    """Part of some memory that is viewed, and how; by default all of it, for the device with the most access."""
 
     shape: Shape
     offset: int
@@ -197,11 +206,11 @@ class Part(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """Elements of a type in a shape, `offset` bytes on, `size` bytes in all, for a `device`.
+class ViewRequest:
+    """Elements of a type in a shape, at `offset` and of `size` in bytes, for a `device`.
 
-    Without a shape there is one dimension; one extent may be -1. Without a size it goes as far as the shape does, or
-    to the end where that does not say it.
+    Without a shape there is one dimension; one extent may be -1. Without a size, the shape determines it or, if the
+    shape has no definite size, the end of the memory.
     """
 
     dtype: DType
@@ -211,21 +220,19 @@ class Wish:
     device: str | int | None
 
     def span(self, what: str, whole: int) -> tuple[int, int]:
-        """Where it begins and ends within `whole` bytes. Raises `Unsuitable` where it is nothing, or goes past them."""
-        said = self.shape is not None and -1 not in self.shape
+        """Return start and end within `whole` bytes. Raises `Unsuitable` if the view is empty or exceeds them."""
+        definite = self.shape is not None and -1 not in self.shape
         size = self.size
         if size is None:
-            size = math.prod(self.shape or ()) * self.dtype.itemsize if said else whole - self.offset
+            size = math.prod(self.shape or ()) * self.dtype.itemsize if definite else whole - self.offset
         if self.offset < 0 or size <= 0 or self.offset + size > whole:
-            told = (
-                f"{what} has {exact(whole)}, and this view would be its bytes {self.offset:,} to {self.offset + size:,}"
-            )
-            hint = f"the whole of it has {whole // self.dtype.itemsize:,} elements of {self.dtype.name}"
-            raise Unsuitable(told, hint=hint)
+            requested = f"bytes {self.offset:,} to {self.offset + size:,}"
+            hint = f"all of it is {whole // self.dtype.itemsize:,} elements of {self.dtype.name}"
+            raise Unsuitable(f"{what} has {exact(whole)}, and this view would be its {requested}", hint=hint)
         return self.offset, self.offset + size
 
     def fit(self, what: str, size: int) -> tuple[int, ...]:
-        """The shape of so many bytes, its -1 resolved. Raises `Unsuitable` where it does not come to them."""
+        """Return the shape for a size in bytes, with -1 resolved. Raises `Unsuitable` if it does not fit."""
         elements, rest = divmod(size, self.dtype.itemsize)
         if rest:
             raise Unsuitable(f"{what}: {size:,} bytes are no whole number of {self.dtype.name}")
@@ -239,7 +246,7 @@ class Wish:
 
 
 def extents(shape: Shape) -> tuple[int, ...] | None:
-    """A shape as a tuple; a number alone is one dimension."""
+    """Return a shape as a tuple; a number is one dimension."""
     if shape is None:
         return None
     return (shape,) if isinstance(shape, int) else tuple(map(int, shape))

@@ -1,4 +1,4 @@
-"""What is mapped where in each range, and who may use it, as the geometry has it."""
+"""Mapped ranges of a geometry: the chunks in each range, and the access of devices to them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from memtopo.run.contents import Granted, granted, mappings
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """One reservation: the chunks that are mapped in it and the access to them, both in order of offset, in bytes."""
+class MappedRange:
+    """One reservation: its mapped chunks and the access to them, both in order of offset, in bytes."""
 
     label: str
     size: int
     placements: Sequence[Placement]
     stretches: Sequence[Stretch]
 
-    def hole(self, start: int, end: int) -> tuple[int, int] | None:
-        """The first stretch of bytes between two offsets that nothing is mapped at."""
+    def gap(self, start: int, end: int) -> tuple[int, int] | None:
+        """Return start and end of the first bytes between two offsets that are not mapped."""
         at = start
         for placement in from_offset(self.placements, start):
             if placement.offset > at or at >= end:
@@ -35,18 +35,18 @@ class Region:
         following = next((each.offset for each in from_offset(self.placements, at) if each.offset > at), self.size)
         return at, min(following, end)
 
-    def access(self, start: int, end: int, place: Location) -> Access:
-        """What a place may do with all bytes between two offsets, which are mapped throughout."""
+    def access(self, start: int, end: int, location: Location) -> Access:
+        """Return the access of a location to all bytes between two offsets, which must be mapped throughout."""
         at, found = start, Access.RW
         for stretch in self._from(start):
             if stretch.offset > at or at >= end:
                 break
-            found &= access_of(stretch.grants, place)
+            found &= access_at(stretch.grants, location)
             at = stretch.offset + stretch.size
         return found if at >= end else Access.NONE
 
-    def places(self, start: int, end: int) -> list[Location]:
-        """Who has some access between two offsets, each place once."""
+    def locations(self, start: int, end: int) -> list[Location]:
+        """Return the locations with some access between two offsets."""
         found: dict[Location, None] = {}
         for stretch in self._from(start):
             if stretch.offset >= end:
@@ -55,7 +55,7 @@ class Region:
         return sorted(found)
 
     def home(self, start: int) -> Location:
-        """Where the chunk is that is mapped at an offset."""
+        """Return the location of the chunk that is mapped at an offset."""
         placement = next(from_offset(self.placements, start))
         index = placement.first + (start - placement.offset) // placement.chunk.size
         return placement.chunk.place_of(index)
@@ -65,19 +65,19 @@ class Region:
         return (each for each in self.stretches[first:] if each.offset + each.size > start)
 
 
-class Regions:
-    """Every reservation of a geometry by its label."""
+class MappedRanges:
+    """All reservations of a geometry by their labels."""
 
     def __init__(self, geometry: Geometry) -> None:
         self._geometry = geometry
 
-    def of(self, label: str) -> Region | None:
-        """The reservation of a label; None where there is none."""
-        where = self._where.get(label)
-        if where is None:
+    def find(self, label: str) -> MappedRange | None:
+        """Return the reservation with a label; None if there is none."""
+        instance = self._instances.get(label)
+        if instance is None:
             return None
-        placements, stretches = self._geometry.placements.get(where, ()), self._granted.get(where, [])
-        return Region(label, self._geometry.ranges[where[0]].size, placements, stretches)
+        placements, stretches = self._geometry.placements.get(instance, ()), self._granted.get(instance, [])
+        return MappedRange(label, self._geometry.ranges[instance[0]].size, placements, stretches)
 
     def mapped(self, label: str) -> Iterator[tuple[int, int, tuple[Grant, ...]]]:
         """Offset, size and access of each mapping of a reservation."""
@@ -85,42 +85,43 @@ class Regions:
             yield offset, placement.chunk.size, access
 
     def of_chunk(self, label: str) -> Iterator[tuple[str, int, int]]:
-        """Every place where a chunk is mapped: the reservation's label, the offset and the size."""
+        """Yield label of the reservation, offset and size of each mapping of a chunk."""
         name, _, number = label.rpartition(".")
-        run = self._geometry.chunks.get(label) or self._geometry.chunks.get(name)
-        index = int(number) if run and run.counted and number.isdecimal() else 0
-        if run is None or run.label(index) != label:
+        group = self._geometry.chunks.get(label) or self._geometry.chunks.get(name)
+        index = int(number) if group and group.counted and number.isdecimal() else 0
+        if group is None or group.label(index) != label:
             return
-        for reservation, where in self._where.items():
-            for placement in self._geometry.placements.get(where, ()):
-                turn = index - placement.first
-                if placement.chunk.name == run.name and 0 <= turn < placement.count:
-                    yield reservation, placement.offset + turn * run.size, run.size
+        for reservation, instance in self._instances.items():
+            for placement in self._geometry.placements.get(instance, ()):
+                nth = index - placement.first
+                if placement.chunk.name == group.name and 0 <= nth < placement.count:
+                    yield reservation, placement.offset + nth * group.size, group.size
 
     @property
     def labels(self) -> list[str]:
-        """The labels of all reservations."""
-        return list(self._where)
+        """Labels of all reservations."""
+        return list(self._instances)
 
     def _mappings(self, label: str) -> Iterator[tuple[Placement, int, int, tuple[Grant, ...]]]:
-        placements = self._geometry.placements.get(self._where[label], ())
+        placements = self._geometry.placements.get(self._instances[label], ())
         return mappings(placements, self._granted) if placements else iter(())
 
     @cached_property
-    def _where(self) -> dict[str, Instance]:
-        return {run.label(i): (run.name, i) for run in self._geometry.ranges.values() for i in range(run.count)}
+    def _instances(self) -> dict[str, Instance]:
+        every = self._geometry.ranges.values()
+        return {group.label(i): (group.name, i) for group in every for i in range(group.count)}
 
     @cached_property
     def _granted(self) -> Granted:
         return granted(self._geometry)
 
 
-def access_of(grants: Sequence[Grant], place: Location) -> Access:
-    """A place's access among grants; the host and its NUMA nodes have one in common (fact 21)."""
-    gpu = place.kind is LocationKind.GPU
-    mine = [grant.access for grant in grants if (grant.location == place if gpu else not _is_gpu(grant.location))]
-    return mine[-1] if mine else Access.NONE
+def access_at(grants: Sequence[Grant], location: Location) -> Access:
+    """Return the access of a location among grants; the host and its NUMA nodes share one (fact 21)."""
+    on_gpu = _is_gpu(location)
+    found = [each.access for each in grants if (each.location == location if on_gpu else not _is_gpu(each.location))]
+    return found[-1] if found else Access.NONE
 
 
-def _is_gpu(place: Location) -> bool:
-    return place.kind is LocationKind.GPU
+def _is_gpu(location: Location) -> bool:
+    return location.kind is LocationKind.GPU

@@ -1,4 +1,4 @@
-"""One layout in this process, from building to taking down."""
+"""Session: the run of one layout in this process, from building to taking down."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from memtopo.api.errors import NotApplied
-from memtopo.api.specs import Judged
+from memtopo.api.specs import Planned
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
@@ -23,57 +23,57 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """A run that is held open for the program around it; `noted` puts more notes into its report."""
+    """Run that stays open while a program uses the layout; `noted` adds notes to its report."""
 
     def __init__(
         self,
-        judged: Judged,
+        planned: Planned,
         driver: KernelDriver,
         handle_source: HandleSource | None = None,
         noted: Callable[[Report], Report] = lambda report: report,
     ) -> None:
-        self.geometry, self.machine = judged.geometry, judged.target.line
-        self._judged, self._opened, self._noted = judged, driver, noted
-        document = judged.document
+        self.geometry, self.machine = planned.geometry, planned.target.line
+        self._planned, self._opened, self._noted = planned, driver, noted
+        document = planned.document
         job = Job(
-            plan=judged.plan,
-            geometry=judged.geometry,
+            plan=planned.plan,
+            geometry=planned.geometry,
             machine=self.machine,
             spec=document.name,
             place=document.location,
-            warnings=judged.warnings,
+            warnings=planned.warnings,
             alone=False,
-            facts=judged.target.machine,
+            facts=planned.target.machine,
         )
         self.run = Run(job, Ledger(driver), handle_source=handle_source)
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
         self.events = {
-            run.label(i): run.place_of(i).id for run in judged.geometry.events.values() for i in range(run.count)
+            run.label(i): run.place_of(i).id for run in planned.geometry.events.values() for i in range(run.count)
         }
         self._descriptors: set[str] = set()
 
     @cached_property
     def plan(self) -> PlanSummary:
-        """What is carried out."""
-        return self._judged.plan.summary(warnings=self._judged.warnings)
+        """Summary of the plan, with the spec's warnings."""
+        return self._planned.plan.summary(warnings=self._planned.warnings)
 
     @property
     def simulator(self) -> SimDriver | None:
-        """The simulator, where the machine is a simulated one."""
+        """The simulator; None on real GPUs."""
         return self._opened if self.machine.simulated else None  # type: ignore[return-value]
 
-    def begin(self, *, prove: bool) -> None:
-        """Build it, ask the driver about it and, where it is to be proven, touch the memory.
+    def begin(self, *, verify: bool) -> None:
+        """Build the layout, check it by queries and, if requested, `verify` it by reading and writing the memory.
 
-        Raises `NotApplied` after everything was undone; whatever else comes up, it is undone as well.
+        Raises `NotApplied` after everything was undone; on any other error, everything is undone as well.
         """
         run = self.run
         try:
             with run.guarded():
                 run.build()
                 run.check()
-                if prove:
+                if verify:
                     run.prove()
         except BaseException:
             self.end()
@@ -83,8 +83,8 @@ class Session:
         self._descriptors = _descriptors()
 
     def end(self) -> Report:
-        """Wait for the GPUs, take everything down, and say what happened."""
-        if self._descriptors:  # what the program around it opened meanwhile is its own
+        """Wait for the GPUs, take everything down, and return the report."""
+        if self._descriptors:  # descriptors that the program opened in the meantime are not leaks
             self.run.keep(lambda _: Kept(descriptors=len(_descriptors() - self._descriptors)))
         try:
             self.run.take_down()
@@ -95,14 +95,14 @@ class Session:
 
 
 def uuids(driver: Driver) -> list[str]:
-    """The UUIDs of this process's GPUs by ordinal, as hex text: what a GPU goes by in every process (fact 38)."""
+    """UUIDs of this process's GPUs by ordinal, as hex text; they are the same in all processes (fact 38)."""
     return [driver.device_get_uuid(device).hex() for device in range(driver.device_get_count())]
 
 
 def _descriptors() -> set[str]:
-    """The open descriptors, each with what it is of: a number may be used again."""
+    """Open descriptors with their targets, since numbers are reused."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
-        with suppress(OSError):  # the listing's own is closed by now
+        with suppress(OSError):  # the descriptor of the listing itself is already closed
             found.add(f"{fd} {Path('/proc/self/fd', fd).readlink()}")
     return found

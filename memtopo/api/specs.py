@@ -1,4 +1,4 @@
-"""Specs as a program has them, read and held against a machine."""
+"""Loading and planning of specs that a program provides."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from memtopo import language, planner
 from memtopo import spec as specs
-from memtopo.api.errors import raise_faults
+from memtopo.api.errors import raise_errors
 from memtopo.common.errors import InternalError
 from memtopo.geometry import Geometry
 from memtopo.language import Document
@@ -23,7 +23,7 @@ from memtopo.spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A spec whose entries are each well formed: as data (`spec`), and as it was read (`document`)."""
+    """Spec whose entries are each well formed: as data (`spec`), and as it was read (`document`)."""
 
     document: Document
     spec: Spec
@@ -35,15 +35,15 @@ class Loaded:
 
 
 SpecLike = str | os.PathLike[str] | Mapping[Any, Any] | Document | Loaded
-"""A path of a file, a mapping of Python's with a spec's keys, or what `load` gave."""
+"""Path of a file, Python mapping with the keys of a spec, document, or result of `load`."""
 
 MachineLike = str | os.PathLike[str] | Target
-"""`local`, the name of a machine that comes with memtopo, the path of a recorded one, or what is known of it."""
+"""`local`, the name of a shipped machine, the path of a recorded machine, or a target."""
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """A spec without a fault on a machine."""
+class Planned:
+    """Spec without errors on a machine, with its geometry and plan."""
 
     document: Document
     target: Target
@@ -53,41 +53,41 @@ class Judged:
 
 
 def load(spec: SpecLike) -> Loaded:
-    """Read a spec, and look at each of its entries by itself; no machine is needed.
+    """Read a spec and check each of its entries; no machine is needed.
 
-    Raises `InvalidSpec` with every fault.
+    Raises `InvalidSpec` with all diagnostics.
     """
     if isinstance(spec, Loaded):
         return spec
     document = _document(spec)
-    raise_faults(document.diagnostics if not document.root else (), document)
+    raise_errors(document.diagnostics if not document.root else (), document)
     read, faults = specs.read(document.root, document.left_out)
-    raise_faults((*document.diagnostics, *faults), document)
+    raise_errors((*document.diagnostics, *faults), document)
     return Loaded(document, read)
 
 
 def plan(spec: SpecLike, machine: MachineLike = "local") -> Plan:
-    """The steps that would build a spec on a machine. No driver is called, but for `local`, whose facts are read.
+    """Return the steps that build a spec on a machine. The driver is called only for `local`, to query the machine.
 
-    Raises `InvalidSpec` with every fault, `Unavailable` where there is no such machine.
+    Raises `InvalidSpec` with all diagnostics, and `Unavailable` if there is no such machine.
     """
-    return judge(spec, targeted(machine)).plan
+    return plan_spec(spec, resolved(machine)).plan
 
 
-def targeted(machine: MachineLike) -> Target:
-    """The target that is meant. Raises `Unavailable`."""
+def resolved(machine: MachineLike) -> Target:
+    """Return the target of a machine argument. Raises `Unavailable`."""
     return machine if isinstance(machine, Target) else target.resolve(os.fspath(machine))
 
 
-def judge(spec: SpecLike, found: Target) -> Judged:
-    """Hold a spec against a machine, and plan it. Raises `InvalidSpec` with every fault."""
+def plan_spec(spec: SpecLike, found: Target) -> Planned:
+    """Validate a spec against a machine, and plan it. Raises `InvalidSpec` with all diagnostics."""
     document = spec.document if isinstance(spec, Loaded) else _document(spec)
     validated = validate(document, found.machine)
-    raise_faults(validated.diagnostics, document)
+    raise_errors(validated.diagnostics, document)
     if validated.geometry is None:
-        raise InternalError(f"{document.name} has no fault, and no geometry")
+        raise InternalError(f"{document.name} has no error, and no geometry")
     steps = planner.plan(validated.geometry, found.machine)
-    return Judged(document, found, validated.geometry, steps, _warnings(validated))
+    return Planned(document, found, validated.geometry, steps, _warnings(validated))
 
 
 def _document(spec: str | os.PathLike[str] | Mapping[Any, Any] | Document) -> Document:
@@ -98,12 +98,12 @@ def _document(spec: str | os.PathLike[str] | Mapping[Any, Any] | Document) -> Do
             return Document.from_object(spec)
         case str() | os.PathLike():
             return language.read_file(Path(spec), name=os.fspath(spec))
-    raise TypeError(f"a spec is a path, a mapping, or what memtopo.load gives, and not a {type(spec).__name__}")
+    raise TypeError(f"a spec is a path, a mapping, or a result of memtopo.load, not a {type(spec).__name__}")
 
 
 def _warnings(validated: Validated) -> tuple[str, ...]:
     if not validated.diagnostics:
         return ()
-    from memtopo.output.diagnostics import concise  # noqa: PLC0415 nobody needs it where nothing is wrong
+    from memtopo.output.diagnostics import concise  # noqa: PLC0415 needed for diagnostics only
 
     return tuple(concise(validated.diagnostics, validated.document))

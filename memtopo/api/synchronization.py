@@ -1,4 +1,4 @@
-"""Events of a layout: recorded in one process, waited for in another."""
+"""Events and external semaphores of a layout, for the streams of a program."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from memtopo.kinds.layout import Layout, current
 
 
 class Event:
-    """One event, in the context of its GPU (`device`).
+    """Event in the context of its GPU (`device`).
 
-    A stream is its handle as a number (0: the default one), or an object of cuda.core, PyTorch or CuPy. Methods raise
-    `DriverError`, and `Unsuitable` once the layout is gone.
+    A stream is a handle as a number (0 is the default stream), or an object of cuda.core, PyTorch or CuPy. Methods
+    raise `DriverError`, and `Unsuitable` after the layout was taken down.
     """
 
     def __init__(self, name: str, device: int, driver: Driver, layout: Layout) -> None:
@@ -25,23 +25,23 @@ class Event:
         return f"<event {self.name} of gpu{self.device}>"
 
     def record(self, stream: object = 0) -> None:
-        """Have it happen once the work that is now in a stream is done."""
+        """Record the event in a stream, after the work that is currently in it."""
         event = self._event()
         with current(self._driver, self._layout.contexts[self.device]):
             self._driver.event_record(event, stream_handle(stream))
 
     def wait(self, stream: object = 0) -> None:
-        """Have later work of a stream wait for what was recorded last, in whichever process; returns at once."""
+        """Make later work of a stream wait for the last recording, in any process; return immediately."""
         event = self._event()
         with current(self._driver, self._layout.contexts[self.device]):
             self._driver.stream_wait_event(stream_handle(stream), event)
 
     def query(self) -> bool:
-        """Whether what was recorded last is done; true also where nothing ever was (fact 47)."""
+        """Return true if the last recording is complete, or if there was none (fact 47)."""
         return self._driver.event_query(self._event())
 
     def synchronize(self) -> None:
-        """Return once what was recorded last is done."""
+        """Wait until the last recording is complete."""
         event = self._event()
         with current(self._driver, self._layout.contexts[self.device]):
             self._driver.event_synchronize(event)
@@ -53,7 +53,7 @@ class Event:
 
 
 def stream_handle(stream: object) -> int:
-    """The handle of a stream, as a number or an object that has it. Raises `Unsuitable`."""
+    """Return the handle of a stream, which is a number or an object with a handle. Raises `Unsuitable`."""
     if isinstance(stream, SupportsInt) and not hasattr(stream, "__cuda_stream__"):
         return int(stream)
     if hasattr(stream, "__cuda_stream__"):
@@ -61,16 +61,16 @@ def stream_handle(stream: object) -> int:
     for name in ("cuda_stream", "ptr"):
         if isinstance(handle := getattr(stream, name, None), int):
             return handle
-    raise Unsuitable(f"a {type(stream).__name__} is no stream: a handle, or an object with __cuda_stream__, is")
+    raise Unsuitable(f"a {type(stream).__name__} is no stream: pass a handle, or an object with __cuda_stream__")
 
 
 class ExternalSemaphore:
-    """One semaphore, for the streams of its GPU (`device`).
+    """External semaphore, for the streams of its GPU (`device`).
 
-    A stream is its handle as a number (0: the default one), or an object of cuda.core, PyTorch or CuPy. Values are a
-    timeline's, and mean nothing to a binary semaphore. Methods raise `DriverError`, and `Unsuitable` once the layout is
-    gone. What is not signalled in the end is waited for for ever: taking the layout down then hangs, and so does
-    whatever frees memory of the GPU (fact 58).
+    A stream is a handle as a number (0 is the default stream), or an object of cuda.core, PyTorch or CuPy. Values are
+    those of a timeline; a binary semaphore ignores them. Methods raise `DriverError`, and `Unsuitable` after the layout
+    was taken down. A wait without a signal never ends: taking the layout down then blocks, and so does freeing any
+    memory of the GPU (fact 58).
     """
 
     def __init__(self, name: str, device: int, driver: Driver, layout: Layout) -> None:
@@ -81,13 +81,13 @@ class ExternalSemaphore:
         return f"<semaphore {self.name} of gpu{self.device}>"
 
     def wait(self, value: SupportsIndex = 0, stream: object = 0) -> None:
-        """Have later work of a stream wait until a timeline is at `value` or above; returns at once."""
+        """Make later work of a stream wait until a timeline is at `value` or above; return immediately."""
         semaphore = self._semaphore()
         with current(self._driver, self._layout.contexts[self.device]):
             self._driver.wait_external_semaphore(semaphore, _whole(value), stream_handle(stream))
 
     def signal(self, value: SupportsIndex = 0, stream: object = 0) -> None:
-        """Have it signalled once the work that is now in a stream is done; a timeline goes to `value` (fact 56)."""
+        """Signal the semaphore after the work that is currently in a stream; a timeline is set to `value` (fact 56)."""
         semaphore = self._semaphore()
         with current(self._driver, self._layout.contexts[self.device]):
             self._driver.signal_external_semaphore(semaphore, _whole(value), stream_handle(stream))
@@ -102,4 +102,4 @@ def _whole(value: SupportsIndex) -> int:
     try:
         return index(value)
     except TypeError:
-        raise Unsuitable(f"{value!r} is no value of a semaphore: a whole number is") from None
+        raise Unsuitable(f"{value!r} is no value of a semaphore: pass a whole number") from None

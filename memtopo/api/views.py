@@ -1,4 +1,4 @@
-"""Views: memory of a layout as arrays, for whoever speaks DLPack or one of the array interfaces. Nothing is copied."""
+"""Views: memory of a layout as arrays, for consumers of DLPack or of the array interfaces. Nothing is copied."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from functools import lru_cache
 from typing import Any, NoReturn, Protocol
 
 from memtopo.api import dlpack
-from memtopo.api.dlpack import Loans
+from memtopo.api.dlpack import ExportedTensors
 from memtopo.api.dtypes import DType
 from memtopo.api.errors import Unsuitable
-from memtopo.api.host_mapping import Window, pieces
-from memtopo.api.memory import Found, Memory, Wish
+from memtopo.api.host_mapping import HostMapping, segments
+from memtopo.api.memory import Memory, MemoryPart, ViewRequest
 from memtopo.api.session import Session
 from memtopo.common.units import exact
 from memtopo.driver.types import Access, Location, LocationKind
@@ -22,29 +22,29 @@ _LEGACY_STREAM = 1
 _VERSIONED = 1
 
 
-class Lender(Protocol):
-    """Who has the memory: it is gone once this is `closed`."""
+class ViewOwner(Protocol):
+    """Owner of the memory of views; the memory is invalid after it is `closed`."""
 
     closed: bool
 
-    def lend(self, name: str, block: int, *, versioned: bool) -> object:
-        """A capsule with a tensor, which is counted until it is given back."""
+    def export(self, name: str, block: int, *, versioned: bool) -> object:
+        """Return a capsule with a tensor, which counts as in use until it is released."""
         ...
 
 
 @lru_cache(maxsize=256)
 def _bytes(size: int) -> Any:
-    """An array type whose instances can have attributes; made once for a size, since types are costly and stay long."""
+    """Return an array type whose instances can have attributes; cached, since types are expensive to create."""
     return type("Bytes", (ctypes.c_ubyte * size,), {})
 
 
 class View:
-    """Elements of `dtype` in C order from `address` on, which are `shape`d; `name` says of which memory.
+    """Elements of `dtype` in C order at `address`, with a `shape`; `name` is the name of the memory.
 
-    `device` is the place in memtopo's words (`gpu0`, `host`), whose access to the memory makes it `read_only` or not.
+    `device` is the name of the location (`gpu0`, `host`), whose access determines whether the view is `read_only`.
     """
 
-    __slots__ = ("__weakref__", "_dl_device", "_lender", "address", "device", "dtype", "name", "read_only", "shape")
+    __slots__ = ("__weakref__", "_dl_device", "_owner", "address", "device", "dtype", "name", "read_only", "shape")
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class View:
         *,
         dl_device: tuple[int, int],
         read_only: bool,
-        lender: Lender,
+        owner: ViewOwner,
     ) -> None:
         self.name, self.address, self.shape, self.dtype, self.device = name, address, shape, dtype, device
         self.read_only = read_only
-        self._dl_device, self._lender = dl_device, lender
+        self._dl_device, self._owner = dl_device, owner
 
     @property
     def size(self) -> int:
-        """Bytes of all elements."""
+        """Size of all elements in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def __repr__(self) -> str:
@@ -73,9 +73,9 @@ class View:
 
     @property
     def memory(self) -> memoryview:
-        """All bytes, flat, for the CPU; the view is in use as long as the memoryview or a slice of it is.
+        """All bytes as a flat memoryview for the CPU; while it or a slice of it exists, the view is in use.
 
-        Raises `BufferError` of memory that only a GPU can use.
+        Raises `BufferError` for memory that only a GPU can access.
         """
         raise BufferError(f"{self.name} is memory of {self.device}, which the CPU cannot use")
 
@@ -91,34 +91,35 @@ class View:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule for `from_dlpack`. Nothing is waited for: a layout has no work of its own outstanding.
+        """Return a capsule for `from_dlpack`, without synchronisation: a layout has no outstanding work of its own.
 
-        Raises `BufferError` where a copy or another device is asked for, where the layout is gone, and of a read-only
-        view where the consumer knows no version of DLPack that can say so (`max_version` below 1.0).
+        Raises `BufferError` if a copy or another device is requested, after the layout was taken down, and for a
+        read-only view if the consumer's version of DLPack has no read-only flag (`max_version` below 1.0).
         """
-        self._usable()
+        self._require_open()
         if dl_device is not None and tuple(dl_device) != self._dl_device:
             raise BufferError(f"{self.name} is on device {self._dl_device}, and a view cannot move it to {dl_device}")
         if copy:
-            raise BufferError(f"{self.name}: a view hands out the memory itself, and never a copy")
+            raise BufferError(f"{self.name}: a view exports the memory itself, never a copy")
         self._check_stream(stream)
         versioned = max_version is not None and max_version[0] >= _VERSIONED
         if self.read_only and not versioned:
-            what = "this consumer's DLPack cannot say so (it asks for no version from 1.0 on)"
+            what = "this consumer's DLPack has no read-only flag (it does not request version 1.0 or later)"
             raise BufferError(f"{self.name} is read-only for {self.device}, and {what}")
-        at = self.address, self.shape, self.dtype, self._dl_device
-        block = dlpack.allocate(*at, versioned=versioned, read_only=self.read_only)
-        return self._lender.lend(self.name, block, versioned=versioned)
+        block = dlpack.allocate(
+            self.address, self.shape, self.dtype, self._dl_device, versioned=versioned, read_only=self.read_only
+        )
+        return self._owner.export(self.name, block, versioned=versioned)
 
     def _check_stream(self, stream: object) -> None:
         raise NotImplementedError
 
-    def _usable(self) -> None:
-        if self._lender.closed:
+    def _require_open(self) -> None:
+        if self._owner.closed:
             raise BufferError(f"the memory of {self.name} is gone: its layout was taken down")
 
     def _interface(self) -> dict[str, Any]:
-        self._usable()
+        self._require_open()
         if self.dtype.typestr is None:
             raise AttributeError(f"{self.dtype.name} has no typestr; use DLPack, or view it as uint{self.dtype.bits}")
         return {
@@ -131,13 +132,13 @@ class View:
 
 
 class GpuView(View):
-    """Memory as a GPU sees it, for CuPy, PyTorch, JAX, Numba and others."""
+    """View of memory for a GPU, for CuPy, PyTorch, JAX, Numba and others."""
 
     __slots__ = ()
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3 of the interface; types without a typestr (bfloat16, float8) have none."""
+        """Version 3 of the interface. Raises `AttributeError` for types without a typestr (bfloat16, float8)."""
         return {**self._interface(), "stream": None}
 
     def __array__(self, *_: object, **__: object) -> NoReturn:
@@ -145,26 +146,27 @@ class GpuView(View):
 
     def _check_stream(self, stream: object) -> None:
         if stream is not None and (not isinstance(stream, int) or stream == 0 or stream < -1):
-            raise BufferError(f"stream {stream!r} is none: a CUDA stream is -1 (none), {_LEGACY_STREAM}, 2 or a handle")
+            raise BufferError(f"stream {stream!r} is invalid: use -1 (none), {_LEGACY_STREAM}, 2 or a handle")
 
 
 class HostView(View):
-    """Memory that the CPU can use: a chunk of the host, or whatever a simulator has. For NumPy and others.
+    """View of memory for the CPU, for NumPy and others: a host chunk, or any memory of a simulator.
 
-    It is no buffer itself: Python 3.11 has no way to be one, and NumPy would ask that before type and shape.
+    It does not implement the buffer protocol: Python 3.11 classes cannot, and NumPy would prefer it to the interface,
+    which has the type and shape.
     """
 
     __slots__ = ()
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """Version 3 of the interface; types without a typestr (bfloat16, float8) have none."""
+        """Version 3 of the interface. Raises `AttributeError` for types without a typestr (bfloat16, float8)."""
         return self._interface()
 
     @property
     def memory(self) -> memoryview:
-        """All bytes, flat; the view is in use as long as the memoryview or a slice of it is."""
-        self._usable()
+        """All bytes as a flat memoryview; while it or a slice of it exists, the view is in use."""
+        self._require_open()
         array = _bytes(self.size).from_address(self.address)
         array.view = self
         found = memoryview(array).cast("B")
@@ -175,68 +177,67 @@ class HostView(View):
             raise BufferError(f"stream {stream!r}: memory of the host has no stream")
 
 
-class Lending:
-    """Makes views, and knows which are in use: the views themselves, and the tensors that others took from them.
+class ViewFactory:
+    """Views of one layout, and which of them are in use: the views themselves, and tensors exported from them.
 
-    On a simulator each range is mapped into this process once for each device that views it.
+    On a simulator, each range is mapped into this process once for each device with a view of it.
     """
 
     def __init__(self, session: Session, memory: Memory) -> None:
         self.closed = False
         self._session, self._memory = session, memory
         self._views: weakref.WeakSet[View] = weakref.WeakSet()
-        self._loans = Loans()
-        self._windows: dict[tuple[str, Location], Window] = {}
+        self._tensors = ExportedTensors()
+        self._mappings: dict[tuple[str, Location], HostMapping] = {}
 
-    def view(self, name: str, found: Found, wish: Wish) -> View:
-        """A view of what was found. Raises `Unsuitable` where shape or alignment do not fit."""
-        shape = wish.fit(name, found.size)
-        address = self._start(found) + found.offset
-        if address % wish.dtype.itemsize:
-            told = (
-                f"{name} from {exact(found.offset)} on is not aligned to the {wish.dtype.itemsize} bytes of an element"
-            )
-            raise Unsuitable(told)
-        on_gpu = found.place.kind is LocationKind.GPU and not self._session.machine.simulated
+    def view(self, name: str, part: MemoryPart, request: ViewRequest) -> View:
+        """Make a view. Raises `Unsuitable` if shape or alignment do not fit."""
+        shape = request.fit(name, part.size)
+        address = self._address(part) + part.offset
+        itemsize = request.dtype.itemsize
+        if address % itemsize:
+            raise Unsuitable(f"{name} at {exact(part.offset)} is not aligned to the {itemsize} bytes of an element")
+        on_gpu = part.location.kind is LocationKind.GPU and not self._session.machine.simulated
         view = (GpuView if on_gpu else HostView)(
             name,
             address,
             shape,
-            wish.dtype,
-            str(found.place),
-            dl_device=(dlpack.CUDA, found.place.id) if on_gpu else (dlpack.CPU, 0),
-            read_only=found.access is not Access.RW,
-            lender=self,
+            request.dtype,
+            str(part.location),
+            dl_device=(dlpack.CUDA, part.location.id) if on_gpu else (dlpack.CPU, 0),
+            read_only=part.access is not Access.RW,
+            owner=self,
         )
         self._views.add(view)
         return view
 
-    def lend(self, name: str, block: int, *, versioned: bool) -> object:
-        """A capsule with a tensor, which is counted until it is given back."""
-        return self._loans.lend(name, block, versioned=versioned)
+    def export(self, name: str, block: int, *, versioned: bool) -> object:
+        """Return a capsule with a tensor, which counts as in use until it is released."""
+        return self._tensors.export(name, block, versioned=versioned)
 
-    def outlived(self) -> list[str]:
-        """The names of the views that somebody still uses, each once."""
-        return sorted({*(view.name for view in self._views), *self._loans.out()})
+    def in_use(self) -> list[str]:
+        """Return the names of the views that are in use, without duplicates."""
+        return sorted({*(view.name for view in self._views), *self._tensors.in_use()})
 
     def close(self, *, in_use: bool) -> None:
-        """Have no view work any more; where some are `in_use`, a simulator's memory gives way to zeros."""
+        """Invalidate all views; if some are `in_use`, a simulator's memory is replaced by zeros."""
         self.closed = True
-        for window in self._windows.values():
+        for mapping in self._mappings.values():
             if in_use:
-                window.blank()
+                mapping.blank()
             else:
-                window.close()
-        self._windows.clear()
+                mapping.close()
+        self._mappings.clear()
 
-    def _start(self, found: Found) -> int:
-        """Where the range, or whatever it is, begins for whoever views it."""
+    def _address(self, part: MemoryPart) -> int:
+        """Return the address of the object with the part, as it is used by the view."""
         simulator = self._session.simulator
         if simulator is None:
-            return self._session.layout.address(found.label)
-        label, shift = self._memory.behind(found.label)
-        key = label, found.place
-        if key not in self._windows:
+            return self._session.layout.address(part.label)
+        label, offset = self._memory.containing(part.label)
+        key = label, part.location
+        if key not in self._mappings:
             address, size = self._session.layout.place(label)
-            self._windows[key] = Window(size, pieces(simulator, address, self._memory.mappings(label, found.place)))
-        return self._windows[key].address + shift
+            found = segments(simulator, address, self._memory.mappings(label, part.location))
+            self._mappings[key] = HostMapping(size, found)
+        return self._mappings[key].address + offset

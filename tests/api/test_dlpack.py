@@ -16,7 +16,7 @@ import pytest
 
 import memtopo
 from memtopo.api import GpuView, HostView, Live, dlpack
-from memtopo.api.dlpack import Loans, Managed, Versioned
+from memtopo.api.dlpack import ExportedTensors, Managed, Versioned
 from memtopo.api.dtypes import dtype
 from memtopo.machine.target import Target
 from tests.api.test_load import SMALL
@@ -31,19 +31,19 @@ RENAME.restype, RENAME.argtypes = ctypes.c_int, [ctypes.py_object, ctypes.c_char
 USED = b"used_dltensor"
 
 
-class Lender:
+class ViewOwner:
     """Lends tensors, as a layout does, without one."""
 
     def __init__(self) -> None:
         self.closed = False
-        self.loans = Loans()
+        self.tensors = ExportedTensors()
 
-    def lend(self, name: str, block: int, *, versioned: bool) -> object:
-        return self.loans.lend(name, block, versioned=versioned)
+    def export(self, name: str, block: int, *, versioned: bool) -> object:
+        return self.tensors.export(name, block, versioned=versioned)
 
     @property
-    def out(self) -> list[str]:
-        return list(self.loans.out())
+    def in_use(self) -> list[str]:
+        return list(self.tensors.in_use())
 
 
 class Consumer:
@@ -66,19 +66,19 @@ def layout(machine: Target) -> Iterator[Live]:
 
 
 @pytest.fixture
-def lender() -> Lender:
-    return Lender()
+def owner() -> ViewOwner:
+    return ViewOwner()
 
 
-def gpu_view(lender: Lender, name: str = "kv", typed: str = "float16", *, read_only: bool = False) -> GpuView:
+def gpu_view(owner: ViewOwner, name: str = "kv", typed: str = "float16", *, read_only: bool = False) -> GpuView:
     """A view of memory that nobody touches, on gpu3."""
     at = 0x7F00_0000_0000, (2, 3, 4), dtype(typed), "gpu3"
-    return GpuView(name, *at, dl_device=(dlpack.CUDA, 3), read_only=read_only, lender=lender)
+    return GpuView(name, *at, dl_device=(dlpack.CUDA, 3), read_only=read_only, owner=owner)
 
 
-def test_a_plain_tensor(lender: Lender) -> None:
+def test_a_plain_tensor(owner: ViewOwner) -> None:
     """A consumer that asks for no version gets DLManagedTensor, with address, device, type, shape and strides"""
-    capsule = gpu_view(lender).__dlpack__(stream=1)
+    capsule = gpu_view(owner).__dlpack__(stream=1)
     assert NAME(capsule) == b"dltensor"
     tensor = Managed.from_address(POINTER(capsule, b"dltensor")).tensor
     assert (tensor.data, tensor.ndim, tensor.byte_offset) == (0x7F00_0000_0000, 3, 0)
@@ -90,9 +90,9 @@ def test_a_plain_tensor(lender: Lender) -> None:
 
 
 @pytest.mark.parametrize(("read_only", "flags"), [(False, 0), (True, 1)])
-def test_a_versioned_tensor(read_only: bool, flags: int, lender: Lender) -> None:
+def test_a_versioned_tensor(read_only: bool, flags: int, owner: ViewOwner) -> None:
     """A consumer that knows version 1 is told whether it may write"""
-    capsule = gpu_view(lender, read_only=read_only).__dlpack__(max_version=(1, 0))
+    capsule = gpu_view(owner, read_only=read_only).__dlpack__(max_version=(1, 0))
     assert NAME(capsule) == b"dltensor_versioned"
     managed = Versioned.from_address(POINTER(capsule, b"dltensor_versioned"))
     assert (managed.major, managed.flags, managed.tensor.ndim) == (1, flags, 3)
@@ -111,24 +111,24 @@ def test_a_versioned_tensor(read_only: bool, flags: int, lender: Lender) -> None
         ("float8_e5m2", 12, 8),
     ],
 )
-def test_codes(name: str, code: int, bits: int, lender: Lender) -> None:
+def test_codes(name: str, code: int, bits: int, owner: ViewOwner) -> None:
     """Types have the codes of dlpack.h"""
-    capsule = gpu_view(lender, typed=name).__dlpack__()
+    capsule = gpu_view(owner, typed=name).__dlpack__()
     found = Managed.from_address(POINTER(capsule, b"dltensor")).tensor.dtype
     assert (found.code, found.bits) == (code, bits)
 
 
-def test_the_cuda_array_interface(lender: Lender) -> None:
+def test_the_cuda_array_interface(owner: ViewOwner) -> None:
     """A GPU's view has version 3 of the interface, says whether it may be written, and is nothing for NumPy"""
-    assert gpu_view(lender).__cuda_array_interface__ == {
+    assert gpu_view(owner).__cuda_array_interface__ == {
         "shape": (2, 3, 4), "typestr": "<f2", "data": (0x7F00_0000_0000, False), "strides": None, "version": 3,
         "stream": None,
     }  # fmt: skip
-    assert gpu_view(lender, read_only=True).__cuda_array_interface__["data"][1] is True
-    assert not hasattr(gpu_view(lender, typed="bfloat16"), "__cuda_array_interface__")
-    assert not hasattr(gpu_view(lender), "__array_interface__")
+    assert gpu_view(owner, read_only=True).__cuda_array_interface__["data"][1] is True
+    assert not hasattr(gpu_view(owner, typed="bfloat16"), "__cuda_array_interface__")
+    assert not hasattr(gpu_view(owner), "__array_interface__")
     with pytest.raises(TypeError, match="CuPy"):
-        np.asarray(gpu_view(lender))
+        np.asarray(gpu_view(owner))
 
 
 def test_a_host_view_has_no_cuda_interface(layout: Live) -> None:
@@ -140,36 +140,36 @@ def test_a_host_view_has_no_cuda_interface(layout: Live) -> None:
 
 
 @pytest.mark.parametrize("stream", [0, -2, "default"])
-def test_streams_that_are_none(stream: object, lender: Lender) -> None:
+def test_streams_that_are_none(stream: object, owner: ViewOwner) -> None:
     """A stream that DLPack does not have is refused; the others are taken, and nothing is to be waited for"""
     with pytest.raises(BufferError, match="stream"):
-        gpu_view(lender).__dlpack__(stream)
+        gpu_view(owner).__dlpack__(stream)
     for known in (None, -1, 1, 2, 0x5555_0000_1000):
-        gpu_view(lender).__dlpack__(stream=known)
+        gpu_view(owner).__dlpack__(stream=known)
 
 
-def test_what_a_view_does_not_do(lender: Lender, layout: Live) -> None:
+def test_what_a_view_does_not_do(owner: ViewOwner, layout: Live) -> None:
     """Copies, other devices, and streams for memory of the host are refused with a BufferError"""
     view = layout.range("kv")
     for wish in ({"copy": True}, {"dl_device": (2, 0)}, {"stream": 1}):
         with pytest.raises(BufferError):
             view.__dlpack__(**wish)
     assert view.__dlpack__(copy=False, dl_device=(1, 0))
-    assert gpu_view(lender).__dlpack__(dl_device=(2, 3))
+    assert gpu_view(owner).__dlpack__(dl_device=(2, 3))
 
 
-def test_a_tensor_is_out_until_it_is_given_back(lender: Lender) -> None:
+def test_a_tensor_is_out_until_it_is_given_back(owner: ViewOwner) -> None:
     """A capsule is out as long as somebody has it, a tensor until its deleter is called, in whichever order"""
-    capsule = gpu_view(lender, "waiting").__dlpack__()
-    taken = gpu_view(lender, "taken").__dlpack__()
+    capsule = gpu_view(owner, "waiting").__dlpack__()
+    taken = gpu_view(owner, "taken").__dlpack__()
     consumer = Consumer(taken)
-    assert lender.out == ["waiting", "taken"]
+    assert owner.in_use == ["waiting", "taken"]
     del taken
-    assert lender.out == ["waiting", "taken"]
+    assert owner.in_use == ["waiting", "taken"]
     del capsule
-    assert lender.out == ["taken"]
+    assert owner.in_use == ["taken"]
     consumer.give_back()
-    assert lender.out == []
+    assert owner.in_use == []
 
 
 def test_a_capsule_is_taken_once(layout: Live) -> None:
@@ -193,35 +193,35 @@ def test_a_capsule_is_taken_once(layout: Live) -> None:
     first[0] = 1
 
 
-def test_ten_thousand_rounds_leave_nothing(layout: Live, lender: Lender) -> None:
+def test_ten_thousand_rounds_leave_nothing(layout: Live, owner: ViewOwner) -> None:
     """Tensors that are taken and dropped, and capsules that nobody takes, cost no memory in the long run"""
     view = layout.range("kv")
     for turn in range(20_000):
         np.from_dlpack(view)
         view.__dlpack__()
-        gpu_view(lender).__dlpack__()
+        gpu_view(owner).__dlpack__()
         if turn == 10_000:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 512
-    assert lender.out == []
+    assert owner.in_use == []
 
 
-def test_many_at_once(lender: Lender) -> None:
-    """A thousand tensors that are out at once stay whole while others come and go"""
-    kept = [Consumer(gpu_view(lender, str(i)).__dlpack__()) for i in range(1000)]
+def test_many_at_once(owner: ViewOwner) -> None:
+    """A thousand tensors that are in_use at once stay whole while others come and go"""
+    kept = [Consumer(gpu_view(owner, str(i)).__dlpack__()) for i in range(1000)]
     for _ in range(2000):
-        gpu_view(lender).__dlpack__()
-    assert len(lender.out) == 1000
+        gpu_view(owner).__dlpack__()
+    assert len(owner.in_use) == 1000
     assert all(Managed.from_address(each.block).tensor.ndim == 3 for each in kept)
     for each in kept[::2]:
         each.give_back()
-    assert lender.out == [str(i) for i in range(1, 1000, 2)]
+    assert owner.in_use == [str(i) for i in range(1, 1000, 2)]
     for each in kept[1::2]:
         each.give_back()
 
 
 def test_threads(layout: Live) -> None:
-    """Views are handed out and given back by several threads"""
+    """Views are handed in_use and given back by several threads"""
     view = layout.range("kv")
     faults: list[Exception] = []
 
@@ -240,18 +240,18 @@ def test_threads(layout: Live) -> None:
     assert not faults
 
 
-def test_a_pending_exception_survives(lender: Lender) -> None:
+def test_a_pending_exception_survives(owner: ViewOwner) -> None:
     """A capsule, and a tensor, that go while an exception is on its way leave it as it is"""
 
     def failing() -> object:
         raise KeyError("ours")
 
     def unwound() -> None:
-        print(gpu_view(lender).__dlpack__(), failing())  # noqa: T201 never reached
+        print(gpu_view(owner).__dlpack__(), failing())  # noqa: T201 never reached
 
     with pytest.raises(KeyError, match="ours"):
         unwound()
-    assert lender.out == []
+    assert owner.in_use == []
 
 
 def test_what_outlives_the_interpreter_does_no_harm() -> None:

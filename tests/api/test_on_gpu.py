@@ -105,7 +105,7 @@ def test_torch_and_float8(name: str, layout: Live) -> None:
     assert seen.dtype == getattr(torch, name)
     del seen
     gc.collect()
-    assert layout._lending.outlived() == []
+    assert layout._views.in_use() == []
 
 
 def test_torch_and_memory_to_read(layout: Live) -> None:
@@ -138,7 +138,7 @@ def test_torch_rounds_leave_nothing(layout: Live) -> None:
     for _ in range(10_000):
         torch.from_dlpack(view)
     gc.collect()
-    assert list(layout._lending._loans.out()) == []
+    assert list(layout._views._tensors.in_use()) == []
 
 
 def test_a_tensor_that_outlives_its_layout() -> None:

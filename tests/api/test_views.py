@@ -134,7 +134,7 @@ def test_holes_are_refused(layout: Live) -> None:
 
 def test_access_is_needed(layout: Live) -> None:
     """A range without access for the device is refused, wholly or in part"""
-    with pytest.raises(memtopo.Unsuitable, match="grants nobody"):
+    with pytest.raises(memtopo.Unsuitable, match="grants no access"):
         layout.range("none")
     with pytest.raises(memtopo.Unsuitable, match="no one device"):
         layout.range("split")
@@ -174,9 +174,9 @@ def test_chunks(layout: Live) -> None:
     assert layout.chunk("page.1").size == 2 << 20
     assert layout.chunk("page.1", device="decode").read_only
     assert layout.chunk("page.3", offset=1 << 20, dtype="float64").shape == (1 << 17,)
-    with pytest.raises(memtopo.Unsuitable, match="mapped nowhere"):
+    with pytest.raises(memtopo.Unsuitable, match="not mapped"):
         layout.chunk("page.4")
-    with pytest.raises(memtopo.Unsuitable, match="mapped nowhere"):
+    with pytest.raises(memtopo.Unsuitable, match="not mapped"):
         layout.chunk("page")
     with pytest.raises(memtopo.Unsuitable, match="2MiB"):
         layout.chunk("page.0", size=4 << 20)
