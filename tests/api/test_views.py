@@ -136,7 +136,7 @@ def test_access_is_needed(layout: Live) -> None:
     """A range without access for the device is refused, wholly or in part"""
     with pytest.raises(memtopo.Unsuitable, match="grants no access"):
         layout.range("none")
-    with pytest.raises(memtopo.Unsuitable, match="no one device"):
+    with pytest.raises(memtopo.Unsuitable, match="no single device"):
         layout.range("split")
     with pytest.raises(memtopo.Unsuitable, match="gpu1 has no access"):
         layout.range("split", device="decode", size=4096)
