@@ -22,11 +22,11 @@ from memtopo.output.diagram.model import Diagram
 from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.report import Check, Checks, Failure, Leak, Left, MachineLine, Placed, Progress, Report
-from memtopo.run.counting import Counter
+from memtopo.run.findings import Counter
 from memtopo.run.hints import diagnose
 from memtopo.run.leaks import Remnants, descriptors, free_memory
-from memtopo.run.proving import Proving, Task
-from memtopo.run.verification import isolation
+from memtopo.run.verification.isolation import isolation
+from memtopo.run.verification.rounds import Proving, Task
 
 
 @dataclass(frozen=True, slots=True)

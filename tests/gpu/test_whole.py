@@ -18,7 +18,7 @@ from memtopo.machine.target import Target, resolve
 from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
-from memtopo.run.proving import FORBIDDEN, UNSAFE
+from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
 from tests.helpers.strategies import specs
 from tests.run.test_whole import LYING
 from tests.run.test_whole import SHARED as SHARED_BY_TWO

@@ -9,7 +9,7 @@ import pytest
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Properties, gpu
 from memtopo.plans.report import Report, Tally
-from memtopo.run.counting import SHOWN
+from memtopo.run.findings import SHOWN
 from tests.helpers import liars
 from tests.helpers.liars import run_on
 from tests.helpers.machines import invented

@@ -11,9 +11,9 @@ from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, HandleType, LocationKind, Properties, gpu
 from memtopo.machine import Machine
 from memtopo.plans.report import Tally
-from memtopo.run import replicas as module
-from memtopo.run.proving import FORBIDDEN
-from memtopo.run.replicas import DIED, Place, Replica, Tried, replicas, try_all
+from memtopo.run.verification import replicas as module
+from memtopo.run.verification.replicas import DIED, Place, Replica, Tried, replicas, try_all
+from memtopo.run.verification.rounds import FORBIDDEN
 from tests.helpers import liars
 from tests.helpers.liars import run_on
 from tests.helpers.machines import invented

@@ -13,7 +13,7 @@ from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, Properties, gpu
 from memtopo.plans.report import Checks
 from memtopo.run.apply import apply
-from memtopo.run.verification import WINDOW
+from memtopo.run.verification.samples import WINDOW
 from tests.helpers import liars
 from tests.helpers.liars import run_on
 from tests.helpers.machines import invented

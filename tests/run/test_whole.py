@@ -15,7 +15,7 @@ from memtopo.output import report as rendering
 from memtopo.output import terminal
 from memtopo.plans.report import Check, Checks, MachineLine, Report, Tally
 from memtopo.run import processes
-from memtopo.run.proving import FORBIDDEN, UNSAFE
+from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
 from tests.helpers import liars
 from tests.helpers.liars import run_on
 from tests.helpers.machines import invented

@@ -24,7 +24,7 @@ from memtopo.run.processes.messages import Command, HandleAnswer
 from memtopo.run.processes.reports import merged_checks, merged_report
 from memtopo.run.processes.routing import Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
-from memtopo.run.proving import UNSAFE
+from memtopo.run.verification.rounds import UNSAFE
 from memtopo.sharing import Handle, Offer, Secret
 from memtopo.sharing.channel import Received
 from memtopo.sharing.client import IN_FLIGHT

@@ -18,7 +18,7 @@ from memtopo.plans.report import (
     Tally,
 )
 from memtopo.run.apply import Job, remarks
-from memtopo.run.counting import SHOWN
+from memtopo.run.findings import SHOWN
 from memtopo.run.processes.worker_process import WorkerProcess
 
 

@@ -1,15 +1,21 @@
-"""What lies beside the mappings: holes with nothing in them, and ends that nothing runs past. Queries alone."""
+"""Isolation: holes and ends of ranges by queries, and accesses that the driver refuses on the real mappings (fact 23).
+
+Refusals leave host memory out: a copy by the CPU without access there would end the process (fact 40). Memory that this
+run did not create is left out too, since a refusal that does not come is a write.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError, Grant, Location, LocationKind, gpu
+from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, gpu
 from memtopo.geometry import Geometry, Placement
 from memtopo.kinds.layout import Layout, current
 from memtopo.plans.report import Finding
 from memtopo.run.contents import granted, mappings
+from memtopo.run.verification.verifier import Scene
 
 _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
 _WELL = Finding("hole", "", "", "")
@@ -71,3 +77,41 @@ def _end(
     seen = f"from {start - base:#x} to {start + length - base:#x}"
     wanted = f"from {offset:#x} to {offset + placement.chunk.size:#x}"
     yield Finding("end of range", f"the last mapping in {label}", wanted, seen, placement.path)
+
+
+_REFUSED = "CUDA_ERROR_INVALID_VALUE"
+
+
+def refusals(scene: Scene) -> Iterator[Finding]:
+    """What each GPU of the layout is refused, of what it may not do. Raises what `stop` raises."""
+    for device, context in scene.layout.contexts.items():
+        for subject, call, path in _forbidden(scene, device):
+            scene.stop()
+            with current(scene.driver, context):
+                seen = _result(call)
+            yield Finding("refused", f"{subject} by gpu{device}", _REFUSED, seen, path)
+
+
+def _forbidden(scene: Scene, device: int) -> Iterator[tuple[str, Callable[[], object], tuple[str | int, ...]]]:
+    driver = scene.driver
+    for chunk in scene.mine:
+        if not chunk.ours or chunk.location.kind is not LocationKind.GPU:
+            continue
+        for label, offset, grants in chunk.seen_at:
+            if label not in scene.layout.ranges:
+                continue
+            access = dict(grants).get(gpu(device), Access.NONE)
+            address = scene.layout.address(label) + offset
+            where = f"{chunk.chunk} in {label} at {offset:#x}"
+            if access != Access.RW:
+                yield f"fill of {where}", partial(driver.memset_d8, address, 0, 1), chunk.path
+            if not access:
+                yield f"copy from {where}", partial(driver.memcpy_dtoh, address, 8), chunk.path
+
+
+def _result(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except DriverError as error:
+        return error.name
+    return "CUDA_SUCCESS"

@@ -17,7 +17,7 @@ from memtopo.driver.types import Access, Grant, LocationKind
 from memtopo.kinds.layout import current
 from memtopo.plans.report import Finding, Rate
 from memtopo.run.contents import Contents, Identity
-from memtopo.run.verification.prover import Events, Scene
+from memtopo.run.verification.verifier import Events, Scene
 
 WINDOW = 64
 """Bytes looked at, at each end of a chunk; at the second some more where its size is no multiple of 8."""

@@ -16,7 +16,7 @@ from memtopo.driver.types import Access, Location, LocationKind
 from memtopo.kinds.layout import current
 from memtopo.plans.report import Finding, Rate
 from memtopo.run.contents import Contents
-from memtopo.run.verification.prover import Scene
+from memtopo.run.verification.verifier import Scene
 
 WINDOW = 64
 """Bytes looked at, at each end; at the second some more where the size is no multiple of 16."""

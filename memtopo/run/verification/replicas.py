@@ -41,7 +41,7 @@ PATIENCE = 5
 DIED = "ends the process"
 
 _WORD = 0x6D65_6D74_6F70_6F21
-_COMMAND = python_command("memtopo.run.replicas:main")
+_COMMAND = python_command("memtopo.run.verification.replicas:main")
 
 
 class Replica(NamedTuple):

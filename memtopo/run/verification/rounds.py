@@ -15,11 +15,15 @@ from memtopo.executor import Execution, Meter, StepFailed
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
 from memtopo.plans.report import Check, Finding, Rate
-from memtopo.run import replicas
 from memtopo.run.contents import Contents, contents, events
-from memtopo.run.counting import Counter
-from memtopo.run.synchronizing import Synchronizing, Unsignalled
-from memtopo.run.verification import Prover, Samples, Scene, Sides, Whole, refusals
+from memtopo.run.findings import Counter
+from memtopo.run.verification import replicas
+from memtopo.run.verification.external import Synchronizing, Unsignalled
+from memtopo.run.verification.full import Whole
+from memtopo.run.verification.host_access import Sides
+from memtopo.run.verification.isolation import refusals
+from memtopo.run.verification.samples import Samples
+from memtopo.run.verification.verifier import Prover, Scene
 
 FORBIDDEN = "forbidden, on a replica"
 

@@ -9,19 +9,18 @@ and by one other. After the last turn, what was not filled in it must still be a
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import groupby
 from typing import NamedTuple
 
 from memtopo.driver.kernels import Area, Verified
-from memtopo.driver.types import Access, Location
+from memtopo.driver.types import Access, Location, LocationKind, gpu
 from memtopo.kinds.layout import current
 from memtopo.plans.report import Finding, Rate
 from memtopo.run.contents import Contents, Identity
-from memtopo.run.verification.prover import Events, Scene
-from memtopo.run.verification.sights import Sight, readers, sights, writers
+from memtopo.run.verification.verifier import Events, Scene
 
 BATCH = 8 << 30
 """Bytes that are filled or verified before anybody can interrupt: some milliseconds."""
@@ -225,3 +224,69 @@ def _finding(share: _Share, found: Verified, writer: Sight) -> Finding:
 
 def _places(chunk: Contents) -> set[tuple[str, int]]:
     return {(label, offset) for label, offset, _ in chunk.seen_at}
+
+
+class Sight(NamedTuple):
+    """A chunk as one GPU of one process sees it through one mapping: in a range or as a buffer, and where in that."""
+
+    process: str
+    device: int
+    label: str
+    offset: int
+
+
+Sights = dict[Identity, list[Sight]]
+
+
+def sights(seen: Mapping[str, Sequence[Contents]], access: Access) -> Sights:
+    """Everyone who has this access to what the run created, its creator first."""
+    created: Sights = {}
+    imported: Sights = {}
+    for process, contents in seen.items():
+        for each in contents:
+            if each.ours:
+                found = created if each.identity.owner == process else imported
+                found.setdefault(each.identity, []).extend(_of(process, each, access))
+    for identity, more in imported.items():
+        created.setdefault(identity, []).extend(more)
+    return {identity: each for identity, each in created.items() if each}
+
+
+def writers(able: Iterable[Sight]) -> list[Sight]:
+    """One for each GPU of each process, and one for each mapping, in order."""
+    gpus: set[tuple[str, int]] = set()
+    places: set[tuple[str, str, int]] = set()
+    found: list[Sight] = []
+    later: list[Sight] = []
+    for sight in able:
+        place = sight.process, sight.label, sight.offset
+        if (sight.process, sight.device) not in gpus:
+            gpus.add((sight.process, sight.device))
+            places.add(place)
+            found.append(sight)
+        else:
+            later.append(sight)
+    for sight in later:
+        place = sight.process, sight.label, sight.offset
+        if place not in places:
+            places.add(place)
+            found.append(sight)
+    return found
+
+
+def readers(able: Sequence[Sight], writer: Sight, turn: int, owner: str, location: Location) -> Sequence[Sight]:
+    """Everyone after the first fill; after a later one the chunk's own GPU, and one more that is not the writer."""
+    if not turn:
+        return able
+    home = next((each for each in able if (each.process, gpu(each.device)) == (owner, location)), None)
+    home = home or (able[0] if able else None)
+    others = [each for each in able if each not in (writer, home)]
+    other = [others[turn % len(others)]] if others else []
+    return [*([home] if home else []), *other]
+
+
+def _of(process: str, chunk: Contents, access: Access) -> Iterator[Sight]:
+    for label, offset, grants in chunk.seen_at:
+        for grant in grants:
+            if grant.location.kind is LocationKind.GPU and grant.access & access == access:
+                yield Sight(process, grant.location.id, label, offset)
