@@ -22,7 +22,8 @@ from memtopo.driver.types import Access, Grant, Properties, gpu
 from memtopo.machine.target import Target, resolve
 from memtopo.plans.report import MachineLine
 from memtopo.rules.validation import validate
-from memtopo.run.apply import Job, Run
+from memtopo.run.apply import Run
+from memtopo.run.request import RunRequest
 
 GIB = 1 << 30
 PAGE = 2 << 20
@@ -138,7 +139,7 @@ def _fast(local: Target) -> None:
     line = MachineLine("local", simulated=False, devices=(), driver="")
     built, checked = [], []
     for _ in range(ROUNDS):
-        run = Run(Job(plan, geometry, line), Ledger(local.open()))
+        run = Run(RunRequest(plan, geometry, line), Ledger(local.open()))
         built.append(_took(run.build))
         checked.append(_took(lambda run=run: _check(run)))
         run.take_down()
@@ -150,7 +151,7 @@ def _fast(local: Target) -> None:
 
 def _check(run: Run) -> None:
     run.check()
-    run.prove()
+    run.verify()
 
 
 def _verify(driver: KernelDriver, areas: Sequence[Area]) -> None:

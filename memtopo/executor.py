@@ -1,13 +1,14 @@
-"""Makes the calls of a plan, looks at what came of them, and takes everything down again, whatever happens."""
+"""Execution of a plan on a driver: build, check, and take down, whatever happens in between."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path as File
+from typing import NamedTuple
 
 from memtopo.common.collector import collector_paused
 from memtopo.diagnostics.model import Path
@@ -17,41 +18,41 @@ from memtopo.kinds.steps import Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans.report import Finding, Leak, PhaseTime, Progress
 
-_BORROWING = (Phase.IMPORT, Phase.MAP, Phase.GRANT, Phase.SETTLE)
-"""The phases after which a process may use what others created."""
+_USING_IMPORTS = (Phase.IMPORT, Phase.MAP, Phase.GRANT, Phase.SETTLE)
+"""Phases whose steps use what other processes created; they are undone before the creators release it."""
 
 STRIDE = 256
-"""Steps between two calls of the progress hooks."""
+"""Number of steps between two calls of the progress hooks."""
 
 
 class StepFailed(Exception):
-    """Something failed, mostly a driver call; `step` is None where it belongs to no step.
+    """Failure of an action, mostly of a driver call; `step` is None if no step of the plan made it.
 
-    `path` is the spec's entry that it is about.
+    `path` is the path of the spec entry concerned.
     """
 
-    def __init__(self, step: Step | None, doing: str, error: Exception, path: Path = ()) -> None:
-        super().__init__(f"{doing}: {error}")
-        self.step, self.doing, self.error = step, doing, error
+    def __init__(self, step: Step | None, action: str, error: Exception, path: Path = ()) -> None:
+        super().__init__(f"{action}: {error}")
+        self.step, self.action, self.error = step, action, error
         self.path = step.path if step else path
 
 
 class Stopped(Exception):
-    """Somebody asked to stop."""
+    """The run was asked to stop."""
 
 
 @dataclass(slots=True)
-class Meter:
-    """How many steps a phase really came to."""
+class StepCount:
+    """Number of steps of a timed phase, which the code inside may correct."""
 
     steps: int
 
 
 class Execution:
-    """One plan on one driver: `build`, `check`, `take_down`. State is the layout and the list of steps done.
+    """One plan on one driver: `build`, `check`, `take_down`. The state is the layout and the list of steps done.
 
-    `stop` is asked between steps; where it answers true, `Stopped` is raised. Only building and checking can be
-    interrupted, never the teardown.
+    `stop` is called between steps, and `Stopped` is raised when it returns true. Building and checking can be
+    interrupted, the teardown cannot.
     """
 
     def __init__(
@@ -63,37 +64,37 @@ class Execution:
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.plan, self.driver, self.stop = plan, driver, stop
-        self.progress = Careful(progress or Progress())
+        self.progress = SafeProgress(progress or Progress())
         self.layout = Layout()
         self.done: list[Step] = []
         self.times: list[PhaseTime] = []
-        self.before: Observation | None = None
+        self.baseline: ResourceSnapshot | None = None
         self.checked = 0
 
     def build(self, *only: Phase) -> None:
-        """Do every step, or those of some phases. Raises `StepFailed` or `Stopped`.
+        """Do every step, or the steps of some phases. Raises `StepFailed` or `Stopped`.
 
-        What was done until then waits for `take_down`.
+        The steps done before an error are undone by `take_down`.
         """
         if only and Phase.OPEN not in only:
-            self._observe_before()
+            self._take_baseline()
         for phase, steps in self.plan.phases:
             if only and phase not in only:
                 continue
             if phase is not Phase.OPEN:
-                self._observe_before()
+                self._take_baseline()
             before = len(self.done)
-            with self.timed(phase, len(steps)) as meter, collector_paused():
+            with self.timed(phase, len(steps)) as count, collector_paused():
                 try:
                     self._build(steps)
                 finally:
-                    meter.steps = len(self.done) - before
+                    count.steps = len(self.done) - before
 
     def check(self) -> Iterator[Finding]:
-        """What the driver says of every step, wanted and seen. Raises `StepFailed` or `Stopped`."""
+        """Compare every step with what the driver reports. Raises `StepFailed` or `Stopped`."""
         self.checked = 0
         for step in self.plan.steps:
-            self.stop_here()
+            self.raise_if_stopped()
             try:
                 yield from step.check(self.driver, self.layout)
             except Exception as error:
@@ -102,78 +103,80 @@ class Execution:
             if self.checked % STRIDE == 0:
                 self.progress.advance(STRIDE)
 
-    def take_down(self, peers: Peers | None = None) -> Teardown:
+    def take_down(self, barriers: TeardownBarriers | None = None) -> Teardown:
         """Undo every step that was done, in reverse order; a failed undo does not stop the others.
 
-        What was imported is given back before any of the `peers` gives back what others may have imported.
+        The `barriers` make every process release its imports before any process releases its exports.
         """
-        peers = peers or Peers()
+        barriers = barriers or TeardownBarriers()
         teardown = Teardown(self.driver, self.layout)
         steps = list(reversed(self.done))
-        opened = [step for step in steps if step.phase is Phase.OPEN]
-        borrowed = sum(1 for step in steps if step.phase in _BORROWING)
+        contexts = [step for step in steps if step.phase is Phase.OPEN]
+        using = [step for step in steps if step.phase in _USING_IMPORTS]
         with self.timed("take down", len(steps)), collector_paused():
-            for count, step in enumerate(steps[: len(steps) - len(opened)]):
-                if count == borrowed:
-                    teardown.missed |= not peers.unused()
-                teardown.undo(step)
-                if count % STRIDE == STRIDE - 1:
-                    self.progress.advance(STRIDE)
-            if borrowed == len(steps) - len(opened):
-                teardown.missed |= not peers.unused()
-            teardown.missed |= not peers.emptied()
-            if self.before is not None:
-                teardown.observe()
-            for step in opened:
+            self._undo(using, teardown)
+            teardown.timed_out |= not barriers.imports_released()
+            self._undo(steps[len(using) : len(steps) - len(contexts)], teardown)
+            teardown.timed_out |= not barriers.all_released()
+            if self.baseline is not None:
+                teardown.take_snapshot()
+            for step in contexts:
                 teardown.undo(step)
         self.done.clear()
         self.progress.end()
         return teardown
 
-    def observe(self, when: str = "while held") -> Observation:
-        """File descriptors and free memory as they are now. Raises `StepFailed`."""
+    def snapshot(self, when: str = "while held") -> ResourceSnapshot:
+        """Count open file descriptors and free memory now. Raises `StepFailed`."""
         try:
-            return Observation(self.driver, self.layout)
+            return ResourceSnapshot(self.driver, self.layout)
         except Exception as error:
             raise StepFailed(None, f"free memory {when}", error) from error
 
-    def stop_here(self) -> None:
-        """Raise `Stopped` where somebody asked to stop."""
+    def raise_if_stopped(self) -> None:
+        """Raise `Stopped` if the run was asked to stop."""
         if self.stop():
             raise Stopped
 
     @contextmanager
-    def timed(self, phase: str, steps: int = 0, *, told: bool = True) -> Iterator[Meter]:
-        """Count what happens inside as one phase of the run, of `steps` steps unless the meter says otherwise.
+    def timed(self, phase: str, steps: int = 0, *, announce: bool = True) -> Iterator[StepCount]:
+        """Record the time of the code inside as a phase of the run.
 
-        Where progress is not told of it, it is a part of something that it knows; parts of one name are one phase.
+        The phase has `steps` steps unless the code inside sets another count. A phase that is not announced is part of
+        one that the progress hooks have already begun; its time is added to an earlier phase of the same name.
         """
-        if told:
+        if announce:
             self.progress.phase(phase, steps)
-        meter = Meter(steps)
+        count = StepCount(steps)
         start = time.perf_counter()
         try:
-            yield meter
+            yield count
         finally:
-            self._note(PhaseTime(phase, meter.steps, time.perf_counter() - start), alone=told)
+            self._record(PhaseTime(phase, count.steps, time.perf_counter() - start), add=not announce)
 
-    def _note(self, took: PhaseTime, *, alone: bool) -> None:
+    def _record(self, time: PhaseTime, *, add: bool) -> None:
         for index, each in enumerate(self.times):
-            if each.phase == took.phase and not alone:
-                self.times[index] = PhaseTime(took.phase, each.steps + took.steps, each.seconds + took.seconds)
+            if each.phase == time.phase and add:
+                self.times[index] = PhaseTime(time.phase, each.steps + time.steps, each.seconds + time.seconds)
                 return
-        self.times.append(took)
+        self.times.append(time)
 
-    def _observe_before(self) -> None:
-        if self.before is None:
-            self.before = self.observe("before building")
+    def _take_baseline(self) -> None:
+        if self.baseline is None:
+            self.baseline = self.snapshot("before building")
+
+    def _undo(self, steps: Sequence[Step], teardown: Teardown) -> None:
+        for count, step in enumerate(steps, 1):
+            teardown.undo(step)
+            if count % STRIDE == 0:
+                self.progress.advance(STRIDE)
 
     def _build(self, steps: tuple[Step, ...]) -> None:
         driver, layout, done, stop = self.driver, self.layout, self.done, self.stop
         for count, step in enumerate(steps, 1):
             if stop():
                 raise Stopped
-            # Noted first: an undo without its do changes nothing, but a do that was not noted would stay for ever.
+            # Recorded before `do`: an undo without its `do` has no effect, but a `do` without a record would leak.
             done.append(step)
             try:
                 step.do(driver, layout)
@@ -185,20 +188,20 @@ class Execution:
                 self.progress.advance(STRIDE)
 
 
-class Peers:
-    """Other processes that take down with this one; here there are none."""
+class TeardownBarriers:
+    """Points of the teardown at which the processes of a layout wait for each other; a single process does not wait."""
 
-    def unused(self) -> bool:
-        """Wait until no other uses what this one created; false where one was still there when the time was over."""
+    def imports_released(self) -> bool:
+        """Wait until every process has released what it imported; return false on timeout."""
         return True
 
-    def emptied(self) -> bool:
-        """Wait until all others have given back what they created; likewise."""
+    def all_released(self) -> bool:
+        """Wait until every process has released what it created; return false on timeout."""
         return True
 
 
-class Careful(Progress):
-    """Progress that cannot hurt the run: hooks that raise are not called again."""
+class SafeProgress(Progress):
+    """Progress hooks whose exceptions do not reach the run: after the first, no hook is called again."""
 
     def __init__(self, hooks: Progress) -> None:
         self._hooks = hooks
@@ -218,67 +221,78 @@ class Careful(Progress):
     def _call(self, hook: Callable[[], None]) -> None:
         try:
             hook()
-        except Exception:  # noqa: BLE001 somebody else's code, in the middle of a teardown perhaps
+        except Exception:  # noqa: BLE001 the hooks are the caller's code, and a teardown must go on
             self._hooks = Progress()
 
 
-class Observation:
-    """Open file descriptors, and free bytes of each GPU that has a context."""
+class ResourceSnapshot:
+    """Number of open file descriptors, and free bytes of each GPU that has a context."""
 
     def __init__(self, driver: Driver, layout: Layout) -> None:
         self.free: dict[int, int] = {}
         for device, context in layout.contexts.items():
             with current(driver, context):
                 self.free[device] = driver.mem_get_info()[0]
-        self.fds = sum(1 for fd in os.listdir("/proc/self/fd") if not _of_a_context(fd))
+        self.fds = sum(1 for fd in os.listdir("/proc/self/fd") if not _belongs_to_context(fd))
 
 
-def _of_a_context(fd: str) -> bool:
-    """Whether the driver opened this file for a context's interprocess events; it stays as long as the context."""
+def _belongs_to_context(fd: str) -> bool:
+    """Return whether the driver opened this file for the interprocess events of a context, which keeps it open."""
     try:
         return str(File("/proc/self/fd", fd).readlink()).startswith("/dev/shm/cuda.shm.")  # noqa: S108 fact 49
     except OSError:
         return False
 
 
+class _FailedUndo(NamedTuple):
+    """An undo that failed, with the names of what had to stay because of it."""
+
+    step: Step
+    what: str
+    error: Exception
+    stays: list[str]
+
+
 class Teardown:
-    """What became of the obligations: what could not be undone, and what had to stay because of it."""
+    """Result of a teardown: failed undos, and what had to stay because of them."""
 
     def __init__(self, driver: Driver, layout: Layout) -> None:
         self._driver, self._layout = driver, layout
-        self._held: dict[str | None, int] = {}
-        self._leaks: list[tuple[Step, str, Exception, list[str]]] = []
+        self._failed: list[_FailedUndo] = []
+        self._blocked: dict[str | None, _FailedUndo] = {}
         self.failures: list[StepFailed] = []
-        self.missed = False
-        """Whether a peer was not through in time, so that it may still have used what was given back."""
-        self.after: Observation | None = None
+        self.timed_out = False
+        """Another process did not reach a barrier in time and may have used what was released."""
+        self.after: ResourceSnapshot | None = None
 
     @property
     def leaks(self) -> tuple[Leak, ...]:
-        """Each thing that stayed by its own fault, with those that had to stay because of it."""
-        return tuple(Leak(thing, str(error), tuple(stays), step.path) for step, thing, error, stays in self._leaks)
+        """Leaks by failed undo, each with the names of what had to stay because of it."""
+        return tuple(Leak(each.what, str(each.error), tuple(each.stays), each.step.path) for each in self._failed)
 
     def undo(self, step: Step) -> None:
-        """Undo one step, unless something that could not be undone stands in it."""
-        if self._held and (thing := step.leak_name()) in self._held:
-            self._leaks[self._held[thing]][3].append(str(thing))
+        """Undo one step, unless a failed undo blocks it."""
+        if self._blocked and (name := step.leak_name()) in self._blocked:
+            self._blocked[name].stays.append(str(name))
             return
         try:
             step.undo(self._driver, self._layout)
-        except Exception as error:  # noqa: BLE001 whatever it is, the other steps are still to be undone
-            self._keep(step, step.leak_name(), error)
+        except Exception as error:  # noqa: BLE001 the other steps are still to be undone, whatever the error is
+            self._record(step, error)
 
-    def observe(self) -> None:
-        """Look at file descriptors and free memory once more, while the contexts still exist."""
+    def take_snapshot(self) -> None:
+        """Count file descriptors and free memory again, while the contexts still exist."""
         try:
-            self.after = Observation(self._driver, self._layout)
+            self.after = ResourceSnapshot(self._driver, self._layout)
         except Exception as error:  # noqa: BLE001 likewise
             self.failures.append(StepFailed(None, "free memory after taking down", error))
 
-    def _keep(self, step: Step, thing: str | None, error: Exception) -> None:
-        if thing is None:
+    def _record(self, step: Step, error: Exception) -> None:
+        name = step.leak_name()
+        if name is None:
             self.failures.append(StepFailed(step, f"{step.verb} {step.describe().subject}", error))
             return
-        self._leaks.append((step, thing, error, []))
-        for held in step.blocks():
-            self._held.setdefault(held, len(self._leaks) - 1)
+        failed = _FailedUndo(step, name, error, [])
+        self._failed.append(failed)
+        for blocked in step.blocks():
+            self._blocked.setdefault(blocked, failed)

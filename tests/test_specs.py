@@ -8,14 +8,14 @@ import pytest
 
 from memtopo import machine
 from memtopo.run import processes
-from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, SPECS, ensemble, job, run
+from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, SPECS, ensemble, run, run_request
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_spec_is_built_checked_and_gone(path: Path) -> None:
     """A spec in specs/ has no faults, builds on at most four GPUs, is found as declared, and leaves nothing"""
     facts = machine.load("h200x4")
-    done = run(job(path, facts), facts)
+    done = run(run_request(path, facts), facts)
     assert done.report.outcome == "ok", done.report
     assert done.ledger.empty
     assert done.report.checks

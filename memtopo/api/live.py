@@ -108,7 +108,7 @@ class Live:
     def check(self) -> Checks:
         """Check the whole layout again, by queries only. Raises `StepFailed`."""
         self._require_open()
-        return self._session.run.look()
+        return self._session.run.recheck()
 
     def end(self) -> tuple[Report, Iterable[str]]:
         """Take everything down; return the report, and the names of the views that are still in use."""

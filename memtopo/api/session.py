@@ -16,7 +16,8 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import HandleSource
 from memtopo.plans.report import PlanSummary, Report
-from memtopo.run.apply import Job, Kept, Run
+from memtopo.run.apply import Run
+from memtopo.run.request import HoldResult, RunRequest
 
 if TYPE_CHECKING:
     from memtopo.driver.sim import SimDriver
@@ -35,17 +36,17 @@ class Session:
         self.geometry, self.machine = planned.geometry, planned.target.line
         self._planned, self._opened, self._noted = planned, driver, noted
         document = planned.document
-        job = Job(
+        request = RunRequest(
             plan=planned.plan,
             geometry=planned.geometry,
             machine=self.machine,
             spec=document.name,
-            place=document.location,
+            position_of=document.location,
             warnings=planned.warnings,
-            alone=False,
-            facts=planned.target.machine,
+            exclusive=False,
+            machine_facts=planned.target.machine,
         )
-        self.run = Run(job, Ledger(driver), handle_source=handle_source)
+        self.run = Run(request, Ledger(driver), handle_source=handle_source)
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
         self.events = {
@@ -70,11 +71,11 @@ class Session:
         """
         run = self.run
         try:
-            with run.guarded():
+            with run.recording_failure():
                 run.build()
                 run.check()
                 if verify:
-                    run.prove()
+                    run.verify()
         except BaseException:
             self.end()
             raise
@@ -85,7 +86,7 @@ class Session:
     def end(self) -> Report:
         """Wait for the GPUs, take everything down, and return the report."""
         if self._descriptors:  # descriptors that the program opened in the meantime are not leaks
-            self.run.keep(lambda _: Kept(descriptors=len(_descriptors() - self._descriptors)))
+            self.run.hold(lambda _: HoldResult(descriptors=len(_descriptors() - self._descriptors)))
         try:
             self.run.take_down()
             return self._noted(self.run.report())

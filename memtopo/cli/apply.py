@@ -35,6 +35,7 @@ from memtopo.output.progress import progress
 from memtopo.plans import saved
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply, processes
+from memtopo.run.request import RunRequest
 from memtopo.sharing.attaching import Holders
 from memtopo.sharing.holder import About
 
@@ -83,57 +84,59 @@ def command(
     loaded = load(spec, machine)
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
-    job = _job(loaded, spec, check, outside.silence)
+    request = _request(loaded, spec, check, outside.silence)
     loaded.show_faults(sys.stderr)
     with Stopper(ending=True) as stopper:  # around the report too, which somebody who is impatient should get as well
-        report = _run(job, loaded, stopper.signal, keeping, outside)
+        report = _run(request, loaded, stopper.signal, keeping, outside)
         _show(report, as_json=as_json)
     return report.exit_code
 
 
-def _job(loaded: Loaded, spec: str, check: Check, timeout: float) -> apply.Job:
+def _request(loaded: Loaded, spec: str, check: Check, timeout: float) -> RunRequest:
     """What is to be done. Raises `Stale` where a saved plan is not it."""
     geometry, facts = loaded.validated.geometry, loaded.target.machine
     assert geometry
     plan = planner.plan(geometry, facts)
     if loaded.saved:
         saved.compare(loaded.saved, spec, geometry, plan)
-    return apply.Job(
+    return RunRequest(
         plan=plan,
         geometry=geometry,
         machine=loaded.target.line,
         spec=loaded.document.name,
-        place=loaded.document.location,
+        position_of=loaded.document.location,
         picture=build_diagram(geometry, facts),
         warnings=loaded.warnings,
-        facts=facts,
+        machine_facts=facts,
         check=check,
         timeout=timeout,
     )
 
 
-def _run(job: apply.Job, loaded: Loaded, stop: Callable[[], int], keeping: Terms | None, outside: Outside) -> Report:
+def _run(
+    request: RunRequest, loaded: Loaded, stop: Callable[[], int], keeping: Terms | None, outside: Outside
+) -> Report:
     """Take the name, have everybody there that the spec takes something from, and apply."""
-    work = _together if job.geometry.processes else _alone
+    work = _together if request.geometry.processes else _alone
     with (
-        _keeper(keeping, job, loaded, stop) as keeper,
-        outside.producers(job.geometry, loaded.target, stop) as producers,
+        _keeper(keeping, request, loaded, stop) as keeper,
+        outside.producers(request.geometry, loaded.target, stop) as producers,
     ):
-        report = producers.noted(work(job, loaded, stop, keeper, outside, producers.sockets))
+        report = producers.noted(work(request, loaded, stop, keeper, outside, producers.sockets))
     return producers.over(report)
 
 
 def _keeper(
-    keeping: Terms | None, job: apply.Job, loaded: Loaded, stop: Callable[[], int]
+    keeping: Terms | None, request: RunRequest, loaded: Loaded, stop: Callable[[], int]
 ) -> AbstractContextManager[Keeper | None]:
     if keeping is None:
         return nullcontext()
     source = drawable(loaded.document, loaded.target.machine)
-    return keeping.keeper(About(job.plan.name, job.spec, job.machine, source), stop)
+    return keeping.keeper(About(request.plan.name, request.spec, request.machine, source), stop)
 
 
 def _alone(
-    job: apply.Job,
+    request: RunRequest,
     loaded: Loaded,
     stop: Callable[[], int],
     keeper: Keeper | None,
@@ -142,13 +145,13 @@ def _alone(
 ) -> Report:
     driver = Ledger(loaded.target.open())
     gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
-    handle_source = Holders(job.geometry, gpus, sockets, outside.allow_uids)
+    handle_source = Holders(request.geometry, gpus, sockets, outside.allow_uids)
     held = keeper.keep if keeper else None
-    return apply.apply(job, driver, progress=progress(), stop=stop, handle_source=handle_source, held=held)
+    return apply.apply(request, driver, progress=progress(), stop=stop, handle_source=handle_source, hold=held)
 
 
 def _together(
-    job: apply.Job,
+    request: RunRequest,
     loaded: Loaded,
     stop: Callable[[], int],
     keeper: Keeper | None,
@@ -156,7 +159,7 @@ def _together(
     sockets: Mapping[str, str],
 ) -> Report:
     ensemble = processes.Ensemble(
-        job, loaded.document.text, loaded.target.machine, outside.silence, sockets, outside.allow_uids
+        request, loaded.document.text, loaded.target.machine, outside.silence, sockets, outside.allow_uids
     )
     return processes.apply(ensemble, progress=progress(), stop=stop, held=keeper.keep_all if keeper else None)
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from memtopo.common.errors import UsageError
 from memtopo.output import plain
-from memtopo.run.apply import Kept, Run
+from memtopo.run.apply import Run
 from memtopo.run.processes import Coordinator, ProcessExports
+from memtopo.run.request import HoldResult
 from memtopo.sharing import Claim, ExportProvider, Importer, claim, place
 from memtopo.sharing.holder import About, Held, hold
 from memtopo.sharing.shelf import LiveShelf
@@ -41,11 +42,11 @@ class Keeper:
     about: About
     stop: Callable[[], int]
 
-    def keep(self, run: Run) -> Kept:
+    def keep(self, run: Run) -> HoldResult:
         """Serve the exports of a layout in this process."""
         execution = run.execution
-        shelf = LiveShelf(run.job.geometry.exports, execution.layout, execution.driver, run.look)
-        return Kept(self._hold(shelf, self.stop), self.claim.farewells)
+        shelf = LiveShelf(run.request.geometry.exports, execution.layout, execution.driver, run.recheck)
+        return HoldResult(self._hold(shelf, self.stop), self.claim.farewells)
 
     def keep_all(self, coordinator: Coordinator) -> list[str]:
         """Serve the exports of several processes, for as long as all of them live."""

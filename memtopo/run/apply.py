@@ -1,128 +1,89 @@
-"""One whole run: build, look, prove, take down, and say what happened."""
+"""Run of a layout in one process: build, check, verify, take down, and report."""
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 from memtopo import planner
 from memtopo.common.errors import InternalError, MemtopoError
-from memtopo.diagnostics.model import Path
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
-from memtopo.executor import Execution, Peers, StepFailed, Stopped, Teardown
-from memtopo.geometry import Geometry
+from memtopo.executor import Execution, StepFailed, Stopped, Teardown, TeardownBarriers
 from memtopo.kinds.layout import HandleSource, NoHandleSource
 from memtopo.kinds.steps import Phase
-from memtopo.machine import Machine
-from memtopo.output.diagram.model import Diagram
-from memtopo.planner import Plan
 from memtopo.plans import folding
-from memtopo.plans.report import Check, Checks, Failure, Leak, Left, MachineLine, Placed, Progress, Report
-from memtopo.run.findings import Counter
-from memtopo.run.hints import diagnose
-from memtopo.run.leaks import Remnants, descriptors, free_memory
+from memtopo.plans.report import Checks, Failure, Leak, Left, Placed, Progress, Report
+from memtopo.run.findings import FindingTally
+from memtopo.run.hints import error_hint
+from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
+from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.verification.isolation import isolation
-from memtopo.run.verification.rounds import Proving, Task
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is to be applied: a plan with the geometry it came from, the machine, and how a path reads as a place.
-
-    `picture` and the spec's `warnings` are for the report. Of a layout of several processes it is one of them, by its
-    label, and `siblings` has the geometries of all. `facts` are the machine's, which replicas are built on for a full
-    check; without them there are none. `check` is how thoroughly is looked, and `seed` what this run's bytes depend on,
-    the same in all processes. `alone` is whether nobody else in this process makes driver calls, whose handles could
-    have the values of ours. `timeout` is how many seconds somebody outside has to signal what is waited for.
-    """
-
-    plan: Plan
-    geometry: Geometry
-    machine: MachineLine
-    spec: str | None = None
-    place: Callable[[Path], str | None] = lambda _path: None
-    picture: Diagram | None = None
-    warnings: tuple[str, ...] = ()
-    process: str = ""
-    siblings: Mapping[str, Geometry] | None = None
-    facts: Machine | None = None
-    check: Check = "fast"
-    seed: int = field(default_factory=lambda: secrets.randbits(64))
-    alone: bool = True
-    timeout: float = 60.0
-
-
-class Kept(NamedTuple):
-    """What became of a layout that somebody held: notes for the report, and descriptors that stay open until then."""
-
-    notes: Sequence[str] = ()
-    descriptors: int = 0
+from memtopo.run.verification.rounds import Verification
 
 
 def apply(
-    job: Job,
+    request: RunRequest,
     ledger: Ledger,
     *,
     progress: Progress | None = None,
     stop: Callable[[], int] = lambda: 0,
     handle_source: HandleSource | None = None,
-    held: Callable[[Run], Kept] | None = None,
+    hold: Callable[[Run], HoldResult] | None = None,
 ) -> Report:
-    """Build a plan, check it and take it down. `stop` answers the number of the signal that asks to stop, or 0.
+    """Build a plan, check it and take it down.
 
-    Never raises for what goes wrong on the way: the report says it. The ledger wraps the driver and is empty before.
-    `held` is called with what was built and found as declared, and it is taken down when that returns.
+    `ledger` wraps the driver, and is empty before the run. `stop` returns the number of the signal that requests a
+    stop, or 0. `hold` is called with a layout that is as declared; the teardown starts when it returns. Errors of the
+    run are not raised but reported.
     """
-    if job.geometry.processes:
-        raise InternalError("a layout of several processes is applied as if it were one")
-    run = Run(job, ledger, progress=progress, stop=stop, handle_source=handle_source)
+    if request.geometry.processes:
+        raise InternalError("a multi-process layout is applied as a layout of one process")
+    run = Run(request, ledger, progress=progress, stop=stop, handle_source=handle_source)
     try:
-        with run.guarded():
+        with run.recording_failure():
             run.build()
             run.check()
-            run.prove()
-            if held and run.as_declared:
-                run.keep(held)
+            run.verify()
+            if hold and run.as_declared:
+                run.hold(hold)
     finally:
         run.take_down()
     return run.report()
 
 
 class Run:
-    """One process's part of a run, in pieces, so that several processes can go through them together."""
+    """Run in one process, in parts that the processes of a multi-process layout go through together."""
 
     def __init__(
         self,
-        job: Job,
+        request: RunRequest,
         ledger: Ledger,
         *,
         progress: Progress | None = None,
         stop: Callable[[], int] = lambda: 0,
         handle_source: HandleSource | None = None,
     ) -> None:
-        self.job, self.ledger = job, ledger
-        plan = planner.with_kernels(job.plan, job.geometry.gpus) if job.check == "full" else job.plan
+        self.request, self.ledger = request, ledger
+        full = request.check == "full"
+        plan = planner.with_kernels(request.plan, request.geometry.gpus) if full else request.plan
         self.execution = Execution(plan, ledger, progress=progress, stop=lambda: bool(stop()))
         self.execution.layout.handle_source = handle_source or NoHandleSource()
+        self.execution.layout.patience = request.timeout
         self.failure: StepFailed | None = None
         self.stopped = False
         self._signal = stop
-        self.execution.layout.patience = job.timeout
-        self._remnants = Remnants(self.execution, ledger, job.place, job.alone)
+        self._findings = FindingTally()
+        self._balance = ResourceBalance(self.execution, ledger, request.position_of, exclusive=request.exclusive)
         self._placed: tuple[Placed, ...] = ()
-        self._counter = Counter()
+        self._hold_result = HoldResult()
         self._teardown: Teardown | None = None
-        self._kept = Kept()
-        task = Task(job.process, job.geometry, job.siblings, job.check, job.seed, job.machine.simulated, job.facts)
-        self.proving = Proving(task, ledger, self.execution, self._counter)
+        self.verification = Verification(request, ledger, self.execution, self._findings)
 
     @contextmanager
-    def guarded(self) -> Iterator[None]:
-        """What fails inside, or is interrupted, is noted for the report; teardown is still to come."""
+    def recording_failure(self) -> Iterator[None]:
+        """Record a failure or a requested stop for the report, and continue after the block."""
         try:
             yield
         except StepFailed as failure:
@@ -131,100 +92,102 @@ class Run:
             self.stopped = True
 
     def build(self, *only: Phase) -> None:
-        """Do every step, or those of some phases. Raises `StepFailed` or `Stopped`."""
+        """Do every step, or the steps of some phases. Raises `StepFailed` or `Stopped`."""
         self.execution.build(*only)
         self.execution.layout.handle_source.settle()
 
     def check(self) -> None:
-        """Ask the driver about every step, unless nothing is to be checked. Raises `StepFailed` or `Stopped`."""
-        self._remnants.while_held()
+        """Compare every step with the driver's state, unless the check is "none". Raises `StepFailed` or `Stopped`."""
+        self._balance.record_held()
         self._placed = tuple(folding.placed(self.execution.layout.ranges))
-        if self.job.check == "none":
+        if self.request.check == "none":
             return
-        with self.execution.timed("check", len(self.job.plan.steps)) as meter:
+        with self.execution.timed("check", len(self.request.plan.steps)) as count:
             try:
-                self._counter.take(self.execution.check())
-                self._counter.take(isolation(self.job.geometry, self.ledger, self.execution.layout))
+                self._findings.add(self.execution.check())
+                self._findings.add(isolation(self.request.geometry, self.ledger, self.execution.layout))
             except DriverError as error:
                 raise StepFailed(None, "check of holes and ends", error) from error
             finally:
-                meter.steps = self.execution.checked
+                count.steps = self.execution.checked
 
-    def prove(self) -> None:
-        """All turns of the proof, where there is one process alone. Raises `StepFailed` or `Stopped`."""
-        for turn in range(self.proving.turns):
-            self.proving.write(turn)
-            if turn == 0:
-                self.proving.forbid()
-            self.proving.read(turn)
+    def verify(self) -> None:
+        """Do all rounds of the verification by bytes. Raises `StepFailed` or `Stopped`.
 
-    def look(self) -> Checks:
-        """Ask the driver about every step once more; queries only, beside what the run itself has counted.
-
-        Raises `MemtopoError`, as whoever asks is no part of the run, which goes on.
+        Processes of a multi-process layout call the parts of each round on `verification` instead.
         """
-        counter = Counter()
+        for index in range(self.verification.rounds):
+            self.verification.write(index)
+            if index == 0:
+                self.verification.try_forbidden()
+            self.verification.read(index)
+
+    def recheck(self) -> Checks:
+        """Compare every step with the driver's state again, by queries alone; the report leaves the result out.
+
+        Raises `MemtopoError`, since its caller is another program and the run continues.
+        """
+        findings = FindingTally()
         try:
-            counter.take(self.execution.check())
+            findings.add(self.execution.check())
         except (StepFailed, Stopped) as error:
             raise MemtopoError(f"the check was not finished: {error or 'interrupted'}") from error
-        return counter.checks()
+        return findings.checks()
 
     @property
     def as_declared(self) -> bool:
-        """Whether nothing was found that differs from the spec."""
-        return not self._counter.different
+        """Return whether no check found a difference from the spec."""
+        return not self._findings.different
 
-    def keep(self, held: Callable[[Run], Kept]) -> None:
-        """Have somebody do something with what was built. Raises `StepFailed`."""
+    def hold(self, hold: Callable[[Run], HoldResult]) -> None:
+        """Call `hold` with the complete layout. Raises `StepFailed`."""
         try:
-            self._kept = held(self)
+            self._hold_result = hold(self)
         except MemtopoError as error:
             raise StepFailed(None, "hold the layout", error) from error
 
-    def take_down(self, peers: Peers | None = None) -> None:
-        """Undo everything; `peers` as for `Execution.take_down`."""
-        layout = self.execution.layout
-        layout.handle_source.settle()
-        self._remnants.before_end()
-        self._teardown = self.execution.take_down(peers)
+    def take_down(self, barriers: TeardownBarriers | None = None) -> None:
+        """Undo everything; `barriers` as for `Execution.take_down`."""
+        self.execution.layout.handle_source.settle()
+        self._balance.record_before_teardown()
+        self._teardown = self.execution.take_down(barriers)
         if self.failure is None and self._teardown.failures:
             self.failure = self._teardown.failures[0]
 
     def report(self) -> Report:
-        """What happened, once all is taken down."""
-        job, teardown = self.job, self._teardown
+        """Return the report of the run, after its teardown."""
+        request, teardown = self.request, self._teardown
         if teardown is None:
             raise InternalError("a run is reported before it is taken down")
-        left = self._remnants.left(teardown, self._kept.descriptors)
-        leaks = self._remnants.leaks(teardown, left)
+        left = self._balance.left(teardown, self._hold_result.descriptors)
+        leaks = self._balance.leaks(teardown, left)
         outcome, exit_code = self._outcome(leaks)
         return Report(
-            name=job.plan.name,
-            spec=job.spec,
-            machine=job.machine,
+            name=request.plan.name,
+            spec=request.spec,
+            machine=request.machine,
             outcome=outcome,
             exit_code=exit_code,
-            plan=job.plan.summary(job.picture, job.warnings),
+            plan=request.plan.summary(request.picture, request.warnings),
             times=tuple(self.execution.times),
-            checks=None if self._counter.empty else replace(self._counter.checks(), rates=self.proving.rates),
-            failure=_failure(self.failure, job) if self.failure else None,
+            checks=None if self._findings.empty else replace(self._findings.checks(), rates=self.verification.rates),
+            failure=_failure(self.failure, request) if self.failure else None,
             leaks=leaks,
             left=left,
-            notes=(*self._kept.notes, *self._notes(teardown, left, clean=not leaks)),
-            check=job.check,
+            notes=(*self._hold_result.notes, *self._notes(teardown, left, clean=not leaks)),
+            check=request.check,
             placed=self._placed,
         )
 
     def _notes(self, teardown: Teardown, left: Left | None, *, clean: bool) -> Iterator[str]:
-        if self.job.siblings is None:
-            yield from remarks(self.job)
-        yield from self._remnants.owners(self.job.geometry, clean=clean)
-        if teardown.missed:
-            yield "another process was not through in time; what it imported from here may have been in use"
-        yield from free_memory(left, self.job.geometry)
-        if not self.job.alone:
-            yield from descriptors(left)
+        if self.request.siblings is None:
+            yield from self.request.notes()
+        yield from self._balance.owner_notes(self.request.geometry, clean=clean)
+        if teardown.timed_out:
+            yield "another process did not finish in time; memory that it imported may have been released while in use"
+        yield from memory_notes(left, self.request.geometry)
+        if not self.request.exclusive:
+            yield from descriptor_notes(left)
 
     def _outcome(self, leaks: tuple[Leak, ...]) -> tuple[str, int]:
         if leaks:
@@ -232,7 +195,7 @@ class Run:
         if self.stopped:
             return "interrupted", 128 + self._signal()
         if not self.as_declared:
-            # A query that fails later may well fail because of it; the report says both.
+            # The difference may also be the cause of a later failure; the report has both.
             return "different", 6
         if self.failure:
             expected = isinstance(self.failure.error, (MemtopoError, OSError, MemoryError))
@@ -240,18 +203,12 @@ class Run:
         return "ok", 0
 
 
-def _failure(failed: StepFailed, job: Job) -> Failure:
-    error, path = failed.error, failed.path
+def _failure(failed: StepFailed, request: RunRequest) -> Failure:
+    error, path, position = failed.error, failed.path, request.position_of(failed.path)
     if isinstance(error, DriverError):
-        known = diagnose(error, failed.step.describe() if failed.step else None)
+        known = error_hint(error, failed.step.describe() if failed.step else None)
         cause, advice = known or (None, None)
-        return Failure(failed.doing, f"{error.call}: {error.name}", error.reason, path, job.place(path), advice, cause)
+        return Failure(failed.action, f"{error.call}: {error.name}", error.reason, path, position, advice, cause)
     if isinstance(error, MemtopoError) and not isinstance(error, InternalError):
-        return Failure(failed.doing, error.message, None, path, job.place(path), error.hint)
-    return Failure(failed.doing, f"{type(error).__name__}: {error}", None, path, job.place(path))
-
-
-def remarks(job: Job) -> Iterator[str]:
-    """What is to be said of a check, however it goes."""
-    if job.check == "full" and job.machine.simulated:
-        yield "simulated: the first and last 4 KiB of each granule stand for every byte"
+        return Failure(failed.action, error.message, None, path, position, error.hint)
+    return Failure(failed.action, f"{type(error).__name__}: {error}", None, path, position)

@@ -1,78 +1,77 @@
-"""Findings counted: how much was looked at, how much of it was as declared, and what was not looked at and why."""
+"""Findings of a check, counted per aspect: observed, as declared, and not checked with the reason."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from memtopo.plans.report import Checks, Difference, Finding, Tally
 
-SHOWN = 100
-"""Differences that a report names; it counts all of them."""
+MAX_DIFFERENCES = 100
+"""Number of differences that a report lists; it counts all of them."""
 
 
-class Counter:
-    """Takes findings as they come, and keeps the first that differ."""
+class FindingTally:
+    """Counts findings, and keeps the first differences."""
 
     def __init__(self) -> None:
-        self._looked: dict[str, list[int]] = {}
-        self._unlooked: dict[str, tuple[int, str]] = {}
+        self._counts: dict[str, list[int]] = {}
+        """For each aspect the number of findings, and how many of them are as declared."""
+        self._not_checked: dict[str, tuple[int, str]] = {}
         self._differences: list[Difference] = []
         self.different = 0
 
-    def looked_at(self, aspect: str) -> int:
-        """How many findings of an aspect there were."""
-        return self._looked.get(aspect, [0])[0]
-
-    def differs(self, aspect: str) -> bool:
-        """Whether any finding of an aspect was not as declared."""
-        looked, as_declared = self._looked.get(aspect, (0, 0))
-        return looked != as_declared
-
-    def missed(self, aspect: str) -> bool:
-        """Whether anything of an aspect was not looked at."""
-        return aspect in self._unlooked
-
     @property
     def empty(self) -> bool:
-        """Whether nothing was looked at, nor missed."""
-        return not self._looked
+        """Return whether there are neither findings nor anything recorded as not checked."""
+        return not self._counts
 
-    def take(self, findings: Iterator[Finding]) -> None:
-        """Count them all."""
-        looked = self._looked
+    def observed(self, aspect: str) -> int:
+        """Number of findings of an aspect."""
+        return self._counts.get(aspect, [0])[0]
+
+    def differs(self, aspect: str) -> bool:
+        """Return whether any finding of an aspect is not as declared."""
+        observed, as_declared = self._counts.get(aspect, (0, 0))
+        return observed != as_declared
+
+    def incomplete(self, aspect: str) -> bool:
+        """Return whether any part of an aspect was not checked."""
+        return aspect in self._not_checked
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Count findings."""
+        all_counts = self._counts
         for finding in findings:
-            aspect, _, wanted, seen, _ = finding
-            counts = looked.get(aspect) or looked.setdefault(aspect, [0, 0])
+            aspect, _, expected, observed, _ = finding
+            counts = all_counts.get(aspect) or all_counts.setdefault(aspect, [0, 0])
             counts[0] += 1
-            if wanted == seen:
+            if expected == observed:
                 counts[1] += 1
             else:
-                self._differ(finding)
+                self._add_difference(finding)
 
     def not_checked(self, aspect: str, count: int, why: str) -> None:
-        """So many things of an aspect were not looked at."""
-        before = self._unlooked.get(aspect)
-        told = why if not before or why in before[1] else f"{before[1]}; {why}"
-        self._unlooked[aspect] = (
-            count + (before[0] if before else 0),
-            before[1] if before and why in before[1] else told,
-        )
-        self._looked.setdefault(aspect, [0, 0])
+        """Count parts of an aspect that were not checked."""
+        before, reasons = self._not_checked.get(aspect, (0, ""))
+        if why not in reasons:
+            reasons = f"{reasons}; {why}" if reasons else why
+        self._not_checked[aspect] = before + count, reasons
+        self._counts.setdefault(aspect, [0, 0])
 
     def checks(self) -> Checks:
-        """What was counted, for a report."""
+        """Return the counts and the differences as a part of the report."""
         tallies = [
-            Tally(aspect, counts[0], counts[1], *self._unlooked.get(aspect, (0, None)))
-            for aspect, counts in self._looked.items()
+            Tally(aspect, observed, as_declared, *self._not_checked.get(aspect, (0, None)))
+            for aspect, (observed, as_declared) in self._counts.items()
         ]
         return Checks(tuple(tallies), tuple(self._differences), self.different)
 
-    def _differ(self, finding: Finding) -> None:
+    def _add_difference(self, finding: Finding) -> None:
         self.different += 1
-        if len(self._differences) < SHOWN:
-            aspect, subject, wanted, seen, path = finding
-            self._differences.append(Difference(aspect, subject, _words(wanted), _words(seen), path))
+        if len(self._differences) < MAX_DIFFERENCES:
+            aspect, subject, expected, observed, path = finding
+            self._differences.append(Difference(aspect, subject, _text(expected), _text(observed), path))
 
 
-def _words(value: object) -> str:
+def _text(value: object) -> str:
     return value[:16].hex(" ", 4) if isinstance(value, bytes) else str(value)

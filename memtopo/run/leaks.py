@@ -1,138 +1,132 @@
-"""What a run leaves: what was open before, while held and after, what could not be given back, and whose what is."""
+"""Leaks of a run: resources open before, during and after it, with the cause of each difference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
-from memtopo.executor import Execution, Observation, Teardown
+from memtopo.executor import Execution, ResourceSnapshot, Teardown
 from memtopo.geometry import Geometry
-from memtopo.kinds.steps import Step
 from memtopo.plans.report import DeviceMemory, Leak, Left
 
 _NAMED = 4
-"""Things of one holder that a note names."""
+"""Number of external entries of one holder that a note names."""
 
 
-@dataclass(slots=True)
-class Remnants:
-    """Looks at a run now and then, and tells in the end. The ledger is that of the run's driver.
+class ResourceBalance:
+    """Resources of a run, recorded while it is held and before its teardown, and compared with those left after it.
 
-    `place` is how a path reads, and `alone` whether nobody else in this process makes driver calls.
+    `ledger` is the ledger of the run's driver. `exclusive` is as in `RunRequest`, `position_of` likewise.
     """
 
-    execution: Execution
-    ledger: Ledger
-    place: Callable[[Path], str | None]
-    alone: bool
-    _before: dict[str, int] = field(init=False)
-    _held_ledger: dict[str, int] = field(default_factory=dict)
-    _held: Observation | None = None
-    _handles: dict[str, int] = field(default_factory=dict)
-    _attached: dict[str, int] = field(default_factory=dict)
+    def __init__(
+        self, execution: Execution, ledger: Ledger, position_of: Callable[[Path], str | None], *, exclusive: bool
+    ) -> None:
+        self._execution, self._ledger = execution, ledger
+        self._position_of, self._exclusive = position_of, exclusive
+        self._ledger_before = ledger.counts()
+        self._ledger_held: dict[str, int] = {}
+        self._held: ResourceSnapshot | None = None
+        self._handles: dict[str, int] = {}
+        self._holders: dict[str, int] = {}
 
-    def __post_init__(self) -> None:
-        self._before = self.ledger.counts()
+    def record_held(self) -> None:
+        """Record what the complete layout uses. Raises `StepFailed`."""
+        self._ledger_held = self._ledger.counts()
+        self._held = self._execution.snapshot()
 
-    def while_held(self) -> None:
-        """Look, now that everything stands. Raises `StepFailed`."""
-        self._held_ledger = self.ledger.counts()
-        self._held = self.execution.observe()
-
-    def before_end(self) -> None:
-        """Remember what is there, now that it is to be taken down."""
-        layout = self.execution.layout
-        self._handles, self._attached = dict(layout.chunks), dict(layout.attached)
+    def record_before_teardown(self) -> None:
+        """Record the handles and external holders that the layout loses in the teardown."""
+        layout = self._execution.layout
+        self._handles, self._holders = dict(layout.chunks), dict(layout.attached)
 
     def left(self, teardown: Teardown, kept: int) -> Left | None:
-        """What is left, without so many descriptors that are kept open on purpose."""
-        before, held, after = self.execution.before, self._held, teardown.after
+        """Return what is left, less `kept` descriptors that stay open on purpose; None without a baseline."""
+        before, held, after = self._execution.baseline, self._held, teardown.after
         if before is None or after is None:
             return None
         memory = tuple(
             DeviceMemory(f"gpu{device}", free, held.free[device] if held else None, after.free[device])
             for device, free in before.free.items()
         )
-        ledger = self._before, self._held_ledger, self.ledger.counts()
+        ledger = self._ledger_before, self._ledger_held, self._ledger.counts()
         return Left(*ledger, before.fds, held.fds if held else None, after.fds - kept, memory)
 
     def leaks(self, teardown: Teardown, left: Left | None) -> tuple[Leak, ...]:
-        """What could not be given back, by name as far as it has one."""
-        leaks = [Leak(leak.what, leak.error, leak.stays, leak.path, self.place(leak.path)) for leak in teardown.leaks]
+        """Return what could not be released, by name where it has one."""
+        leaks = [
+            Leak(leak.what, leak.error, leak.stays, leak.path, self._position_of(leak.path)) for leak in teardown.leaks
+        ]
         if not leaks:
-            leaks.extend(self._still_open(left))
-        if not self.ledger.empty and not leaks:
+            leaks.extend(self._open_chunks(left))
+        if not self._ledger.empty and not leaks:
             leaks.append(Leak("something that no step owns", "the ledger is not empty"))
-        if left and left.fds_after > left.fds_before and self.alone and not leaks:
+        if left and left.fds_after > left.fds_before and self._exclusive and not leaks:
             more = left.fds_after - left.fds_before
             leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", "open after taking down"))
         return tuple(leaks)
 
-    def owners(self, geometry: Geometry, *, clean: bool) -> Iterator[str]:
-        """Whose is what another API made; where nothing leaked, also that nothing of it is kept."""
-        for holder, process in self._attached.items():
+    def owner_notes(self, geometry: Geometry, *, clean: bool) -> Iterator[str]:
+        """Name the owner of external memory and semaphores; `clean` adds that no copy of a descriptor is left."""
+        for holder, process in self._holders.items():
             names = [run.name for run in geometry.foreign if run.origin.holders == (holder,)]
             if names:
                 several = len(names) > 1
                 copies = "their descriptors were copied" if several else "its descriptor was copied"
-                back = f", and {'the copies' if several else 'the copy'} given back" if clean else ""
-                yield f"{_listed(names)} {'are' if several else 'is'} {holder}'s (process {process}); {copies}{back}"
+                closed = f", and the {'copies' if several else 'copy'} closed" if clean else ""
+                yield f"{_joined(names)} {'are' if several else 'is'} {holder}'s (process {process}); {copies}{closed}"
 
-    def _still_open(self, left: Left | None) -> Iterator[Leak]:
-        """Chunks that are still there although they were released, as the ledger says.
+    def _open_chunks(self, left: Left | None) -> Iterator[Leak]:
+        """Chunks that still exist although they were released.
 
-        Where memory is missing the driver is asked too, by releasing once more: that is refused for a handle that is
-        not open any more, and the one question about it that a real driver survives (facts 27, 51, 52).
+        The ledger counts open handles. If memory is missing, the driver is queried too, by one more release: it is
+        refused for a handle that is not open, and no other query about such a handle is safe on a real driver (facts
+        27, 51, 52).
         """
-        missing = self.alone and left and any(each.after < each.before for each in left.memory)
-        paths = {step.leak_name(): step.path for step in self._steps}
+        missing = self._exclusive and left and any(each.after < each.before for each in left.memory)
+        paths = {step.leak_name(): step.path for step in self._execution.plan.steps}
         for label, handle in self._handles.items():
-            counted = handle in self.ledger.handles
-            if counted or (missing and self._released(handle)):
-                told = (
-                    "a handle to it is still open" if counted else "the driver still had a reference to it, now gone,"
+            counted = handle in self._ledger.handles
+            if counted or (missing and self._release_again(handle)):
+                cause = (
+                    "a handle to it is still open" if counted else "the driver had one more reference to it, now gone,"
                 )
                 path = paths.get(f"chunk {label}", ())
-                yield Leak(f"chunk {label}", f"{told} after it was released", (), path, self.place(path))
+                yield Leak(f"chunk {label}", f"{cause} after its release", (), path, self._position_of(path))
 
-    @property
-    def _steps(self) -> tuple[Step, ...]:
-        return self.execution.plan.steps
-
-    def _released(self, handle: int) -> bool:
-        """Whether there was one more reference to give back."""
+    def _release_again(self, handle: int) -> bool:
+        """Release a handle once more; return whether there was another reference."""
         try:
-            self.ledger.mem_release(handle)
+            self._ledger.mem_release(handle)
         except DriverError:
             return False
         return True
 
 
-def descriptors(left: Left | None) -> Iterator[str]:
-    """That there are more descriptors than before, where they may be somebody else's in this process."""
+def descriptor_notes(left: Left | None) -> Iterator[str]:
+    """Note more open descriptors than before, where other code in this process may have opened them."""
     if left and left.fds_after > left.fds_before:
         more = left.fds_after - left.fds_before
-        told = f"{more} file descriptor{'s are' if more > 1 else ' is'} open that {'were' if more > 1 else 'was'} not"
-        yield f"{told}; something else in this process may have opened {'them' if more > 1 else 'it'}"
+        count = f"{more} more file descriptor{'s are' if more > 1 else ' is'} open than before"
+        yield f"{count}; other code in this process may have opened {'them' if more > 1 else 'it'}"
 
 
-def free_memory(left: Left | None, geometry: Geometry) -> Iterator[str]:
-    """Where a device has other free memory than before, and why that may be."""
+def memory_notes(left: Left | None, geometry: Geometry) -> Iterator[str]:
+    """Note the devices whose free memory differs from before, with the likely cause."""
     migrated = {f"gpu{device}" for run in geometry.managed.values() for device in run.gpus}
     for device in left.memory if left else ():
         if device.after == device.before:
             continue
         less = device.before - device.after
-        told = f"{device.device} has {abs(less):,} bytes {'less' if less > 0 else 'more'} free than before"
+        change = f"{device.device} has {abs(less):,} bytes {'less' if less > 0 else 'more'} free than before"
         if less > 0 and device.device in migrated:
-            yield f"{told}; the driver keeps a block of managed memory until the process ends (fact 60)"
+            yield f"{change}; the driver keeps a block of managed memory until the process ends (fact 60)"
         else:
-            yield f"{told}; another process may use it"
+            yield f"{change}; another process may use it"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _joined(names: Sequence[str]) -> str:
     some = [*names[:_NAMED], *([f"{len(names) - _NAMED:,} more"] if len(names) > _NAMED else [])]
     return " and ".join([", ".join(some[:-1]), some[-1]]) if len(some) > 1 else some[0]

@@ -16,7 +16,8 @@ from memtopo.machine import target
 from memtopo.plans.report import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run import apply
-from memtopo.run.apply import Kept, Run
+from memtopo.run.apply import Run
+from memtopo.run.request import HoldResult, RunRequest
 from memtopo.sharing import claim, place
 from memtopo.sharing.holder import About, hold
 from memtopo.sharing.shelf import LiveShelf
@@ -29,22 +30,22 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
     geometry = validate(document, found.machine).geometry
     assert geometry
     line = MachineLine(found.name, found.simulated, (), "")
-    job = apply.Job(planner.plan(geometry, found.machine), geometry, line, spec)
+    run_request = RunRequest(planner.plan(geometry, found.machine), geometry, line, spec)
     where = place(geometry.name) if socket is None else place(socket=socket)
     with Stopper(ending=True) as stopper, claim(where) as claimed:
 
-        def serve(run: Run) -> Kept:
+        def serve(run: Run) -> HoldResult:
             _mark(run)
             if record:
                 _record(run)
             layout, driver = run.execution.layout, run.execution.driver
-            shelf = LiveShelf(geometry.exports, layout, driver, run.look)
+            shelf = LiveShelf(geometry.exports, layout, driver, run.recheck)
             about = About(geometry.name, spec, line)
             held = hold(shelf, claimed, about, stop=stopper.signal, ready=lambda: _say({"serving": geometry.name}))
             _say({"why": held.why, "clients": held.clients, "handles": held.handles, "first": _first(run)})
-            return Kept()
+            return HoldResult()
 
-        report = apply.apply(job, Ledger(found.open()), held=serve)
+        report = apply.apply(run_request, Ledger(found.open()), hold=serve)
     _say({"outcome": report.outcome, "failure": report.failure and report.failure.error})
 
 

@@ -9,7 +9,7 @@ from memtopo.common.units import MiB
 from memtopo.kinds.steps import ReserveRange
 from memtopo.machine import Machine
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, faults, job, judged, run
+from tests.helpers.specs import codes, faults, judged, run, run_request
 
 HEAD = """
 chunks: {a: {location: gpu0, size: 2MiB}, b: {location: gpu1, size: 4MiB}}
@@ -30,7 +30,7 @@ def mixed() -> Machine:
 def test_a_range_begins_where_its_chunks_can(range_: str, align: int) -> None:
     """A range whose chunks have a larger granule than addresses have is aligned to that granule, and can be built"""
     text = f"ranges: {{first: {{size: 2MiB}}, kv: {{{range_}}}}}\nmap: {{first: a, kv: [b, a]}}{HEAD}"
-    made = job(text, mixed())
+    made = run_request(text, mixed())
     (_, step) = (step for step in made.plan.steps if isinstance(step, ReserveRange))
     assert step.align == align
     assert run(made, mixed()).report.exit_code == 0

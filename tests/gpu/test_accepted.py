@@ -12,6 +12,7 @@ from memtopo.machine.target import Target, resolve
 from memtopo.plans.report import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run import apply
+from memtopo.run.request import RunRequest
 from tests.helpers.strategies import specs
 
 pytestmark = pytest.mark.gpu
@@ -46,9 +47,9 @@ def builds(spec: str, local: Target) -> None:
     validated = validate(read_text(spec.encode(), "random.yaml"), local.machine)
     assert validated.geometry is not None, (spec, validated.diagnostics)
     line = MachineLine("local", simulated=False, devices=(), driver="")
-    job = apply.Job(planner.plan(validated.geometry, local.machine), validated.geometry, line)
+    run_request = RunRequest(planner.plan(validated.geometry, local.machine), validated.geometry, line)
     ledger = Ledger(local.open())
-    report = apply.apply(job, ledger)
+    report = apply.apply(run_request, ledger)
     assert ledger.empty
     assert report.checks
     # An address is a wish that this driver often does not grant (fact 11); a fixed one is then told as a difference.

@@ -18,6 +18,7 @@ from memtopo.machine.target import Target, resolve
 from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply
+from memtopo.run.request import RunRequest
 from tests.helpers.specs import SPECS
 from tests.run.test_undo import UNDO, left_open, points
 
@@ -49,14 +50,14 @@ def contexts(local: Target) -> Iterator[KernelDriver]:
         driver.device_primary_ctx_release(device)
 
 
-def job(spec: bytes | Path, local: Target) -> apply.Job | None:
+def run_request(spec: bytes | Path, local: Target) -> RunRequest | None:
     document = read_file(spec) if isinstance(spec, Path) else read_text(spec, "small.yaml")
     validated = validate(document, local.machine)
     if validated.geometry is None:
         assert {fault.code for fault in validated.diagnostics if fault.severity == "error"} == {"MT401"}
         return None
     line = MachineLine("local", simulated=False, devices=(), driver="")
-    return apply.Job(planner.plan(validated.geometry, local.machine), validated.geometry, line)
+    return RunRequest(planner.plan(validated.geometry, local.machine), validated.geometry, line)
 
 
 OWN = [path for path in SPECS if path.stem != "vulkan-frame"]  # its producer is in test_vulkan.py
@@ -65,7 +66,7 @@ OWN = [path for path in SPECS if path.stem != "vulkan-frame"]  # its producer is
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.stem)
 def test_spec_on_this_machine(path: Path, local: Target) -> None:
     """Every spec that this machine has the GPUs for is built, found as declared, and gone"""
-    made = job(path, local)
+    made = run_request(path, local)
     if made is None:
         pytest.skip(f"needs more than {len(local.machine.devices)} GPU")
     ledger = Ledger(local.open())
@@ -76,7 +77,7 @@ def test_spec_on_this_machine(path: Path, local: Target) -> None:
 
 def test_a_thousand_applies_leave_nothing(local: Target, contexts: KernelDriver) -> None:
     """A thousand runs leave the ledger empty, and file descriptors and free memory where they were"""
-    made = job(SMALL, local)
+    made = run_request(SMALL, local)
     assert made
     warm = apply.apply(made, Ledger(contexts))
     fds = len(os.listdir("/proc/self/fd"))
@@ -93,7 +94,7 @@ def test_a_thousand_applies_leave_nothing(local: Target, contexts: KernelDriver)
 
 def test_any_call_may_fail_here_too(local: Target, contexts: KernelDriver) -> None:
     """Whichever call of a small layout fails on a real GPU: everything is undone, or what is left is named"""
-    made = job(SMALL, local)
+    made = run_request(SMALL, local)
     assert made
     calls = _run(made, contexts, 0)[1].calls
     tried = points(calls, 140)
@@ -116,7 +117,7 @@ def test_any_call_may_fail_here_too(local: Target, contexts: KernelDriver) -> No
     assert after.left.memory == before.left.memory
 
 
-def _run(made: apply.Job, driver: KernelDriver, at: int) -> tuple[Report, Failing, Ledger]:
+def _run(made: RunRequest, driver: KernelDriver, at: int) -> tuple[Report, Failing, Ledger]:
     failing = Failing(driver, at)
     ledger = Ledger(failing)
     return apply.apply(made, ledger), failing, ledger

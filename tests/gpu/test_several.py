@@ -15,7 +15,7 @@ from memtopo.machine import target
 from memtopo.plans.report import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run import processes
-from memtopo.run.apply import Job
+from memtopo.run.request import RunRequest
 from tests.helpers.specs import ENSEMBLES
 from tests.run.processes.crash import crash
 from tests.run.processes.test_crashes import CALLS, SIGNALS, TWO, lost, survived
@@ -39,8 +39,8 @@ def test_spec(path: Path) -> None:
         pytest.skip("needs more GPUs")
     assert validated.geometry, validated.diagnostics
     line = MachineLine("local", simulated=False, devices=(), driver="")
-    job = Job(planner.plan(validated.geometry, local.machine), validated.geometry, line, path.name)
-    report = processes.apply(processes.Ensemble(job, document.text, local.machine))
+    run_request = RunRequest(planner.plan(validated.geometry, local.machine), validated.geometry, line, path.name)
+    report = processes.apply(processes.Ensemble(run_request, document.text, local.machine))
     assert report.outcome == "ok", report
 
 

@@ -18,6 +18,7 @@ from memtopo.machine.target import Target, resolve
 from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
+from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
 from tests.helpers.strategies import specs
 from tests.run.test_whole import LYING
@@ -98,9 +99,9 @@ def applied(text: str, local: Target, wrap: Callable[[Any], Any] = lambda each: 
     validated = validate(read_text(text.encode(), "whole.yaml"), local.machine)
     assert validated.geometry is not None, (text, validated.diagnostics)
     line = MachineLine("local", simulated=False, devices=(), driver="")
-    job = apply.Job(planner.plan(validated.geometry, local.machine), validated.geometry, line, check="full")
+    run_request = RunRequest(planner.plan(validated.geometry, local.machine), validated.geometry, line, check="full")
     ledger = Ledger(wrap(local.open()))
-    report = apply.apply(replace(job, **fields), ledger)
+    report = apply.apply(replace(run_request, **fields), ledger)
     assert ledger.empty
     return report
 
@@ -150,8 +151,10 @@ def test_a_wrong_import_is_found(local: Target, monkeypatch: pytest.MonkeyPatch)
     document = read_text(("memtopo: 1\nname: lied\n" + SHARED.replace("ACCESS", "r")).encode(), "lied.yaml")
     validated = validate(document, local.machine)
     assert validated.geometry, validated.diagnostics
-    job = apply.Job(planner.plan(validated.geometry, local.machine), validated.geometry, local.line, check="full")
-    report = processes.apply(processes.Ensemble(job, document.text, local.machine, worker=LYING))
+    run_request = RunRequest(
+        planner.plan(validated.geometry, local.machine), validated.geometry, local.line, check="full"
+    )
+    report = processes.apply(processes.Ensemble(run_request, document.text, local.machine, worker=LYING))
     assert (report.outcome, report.exit_code) == ("different", 6), report
     assert report.checks
     assert any(each.subject.startswith("reader: w.0") for each in report.checks.differences)

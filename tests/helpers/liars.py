@@ -11,7 +11,8 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, DriverError, Grant, Location, Properties, gpu
 from memtopo.machine import Machine
-from memtopo.run.apply import Job, apply
+from memtopo.run.apply import apply
+from memtopo.run.request import RunRequest
 from tests.helpers.specs import Run
 
 GRANULE = 2 << 20
@@ -215,12 +216,12 @@ class SharedMachine(SimDriver):
         return free - self.taken, total
 
 
-def run_on(driver: SimDriver, job: Job) -> Run:
-    """Apply a job on a driver of these, which is closed afterwards."""
+def run_on(driver: SimDriver, run_request: RunRequest) -> Run:
+    """Apply a request on a driver of these, which is closed afterwards."""
     driver.init()
     failing = Failing(driver, 0)
     ledger = Ledger(failing)
     try:
-        return Run(apply(job, ledger), ledger, failing)
+        return Run(apply(run_request, ledger), ledger, failing)
     finally:
         driver.close()

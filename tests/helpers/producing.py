@@ -11,7 +11,7 @@ from functools import cache
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
 from memtopo.machine import Machine, target
-from memtopo.run.apply import Job
+from memtopo.run.request import RunRequest
 from memtopo.sharing.attaching import Holders
 from memtopo.sharing.playing.script import Script
 from memtopo.sharing.producers.casting import scripts
@@ -27,11 +27,11 @@ def sockets(geometry: Geometry, machine: Machine) -> dict[str, str]:
     return {holder: _served(holder, script) for holder, script in found.items()}
 
 
-def handle_source(job: Job, machine: Machine) -> HandleSource | None:
-    """What gives a job of one process what it takes from another API."""
-    if not job.geometry.foreign:
+def handle_source(run_request: RunRequest, machine: Machine) -> HandleSource | None:
+    """What gives a request of one process what it takes from another API."""
+    if not run_request.geometry.foreign:
         return None
-    return Holders(job.geometry, target.uuids(machine), sockets(job.geometry, machine))
+    return Holders(run_request.geometry, target.uuids(machine), sockets(run_request.geometry, machine))
 
 
 @cache

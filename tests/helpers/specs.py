@@ -1,4 +1,4 @@
-"""Specs as tests need them: from text or a file to a job, and a run of it on a simulator."""
+"""Specs as tests need them: from text or a file to a request, and a run of it on a simulator."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from memtopo.plans.report import Check, MachineLine, Report
 from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply, processes
 from memtopo.run.processes import Ensemble
+from memtopo.run.request import RunRequest
 from tests.helpers.machines import invented
 from tests.helpers.producing import handle_source, sockets
 
@@ -49,14 +50,14 @@ def faults(text: str, machine: Machine | None = None) -> tuple[Diagnostic, ...]:
     return judged(text, machine).diagnostics
 
 
-def job(spec: str | Path, machine: Machine, check: Check = "fast") -> apply.Job:
+def run_request(spec: str | Path, machine: Machine, check: Check = "fast") -> RunRequest:
     """A spec's text or file, ready to be applied; `tests.helpers.producing` has what it takes from another API."""
     found = read_file(spec) if isinstance(spec, Path) else document(spec)
     validated = validate(found, machine)
     assert validated.geometry is not None, validated.diagnostics
     line = MachineLine("test", simulated=True, devices=tuple(each.name for each in machine.devices), driver="13.0")
     plan = planner.plan(validated.geometry, machine)
-    return apply.Job(plan, validated.geometry, line, found.name, check=check, seed=4711)
+    return RunRequest(plan, validated.geometry, line, found.name, check=check, seed=4711)
 
 
 def ensemble(
@@ -69,7 +70,7 @@ def ensemble(
 ) -> Ensemble:
     """A spec's text or file of several processes, ready to be applied."""
     found = read_file(spec) if isinstance(spec, Path) else document(spec)
-    made = job(spec, machine, check)
+    made = run_request(spec, machine, check)
     return Ensemble(made, found.text, machine, timeout, sockets(made.geometry, machine), worker=worker)
 
 
@@ -82,8 +83,8 @@ class Run:
     failing: Failing
 
 
-def run(made: apply.Job, machine: Machine, *, at: int = 0, only: set[str] | None = None, every: bool = False) -> Run:
-    """Apply a job on a fresh simulator whose `at`-th call fails; 0 lets all of them succeed."""
+def run(made: RunRequest, machine: Machine, *, at: int = 0, only: set[str] | None = None, every: bool = False) -> Run:
+    """Apply a request on a fresh simulator whose `at`-th call fails; 0 lets all of them succeed."""
     driver = SimDriver(machine)
     driver.init()
     failing = Failing(driver, at, only=only, every=every)

@@ -19,7 +19,7 @@ from memtopo.plans.report import Check, Report
 from memtopo.run.apply import apply
 from tests.helpers.machines import invented
 from tests.helpers.owner import BYTES, Owner, camera, still_good, uuid
-from tests.helpers.specs import job
+from tests.helpers.specs import run_request
 
 MACHINE = invented(2)
 FRAME = """
@@ -47,7 +47,7 @@ def applied(
         driver.init()
         failing = Failing(driver, at)
         ledger = Ledger(failing)
-        return apply(job(text, machine, check), ledger, handle_source=owner), ledger, failing
+        return apply(run_request(text, machine, check), ledger, handle_source=owner), ledger, failing
 
 
 def tallied(report: Report) -> dict[str, tuple[int, int]]:
@@ -86,7 +86,7 @@ def test_the_block_that_stays_of_managed_memory() -> None:
     """What the driver keeps of managed memory is no leak, and the note says what it is"""
     with KeepsABlock(MACHINE) as driver:
         driver.init()
-        report = apply(job("managed: {m: {size: 2MiB, prefer: gpu0}}\n", MACHINE), Ledger(driver))
+        report = apply(run_request("managed: {m: {size: 2MiB, prefer: gpu0}}\n", MACHINE), Ledger(driver))
     assert (report.outcome, report.leaks) == ("ok", ())
     (note,) = report.notes
     assert note.startswith(
@@ -106,7 +106,7 @@ def test_what_another_api_made(check: Check) -> None:
         assert foreign.read(owner.given["frame"], 0, 8 * MiB) == BYTES.ljust(8 * MiB, b"\0")
         (note,) = [note for note in report.notes if "camera" in note]
         mine = f"frame and ready are camera's (process {os.getpid()})"
-        assert note == f"{mine}; their descriptors were copied, and the copies given back"
+        assert note == f"{mine}; their descriptors were copied, and the copies closed"
 
 
 def test_nothing_is_used_without_a_check() -> None:
@@ -158,7 +158,7 @@ def test_any_call_may_fail() -> None:
         assert os.listdir("/proc/self/fd") == descriptors
 
 
-NO_MEMORY = "for frame is no descriptor of external memory, or of another GPU than gpu0"
+NO_MEMORY = "for frame is not a descriptor of external memory, or belongs to another GPU than gpu0"
 
 
 def _pipe() -> int:
@@ -219,7 +219,7 @@ def test_bad_semaphores(made: Callable[[], int]) -> None:
         assert (report.exit_code, ledger.empty) == (4, True), report
         assert report.failure
         assert (report.failure.step, report.failure.path) == ("import semaphore ready", ("semaphores", "ready"))
-        assert "handed over for ready is no semaphore's descriptor" in (report.failure.cause or "")
+        assert "received for ready is not the descriptor of a semaphore" in (report.failure.cause or "")
 
 
 def test_a_closed_descriptor() -> None:
@@ -257,7 +257,7 @@ def test_a_number_that_is_somebody_elses_by_now(tmp_path: Path) -> None:
         Reuses(MACHINE, file) as sim,
     ):
         sim.init()
-        report = apply(job(FRAME, MACHINE), Ledger(sim), handle_source=owner)
+        report = apply(run_request(FRAME, MACHINE), Ledger(sim), handle_source=owner)
         assert os.pread(sim.opened, len(BYTES), 0) == BYTES
         os.close(sim.opened)
         assert report.failure

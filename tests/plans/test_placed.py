@@ -18,7 +18,7 @@ from memtopo.plans.folding import placed
 from memtopo.plans.report import Placed, ProcessReport, Report
 from memtopo.run import processes
 from tests.helpers.machines import invented
-from tests.helpers.specs import ROOT, ensemble, job, run
+from tests.helpers.specs import ROOT, ensemble, run, run_request
 
 SPEC = (
     "ranges: {kv: {size: 2MiB}, r: {size: 2MiB, count: 3}}\nchunks: {c: {location: gpu0, size: 2MiB, count: 4}}\n"
@@ -27,7 +27,7 @@ SPEC = (
 
 
 def applied(spec: str = SPEC) -> Report:
-    made = job(spec, invented(1))
+    made = run_request(spec, invented(1))
     made = replace(made, picture=build_diagram(made.geometry, invented(1)))
     return run(made, invented(1)).report
 

@@ -10,7 +10,7 @@ from memtopo.driver.types import HandleType, Location, LocationKind, Properties,
 from memtopo.machine import Machine, Trial, queries
 from tests.contract.built import created, refused
 from tests.helpers.machines import invented
-from tests.helpers.specs import faults, job, run
+from tests.helpers.specs import faults, run, run_request
 
 FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
 UNTRIED = Trial()
@@ -119,7 +119,7 @@ def test_a_host_without_its_first_node() -> None:
     text = (
         "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: host, size: 2MiB}}\nmap: {kv: c}\naccess: {kv: {gpu0: rw}}"
     )
-    assert run(job(text, bare), bare).report.exit_code == 0
+    assert run(run_request(text, bare), bare).report.exit_code == 0
 
 
 IPC = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memtopo.machine import queries
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, faults, job, run
+from tests.helpers.specs import codes, faults, run, run_request
 
 SPEC = "chunks: {hot: {location: [gpu0, gpu1], size: 20GiB, count: 4}}"
 
@@ -27,4 +27,4 @@ def test_a_context_takes_memory_too() -> None:
     (fault,) = faults(text.format("81410MiB"), machine)
     assert fault.code == "MT402"
     assert fault.notes[-1] == "a context takes about 512 MiB of the GPU's memory besides"
-    assert run(job(text.format("81408MiB"), machine), machine).report.exit_code == 0
+    assert run(run_request(text.format("81408MiB"), machine), machine).report.exit_code == 0

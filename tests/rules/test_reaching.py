@@ -11,7 +11,7 @@ from memtopo.kinds.steps import RetainContext
 from memtopo.machine import Machine, Trial
 from memtopo.machine.queries import changed
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, faults, job, judged
+from tests.helpers.specs import codes, faults, judged, run_request
 
 APART = invented(2, peers=False)
 HEAD = """
@@ -66,7 +66,7 @@ def test_many_parts_over_a_hole() -> None:
 def test_a_location_whose_turn_never_comes() -> None:
     """A GPU that gets none of the chunks, and one that is granted none, need no context, and no memory is told of"""
     text = "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: [gpu0, gpu1], size: 2MiB}}\nmap: {kv: c}\n"
-    made = job(text + "access: {kv: {gpu0: rw, gpu1: none}}", invented(2)).plan
+    made = run_request(text + "access: {kv: {gpu0: rw, gpu1: none}}", invented(2)).plan
     assert [step.device for step in made.steps if isinstance(step, RetainContext)] == [0]
     assert made.memory == {"gpu0": 2 << 20}
 

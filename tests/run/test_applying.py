@@ -9,11 +9,11 @@ import pytest
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Properties, gpu
 from memtopo.plans.report import Report, Tally
-from memtopo.run.findings import SHOWN
+from memtopo.run.findings import MAX_DIFFERENCES
 from tests.helpers import liars
 from tests.helpers.liars import run_on
 from tests.helpers.machines import invented
-from tests.helpers.specs import document, job, run
+from tests.helpers.specs import document, run, run_request
 
 MIB = 1 << 20
 MACHINE = invented(2)
@@ -29,7 +29,7 @@ access: {kv: {gpu0: rw, gpu1: r}, view: {gpu0: r}}
 
 def reported(text: str = SPEC, *, at: int = 0, only: set[str] | None = None) -> Report:
     """The report of a run whose places are those of the spec's text."""
-    made = replace(job(text, MACHINE), place=document(text).location)
+    made = replace(run_request(text, MACHINE), position_of=document(text).location)
     return run(made, MACHINE, at=at, only=only).report
 
 
@@ -112,8 +112,8 @@ def test_every_phase_is_timed() -> None:
         ("mem_retain_allocation_handle", 1, "check of map hot", "test.yaml:8:12"),
         ("mem_get_allocation_properties_from_handle", 1, "check of create hot", "test.yaml:6:3"),
         ("device_primary_ctx_retain", 1, "retain context gpu0", None),
-        ("memcpy_htod", 1, "proof by bytes", None),
-        ("memcpy_dtoh", 4, "proof by bytes", None),
+        ("memcpy_htod", 1, "verification by bytes", None),
+        ("memcpy_dtoh", 4, "verification by bytes", None),
         ("mem_get_info", 1, "free memory before building", None),
     ],
 )
@@ -141,7 +141,7 @@ def test_a_leak_has_its_place() -> None:
 def test_a_hint_where_there_is_one() -> None:
     """A failure whose reason is often the same has a hint"""
     big = "chunks: {a: {location: gpu0, size: 81408MiB}}"
-    report = run_on(_Full(MACHINE), job(big, MACHINE)).report
+    report = run_on(_Full(MACHINE), run_request(big, MACHINE)).report
     assert report.failure
     assert report.failure.error == "cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY"
     assert "nvidia-smi" in (report.failure.hint or "")
@@ -157,7 +157,7 @@ class _Full(SimDriver):
 
 def test_memory_that_changed_is_a_note() -> None:
     """Free memory that is not what it was is a note, and no failure: another process may use the device"""
-    report = run_on(liars.SharedMachine(MACHINE), job(SPEC, MACHINE)).report
+    report = run_on(liars.SharedMachine(MACHINE), run_request(SPEC, MACHINE)).report
     assert report.exit_code == 0
     assert [note.partition(" has ")[0] for note in report.notes] == ["gpu0", "gpu1"]
     assert all(note.endswith("less free than before; another process may use it") for note in report.notes)
@@ -165,11 +165,12 @@ def test_memory_that_changed_is_a_note() -> None:
 
 def test_of_very_many_differences_the_first_are_named() -> None:
     """A report names a hundred differences, and counts all"""
-    count = SHOWN + 50
+    count = MAX_DIFFERENCES + 50
     text = f"ranges: {{kv: {{size: {2 * count}MiB}}}}\nchunks: {{p: {{location: gpu0, size: 2MiB, count: {count}}}}}\n"
-    report = run_on(liars.GrantsTooMuch(MACHINE), job(text + "map: {kv: p}\naccess: {kv: {gpu0: rw}}", MACHINE)).report
+    text += "map: {kv: p}\naccess: {kv: {gpu0: rw}}"
+    report = run_on(liars.GrantsTooMuch(MACHINE), run_request(text, MACHINE)).report
     assert report.checks
-    assert len(report.checks.differences) == SHOWN
+    assert len(report.checks.differences) == MAX_DIFFERENCES
     assert report.checks.different == count
     tally = tallies(report)["access"]
     assert tally.looked_at - tally.as_declared == count

@@ -12,12 +12,12 @@ from memtopo.driver.types import Access, HandleType, LocationKind, Properties, g
 from memtopo.machine import Machine
 from memtopo.plans.report import Tally
 from memtopo.run.verification import replicas as module
-from memtopo.run.verification.replicas import DIED, Place, Replica, Tried, replicas, try_all
+from memtopo.run.verification.replicas import ENDS_PROCESS, Replica, ReplicaHost, Tried, replicas, try_all
 from memtopo.run.verification.rounds import FORBIDDEN
 from tests.helpers import liars
 from tests.helpers.liars import run_on
 from tests.helpers.machines import invented
-from tests.helpers.specs import job, judged
+from tests.helpers.specs import judged, run_request
 
 GRANULE = 2 << 20
 SPEC = """
@@ -32,7 +32,7 @@ access: {kv.0: {gpu0: rw, gpu1: r}, kv.1: {gpu0: r}, staging: {gpu0: r, host: rw
 
 
 def tried(replica: Replica, machine: Machine | None = None) -> Tried:
-    place = Place(machine or invented(2), simulated=True)
+    place = ReplicaHost(machine or invented(2), simulated=True)
     ((found, outcome),) = try_all({replica: ()}, place, lambda: None)
     assert found == replica
     return outcome
@@ -42,7 +42,7 @@ def tried(replica: Replica, machine: Machine | None = None) -> Tried:
 @pytest.mark.parametrize("device", [0, 1])
 def test_what_is_forbidden_ends_the_process(access: Access, device: int) -> None:
     """A store where a GPU may only read, and a load where it may nothing, are not survived"""
-    assert tried(Replica(Properties(gpu(0)), GRANULE, device, access)) == Tried(DIED)
+    assert tried(Replica(Properties(gpu(0)), GRANULE, device, access)) == Tried(ENDS_PROCESS)
 
 
 def test_what_is_permitted_does_not() -> None:
@@ -79,7 +79,7 @@ def test_each_kind_is_tried_once() -> None:
 def test_a_run_tries_them() -> None:
     """In a full check they are counted with the rest, the driver's own refusals too, and the layout is unharmed"""
     made = invented(2)
-    done = run_on(SimDriver(made), replace(job(SPEC, made, "full"), facts=made))
+    done = run_on(SimDriver(made), replace(run_request(SPEC, made, "full"), machine_facts=made))
     assert done.report.exit_code == 0, done.report
     assert done.report.checks
     tallies = {tally.aspect: tally for tally in done.report.checks.tallies}
@@ -92,7 +92,7 @@ def test_a_run_tries_them() -> None:
 def test_without_facts_of_the_machine() -> None:
     """Where no process is to be started, nothing counts as tried"""
     made = invented(2)
-    report = run_on(SimDriver(made), job(SPEC, made, "full")).report
+    report = run_on(SimDriver(made), run_request(SPEC, made, "full")).report
     assert report.checks
     tally = next(each for each in report.checks.tallies if each.aspect == FORBIDDEN)
     assert (tally.looked_at, tally.not_checked) == (0, 5 + 1)
@@ -101,7 +101,7 @@ def test_without_facts_of_the_machine() -> None:
 def test_a_driver_that_does_not_refuse() -> None:
     """A fill that should have been refused is told, and what it did to the bytes is found too"""
     made = invented(2)
-    report = run_on(liars.RefusesNothing(made), job(SPEC, made, "full")).report
+    report = run_on(liars.RefusesNothing(made), run_request(SPEC, made, "full")).report
     assert report.checks
     found = {(each.aspect, each.subject, each.seen) for each in report.checks.differences}
     assert ("refused", "fill of hot in kv.1 at 0x0 by gpu0", "CUDA_SUCCESS") in found
@@ -117,5 +117,5 @@ def test_whoever_stops_leaves_no_child() -> None:
 
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        list(try_all({replica: ()}, Place(invented(1), simulated=True), stop))
-    assert time.monotonic() - start < module.PATIENCE
+        list(try_all({replica: ()}, ReplicaHost(invented(1), simulated=True), stop))
+    assert time.monotonic() - start < module.EXIT_LIMIT

@@ -12,12 +12,12 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError
 from memtopo.run.apply import apply
-from memtopo.run.hints import _ANYWHERE, _KNOWN, diagnose
+from memtopo.run.hints import _BY_CALL, _BY_ERROR, error_hint
 from tests.helpers.machines import invented
-from tests.helpers.specs import job
+from tests.helpers.specs import run_request
 
 FACTS = (Path(__file__).parent.parent.parent / "docs" / "driver-facts.md").read_text()
-EVERY = [*_KNOWN.values(), *_ANYWHERE.values()]
+EVERY = [*_BY_CALL.values(), *_BY_ERROR.values()]
 SPEC = "ranges: {r: {size: 4MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: c}\naccess: {r: {gpu0: rw}}\n"
 
 
@@ -36,18 +36,18 @@ def test_facts_are_there() -> None:
 def test_calls_are_there() -> None:
     """Every call that a diagnosis is for is one that memtopo makes"""
     calls = {call_name(method) for method in dir(Driver) if not method.startswith("_")}
-    assert {call for call, _ in _KNOWN} <= calls
+    assert {call for call, _ in _BY_CALL} <= calls
 
 
 def test_the_call_tells_more_than_the_error() -> None:
     """The same error means one thing of one call and another of another; of an unknown one nothing is said"""
-    addresses = diagnose(DriverError("cuMemAddressReserve", "CUDA_ERROR_OUT_OF_MEMORY"))
-    memory = diagnose(DriverError("cuMemCreate", "CUDA_ERROR_OUT_OF_MEMORY"))
+    addresses = error_hint(DriverError("cuMemAddressReserve", "CUDA_ERROR_OUT_OF_MEMORY"))
+    memory = error_hint(DriverError("cuMemCreate", "CUDA_ERROR_OUT_OF_MEMORY"))
     assert addresses
     assert memory
     assert "fact 9" in str(addresses.cause)
     assert "nvidia-smi" in memory.advice
-    assert diagnose(DriverError("cuMemCreate", "CUDA_ERROR_SOMETHING_NEW")) is None
+    assert error_hint(DriverError("cuMemCreate", "CUDA_ERROR_SOMETHING_NEW")) is None
 
 
 def test_a_failed_step_is_explained() -> None:
@@ -56,7 +56,7 @@ def test_a_failed_step_is_explained() -> None:
     with SimDriver(made) as sim:
         sim.init()
         failing = Failing(sim, 1, error="CUDA_ERROR_NOT_SUPPORTED", only={"mem_map"})
-        failure = apply(job(SPEC, made), Ledger(failing)).failure
+        failure = apply(run_request(SPEC, made), Ledger(failing)).failure
     assert failure
     assert failure.cause
     assert "fact" in failure.cause

@@ -98,7 +98,7 @@ def test_a_step_that_fails_is_named_and_what_was_done_waits() -> None:
         execution = Execution(planned(), driver)
         with pytest.raises(StepFailed) as failed:
             execution.build()
-        assert failed.value.doing == "create page.1"
+        assert failed.value.action == "create page.1"
         assert isinstance(failed.value.step, CreateChunk)
         assert driver.counts() == {"reservations": 3, "handles": 2, "mappings": 0, "contexts": 2}
         assert execution.take_down().leaks == ()

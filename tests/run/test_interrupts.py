@@ -13,7 +13,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.run import apply
 from tests.helpers.machines import invented
-from tests.helpers.specs import job
+from tests.helpers.specs import run_request
 
 SPEC = """
 ranges: {a: {size: 32MiB}}
@@ -52,7 +52,7 @@ def test_a_signal_undoes_everything(number: signal.Signals, at: int) -> None:
     signalling = Signalling(driver, number, at)
     ledger = Ledger(signalling)
     with Stopper() as stopper:
-        report = apply.apply(job(SPEC, machine), ledger, stop=stopper.signal)
+        report = apply.apply(run_request(SPEC, machine), ledger, stop=stopper.signal)
     driver.close()
     assert (report.outcome, report.exit_code) == ("interrupted", 128 + number)
     assert ledger.empty
@@ -65,11 +65,11 @@ def test_a_signal_during_teardown_changes_nothing() -> None:
     driver = SimDriver(machine)
     driver.init()
     quiet = Signalling(driver, signal.SIGINT, 10**9)
-    apply.apply(job(SPEC, machine), Ledger(quiet))
+    apply.apply(run_request(SPEC, machine), Ledger(quiet))
     late = Signalling(driver, signal.SIGINT, quiet.calls - 10)
     ledger = Ledger(late)
     with Stopper() as stopper:
-        report = apply.apply(job(SPEC, machine), ledger, stop=stopper.signal)
+        report = apply.apply(run_request(SPEC, machine), ledger, stop=stopper.signal)
     driver.close()
     assert report.exit_code == 0
     assert ledger.empty

@@ -17,7 +17,7 @@ from memtopo.run.verification.samples import WINDOW
 from tests.helpers import liars
 from tests.helpers.liars import run_on
 from tests.helpers.machines import invented
-from tests.helpers.specs import Run, job, run
+from tests.helpers.specs import Run, run, run_request
 
 SPEC = """
 ranges: {kv: {size: 8MiB}, view: {size: 2MiB}}
@@ -30,7 +30,7 @@ access: {kv: {gpu0: rw}, view: {gpu0: r}}
 def lied(kind: type[SimDriver], text: str = SPEC) -> tuple[Run, Checks]:
     """The run of a spec on a driver that lies; everything was undone all the same."""
     machine = invented(2)
-    done = run_on(kind(machine), job(text, machine))
+    done = run_on(kind(machine), run_request(text, machine))
     assert done.ledger.empty
     assert done.report.checks, done.report
     return done, done.report.checks
@@ -93,7 +93,7 @@ def test_bytes_that_could_not_be_looked_at_are_told() -> None:
     (tally,) = (tally for tally in checks.tallies if tally.aspect == "bytes")
     assert (tally.looked_at, tally.not_checked) == (0, 6)
     assert tally.why_not
-    assert tally.why_not.startswith("the driver said cuMemcpyHtoD")
+    assert tally.why_not.startswith("the driver reported cuMemcpyHtoD")
 
 
 @pytest.mark.parametrize("fixed", [True, False])
@@ -104,7 +104,7 @@ def test_a_fixed_address_that_is_missed(fixed: bool) -> None:
         driver.init()
         taken = driver.mem_address_reserve(2 << 20)
         text = SPEC.replace("view: {size", f"view: {{address: {taken:#x}, fixed: {str(fixed).lower()}, size")
-        report = run_on(driver, job(text, machine)).report
+        report = run_on(driver, run_request(text, machine)).report
     assert report.exit_code == (6 if fixed else 0)
     assert report.checks
     found = [(each.aspect, each.subject, each.wanted, each.path) for each in report.checks.differences]
@@ -115,7 +115,7 @@ def test_a_fixed_address_that_is_met() -> None:
     """A free address that a simulator gives is met, and the check says so"""
     machine = invented(2)
     text = SPEC.replace("view: {size", "view: {address: 0x200000000000, fixed: true, size")
-    report = run(job(text, machine), machine).report
+    report = run(run_request(text, machine), machine).report
     assert report.exit_code == 0
     assert report.checks
     assert [tally.as_declared for tally in report.checks.tallies if tally.aspect == "address"] == [1]
@@ -160,7 +160,7 @@ def test_only_what_the_run_made_is_written() -> None:
 def _apply(driver: SimDriver, text: str) -> Run:
     failing = Failing(driver, 0)
     ledger = Ledger(failing)
-    return Run(apply(job(text, driver.machine), ledger), ledger, failing)
+    return Run(apply(run_request(text, driver.machine), ledger), ledger, failing)
 
 
 def _theirs(driver: SimDriver) -> int:

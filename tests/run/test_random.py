@@ -23,7 +23,7 @@ from memtopo.rules.validation import Validated, validate
 from tests.helpers import strategies
 from tests.helpers.corruptions import corruptions
 from tests.helpers.orderless import orderless
-from tests.helpers.specs import job, run
+from tests.helpers.specs import run, run_request
 
 MACHINE = strategies.machine()
 ROOT = Path(__file__).parent.parent.parent
@@ -55,7 +55,7 @@ def planned(validated: Validated) -> Plan:
 
 def vanishes(text: str, check: Check = "fast") -> None:
     """Whatever validates is built as declared, and nothing of it stays."""
-    done = run(job(text, MACHINE, check), MACHINE)
+    done = run(run_request(text, MACHINE, check), MACHINE)
     left = done.report.left
     assert (done.report.outcome, done.report.exit_code) == ("ok", 0), (done.report, text)
     assert done.ledger.empty
@@ -86,7 +86,7 @@ def is_answered(text: str) -> None:
     if validated.geometry is not None and validated.geometry.foreign:
         planned(validated)  # where nobody produces what it takes it is not built
     elif validated.geometry is not None:
-        done = run(job(text, MACHINE), MACHINE)
+        done = run(run_request(text, MACHINE), MACHINE)
         assert done.report.outcome in ("ok", "different"), (done.report, text)
         assert done.ledger.empty
     else:

@@ -12,8 +12,9 @@ from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, LocationKind
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply
+from memtopo.run.request import RunRequest
 from tests.helpers.machines import invented
-from tests.helpers.specs import job
+from tests.helpers.specs import run_request
 
 MACHINE = invented(2)
 HOST = """
@@ -30,9 +31,9 @@ def applied(text: str, driver: SimDriver, check: Check = "fast", *, told: bool =
     """A run on a driver; `told` whether the machine's facts are."""
     with driver:
         driver.init()
-        made = job(text, driver.machine, check)
+        made = run_request(text, driver.machine, check)
         if told:
-            made = apply.Job(made.plan, made.geometry, made.machine, check=check, facts=driver.machine)
+            made = RunRequest(made.plan, made.geometry, made.machine, check=check, machine_facts=driver.machine)
         return apply.apply(made, Ledger(driver))
 
 

@@ -23,7 +23,7 @@ from memtopo.sharing.attaching import Holders
 from tests.helpers.machines import invented
 from tests.helpers.owner import uuid
 from tests.helpers.silent import Silent, silent
-from tests.helpers.specs import document, ensemble, job
+from tests.helpers.specs import document, ensemble, run_request
 
 MACHINE = invented(2)
 TEXT = """
@@ -74,7 +74,7 @@ def applied(
     alone: bool = True,
 ) -> tuple[Report, Ledger]:
     """The layout, built with what the producer makes."""
-    made = replace(job(TEXT, MACHINE, check), timeout=timeout, alone=alone)
+    made = replace(run_request(TEXT, MACHINE, check), timeout=timeout, exclusive=alone)
     handle_source = holders(made.geometry, target.uuids(MACHINE), {"camera": producer.path})
     with SimDriver(MACHINE) as driver:
         driver.init()
@@ -173,7 +173,7 @@ def test_one_process_of_several(producer: Silent) -> None:
     text = document(PROCESSES).text
 
     def with_timeout(timeout: float) -> Report:
-        return processes.apply(Ensemble(made.job, text, MACHINE, timeout, {"camera": producer.path}))
+        return processes.apply(Ensemble(made.request, text, MACHINE, timeout, {"camera": producer.path}))
 
     report = with_timeout(1.0)
     assert (report.outcome, report.exit_code) == ("leaked", 5), report

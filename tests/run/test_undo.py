@@ -13,7 +13,7 @@ from memtopo.machine import Machine
 from memtopo.plans.report import Progress
 from memtopo.run import apply
 from tests.helpers.machines import invented
-from tests.helpers.specs import ROOT, SPECS, job, run
+from tests.helpers.specs import ROOT, SPECS, run, run_request
 
 UNDO = {
     "cuMemUnmap", "cuMemRelease", "cuMemAddressFree", "cuMemFree", "cuStreamDestroy", "cuDestroyExternalMemory",
@@ -39,7 +39,7 @@ def points(calls: int, most: int) -> list[int]:
 
 def fail_everywhere(spec: str | Path, machine: Machine, most: int) -> None:
     """Run a spec with one call failing, for each of its calls, and see what is left."""
-    made = job(spec, machine)
+    made = run_request(spec, machine)
     calls = run(made, machine).failing.calls
     for at in points(calls, most):
         done = run(made, machine, at=at)
@@ -86,7 +86,7 @@ def test_every_call_may_fail(path: Path) -> None:
 def test_a_failed_undo_is_named_with_its_consequences(method: str, at: int, stays: tuple[str, ...]) -> None:
     """An undo that fails is a leak with what had to stay because of it, and everything else is undone"""
     machine = invented(2)
-    done = run(job(RING, machine), machine, at=at, only={method})
+    done = run(run_request(RING, machine), machine, at=at, only={method})
     assert done.report.exit_code == 5
     assert done.report.outcome == "leaked"
     (leak,) = done.report.leaks
@@ -98,7 +98,7 @@ def test_a_failed_undo_is_named_with_its_consequences(method: str, at: int, stay
 def test_all_undos_may_fail() -> None:
     """If nothing can be unmapped any more, each mapping is named, and the ranges that stay because of them"""
     machine = invented(2)
-    done = run(job(RING, machine), machine, at=1, only={"mem_unmap"}, every=True)
+    done = run(run_request(RING, machine), machine, at=1, only={"mem_unmap"}, every=True)
     leaks = done.report.leaks
     assert done.report.exit_code == 5
     assert len(leaks) == 6
@@ -110,7 +110,7 @@ def test_all_undos_may_fail() -> None:
 def test_a_thousand_runs_leave_nothing() -> None:
     """A thousand runs in one process leave file descriptors and free memory where they were"""
     machine = invented(2)
-    made = job(RING, machine)
+    made = run_request(RING, machine)
     reports = [run(made, machine).report for _ in range(1000)]
     lefts = [report.left for report in reports]
     assert {report.exit_code for report in reports} == {0}
@@ -139,7 +139,7 @@ def test_other_exceptions_do_not_stop_the_teardown(error: Exception) -> None:
     driver = SimDriver(machine)
     driver.init()
     ledger = Breaking(driver, error)
-    report = apply.apply(job(RING, machine), ledger)
+    report = apply.apply(run_request(RING, machine), ledger)
     driver.close()
     assert report.exit_code == 5
     (leak,) = report.leaks
@@ -160,5 +160,5 @@ def test_progress_hooks_cannot_hurt_a_run() -> None:
     with SimDriver(machine) as driver:
         driver.init()
         ledger = Ledger(driver)
-        report = apply.apply(job(ROOT / "specs" / "paged-kv.yaml", machine), ledger, progress=BadHooks())
+        report = apply.apply(run_request(ROOT / "specs" / "paged-kv.yaml", machine), ledger, progress=BadHooks())
     assert (report.outcome, ledger.empty) == ("ok", True)

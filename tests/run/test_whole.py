@@ -19,7 +19,7 @@ from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
 from tests.helpers import liars
 from tests.helpers.liars import run_on
 from tests.helpers.machines import invented
-from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, Run, ensemble, job, run
+from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, Run, ensemble, run, run_request
 
 SPEC = """
 ranges: {kv: {size: 12MiB}, view: {size: 2MiB}}
@@ -51,7 +51,7 @@ ALL = "every byte"
 def checked(kind: type[SimDriver], check: Check = "full", text: str = SPEC) -> tuple[Run, Checks]:
     """The run of a spec on a driver; everything was undone all the same."""
     made = invented(2)
-    done = run_on(kind(made), job(text, made, check))
+    done = run_on(kind(made), run_request(text, made, check))
     assert done.ledger.empty
     assert done.report.checks, done.report
     return done, done.report.checks
@@ -132,7 +132,7 @@ def test_wrong_access_is_found_before_it_ends_the_process(kind: type[SimDriver])
 def test_a_kept_handle_is_found() -> None:
     """A chunk that the driver keeps though it was released is named, with the line that asked for it"""
     made = invented(2)
-    done = run_on(liars.KeepsAHandle(made), job(SPEC, made, "full"))
+    done = run_on(liars.KeepsAHandle(made), run_request(SPEC, made, "full"))
     (leak,) = done.report.leaks
     assert (leak.what, leak.path) == ("chunk cold", ("chunks", "cold"))
     assert done.report.exit_code == 5
@@ -192,7 +192,7 @@ def test_every_writer_has_its_turn() -> None:
     text = "ranges: {r: {size: 2MiB, count: 5}}\nchunks: {c: {location: gpu0, size: 2MiB}}\n"
     text += "map: {r.0: c, r.1: c, r.2: c, r.3: c, r.4: c}\naccess: {r: {gpu0: rw, gpu1: rw}}\n"
     made = invented(2)
-    report = run(job(text, made, "full"), made).report
+    report = run(run_request(text, made, "full"), made).report
     assert report.exit_code == 0, report
     fills = next(time.steps for time in report.times if time.phase == "fill")
     assert fills == 2 + 4
@@ -203,7 +203,7 @@ def test_every_writer_has_its_turn() -> None:
 def test_how_much_is_checked(check: Check) -> None:
     """With none nothing is looked at, and the report says so; what is built and taken down is the same"""
     made = invented(2)
-    report = run(job(SPEC, made, check), made).report
+    report = run(run_request(SPEC, made, check), made).report
     assert (report.outcome, report.check) == ("ok", check)
     assert (report.checks is None) == (check == "none")
     assert report.left
@@ -215,7 +215,7 @@ def test_every_spec(path: Path) -> None:
     """No false alarm in any spec that is shipped"""
     made = machine.load("h200x4")
     report = processes.apply(ensemble(path, made, check="full")) if path in ENSEMBLES else run(
-        job(path, made, "full"), made
+        run_request(path, made, "full"), made
     ).report  # fmt: skip
     assert report.outcome == "ok", report
 
@@ -224,7 +224,7 @@ def test_every_spec(path: Path) -> None:
 def test_a_kernel_call_that_fails(method: str) -> None:
     """A failed launch fails the run, and everything is undone; kernels that cannot be unloaded are named"""
     made = invented(2)
-    done = run(job(SPEC, made, "full"), made, at=2, only={method})
+    done = run(run_request(SPEC, made, "full"), made, at=2, only={method})
     report = done.report
     if method == "module_unload":
         assert [leak.what for leak in report.leaks] == ["kernels of gpu0"]
@@ -239,7 +239,7 @@ def test_a_hole_that_is_none_is_found() -> None:
     text = SPEC.replace("kv: {size: 12MiB}", "kv: {size: 14MiB}")
     checks: tuple[Check, ...] = ("fast", "full")
     for check in checks:
-        report = run_on(liars.FillsHoles(made), job(text, made, check)).report
+        report = run_on(liars.FillsHoles(made), run_request(text, made, check)).report
         assert report.checks
         assert ("hole", "kv at 0xa00000") in differing(report.checks)
 
@@ -259,7 +259,9 @@ access: {a: {gpu0: rw}, b: {gpu0: rw, gpu1: rw}}
 def test_rates_are_told_where_something_was_measured() -> None:
     """Bytes and seconds of each GPU and each location's memory; nothing on a simulator"""
     made = invented(2)
-    real = replace(job(SPEC, made, "full"), machine=MachineLine("local", simulated=False, devices=(), driver=""))
+    real = replace(
+        run_request(SPEC, made, "full"), machine=MachineLine("local", simulated=False, devices=(), driver="")
+    )
     report = run_on(SimDriver(made), real).report
     assert report.checks
     rates = {(each.verb, each.device, each.memory): each.bytes for each in report.checks.rates}

@@ -13,17 +13,17 @@ from typing import Self
 
 from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
-from memtopo.executor import Careful
+from memtopo.executor import SafeProgress
 from memtopo.kinds.steps import Phase
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Checks, Failure, PhaseTime, Progress, Report
-from memtopo.run.apply import Job
 from memtopo.run.processes import messages
 from memtopo.run.processes.gates import gate_descriptors
 from memtopo.run.processes.messages import Command, HandleAnswer
 from memtopo.run.processes.reports import merged_checks, merged_report
 from memtopo.run.processes.routing import Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
+from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.sharing import Handle, Offer, Secret
 from memtopo.sharing.channel import Received
@@ -44,13 +44,13 @@ _INTERVAL = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Ensemble:
-    """A multi-process layout: the whole layout as a job, its text, and the machine.
+    """A multi-process layout: the whole layout as a request, its text, and the machine.
 
     A process that is silent for `timeout` seconds counts as dead. `sockets` are those of external holders, by name, and
     `allow_uids` other users whose holders are trusted. `worker` is a command that replaces memtopo's own worker.
     """
 
-    job: Job
+    request: RunRequest
     text: str
     machine: Machine
     timeout: float = TIMEOUT
@@ -74,7 +74,7 @@ def apply(
 
     `stop` returns the number of the signal that asks to stop, or 0. Errors of the run are in the report, not raised.
     """
-    with Coordinator(ensemble, Careful(progress or Progress()), stop) as coordinator:
+    with Coordinator(ensemble, SafeProgress(progress or Progress()), stop) as coordinator:
         try:
             coordinator.build()
             if held and coordinator.as_declared:
@@ -102,10 +102,10 @@ class Coordinator:
         self._router = Router(self.workers)
 
     def __enter__(self) -> Self:
-        room(len(self.ensemble.job.geometry.processes) * (IN_FLIGHT + 2))
+        room(len(self.ensemble.request.geometry.processes) * (IN_FLIGHT + 2))
         try:
             with gate_descriptors() as gates:
-                for label, geometry in self.ensemble.job.geometry.processes.items():
+                for label, geometry in self.ensemble.request.geometry.processes.items():
                     visible = tuple(location.id for location in geometry.visible)
                     worker = launch(label, gates, self._environment(visible), self.ensemble.worker)
                     self.workers[label] = worker
@@ -125,7 +125,7 @@ class Coordinator:
 
     def build(self) -> None:
         """Have all processes build, check and verify, phase by phase."""
-        plans = self.ensemble.job.plan.processes.values()
+        plans = self.ensemble.request.plan.processes.values()
         with self._timed("start", len(self.workers)):
             self._await(Expected.READY, STARTUP)
         for phase in Phase:
@@ -139,7 +139,7 @@ class Coordinator:
 
     def _verify(self) -> None:
         workers = self.workers.values()
-        full = self.ensemble.job.check == "full"
+        full = self.ensemble.request.check == "full"
         with self._timed("prove", len(workers), sum(worker.volume for worker in workers)):
             if full and not all(worker.safe for worker in workers):
                 self._command_all(messages.SkipVerification(UNSAFE))
@@ -179,7 +179,7 @@ class Coordinator:
     def report(self) -> Report:
         """Merge the reports of all workers."""
         workers = {worker.label: worker for worker in (self._first_over, *self.workers.values()) if worker}
-        report = merged_report(self.ensemble.job, workers, self.times, self.interrupted)
+        report = merged_report(self.ensemble.request, workers, self.times, self.interrupted)
         if self.failure and report.outcome == "ok":
             message = str(self.failure) or type(self.failure).__name__
             failure = Failure("work with the processes", message, hint=getattr(self.failure, "hint", None))
@@ -260,7 +260,7 @@ class Coordinator:
 
     def _environment(self, visible: Sequence[int]) -> dict[str, str]:
         """Environment variable that makes the visible real GPUs, by UUID, the only ones of a worker."""
-        if not visible or self.ensemble.job.machine.simulated:
+        if not visible or self.ensemble.request.machine.simulated:
             return {}
         uuids = [self.ensemble.machine.devices[ordinal].uuid for ordinal in visible]
         if None in uuids:
@@ -268,21 +268,21 @@ class Coordinator:
         return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, uuids))}
 
     def _start_message(self, label: str, visible: tuple[int, ...]) -> messages.Start:
-        ensemble, job = self.ensemble, self.ensemble.job
+        ensemble, request = self.ensemble, self.ensemble.request
         return messages.Start(
             process=label,
-            spec=job.spec or "<spec>",
+            spec=request.spec or "<spec>",
             text=ensemble.text,
             machine=machines.dump(ensemble.machine),
-            machine_name=job.machine.name,
-            simulated=job.machine.simulated,
+            machine_name=request.machine.name,
+            simulated=request.machine.simulated,
             visible=visible,
             timeout=ensemble.timeout,
             gpus=tuple(target.uuids(ensemble.machine)),
             sockets=dict(ensemble.sockets),
             allow_uids=ensemble.allow_uids,
-            check=job.check,
-            seed=job.seed,
+            check=request.check,
+            seed=request.seed,
         )
 
     def _close(self) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from memtopo.executor import Peers
+from memtopo.executor import TeardownBarriers
 
 _INTERVAL = 0.2
 """Seconds between two signs of life while waiting at a gate."""
@@ -53,7 +53,7 @@ def gate_descriptors() -> Iterator[tuple[int, int, int, int]]:
             os.close(end)
 
 
-class GatedTeardown(Peers):
+class GatedTeardown(TeardownBarriers):
     """Teardown in step with the other workers, each of which has `timeout` seconds to reach a gate.
 
     The two gates are `unused`, before the first memory is released that another process may use, and `emptied`.
@@ -63,10 +63,10 @@ class GatedTeardown(Peers):
     def __init__(self, unused: Gate, emptied: Gate, timeout: float, alive: Callable[[int], None]) -> None:
         self._unused, self._emptied, self._timeout, self._alive = unused, emptied, timeout, alive
 
-    def unused(self) -> bool:
+    def imports_released(self) -> bool:
         return self._wait(self._unused)
 
-    def emptied(self) -> bool:
+    def all_released(self) -> bool:
         return self._wait(self._emptied)
 
     def _wait(self, gate: Gate) -> bool:

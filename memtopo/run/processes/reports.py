@@ -17,13 +17,13 @@ from memtopo.plans.report import (
     Report,
     Tally,
 )
-from memtopo.run.apply import Job, remarks
-from memtopo.run.findings import SHOWN
+from memtopo.run.findings import MAX_DIFFERENCES
 from memtopo.run.processes.worker_process import WorkerProcess
+from memtopo.run.request import RunRequest
 
 
 def merged_report(
-    job: Job, workers: Mapping[str, WorkerProcess], times: Sequence[PhaseTime], interrupted: int
+    request: RunRequest, workers: Mapping[str, WorkerProcess], times: Sequence[PhaseTime], interrupted: int
 ) -> Report:
     """Merge the reports of a run; its outcome is the worst of all processes.
 
@@ -35,20 +35,20 @@ def merged_report(
     different = sum(each.checks.different for each in reports.values() if each.checks)
     outcome, exit_code = _outcome(workers, failure, leaks, different, interrupted)
     return Report(
-        name=job.plan.name,
-        spec=job.spec,
-        machine=job.machine,
+        name=request.plan.name,
+        spec=request.spec,
+        machine=request.machine,
         outcome=outcome,
         exit_code=exit_code,
-        plan=job.plan.summary(job.picture, job.warnings),
+        plan=request.plan.summary(request.picture, request.warnings),
         times=tuple(times),
         checks=_checks(reports),
         failure=None if interrupted else failure,
         leaks=leaks,
         left=_left([each.left for each in reports.values() if each.left]),
-        notes=(*remarks(job), *_notes(workers)),
-        processes=tuple(_process(workers[label], failed=outcome != "ok") for label in job.geometry.processes),
-        check=job.check,
+        notes=(*request.notes(), *_notes(workers)),
+        processes=tuple(_process(workers[label], failed=outcome != "ok") for label in request.geometry.processes),
+        check=request.check,
     )
 
 
@@ -124,7 +124,7 @@ def merged_checks(found: Mapping[str, Checks]) -> Checks:
             before.not_checked + tally.not_checked,
             "; ".join(reasons) or None,
         )
-    differences = tuple(_differences(found))[:SHOWN]
+    differences = tuple(_differences(found))[:MAX_DIFFERENCES]
     different = sum(checks.different for checks in found.values())
     return Checks(tuple(tallies.values()), differences, different, tuple(_rates(found)))
 

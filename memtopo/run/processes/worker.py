@@ -89,9 +89,9 @@ class Worker:
         start = self._start_message()
         self._label, self._timeout = start.process, start.timeout
         run = prepare(start, WorkerHooks(wrap, self.request_handles, self.alive, self._stopped))
-        self._channel.send(messages.Ready(run.proving.turns, run.proving.volume))
+        self._channel.send(messages.Ready(run.verification.rounds, run.verification.volume))
         try:
-            with run.guarded():
+            with run.recording_failure():
                 self._follow_commands(run)
             if run.failure or run.stopped:
                 self._channel.send(messages.Failed(str(run.failure or "interrupted")))
@@ -110,13 +110,13 @@ class Worker:
 
     def _follow_commands(self, run: Run) -> None:
         execution = run.execution
-        self._shelf = LiveShelf(run.job.geometry.exports, execution.layout, execution.driver, run.look)
+        self._shelf = LiveShelf(run.request.geometry.exports, execution.layout, execution.driver, run.recheck)
         while not isinstance(command := self._next_command(), messages.TakeDown):
             if isinstance(command, messages.Recheck):
                 self._channel.send(_recheck(run))
             else:
                 self._do(run, command)
-                self._channel.send(messages.Done(run.as_declared, run.proving.safe))
+                self._channel.send(messages.Done(run.as_declared, run.verification.kernels_safe))
         self._shelf = None
 
     def _do(self, run: Run, command: ToWorker) -> None:
@@ -126,13 +126,13 @@ class Worker:
             case messages.CheckSteps():
                 run.check()
             case messages.WriteRound(index):
-                run.proving.write(index)
+                run.verification.write(index)
             case messages.ReadRound(index):
-                run.proving.read(index)
+                run.verification.read(index)
             case messages.TryForbidden():
-                run.proving.forbid()
+                run.verification.try_forbidden()
             case messages.SkipVerification(reason):
-                run.proving.unproven(reason)
+                run.verification.skip(reason)
             case messages.Hold():
                 self._channel.send(messages.Exports(tuple(self._exports().offers())))
             case _:
@@ -218,6 +218,6 @@ class Worker:
 def _recheck(run: Run) -> messages.CheckResult:
     """Result of one more check; a failure to check leaves the layout as it is."""
     try:
-        return messages.CheckResult(run.look())
+        return messages.CheckResult(run.recheck())
     except MemtopoError as error:
         return messages.CheckResult(error=error.message)

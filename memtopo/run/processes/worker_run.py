@@ -15,8 +15,9 @@ from memtopo.language import Document
 from memtopo.machine import Machine, parse, target
 from memtopo.plans.report import MachineLine, Progress
 from memtopo.rules.validation import validate
-from memtopo.run.apply import Job, Run
+from memtopo.run.apply import Run
 from memtopo.run.processes.messages import HandleAnswer, Start
+from memtopo.run.request import RunRequest
 from memtopo.sharing.attaching import Holders
 from memtopo.sharing.channel import Received
 from memtopo.sharing.client import IN_FLIGHT
@@ -50,27 +51,27 @@ def prepare(start: Start, hooks: WorkerHooks) -> Run:
     if geometry is None:
         raise InternalError("a spec is valid in the coordinator and invalid in a worker")
     driver = target.open_in_worker(machine, simulated=start.simulated, visible=start.visible)
-    job = _job(start, document, geometry, machine)
-    external = Holders(job.geometry, start.gpus, start.sockets, start.allow_uids)
+    request = _request(start, document, geometry, machine)
+    external = Holders(request.geometry, start.gpus, start.sockets, start.allow_uids)
     return Run(
-        job,
+        request,
         Ledger(hooks.wrap(start.process, driver)),
         progress=_SignsOfLife(hooks.alive),
         stop=hooks.stopped,
-        handle_source=SiblingHandles(job.geometry, hooks.request, external),
+        handle_source=SiblingHandles(request.geometry, hooks.request, external),
     )
 
 
-def _job(start: Start, document: Document, geometry: Geometry, machine: Machine) -> Job:
-    return Job(
+def _request(start: Start, document: Document, geometry: Geometry, machine: Machine) -> RunRequest:
+    return RunRequest(
         plan=planner.plan(geometry, machine).processes[start.process],
         geometry=geometry.processes[start.process],
         machine=MachineLine(start.machine_name, start.simulated, (), machine.driver.cuda),
         spec=start.spec,
-        place=document.location,
+        position_of=document.location,
         process=start.process,
         siblings=geometry.processes,
-        facts=machine,
+        machine_facts=machine,
         check=start.check,
         seed=start.seed,
         timeout=start.timeout,

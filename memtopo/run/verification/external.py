@@ -1,7 +1,7 @@
-"""What another API made, in use: waits for its semaphores, a look at its memory, and signals to it.
+"""Verification of external memory and semaphores: waits, reads of the memory, and signals.
 
-Its memory is read, at the ends of everything that is mapped of it, and never written. A wait is never waited for within
-the driver, where nothing but the signal would end it (fact 58).
+Both ends of every mapped buffer are read; external memory is never written. The driver is never left to block on a
+semaphore, since only the signal would end that (fact 58).
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.geometry import Geometry, ImportedSemaphore
 from memtopo.kinds.layout import Layout, Wait, current
-from memtopo.plans.report import Finding, Rate
+from memtopo.plans.report import Finding
+from memtopo.run.verification.verifier import Verifier
 
 WINDOW = 64
-"""Bytes that are read at each end of what is mapped."""
+"""Bytes read at each end of a mapped buffer."""
 
-AFTERWARDS = 0.5
-"""Seconds in which what a producer signalled last may still arrive once it is gone."""
+LAST_SIGNAL = 0.5
+"""Seconds in which the last signal of a producer that has ended may still arrive."""
 
 _SHORTEST, _LONGEST = 0.0005, 0.05
-"""Seconds between two looks at a stream, fewer at first."""
+"""Seconds between two queries of a stream; the interval doubles."""
 
 
 class Unsignalled(MemtopoError):
-    """A semaphore, declared at `path`, that did not come to be as this waited for."""
+    """A semaphore, declared at `path`, was not signalled in time."""
 
     def __init__(self, message: str, path: Path, hint: str) -> None:
         super().__init__(message, hint=hint)
@@ -36,111 +37,93 @@ class Unsignalled(MemtopoError):
 
 
 @dataclass(frozen=True, slots=True)
-class Synchronizing:
-    """A turn of a proof: all waits one after another, the lowest value first, the look at the memory, then all signals.
+class ExternalVerifier(Verifier):
+    """All waits in ascending order of their values, then the reads of memory, then the signals.
 
-    What another entry here waits for is signalled as soon as its own wait is over. `breathe` is called now and then,
-    and raises where somebody asked to stop. Raises `Unsignalled`, and `DriverError`.
+    A semaphore that another entry of this process waits for is signalled as soon as its own wait is over. `poll` is
+    called while waiting, and raises if the run was asked to stop. Raises `Unsignalled` and `DriverError`.
     """
 
     geometry: Geometry
     driver: Driver
     layout: Layout
-    breathe: Callable[[], None]
+    poll: Callable[[], None]
 
-    doing = "waits and signals"
+    action = "waits and signals"
     aspect = "wait"
     verbs = "", "synchronize"
-    turns = 1
-    volume = 0
 
-    def write(self, turn: int) -> int:
-        """Nothing: signals come after waits."""
-        del turn
-        return 0
+    def read(self, index: int) -> Iterator[Finding]:
+        """Wait, read and signal."""
+        del index
+        semaphores = sorted(self.geometry.semaphores.values(), key=lambda each: -1 if each.wait is None else each.wait)
+        for entry in semaphores:
+            if entry.wait is not None:
+                yield self._wait(entry, entry.wait)
+            if entry.signal is not None and self._awaited_here(entry):
+                yield self._signal(entry, entry.signal)
+        yield from self._read_memory()
+        for entry in semaphores:
+            if entry.signal is not None and not self._awaited_here(entry):
+                yield self._signal(entry, entry.signal)
 
-    def read(self, turn: int) -> Iterator[Finding]:
-        """Wait, look and signal."""
-        del turn
-        semaphores = sorted(self.geometry.semaphores.values(), key=lambda run: -1 if run.wait is None else run.wait)
-        for run in semaphores:
-            if run.wait is not None:
-                yield self._wait(run, run.wait)
-            if run.signal is not None and self._is_needed(run):
-                yield self._signal(run, run.signal)
-        yield from self._look()
-        for run in semaphores:
-            if run.signal is not None and not self._is_needed(run):
-                yield self._signal(run, run.signal)
+    def expected(self, index: int) -> int:
+        """Number of waits."""
+        del index
+        return sum(1 for entry in self.geometry.semaphores.values() if entry.wait is not None)
 
-    def expected(self, turn: int) -> int:
-        """How many waits there are."""
-        del turn
-        return sum(1 for run in self.geometry.semaphores.values() if run.wait is not None)
+    def _awaited_here(self, entry: ImportedSemaphore) -> bool:
+        """Return whether another entry waits for the same semaphore."""
+        source = entry.origin.holders, entry.origin.export
+        others = (each for each in self.geometry.semaphores.values() if each is not entry and each.wait is not None)
+        return any((other.origin.holders, other.origin.export) == source for other in others)
 
-    def unseen(self) -> Iterator[tuple[int, str]]:
-        """Nothing: whatever is declared is done."""
-        return iter(())
-
-    def rates(self) -> Iterator[Rate]:
-        """Nothing: it is somebody else who takes the time."""
-        return iter(())
-
-    def _is_needed(self, run: ImportedSemaphore) -> bool:
-        """Whether another entry waits for the same semaphore."""
-        others = (other for other in self.geometry.semaphores.values() if other is not run and other.wait is not None)
-        return any(_same(run, other) for other in others)
-
-    def _wait(self, run: ImportedSemaphore, value: int) -> Finding:
-        device, waiting = run.place.id, self.layout.waiting
-        # Noted first: what may wait in a stream is to be known when that is taken down.
-        waiting[device] = Wait(run.name, value, run.origin.of(0)[0])
-        self.driver.wait_external_semaphore(self.layout.semaphores[run.name], value, self.layout.streams[device])
-        undone = f"did not reach {value:,}" if value else "was not signalled"
-        self._finish(run, undone, waiting[device].holder)
+    def _wait(self, entry: ImportedSemaphore, value: int) -> Finding:
+        device, waiting = entry.place.id, self.layout.waiting
+        # Recorded first: the teardown must find every wait that a stream may have.
+        waiting[device] = Wait(entry.name, value, entry.origin.of(0)[0])
+        self.driver.wait_external_semaphore(self.layout.semaphores[entry.name], value, self.layout.streams[device])
+        missing = f"did not reach {value:,}" if value else "was not signalled"
+        self._await_stream(entry, missing, waiting[device].holder)
         del waiting[device]
-        return Finding("wait", _subject(run, value), "done", "done", run.path)
+        return Finding("wait", _subject(entry, value), "done", "done", entry.path)
 
-    def _signal(self, run: ImportedSemaphore, value: int) -> Finding:
-        stream = self.layout.streams[run.place.id]
-        self.driver.signal_external_semaphore(self.layout.semaphores[run.name], value, stream)
-        self._finish(run, f"was not signalled by {run.place}", None)
-        return Finding("signal", _subject(run, value), "done", "done", run.path)
+    def _signal(self, entry: ImportedSemaphore, value: int) -> Finding:
+        stream = self.layout.streams[entry.place.id]
+        self.driver.signal_external_semaphore(self.layout.semaphores[entry.name], value, stream)
+        self._await_stream(entry, f"was not signalled by {entry.place}", None)
+        return Finding("signal", _subject(entry, value), "done", "done", entry.path)
 
-    def _finish(self, run: ImportedSemaphore, undone: str, holder: str | None) -> None:
-        """Wait until a stream is done; where that is up to a holder, only as long as it is there."""
-        told = f"semaphore {run.name!r} of {run.origin.of(0)[0]} {undone}"
-        start, left_at, pause = time.monotonic(), None, _SHORTEST
-        while not self.driver.stream_query(self.layout.streams[run.place.id]):
-            self.breathe()
+    def _await_stream(self, entry: ImportedSemaphore, missing: str, holder: str | None) -> None:
+        """Poll a stream until it is done, has timed out, or depends on a holder that has ended."""
+        message = f"semaphore {entry.name!r} of {entry.origin.of(0)[0]} {missing}"
+        start, ended_at, pause = time.monotonic(), None, _SHORTEST
+        while not self.driver.stream_query(self.layout.streams[entry.place.id]):
+            self.poll()
             now = time.monotonic()
-            if left_at is None and holder and self.layout.handle_source.gone(holder):
-                left_at = now
-            if left_at is not None and now - left_at > AFTERWARDS:
-                told = f"{told}: {holder} has ended"
-                raise Unsignalled(told, run.path, "keep the producer alive until it has signalled")
+            if ended_at is None and holder and self.layout.handle_source.gone(holder):
+                ended_at = now
+            if ended_at is not None and now - ended_at > LAST_SIGNAL:
+                message = f"{message}: {holder} has ended"
+                raise Unsignalled(message, entry.path, "keep the producer alive until it has signalled")
             if now - start > self.layout.patience:
-                told = f"{told} within {self.layout.patience:g} s"
-                raise Unsignalled(told, run.path, "see what its producer signals; --timeout gives it longer")
+                message = f"{message} within {self.layout.patience:g} s"
+                raise Unsignalled(message, entry.path, "see what its producer signals; --timeout gives it longer")
             time.sleep(pause)
             pause = min(_LONGEST, 2 * pause)
 
-    def _look(self) -> Iterator[Finding]:
-        for run in self.geometry.external.values():
-            for label in run.parts:
+    def _read_memory(self) -> Iterator[Finding]:
+        for entry in self.geometry.external.values():
+            for label in entry.parts:
                 address, size = self.layout.buffers[label]
                 ends = dict.fromkeys((0, max(0, size - WINDOW)))
-                with current(self.driver, self.layout.contexts[run.place.id]):
-                    seen = [self.driver.memcpy_dtoh(address + at, min(WINDOW, size)) for at in ends]
-                for at, data in zip(ends, seen, strict=True):
-                    subject = f"{label} at {at:#x} by {run.place}"
-                    yield Finding("readable", subject, min(WINDOW, size), len(data), run.path)
+                with current(self.driver, self.layout.contexts[entry.place.id]):
+                    observed = [self.driver.memcpy_dtoh(address + at, min(WINDOW, size)) for at in ends]
+                for at, data in zip(ends, observed, strict=True):
+                    subject = f"{label} at {at:#x} by {entry.place}"
+                    yield Finding("readable", subject, min(WINDOW, size), len(data), entry.path)
 
 
-def _same(one: ImportedSemaphore, other: ImportedSemaphore) -> bool:
-    return (one.origin.holders, one.origin.export) == (other.origin.holders, other.origin.export)
-
-
-def _subject(run: ImportedSemaphore, value: int) -> str:
-    """A semaphore with a value, which a binary one has not."""
-    return f"{run.name} {value:,}" if value else run.name
+def _subject(entry: ImportedSemaphore, value: int) -> str:
+    """Name of a semaphore with its value; a binary one has no value."""
+    return f"{entry.name} {value:,}" if value else entry.name

@@ -1,9 +1,9 @@
-"""Proof of every byte, by kernels: each writer fills a chunk in a turn of its own, and others verify it.
+"""Verification of every byte, by kernels: in each round one writer fills a chunk, and other GPUs verify it.
 
-A writer is a GPU of a process, through one mapping: each GPU that may write is one, and so is each mapping that may be
-written. All chunks of a turn are filled before any is verified, so that no two of them can be in one place. After its
-first fill a chunk is verified by everyone who may read it, through every mapping; after each later one by its own GPU
-and by one other. After the last turn, what was not filled in it must still be as it was.
+A writer is a GPU of a process through one mapping. Each GPU with write access is a writer of the chunk, and each
+mapping with write access has one. All chunks of a round are filled before any is verified, so that no two of them can
+share memory. After its first fill a chunk is verified by every GPU with read access, through every mapping; after each
+later fill by its own GPU and one other. In the last round, chunks that were not filled in it must be unchanged.
 """
 
 from __future__ import annotations
@@ -16,277 +16,256 @@ from itertools import groupby
 from typing import NamedTuple
 
 from memtopo.driver.kernels import Area, Verified
-from memtopo.driver.types import Access, Location, LocationKind, gpu
+from memtopo.driver.types import Access, Location, gpu
 from memtopo.kinds.layout import current
 from memtopo.plans.report import Finding, Rate
 from memtopo.run.contents import Contents, Identity
-from memtopo.run.verification.verifier import Events, Scene
+from memtopo.run.verification.verifier import (
+    EventVerification,
+    MappedView,
+    VerificationContext,
+    Verifier,
+    gpu_views,
+)
 
-BATCH = 8 << 30
-"""Bytes that are filled or verified before anybody can interrupt: some milliseconds."""
+MAX_BATCH_BYTES = 8 << 30
+"""Bytes filled or verified between two checks for a requested stop: some milliseconds."""
 
-MANY = 4096
-"""Areas, likewise."""
+MAX_BATCH_AREAS = 4096
+"""Areas filled or verified between two checks for a requested stop."""
 
 _ASPECT = "every byte"
-_WELL = Finding(_ASPECT, "", "", "")
+_EQUAL = Finding(_ASPECT, "", "", "")
+
+Views = dict[Identity, list[MappedView]]
+"""Views of each thing in all processes."""
 
 
-class _Share(NamedTuple):
-    """What this process fills or verifies of one chunk in a turn."""
+class _Task(NamedTuple):
+    """One area of memory to fill or verify by a GPU of this process."""
 
     chunk: Contents
-    sight: Sight
+    view: MappedView
     area: Area
 
     @property
-    def kind(self) -> tuple[int, Location]:
-        """Which GPU does it, to memory of which location: what is measured together."""
-        return self.sight.device, self.chunk.location
+    def rate_key(self) -> tuple[int, Location]:
+        """GPU, and location of the memory: the tasks with the same key are measured together."""
+        return self.view.device, self.chunk.location
 
 
-class Whole:
+class FullVerifier(Verifier):
     """Every byte of each chunk and buffer."""
 
-    doing = "proof by bytes"
+    action = "verification by bytes"
     aspect = _ASPECT
     verbs = "fill", "verify"
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self._events = Events(scene)
-        self._readers = sights(scene.seen, Access.R)
-        self._writers = {identity: writers(able) for identity, able in sights(scene.seen, Access.RW).items()}
-        self._rounds: list[list[Identity]] = []
+    def __init__(self, context: VerificationContext) -> None:
+        self._context = context
+        self._events = EventVerification(context)
+        self._readers = views(context.contents, Access.R)
+        self._writers = {identity: writers(each) for identity, each in views(context.contents, Access.RW).items()}
+        self.rounds = max([self._events.rounds, *map(len, self._writers.values())])
+        self._filled: list[list[Identity]] = [[] for _ in range(self.rounds)]
+        """Chunks that are filled in each round."""
         for identity, order in self._writers.items():
-            self._rounds.extend([] for _ in range(len(order) - len(self._rounds)))
-            for turn in range(len(order)):
-                self._rounds[turn].append(identity)
-        self._at = {(label, offset): each for each in scene.mine for label, offset, _ in each.seen_at}
-        self.turns = max(len(self._events.turns), len(self._rounds))
-        self._taken: dict[tuple[str, int, Location], tuple[int, float]] = {}
-        """Bytes and seconds, by what was done, by which GPU, to memory of which location."""
+            for index in range(len(order)):
+                self._filled[index].append(identity)
+        self._at = {(label, offset): each for each in context.own_contents for label, offset, _ in each.seen_at}
+        self._locations = {each.identity: each.location for own in context.contents.values() for each in own}
+        self._measured: dict[tuple[str, int, Location], tuple[int, float]] = {}
+        """Bytes and seconds, by verb, GPU, and location of the memory."""
 
     @cached_property
     def volume(self) -> int:
-        """Bytes that this process fills and verifies in all turns."""
+        """Bytes that this process fills and verifies in all rounds."""
         return sum(
-            self._at[sight.label, sight.offset].size
-            for turn in range(self.turns)
-            for sight in (*self._filling(turn), *self._verifying(turn))
+            self._at[view.mapping].size
+            for index in range(self.rounds)
+            for view in (*self._to_fill(index), *self._to_verify(index))
         )
 
-    def write(self, turn: int) -> int:
-        """Fill what is this process's to fill, and wait until it has arrived. Raises `DriverError`."""
-        shares = [self._share(sight, turn) for sight in self._filling(turn)]
-        for batch in _batches(shares):
-            self._scene.stop()
-            with current(self._scene.driver, self._scene.layout.contexts[batch[0].sight.device]):
+    def write(self, index: int) -> int:
+        """Fill the chunks that this process fills, and wait until that is complete. Raises `DriverError`."""
+        tasks = [self._task(view, index) for view in self._to_fill(index)]
+        for batch in _batches(tasks):
+            self._context.raise_if_stopped()
+            with current(self._context.driver, self._context.layout.contexts[batch[0].view.device]):
                 start = time.perf_counter()
-                self._scene.driver.fill([share.area for share in batch])
-                self._scene.driver.ctx_synchronize()
-                self._done("fill", batch, time.perf_counter() - start)
-        self._events.record(turn)
-        return len(shares)
+                self._context.driver.fill([task.area for task in batch])
+                self._context.driver.ctx_synchronize()
+                self._measure("fill", batch, time.perf_counter() - start)
+        self._events.record(index)
+        return len(tasks)
 
-    def read(self, turn: int) -> Iterator[Finding]:
-        """Verify what everybody filled in this turn. Raises `DriverError`."""
-        yield from self._events.wait(turn)
-        for batch in _batches(self._share(sight, turn) for sight in self._verifying(turn)):
-            self._scene.stop()
-            # Findings are not told within: whoever takes them must not do so with a context that is not its own.
+    def read(self, index: int) -> Iterator[Finding]:
+        """Verify what all processes filled in a round. Raises `DriverError`."""
+        yield from self._events.wait(index)
+        for batch in _batches(self._task(view, index) for view in self._to_verify(index)):
+            self._context.raise_if_stopped()
+            # Not yielded within: the code that takes the findings must not run in the device's context.
             wrong = self._verify(batch)
-            for number, share in enumerate(batch):
-                yield _finding(share, wrong[number], self._writer(share, turn)) if number in wrong else _WELL
+            for number, task in enumerate(batch):
+                yield _difference(task, wrong[number], self._writer(task, index)) if number in wrong else _EQUAL
 
-    def expected(self, turn: int) -> int:
-        """How many chunks are verified, each counted for each mapping and GPU."""
-        return sum(1 for _ in self._verifying(turn))
+    def expected(self, index: int) -> int:
+        """Number of chunks that are verified, each counted for each mapping and GPU."""
+        return sum(1 for _ in self._to_verify(index))
 
-    def unseen(self) -> Iterator[tuple[int, str]]:
-        """Mappings that no GPU verifies."""
-        me = self._scene.process
-        for chunk in self._scene.mine:
-            able = [each for each in self._readers.get(chunk.identity, ()) if each.process == me]
+    def not_verified(self) -> Iterator[tuple[int, str]]:
+        """Mappings that no GPU of this process verifies."""
+        process = self._context.process
+        for chunk in self._context.own_contents:
             if not chunk.ours:
-                yield (len(chunk.seen_at), "somebody else's memory is not written")
+                yield (len(chunk.seen_at), "external memory is not written")
             elif chunk.identity not in self._writers:
                 yield (len(chunk.seen_at), "no gpu may write them")
-            elif missed := len(chunk.seen_at) - len({each[2:] for each in able if each[2:] in _places(chunk)}):
-                yield (missed, "no gpu may read them there")
+            else:
+                readable = {view.mapping for view in self._readers[chunk.identity] if view.process == process}
+                unread = {(label, offset) for label, offset, _ in chunk.seen_at} - readable
+                if unread:
+                    yield (len(unread), "no gpu may read them there")
 
     def rates(self) -> Iterator[Rate]:
-        """How fast each GPU filled and verified memory of each location."""
-        for (verb, device, location), (size, seconds) in self._taken.items():
+        """Rate at which each GPU filled and verified memory of each location."""
+        for (verb, device, location), (size, seconds) in self._measured.items():
             yield Rate(verb, f"gpu{device}", str(location), size, seconds)
 
-    def _filling(self, turn: int) -> Iterator[Sight]:
-        for identity in self._round(turn):
-            sight = self._writers[identity][turn]
-            if sight.process == self._scene.process:
-                yield sight
+    def _to_fill(self, index: int) -> Iterator[MappedView]:
+        for identity in self._filled[index]:
+            view = self._writers[identity][index]
+            if view.process == self._context.process:
+                yield view
 
-    def _verifying(self, turn: int) -> Iterator[Sight]:
-        for identity in self._round(turn):
-            able, writer = self._readers[identity], self._writers[identity][turn]
-            for sight in readers(able, writer, turn, identity.owner, self._location(able)):
-                if sight.process == self._scene.process:
-                    yield sight
-        if 0 < turn == self.turns - 1:
-            yield from self._untouched(turn)
+    def _to_verify(self, index: int) -> Iterator[MappedView]:
+        for identity in self._filled[index]:
+            for view in self._readers_after(index, identity):
+                if view.process == self._context.process:
+                    yield view
+        if 0 < index == self.rounds - 1:
+            yield from self._unchanged(index)
 
-    def _untouched(self, turn: int) -> Iterator[Sight]:
-        """Those who see what was filled in earlier turns alone, and must have been spared by the later ones."""
+    def _unchanged(self, index: int) -> Iterator[MappedView]:
+        """Views of chunks that were filled in earlier rounds only, and that later rounds must not have changed."""
         for identity, order in self._writers.items():
-            if len(order) <= turn:
-                able = self._readers[identity]
-                home = readers(able, order[-1], turn, identity.owner, self._location(able))[0]
-                if home.process == self._scene.process:
-                    yield home
+            if len(order) <= index:
+                view = self._readers_after(index, identity)[0]
+                if view.process == self._context.process:
+                    yield view
 
-    def _round(self, turn: int) -> Sequence[Identity]:
-        return self._rounds[turn] if turn < len(self._rounds) else ()
+    def _readers_after(self, index: int, identity: Identity) -> Sequence[MappedView]:
+        order = self._writers[identity]
+        writer = order[min(index, len(order) - 1)]
+        return readers(self._readers[identity], writer, index, identity.owner, self._locations[identity])
 
-    def _location(self, able: Sequence[Sight]) -> Location:
-        """Where a chunk is, told by any of those who see it."""
-        first = able[0]
-        return self._places[first.process, first.label, first.offset]
+    def _task(self, view: MappedView, index: int) -> _Task:
+        chunk = self._at[view.mapping]
+        address = self._context.layout.address(view.label) + view.offset
+        filled = min(index, len(self._writers[chunk.identity]) - 1)
+        return _Task(chunk, view, Area(address, chunk.size, _seed(self._context.seed, chunk.identity, filled)))
 
-    @cached_property
-    def _places(self) -> dict[tuple[str, str, int], Location]:
-        return {
-            (process, label, offset): each.location
-            for process, contents in self._scene.seen.items()
-            for each in contents
-            for label, offset, _ in each.seen_at
-        }
+    def _verify(self, batch: Sequence[_Task]) -> dict[int, Verified]:
+        """Verify a batch, and after a difference each task alone; return the differences by the index of their task.
 
-    def _share(self, sight: Sight, turn: int) -> _Share:
-        chunk = self._at[sight.label, sight.offset]
-        address = self._scene.layout.address(sight.label) + sight.offset
-        filled = min(turn, len(self._writers[chunk.identity]) - 1)
-        return _Share(chunk, sight, Area(address, chunk.size, _seed(self._scene.seed, chunk.identity, filled)))
-
-    def _verify(self, batch: Sequence[_Share]) -> dict[int, Verified]:
-        """Which chunks of a batch differ: each by itself, and what came and went as it was seen first."""
-        driver = self._scene.driver
-        with current(driver, self._scene.layout.contexts[batch[0].sight.device]):
+        A difference that verification alone does not find again is returned as first found.
+        """
+        driver = self._context.driver
+        with current(driver, self._context.layout.contexts[batch[0].view.device]):
             start = time.perf_counter()
-            found = driver.verify([share.area for share in batch])
-            self._done("verify", batch, time.perf_counter() - start)
+            found = driver.verify([task.area for task in batch])
+            self._measure("verify", batch, time.perf_counter() - start)
             if not found.mismatches:
                 return {}
-            alone = {number: driver.verify([share.area]) for number, share in enumerate(batch)}
+            alone = {number: driver.verify([task.area]) for number, task in enumerate(batch)}
         return {number: each for number, each in alone.items() if each.mismatches} or {found.area: found}
 
-    def _done(self, what: str, batch: Sequence[_Share], seconds: float) -> None:
-        size = sum(share.area.size for share in batch)
-        self._scene.advance(size)
-        if not self._scene.simulated:
-            key = what, *batch[0].kind
-            before = self._taken.get(key, (0, 0.0))
-            self._taken[key] = before[0] + size, before[1] + seconds
+    def _measure(self, verb: str, batch: Sequence[_Task], seconds: float) -> None:
+        size = sum(task.area.size for task in batch)
+        self._context.advance(size)
+        if not self._context.simulated:
+            key = verb, *batch[0].rate_key
+            before = self._measured.get(key, (0, 0.0))
+            self._measured[key] = before[0] + size, before[1] + seconds
 
-    def _writer(self, share: _Share, turn: int) -> Sight:
-        order = self._writers[share.chunk.identity]
-        return order[min(turn, len(order) - 1)]
-
-
-def _seed(run: int, identity: Identity, turn: int) -> int:
-    """What tells a chunk's bytes from those of every other chunk, turn and run."""
-    told = f"{run}/{identity.owner}/{identity.label}/{turn}"
-    return int.from_bytes(blake2b(told.encode(), digest_size=8).digest(), "little")
+    def _writer(self, task: _Task, index: int) -> MappedView:
+        order = self._writers[task.chunk.identity]
+        return order[min(index, len(order) - 1)]
 
 
-def _batches(shares: Iterable[_Share]) -> Iterator[list[_Share]]:
-    """What one GPU does to memory of one location, some at a time."""
-    for _, alike in groupby(sorted(shares, key=lambda share: share.kind), key=lambda share: share.kind):
-        batch: list[_Share] = []
-        size = 0
-        for share in alike:
-            if batch and (size + share.area.size > BATCH or len(batch) == MANY):
-                yield batch
-                batch, size = [], 0
-            batch.append(share)
-            size += share.area.size
-        yield batch
-
-
-def _finding(share: _Share, found: Verified, writer: Sight) -> Finding:
-    """What differs: chunk and offset in it, range, GPU; who wrote it is told beside what was wanted."""
-    _, device, label, offset = share.sight
-    subject = f"{share.chunk.chunk} + {found.offset:#x} in {label} at {offset + found.offset:#x} by gpu{device}"
-    by = f"gpu{writer.device}" + (f" of {writer.process}" if writer.process else "")
-    units = "word" if found.mismatches == 1 else "words"
-    wanted, seen = f"{found.wanted:#018x}, stored by {by}", f"{found.seen:#018x}, {found.mismatches:,} {units} differ"
-    return Finding(_ASPECT, subject, wanted, seen, share.chunk.path)
-
-
-def _places(chunk: Contents) -> set[tuple[str, int]]:
-    return {(label, offset) for label, offset, _ in chunk.seen_at}
-
-
-class Sight(NamedTuple):
-    """A chunk as one GPU of one process sees it through one mapping: in a range or as a buffer, and where in that."""
-
-    process: str
-    device: int
-    label: str
-    offset: int
-
-
-Sights = dict[Identity, list[Sight]]
-
-
-def sights(seen: Mapping[str, Sequence[Contents]], access: Access) -> Sights:
-    """Everyone who has this access to what the run created, its creator first."""
-    created: Sights = {}
-    imported: Sights = {}
-    for process, contents in seen.items():
-        for each in contents:
+def views(contents: Mapping[str, Sequence[Contents]], access: Access) -> Views:
+    """Views with this access of what the run created, those of its creator first."""
+    created: Views = {}
+    imported: Views = {}
+    for process, all_contents in contents.items():
+        for each in all_contents:
             if each.ours:
                 found = created if each.identity.owner == process else imported
-                found.setdefault(each.identity, []).extend(_of(process, each, access))
+                found.setdefault(each.identity, []).extend(gpu_views(process, each, access))
     for identity, more in imported.items():
         created.setdefault(identity, []).extend(more)
     return {identity: each for identity, each in created.items() if each}
 
 
-def writers(able: Iterable[Sight]) -> list[Sight]:
-    """One for each GPU of each process, and one for each mapping, in order."""
+def writers(candidates: Iterable[MappedView]) -> list[MappedView]:
+    """One view for each GPU of each process, then one for each mapping that has none yet, in order."""
     gpus: set[tuple[str, int]] = set()
-    places: set[tuple[str, str, int]] = set()
-    found: list[Sight] = []
-    later: list[Sight] = []
-    for sight in able:
-        place = sight.process, sight.label, sight.offset
-        if (sight.process, sight.device) not in gpus:
-            gpus.add((sight.process, sight.device))
-            places.add(place)
-            found.append(sight)
+    mappings: set[tuple[str, str, int]] = set()
+    found: list[MappedView] = []
+    later: list[MappedView] = []
+    for view in candidates:
+        if (view.process, view.device) in gpus:
+            later.append(view)
         else:
-            later.append(sight)
-    for sight in later:
-        place = sight.process, sight.label, sight.offset
-        if place not in places:
-            places.add(place)
-            found.append(sight)
+            gpus.add((view.process, view.device))
+            mappings.add((view.process, *view.mapping))
+            found.append(view)
+    for view in later:
+        if (view.process, *view.mapping) not in mappings:
+            mappings.add((view.process, *view.mapping))
+            found.append(view)
     return found
 
 
-def readers(able: Sequence[Sight], writer: Sight, turn: int, owner: str, location: Location) -> Sequence[Sight]:
-    """Everyone after the first fill; after a later one the chunk's own GPU, and one more that is not the writer."""
-    if not turn:
-        return able
-    home = next((each for each in able if (each.process, gpu(each.device)) == (owner, location)), None)
-    home = home or (able[0] if able else None)
-    others = [each for each in able if each not in (writer, home)]
-    other = [others[turn % len(others)]] if others else []
+def readers(
+    candidates: Sequence[MappedView], writer: MappedView, index: int, owner: str, location: Location
+) -> Sequence[MappedView]:
+    """Views that verify a fill: all after the first, later that of the chunk's own GPU and one other by round-robin."""
+    if not index:
+        return candidates
+    home = next((each for each in candidates if (each.process, gpu(each.device)) == (owner, location)), None)
+    home = home or (candidates[0] if candidates else None)
+    others = [each for each in candidates if each not in (writer, home)]
+    other = [others[index % len(others)]] if others else []
     return [*([home] if home else []), *other]
 
 
-def _of(process: str, chunk: Contents, access: Access) -> Iterator[Sight]:
-    for label, offset, grants in chunk.seen_at:
-        for grant in grants:
-            if grant.location.kind is LocationKind.GPU and grant.access & access == access:
-                yield Sight(process, grant.location.id, label, offset)
+def _seed(run: int, identity: Identity, index: int) -> int:
+    """Seed of the bytes of a chunk, which differs between chunks, rounds and runs."""
+    text = f"{run}/{identity.owner}/{identity.label}/{index}"
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def _batches(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
+    """Tasks of one GPU on memory of one location, in batches of limited size."""
+    for _, alike in groupby(sorted(tasks, key=lambda task: task.rate_key), key=lambda task: task.rate_key):
+        batch: list[_Task] = []
+        size = 0
+        for task in alike:
+            if batch and (size + task.area.size > MAX_BATCH_BYTES or len(batch) == MAX_BATCH_AREAS):
+                yield batch
+                batch, size = [], 0
+            batch.append(task)
+            size += task.area.size
+        yield batch
+
+
+def _difference(task: _Task, found: Verified, writer: MappedView) -> Finding:
+    """Finding for a chunk that differs: offset in it, mapping and GPU, with the writer beside the expected word."""
+    _, device, label, offset = task.view
+    subject = f"{task.chunk.chunk} + {found.offset:#x} in {label} at {offset + found.offset:#x} by gpu{device}"
+    by = f"gpu{writer.device}" + (f" of {writer.process}" if writer.process else "")
+    units = "word" if found.mismatches == 1 else "words"
+    expected = f"{found.wanted:#018x}, stored by {by}"
+    observed = f"{found.seen:#018x}, {found.mismatches:,} {units} differ"
+    return Finding(_ASPECT, subject, expected, observed, task.chunk.path)

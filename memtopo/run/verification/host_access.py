@@ -1,185 +1,161 @@
-"""Proof from both sides: what a GPU stores, the CPU reads, and what the CPU writes, a GPU loads.
+"""Verification of memory that the CPU and GPUs share: the CPU reads what a GPU stores, and a GPU what the CPU writes.
 
-It is about host memory that the host has access to, and managed memory; each is looked at by the process that created
-it, at its ends. A copy of host memory is the CPU's own work where the host has access to it (fact 40): so a GPU stores
-by memset there, and loads by kernels alone.
+It covers the ends of managed memory, and of host memory that the host may access, in the process that created it. The
+CPU makes copies of such host memory (fact 40), so a GPU writes there by memset or kernels, and reads by kernels alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
 
 from memtopo.driver.kernels import ALIGNED, Area
 from memtopo.driver.pattern import pattern
 from memtopo.driver.types import Access, Location, LocationKind
 from memtopo.kinds.layout import current
-from memtopo.plans.report import Finding, Rate
+from memtopo.plans.report import Finding
 from memtopo.run.contents import Contents
-from memtopo.run.verification.verifier import Scene
+from memtopo.run.verification.verifier import MappedView, VerificationContext, Verifier, gpu_views
 
 WINDOW = 64
-"""Bytes looked at, at each end; at the second some more where the size is no multiple of 16."""
+"""Bytes verified at each end; at the second end up to 15 more if the size is no multiple of 16."""
 
 _NODE = Location(LocationKind.HOST_NUMA, 0)
-"""Asked as HOST, the driver answers a GPU's access where the host has none (fact 42)."""
+"""Location to query for the host's access: queried as HOST, the driver returns a GPU's access (fact 42)."""
 
 _ASPECT = "both sides"
-_STORED, _WRITTEN = 0x5EED_0001, 0x5EED_0002
+_GPU_SEED, _CPU_SEED = 0x5EED_0001, 0x5EED_0002
 
 
-class _Sight(NamedTuple):
-    """Memory as one GPU or the CPU sees it at one place; `device` is None for the CPU."""
+class HostAccessVerifier(Verifier):
+    """Memory shared by the CPU and GPUs. `kernels` says that they are loaded and may be used."""
 
-    device: int | None
-    label: str
-    offset: int
-
-    @property
-    def by(self) -> str:
-        return "host" if self.device is None else f"gpu{self.device}"
-
-
-class Sides:
-    """The CPU and the GPUs, in turn. With `kernels`, those are loaded and may be used."""
-
-    doing = "proof by bytes"
+    action = "verification by bytes"
     aspect = _ASPECT
-    verbs = "", "look from both sides"
-    turns = 1
-    volume = 0
+    verbs = "", "verify host access"
 
-    def __init__(self, scene: Scene, *, kernels: bool) -> None:
-        self._scene, self._kernels = scene, kernels
-        self._shared = [each for each in scene.mine if _created_here(each, scene) and _sights(each, Access.R, cpu=True)]
+    def __init__(self, context: VerificationContext, *, kernels: bool) -> None:
+        self._context, self._kernels = context, kernels
+        self._shared = [
+            each
+            for each in context.own_contents
+            if each.ours and each.identity.owner == context.process and _host_mappings(each, Access.R)
+        ]
 
-    def write(self, turn: int) -> int:
-        """Nothing: who writes and who reads is all in this process."""
-        del turn
-        return 0
-
-    def read(self, turn: int) -> Iterator[Finding]:
-        """Have each side write what the other reads. Raises `DriverError`."""
-        del turn
+    def read(self, index: int) -> Iterator[Finding]:
+        """Write from each side and read from the other. Raises `DriverError`."""
+        del index
         for each in self._shared:
-            self._scene.stop()
-            if stored := self._store(each):
-                yield from self._seen_by_host(each, stored)
-            if self._loaders(each) and (written := self._write(each)):
-                yield from self._seen_by_gpus(each, written)
+            self._context.raise_if_stopped()
+            if stored := self._gpu_write(each):
+                yield from self._host_read(each, stored)
+            if self._gpu_readers(each) and (written := self._host_write(each)):
+                yield from self._gpu_read(each, written)
 
-    def expected(self, turn: int) -> int:
-        """How many windows are read."""
-        del turn
+    def expected(self, index: int) -> int:
+        """Number of windows that are read."""
+        del index
         return sum(
-            len(_ends(each)) * (len(_sights(each, Access.R, cpu=True)) + len(self._loaders(each)))
+            len(_ends(each)) * (len(_host_mappings(each, Access.R)) + len(self._gpu_readers(each)))
             for each in self._shared
         )
 
-    def unseen(self) -> Iterator[tuple[int, str]]:
-        """What no GPU can load but by kernels."""
+    def not_verified(self) -> Iterator[tuple[int, str]]:
+        """Windows that a GPU can read by kernels alone."""
         for each in self._shared:
-            able = _sights(each, Access.R, cpu=False) if _sights(each, Access.RW, cpu=True) else []
-            if able and not self._loaders(each):
-                yield len(_ends(each)) * len(able), "a GPU's own load of host memory takes '--check full'"
+            views = self._gpu_views(each, Access.R) if _host_mappings(each, Access.RW) else []
+            if views and not self._gpu_readers(each):
+                yield len(_ends(each)) * len(views), "a GPU's own load of host memory takes '--check full'"
 
-    def rates(self) -> Iterator[Rate]:
-        """Nothing: what takes so long are the calls."""
-        return iter(())
-
-    def _store(self, each: Contents) -> dict[int, bytes]:
-        """What a GPU has stored at the ends; nothing where none may."""
-        writer = next(iter(_sights(each, Access.RW, cpu=False)), None)
-        if writer is None or writer.device is None:
+    def _gpu_write(self, each: Contents) -> Mapping[int, bytes]:
+        """Write both ends by the first GPU with access; return the bytes by offset, or nothing without such a GPU."""
+        view = next(iter(self._gpu_views(each, Access.RW)), None)
+        if view is None:
             return {}
-        driver, start = self._scene.driver, self._start(writer)
-        stored = {at: bytes([0x51 + number]) * count for number, (at, count) in enumerate(_ends(each).items())}
-        with current(driver, self._scene.layout.contexts[writer.device]):
+        driver, start = self._context.driver, self._address(*view.mapping)
+        with current(driver, self._context.layout.contexts[view.device]):
             if self._kernels:
-                stored = {at: pattern(_STORED, at, count) for at, count in _ends(each).items()}
-                driver.fill([Area(start + at, len(data), _STORED, at) for at, data in stored.items()])
+                stored = {at: pattern(_GPU_SEED, at, count) for at, count in _ends(each).items()}
+                driver.fill([Area(start + at, len(data), _GPU_SEED, at) for at, data in stored.items()])
             else:
+                stored = {at: bytes([0x51 + number]) * count for number, (at, count) in enumerate(_ends(each).items())}
                 for at, data in stored.items():
                     driver.memset_d8(start + at, data[0], len(data))
         return stored
 
-    def _seen_by_host(self, each: Contents, stored: dict[int, bytes]) -> Iterator[Finding]:
-        self._settle()
-        for sight in _sights(each, Access.R, cpu=True):
+    def _host_read(self, each: Contents, stored: Mapping[int, bytes]) -> Iterator[Finding]:
+        self._synchronize()
+        for label, offset in _host_mappings(each, Access.R):
             for at, data in stored.items():
-                address = self._start(sight) + at
-                may = self._may(each, address, Access.R)
-                seen = self._scene.driver.host_read(address, len(data)) if may else "no access"
-                yield Finding(_ASPECT, _subject(each, sight, at), data, seen, each.path)
+                address = self._address(label, offset) + at
+                accessible = self._host_has(Access.R, each, address)
+                observed = self._context.driver.host_read(address, len(data)) if accessible else "no access"
+                subject = f"{each.chunk} in {label} at {offset + at:#x} by host"
+                yield Finding(_ASPECT, subject, data, observed, each.path)
 
-    def _write(self, each: Contents) -> dict[int, bytes]:
-        """What the CPU has written at the ends; nothing where it may not."""
-        writer = next(iter(_sights(each, Access.RW, cpu=True)), None)
-        if writer is None or not self._may(each, self._start(writer), Access.RW):
+    def _host_write(self, each: Contents) -> Mapping[int, bytes]:
+        """Write both ends by the CPU; return the bytes by offset, or nothing without access."""
+        start = next((self._address(*mapping) for mapping in _host_mappings(each, Access.RW)), None)
+        if start is None or not self._host_has(Access.RW, each, start):
             return {}
-        self._settle()
-        written = {at: pattern(_WRITTEN, at, count) for at, count in _ends(each).items()}
+        self._synchronize()
+        written = {at: pattern(_CPU_SEED, at, count) for at, count in _ends(each).items()}
         for at, data in written.items():
-            self._scene.driver.host_write(self._start(writer) + at, data)
+            self._context.driver.host_write(start + at, data)
         return written
 
-    def _seen_by_gpus(self, each: Contents, written: dict[int, bytes]) -> Iterator[Finding]:
-        for sight in self._loaders(each):
+    def _gpu_read(self, each: Contents, written: Mapping[int, bytes]) -> Iterator[Finding]:
+        for view in self._gpu_readers(each):
             for at, data in written.items():
-                seen = self._loaded(sight, self._start(sight) + at, at, data)
-                yield Finding(_ASPECT, _subject(each, sight, at), data, seen, each.path)
+                observed = self._gpu_compare(view, at, data)
+                subject = f"{each.chunk} in {view.label} at {view.offset + at:#x} by gpu{view.device}"
+                yield Finding(_ASPECT, subject, data, observed, each.path)
 
-    def _loaded(self, sight: _Sight, address: int, at: int, wanted: bytes) -> object:
-        driver = self._scene.driver
-        assert sight.device is not None
-        with current(driver, self._scene.layout.contexts[sight.device]):
+    def _gpu_compare(self, view: MappedView, at: int, expected: bytes) -> object:
+        """Bytes that a GPU reads at an offset; where kernels compare them, the first word that differs."""
+        driver, address = self._context.driver, self._address(*view.mapping) + at
+        with current(driver, self._context.layout.contexts[view.device]):
             if not self._kernels:
-                return driver.memcpy_dtoh(address, len(wanted))
-            found = driver.verify([Area(address, len(wanted), _WRITTEN, at)])
-        return wanted if not found.mismatches else f"{found.seen:#018x} at {at + found.offset:#x}"
+                return driver.memcpy_dtoh(address, len(expected))
+            found = driver.verify([Area(address, len(expected), _CPU_SEED, at)])
+        return expected if not found.mismatches else f"{found.seen:#018x} at {at + found.offset:#x}"
 
-    def _loaders(self, each: Contents) -> Sequence[_Sight]:
-        """The GPUs that can be seen to load it themselves."""
+    def _gpu_readers(self, each: Contents) -> Sequence[MappedView]:
+        """Views through which a GPU itself reads."""
         managed = each.location.kind is LocationKind.GPU
-        return _sights(each, Access.R, cpu=False) if managed or self._kernels else ()
+        return self._gpu_views(each, Access.R) if managed or self._kernels else ()
 
-    def _settle(self) -> None:
-        """Wait for every GPU: where they have no concurrent access, the CPU may not touch managed memory before."""
-        for context in self._scene.layout.contexts.values():
-            with current(self._scene.driver, context):
-                self._scene.driver.ctx_synchronize()
+    def _gpu_views(self, each: Contents, access: Access) -> list[MappedView]:
+        return list(gpu_views(self._context.process, each, access))
 
-    def _may(self, each: Contents, address: int, access: Access) -> bool:
-        """Whether the driver says that the CPU may: where it may not, the process dies (facts 21, 39, 40)."""
-        driver = self._scene.driver
+    def _synchronize(self) -> None:
+        """Wait for every GPU: without concurrent access, the CPU may not touch managed memory before."""
+        for context in self._context.layout.contexts.values():
+            with current(self._context.driver, context):
+                self._context.driver.ctx_synchronize()
+
+    def _host_has(self, access: Access, each: Contents, address: int) -> bool:
+        """Query the access of the CPU: a read or write without it ends the process (facts 21, 39, 40)."""
+        driver = self._context.driver
         if each.location.kind is not LocationKind.GPU:
             return driver.mem_get_access(address, _NODE) & access == access
-        with current(driver, self._scene.layout.contexts[each.location.id]):
+        with current(driver, self._context.layout.contexts[each.location.id]):
             return driver.pointer_is_managed(address)
 
-    def _start(self, sight: _Sight) -> int:
-        return self._scene.layout.address(sight.label) + sight.offset
+    def _address(self, label: str, offset: int) -> int:
+        return self._context.layout.address(label) + offset
 
 
-def _created_here(each: Contents, scene: Scene) -> bool:
-    return each.ours and each.identity.owner == scene.process
-
-
-def _sights(each: Contents, access: Access, *, cpu: bool) -> list[_Sight]:
-    """Everywhere that the CPU, or else a GPU, may use it so."""
+def _host_mappings(each: Contents, access: Access) -> list[tuple[str, int]]:
+    """Mappings, as range or buffer and offset, that the host has this access to."""
     return [
-        _Sight(None if cpu else grant.location.id, label, offset)
+        (label, offset)
         for label, offset, grants in each.seen_at
         for grant in grants
-        if (grant.location.kind is not LocationKind.GPU) is cpu and grant.access & access == access
+        if grant.location.kind is not LocationKind.GPU and grant.access & access == access
     ]
 
 
 def _ends(each: Contents) -> dict[int, int]:
-    """Where its ends begin, and how many bytes they have."""
+    """Number of bytes of each end, by its offset."""
     last = max(0, each.size - WINDOW) // ALIGNED * ALIGNED
     return {0: min(WINDOW, each.size), last: each.size - last}
-
-
-def _subject(each: Contents, sight: _Sight, at: int) -> str:
-    return f"{each.chunk} in {sight.label} at {sight.offset + at:#x} by {sight.by}"

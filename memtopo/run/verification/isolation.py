@@ -9,21 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, gpu
 from memtopo.geometry import Geometry, Placement
 from memtopo.kinds.layout import Layout, current
 from memtopo.plans.report import Finding
 from memtopo.run.contents import granted, mappings
-from memtopo.run.verification.verifier import Scene
+from memtopo.run.verification.verifier import VerificationContext
 
 _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
-_WELL = Finding("hole", "", "", "")
+_REFUSED = "CUDA_ERROR_INVALID_VALUE"
+_EQUAL = Finding("hole", "", "", "")
 
 
 def isolation(geometry: Geometry, driver: Driver, layout: Layout) -> Iterator[Finding]:
-    """Both ends of every hole, and the last mapping of every range that a GPU may read. Raises `DriverError`."""
-    asked = gpu(geometry.gpus[0]) if geometry.gpus else Location(LocationKind.HOST_NUMA, 0)
+    """Check by queries that holes are unmapped, and where the last mapping of a range ends. Raises `DriverError`."""
+    location = gpu(geometry.gpus[0]) if geometry.gpus else Location(LocationKind.HOST_NUMA, 0)
     access_of = granted(geometry)
     for run in geometry.ranges.values():
         for instance in range(run.count):
@@ -31,12 +33,23 @@ def isolation(geometry: Geometry, driver: Driver, layout: Layout) -> Iterator[Fi
             placements = geometry.placements.get((run.name, instance), ())
             for low, high in _holes(run.size, placements):
                 for at in (low, high - 1):  # a hole may be smaller than the granule of the chunks beside it
-                    seen = _answer(driver, layout.address(label) + at, asked)
+                    observed = _query_unmapped(driver, layout.address(label) + at, location)
                     subject = f"{label} at {at:#x}"
-                    yield _WELL if seen == _UNMAPPED else Finding("hole", subject, "nothing mapped", seen, run.path)
+                    equal = observed == _UNMAPPED
+                    yield _EQUAL if equal else Finding("hole", subject, "nothing mapped", observed, run.path)
             if placements:
                 *_, (placement, _, offset, grants) = mappings(placements, access_of)
-                yield from _end(driver, layout, placement, label, offset, grants)
+                yield from _range_end(driver, layout, placement, label, offset, grants)
+
+
+def refusals(context: VerificationContext) -> Iterator[Finding]:
+    """Check that the driver refuses fills and copies by GPUs without access. Raises what `raise_if_stopped` raises."""
+    for device, device_context in context.layout.contexts.items():
+        for subject, call, path in _forbidden_calls(context, device):
+            context.raise_if_stopped()
+            with current(context.driver, device_context):
+                observed = _error_name(call)
+            yield Finding("refused", f"{subject} by gpu{device}", _REFUSED, observed, path)
 
 
 def _holes(size: int, placements: Sequence[Placement]) -> Iterator[tuple[int, int]]:
@@ -49,67 +62,53 @@ def _holes(size: int, placements: Sequence[Placement]) -> Iterator[tuple[int, in
         yield at, size
 
 
-def _answer(driver: Driver, address: int, asked: Location) -> str:
+def _query_unmapped(driver: Driver, address: int, location: Location) -> str:
     try:
-        return f"something mapped, access {driver.mem_get_access(address, asked)}"
+        return f"something mapped, access {driver.mem_get_access(address, location)}"
     except DriverError as error:
         if error.name != _UNMAPPED:
             raise
         return _UNMAPPED
 
 
-def _end(
+def _range_end(
     driver: Driver, layout: Layout, placement: Placement, label: str, offset: int, grants: tuple[Grant, ...]
 ) -> Iterator[Finding]:
-    """Where the last mapping of a range ends: fact 15 has it that the driver lets one run past the range's own end."""
-    able = [grant.location.id for grant in grants if grant.location.kind is LocationKind.GPU and grant.access]
-    if not able or any(place.kind is not LocationKind.GPU for place in placement.chunk.places):
-        return  # of host memory the driver was seen to tell more than the one mapping
+    """Check the extent of the last mapping of a range: the driver lets a mapping exceed its range (fact 15)."""
+    readers = [grant.location.id for grant in grants if grant.location.kind is LocationKind.GPU and grant.access]
+    if not readers or any(location.kind is not LocationKind.GPU for location in placement.chunk.places):
+        return  # for host memory the driver has reported more than the one mapping
     base = layout.address(label)
-    address = base + offset
     try:
-        with current(driver, layout.contexts[able[0]]):
-            start, length = driver.mem_get_address_range(address)
+        with current(driver, layout.contexts[readers[0]]):
+            start, length = driver.mem_get_address_range(base + offset)
     except DriverError as error:
         if error.name != "CUDA_ERROR_NOT_FOUND":
             raise
-        return  # access that is missing hides it (fact 22), and is told elsewhere
-    seen = f"from {start - base:#x} to {start + length - base:#x}"
-    wanted = f"from {offset:#x} to {offset + placement.chunk.size:#x}"
-    yield Finding("end of range", f"the last mapping in {label}", wanted, seen, placement.path)
+        return  # missing access hides the mapping (fact 22); the check of access reports that
+    observed = f"from {start - base:#x} to {start + length - base:#x}"
+    expected = f"from {offset:#x} to {offset + placement.chunk.size:#x}"
+    yield Finding("end of range", f"the last mapping in {label}", expected, observed, placement.path)
 
 
-_REFUSED = "CUDA_ERROR_INVALID_VALUE"
-
-
-def refusals(scene: Scene) -> Iterator[Finding]:
-    """What each GPU of the layout is refused, of what it may not do. Raises what `stop` raises."""
-    for device, context in scene.layout.contexts.items():
-        for subject, call, path in _forbidden(scene, device):
-            scene.stop()
-            with current(scene.driver, context):
-                seen = _result(call)
-            yield Finding("refused", f"{subject} by gpu{device}", _REFUSED, seen, path)
-
-
-def _forbidden(scene: Scene, device: int) -> Iterator[tuple[str, Callable[[], object], tuple[str | int, ...]]]:
-    driver = scene.driver
-    for chunk in scene.mine:
+def _forbidden_calls(context: VerificationContext, device: int) -> Iterator[tuple[str, Callable[[], object], Path]]:
+    driver = context.driver
+    for chunk in context.own_contents:
         if not chunk.ours or chunk.location.kind is not LocationKind.GPU:
             continue
         for label, offset, grants in chunk.seen_at:
-            if label not in scene.layout.ranges:
+            if label not in context.layout.ranges:
                 continue
             access = dict(grants).get(gpu(device), Access.NONE)
-            address = scene.layout.address(label) + offset
-            where = f"{chunk.chunk} in {label} at {offset:#x}"
+            address = context.layout.address(label) + offset
+            mapping = f"{chunk.chunk} in {label} at {offset:#x}"
             if access != Access.RW:
-                yield f"fill of {where}", partial(driver.memset_d8, address, 0, 1), chunk.path
+                yield f"fill of {mapping}", partial(driver.memset_d8, address, 0, 1), chunk.path
             if not access:
-                yield f"copy from {where}", partial(driver.memcpy_dtoh, address, 8), chunk.path
+                yield f"copy from {mapping}", partial(driver.memcpy_dtoh, address, 8), chunk.path
 
 
-def _result(call: Callable[[], object]) -> str:
+def _error_name(call: Callable[[], object]) -> str:
     try:
         call()
     except DriverError as error:

@@ -1,7 +1,7 @@
-"""Processes that try what is forbidden, and must not survive it (fact 24): each on a replica of its own.
+"""Forbidden accesses by kernels, each tried on a replica in a process of its own that must not survive it (fact 24).
 
-A replica is one granule with the properties of a chunk of the layout, mapped twice: once with the access that one GPU
-has in the layout, and once so that the GPU can show that its kernels work. Children are spawned, never forked (fact
+A replica is one granule with the properties of a chunk of the layout, mapped twice: with the access that one GPU has in
+the layout, and with read and write access, to show that the kernels work. The processes are spawned, not forked (fact
 33), and have a time limit.
 """
 
@@ -14,9 +14,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple, Self
 
 from memtopo import machine
 from memtopo.common.errors import MemtopoError
@@ -27,25 +27,25 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine, target
-from memtopo.run.contents import granted, mappings
+from memtopo.run.contents import Contents, granted, mappings
 
 LIMIT = 60
 """Seconds that a child may take: two contexts and a compilation of kernels, on a busy machine."""
 
-AT_ONCE = 4
-"""Children at work at a time: each takes half a GiB of a GPU for its context (fact 30)."""
+MAX_CHILDREN = 4
+"""Children that run at a time: each takes half a GiB of a GPU for its context (fact 30)."""
 
-PATIENCE = 5
-"""Seconds that a child which has said all may take to end."""
+EXIT_LIMIT = 5
+"""Seconds that a child may take to exit after its result."""
 
-DIED = "ends the process"
+ENDS_PROCESS = "ends the process"
 
 _WORD = 0x6D65_6D74_6F70_6F21
 _COMMAND = python_command("memtopo.run.verification.replicas:main")
 
 
 class Replica(NamedTuple):
-    """What a GPU has less than read and write access to: memory of these properties."""
+    """Memory with these properties that a GPU has less than read and write access to."""
 
     properties: Properties
     granule: int
@@ -54,21 +54,21 @@ class Replica(NamedTuple):
 
     @property
     def subject(self) -> str:
-        """What is tried, as a person reads it."""
-        what = "a store" if self.access else "a load"
-        return f"{what} by gpu{self.device}, with access {self.access.word}, to memory of {self.properties.location}"
+        """Description of the forbidden access."""
+        verb = "a store" if self.access else "a load"
+        return f"{verb} by gpu{self.device}, with access {self.access.word}, to memory of {self.properties.location}"
 
 
 class Tried(NamedTuple):
-    """What became of a try: `seen` is `DIED` or what happened instead; `why_not` is why it was not made."""
+    """Result of a try: `seen` is `ENDS_PROCESS` or what happened instead, `why_not` why it was not made."""
 
     seen: str
     why_not: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where replicas are built: on this machine, real or simulated, of whose GPUs some may be visible alone."""
+class ReplicaHost:
+    """Machine on which replicas are built, real or simulated; `visible` are its visible GPUs, if not all are."""
 
     machine: Machine
     simulated: bool
@@ -76,10 +76,10 @@ class Place:
 
 
 def replicas(geometry: Geometry) -> dict[Replica, Path]:
-    """What the GPUs of a layout may not do, each kind once, with the entry that mapped the first of its kind.
+    """Replicas for the forbidden accesses of a layout, without duplicates, with the first entry that maps each.
 
-    Without host memory, which any process may be given more of than it asked for, without what comes from outside of
-    the spec, and without the memory of GPUs that the process does not see: it could build no replica there.
+    Host memory is left out, since a process may have more access to it than was granted. So are external memory and the
+    memory of GPUs that the process does not see, of which it cannot build a replica.
     """
     found: dict[Replica, Path] = {}
     access_of = granted(geometry)
@@ -88,71 +88,105 @@ def replicas(geometry: Geometry) -> dict[Replica, Path]:
             run = placement.chunk
             properties = run.properties_of(index)
             ours = run.origin is None or run.origin.siblings
-            if ours and properties.location.kind is LocationKind.GPU and is_seen(geometry, properties.location):
-                by_place = dict(grants)
+            if ours and properties.location.kind is LocationKind.GPU and is_visible(geometry, properties.location):
+                access_by_location = dict(grants)
                 for device in geometry.gpus:
-                    access = by_place.get(gpu(device), Access.NONE)
+                    access = access_by_location.get(gpu(device), Access.NONE)
                     if access is not Access.RW:
                         found.setdefault(Replica(properties, run.granule, device, Access(access)), placement.path)
     return found
 
 
-def is_seen(geometry: Geometry, location: Location) -> bool:
-    """Whether a process sees a GPU."""
+def without_replica(geometry: Geometry, contents: Iterable[Contents]) -> dict[str, int]:
+    """Number of mapped chunks and buffers that have no replica, by the reason."""
+    mapped = [each for each in contents if each.seen_at]
+    created = [each for each in mapped if each.ours]
+    gpus = [each for each in created if each.location.kind is LocationKind.GPU]
+    return {
+        "host memory has no replica": len(created) - len(gpus),
+        "external memory has no replica": len(mapped) - len(created),
+        "its GPU is not visible to this process": sum(1 for each in gpus if not is_visible(geometry, each.location)),
+    }
+
+
+def is_visible(geometry: Geometry, location: Location) -> bool:
+    """Return whether a GPU is visible to a process."""
     return not geometry.visible or location in geometry.visible
 
 
-def try_all(tries: Mapping[Replica, Path], place: Place, turn: Callable[[], None]) -> Iterator[tuple[Replica, Tried]]:
-    """What became of each try, as they end. `turn` is called now and then; what it raises ends the children."""
-    waiting: list[Replica] = list(tries)
+def try_all(tries: Iterable[Replica], host: ReplicaHost, poll: Callable[[], None]) -> Iterator[tuple[Replica, Tried]]:
+    """Yield the result of each try as its child ends. `poll` is called regularly; its exceptions end the children."""
+    waiting = list(tries)
     waiting.reverse()
-    working: list[_Child] = []
+    running: list[_Child] = []
     try:
-        while waiting or working:
-            while waiting and len(working) < AT_ONCE:
-                working.append(_Child(waiting.pop(), place))
-            turn()
-            for child in _ended(working):
-                working.remove(child)
-                yield child.replica, child.outcome()
+        while waiting or running:
+            while waiting and len(running) < MAX_CHILDREN:
+                running.append(_Child(waiting.pop(), host))
+            poll()
+            for child in _ended(running):
+                running.remove(child)
+                yield child.replica, child.result()
     finally:
-        for child in working:
+        for child in running:
             child.end()
 
 
-class _Child:
-    """One process at work."""
+class _Task(NamedTuple):
+    """Message to a child: the machine, or None for the real one, the visible GPUs, and the replica to build."""
 
-    def __init__(self, replica: Replica, place: Place) -> None:
+    machine: str | None
+    visible: tuple[int, ...]
+    replica: Replica
+
+    def to_json(self) -> bytes:
+        """Encode the message; the flags become numbers."""
+        return json.dumps(self).encode()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Decode a message of `to_json`."""
+        simulated, visible, (properties, granule, device, access) = json.loads(text)
+        (kind, number), handles, rdma, compressible, *_ = properties
+        location = Location(LocationKind(kind), number)
+        created = Properties(location, HandleType(handles), rdma, compressible)
+        return cls(simulated, tuple(visible), Replica(created, granule, device, Access(access)))
+
+
+class _Child:
+    """A process that tries one access."""
+
+    def __init__(self, replica: Replica, host: ReplicaHost) -> None:
         self.replica = replica
-        self._until = time.monotonic() + LIMIT
-        task = memory_file(json.dumps(_packed(replica, place)).encode())
+        self._deadline = time.monotonic() + LIMIT
+        task = _Task(machine.dump(host.machine) if host.simulated else None, host.visible, replica)
+        stdin = memory_file(task.to_json())
         try:
-            self.process = spawn(_COMMAND, stdin=task, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self.process = spawn(_COMMAND, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         finally:
-            os.close(task)
+            os.close(stdin)
         assert self.process.stdout
         self.out = self.process.stdout
 
     @property
     def late(self) -> bool:
-        return time.monotonic() > self._until
+        return time.monotonic() > self._deadline
 
-    def outcome(self) -> Tried:
-        """What it said, once it has ended; it is ended where it is late."""
+    def result(self) -> Tried:
+        """Wait for the child to exit and return its result; kill it if it is late."""
         late = self.late
-        said = b"" if late else self.out.read()
-        self.end(0 if late else PATIENCE)
+        output = b"" if late else self.out.read()
+        self.end(0 if late else EXIT_LIMIT)
         if late:
             return Tried("", f"it took more than {LIMIT} s")
-        if said:
-            return Tried(*json.loads(said))
+        if output:
+            return Tried(*json.loads(output))
         status = self.process.returncode
         how = f"was killed by {signal_name(-status)}" if status < 0 else f"ended with status {status}"
         return Tried("", f"the process {how}")
 
     def end(self, patience: float = 0) -> None:
-        """Leave nothing of it, at the latest after so many seconds."""
+        """Wait for the child to exit, and kill it after so many seconds."""
         self.out.close()
         try:
             self.process.wait(patience)
@@ -161,57 +195,38 @@ class _Child:
             self.process.wait()
 
 
-def _ended(working: list[_Child]) -> list[_Child]:
-    """Those that have said all, or are late, within a short time."""
+def _ended(running: list[_Child]) -> list[_Child]:
+    """Children with a result, and late ones; waits for a short time."""
     poll = select.poll()
-    for child in working:
+    for child in running:
         poll.register(child.out, select.POLLIN)
     ready = {fd for fd, _ in poll.poll(200)}
-    return [child for child in working if child.out.fileno() in ready or child.late]
-
-
-def _packed(replica: Replica, place: Place) -> dict[str, Any]:
-    return {
-        "machine": machine.dump(place.machine) if place.simulated else None,
-        "visible": place.visible,
-        "location": replica.properties.location,
-        "handles": int(replica.properties.handles),
-        "rdma": replica.properties.rdma,
-        "compressible": replica.properties.compressible,
-        "granule": replica.granule,
-        "device": replica.device,
-        "access": int(replica.access),
-    }
+    return [child for child in running if child.out.fileno() in ready or child.late]
 
 
 def main() -> None:
-    """Be such a child: read from stdin what to try, and say on stdout what became of it."""
-    signal.alarm(LIMIT)  # also where nobody is left to wait for it
-    task = json.load(sys.stdin)
+    """Run a child: read the task from stdin, and write the result to stdout."""
+    signal.alarm(LIMIT)  # also if the parent has ended
+    task = _Task.from_json(sys.stdin.read())
     try:
-        tried = _tried(task)
+        tried = _run(task)
     except DriverError as error:
         tried = Tried("", f"a replica could not be built: {error.message}")
     except MemtopoError as error:
         tried = Tried("", error.message)
     sys.stdout.write(json.dumps(tried))
     sys.stdout.flush()
-    os._exit(0)  # nothing of the driver's can be ended in order any more; the system does
+    os._exit(0)  # the driver cannot shut down in order any more; the system cleans up
 
 
-def _tried(task: dict[str, Any]) -> Tried:
-    facts = machine.parse(task["machine"].encode(), "replica") if task["machine"] else None
-    visible = tuple(task["visible"])
-    driver = target.open_in_worker(facts, simulated=facts is not None, visible=visible)
-    kind, number = task["location"]
-    properties = Properties(
-        Location(LocationKind(kind), number), HandleType(task["handles"]), task["rdma"], task["compressible"]
-    )
-    return _try(driver, Replica(properties, task["granule"], task["device"], Access(task["access"])))
+def _run(task: _Task) -> Tried:
+    simulated = machine.parse(task.machine.encode(), "replica") if task.machine else None
+    driver = target.open_in_worker(simulated, simulated=simulated is not None, visible=task.visible)
+    return _try(driver, task.replica)
 
 
 def _try(driver: KernelDriver, replica: Replica) -> Tried:
-    """Build a replica, and go where it is forbidden. Raises `DriverError` where it cannot be built."""
+    """Build a replica, and make the forbidden access. Raises `DriverError` if it cannot be built."""
     properties, granule, device, access = replica
     driver.ctx_push_current(driver.device_primary_ctx_retain(device))
     driver.module_load_data()
@@ -223,7 +238,7 @@ def _try(driver: KernelDriver, replica: Replica) -> Tried:
     driver.mem_set_access(address + granule, granule, (Grant(gpu(device), Access.RW),))
     driver.store(address + granule, _WORD)
     if access and driver.load(address) != _WORD:
-        return Tried("a permitted load does not give what was stored")
+        return Tried("a permitted load returns other bytes than were stored")
     try:
         if access:
             driver.store(address, ~_WORD & (1 << 64) - 1)
@@ -231,12 +246,13 @@ def _try(driver: KernelDriver, replica: Replica) -> Tried:
         else:
             driver.load(address)
     except DriverError as error:
-        return Tried(DIED if error.name == "CUDA_ERROR_ILLEGAL_ADDRESS" and _dead(driver) else error.message)
+        ended = error.name == "CUDA_ERROR_ILLEGAL_ADDRESS" and _unusable(driver)
+        return Tried(ENDS_PROCESS if ended else error.message)
     return Tried("nothing happened")
 
 
-def _dead(driver: KernelDriver) -> bool:
-    """Whether memory can no longer be used, and not by one call alone."""
+def _unusable(driver: KernelDriver) -> bool:
+    """Return whether every later call fails, not the one alone."""
     try:
         driver.mem_get_info()
     except DriverError as error:

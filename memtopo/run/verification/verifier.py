@@ -1,120 +1,161 @@
-"""What the ways to prove have in common: who proves what, and in which turns."""
+"""Common parts of the verifiers: their context, their rounds, mapped views of memory, and events."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, NamedTuple
 
 from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.types import Access, LocationKind
 from memtopo.kinds.layout import Layout, current
 from memtopo.plans.report import Finding, Rate
 from memtopo.run.contents import Contents, Identity, Recorded
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """What one process, by its label, proves with: what each process sees, and its own driver and layout.
+class VerificationContext:
+    """Memory and events of every process by its label, and the driver and layout of this process.
 
-    `stop` raises where somebody asked to stop, `advance` is told of bytes that are done. `seed` is the run's, the same
-    in all processes. On a simulator nothing is timed.
+    `raise_if_stopped` raises if the run was asked to stop; `advance` reports verified bytes. `seed` is the same in all
+    processes. Nothing is timed on a simulator.
     """
 
     process: str
-    seen: Mapping[str, Sequence[Contents]]
+    contents: Mapping[str, Sequence[Contents]]
     events: Mapping[str, Sequence[Recorded]]
     driver: KernelDriver
     layout: Layout
-    stop: Callable[[], None] = lambda: None
+    raise_if_stopped: Callable[[], None] = lambda: None
     advance: Callable[[int], None] = lambda _: None
     seed: int = 0
     simulated: bool = True
 
     @property
-    def mine(self) -> Sequence[Contents]:
-        """What this process sees."""
-        return self.seen[self.process]
+    def own_contents(self) -> Sequence[Contents]:
+        """Memory that is mapped in this process."""
+        return self.contents[self.process]
 
 
-class Prover(Protocol):
-    """One way to prove, in `turns` turns: in each of them all processes write before any of them reads."""
+class Verifier:
+    """One method of verification, in rounds: in each round all processes write before any process reads."""
 
-    @property
-    def doing(self) -> str:
-        """What it is called where it fails."""
+    action: ClassVar[str]
+    """Name of the verification in a failure."""
 
-    @property
-    def aspect(self) -> str:
-        """What its findings are about."""
+    aspect: ClassVar[str]
+    """Aspect of its findings."""
 
-    @property
-    def verbs(self) -> tuple[str, str]:
-        """What its writing and its reading are called; the first is empty where nothing is written."""
+    verbs: ClassVar[tuple[str, str]]
+    """Names of the phases that write and read; the first is empty if nothing is written."""
 
-    @property
-    def turns(self) -> int:
-        """How many there are, the same in all processes."""
+    rounds: int = 1
+    """Number of rounds, the same in all processes."""
 
     @property
     def volume(self) -> int:
-        """Bytes that this process writes and reads in all turns; 0 where they are too few to tell."""
+        """Bytes that this process writes and reads in all rounds; 0 if they are too few to report progress."""
+        return 0
 
-    def write(self, turn: int) -> int:
-        """Write what is this process's to write, and wait until it has arrived; gives how many things those were."""
+    def write(self, index: int) -> int:
+        """Write this process's part of a round, wait until it has arrived, and return the number of things written."""
+        del index
+        return 0
 
-    def read(self, turn: int) -> Iterator[Finding]:
-        """Read what everybody wrote in this turn, as far as this process may."""
+    def read(self, index: int) -> Iterator[Finding]:
+        """Read what all processes wrote in a round, as far as this process has access."""
+        raise NotImplementedError
 
-    def expected(self, turn: int) -> int:
-        """How many things are to be read in a turn."""
+    def expected(self, index: int) -> int:
+        """Number of things that are read in a round."""
+        raise NotImplementedError
 
-    def unseen(self) -> Iterator[tuple[int, str]]:
-        """What is in no turn: how many mappings or windows, and why."""
+    def not_verified(self) -> Iterator[tuple[int, str]]:
+        """Number of things that no round covers, with the reason."""
+        return iter(())
 
     def rates(self) -> Iterator[Rate]:
-        """How fast it went."""
+        """Measured rates."""
+        return iter(())
 
 
-Recorders = Mapping[Identity, str]
-"""Which process records each event in one turn."""
+class MappedView(NamedTuple):
+    """One mapping of memory as one GPU of one process accesses it: `offset` in the range or buffer `label`."""
+
+    process: str
+    device: int
+    label: str
+    offset: int
+
+    @property
+    def mapping(self) -> tuple[str, int]:
+        """Range or buffer, and the offset in it."""
+        return self.label, self.offset
+
+
+def gpu_views(process: str, contents: Contents, access: Access) -> Iterator[MappedView]:
+    """Views of memory by every GPU of a process that has this access."""
+    for label, offset, grants in contents.seen_at:
+        for grant in grants:
+            if grant.location.kind is LocationKind.GPU and grant.access & access == access:
+                yield MappedView(process, grant.location.id, label, offset)
+
+
+class RoundWriters:
+    """Process that writes each thing in each round: its creator in the first, an importer in the second."""
+
+    def __init__(self, candidates: Iterator[tuple[str, Identity]]) -> None:
+        created: dict[Identity, str] = {}
+        imported: dict[Identity, str] = {}
+        for process, identity in candidates:
+            (created if identity.owner == process else imported).setdefault(identity, process)
+        self._rounds = [created, imported] if imported else [created]
+
+    def __len__(self) -> int:
+        return len(self._rounds)
+
+    def writer(self, index: int, identity: Identity) -> str | None:
+        """Process that writes a thing in a round, or None."""
+        return self._rounds[index].get(identity) if index < len(self._rounds) else None
 
 
 @dataclass(slots=True)
-class Events:
-    """Events, recorded by one process and waited for by all others: its creator first, then an importer."""
+class EventVerification:
+    """Events, each recorded by one process in a round and waited for by all others."""
 
-    scene: Scene
-    turns: list[Recorders] = field(init=False)
+    context: VerificationContext
+    _writers: RoundWriters = field(init=False)
 
     def __post_init__(self) -> None:
-        created: dict[Identity, str] = {}
-        imported: dict[Identity, str] = {}
-        for process, recorded in self.scene.events.items():
-            for event in recorded:
-                (created if event.identity.owner == process else imported).setdefault(event.identity, process)
-        self.turns = [created, imported] if imported else [created]
+        events = self.context.events.items()
+        self._writers = RoundWriters((process, event.identity) for process, each in events for event in each)
 
-    def record(self, turn: int) -> None:
-        """Record what is this process's to record. Raises `DriverError`."""
-        for event in self._of(turn, mine=True):
-            with current(self.scene.driver, self.scene.layout.contexts[event.device]):
-                self.scene.driver.event_record(self.scene.layout.events[event.event])
+    @property
+    def rounds(self) -> int:
+        """Number of rounds, the same in all processes."""
+        return len(self._writers)
 
-    def wait(self, turn: int) -> Iterator[Finding]:
-        """Wait on each GPU for what another process recorded, and see it complete. Raises `DriverError`."""
-        driver, layout = self.scene.driver, self.scene.layout
-        for event in self._of(turn, mine=False):
-            self.scene.stop()
+    def record(self, index: int) -> None:
+        """Record the events that this process records in a round. Raises `DriverError`."""
+        driver, layout = self.context.driver, self.context.layout
+        for event in self._of(index, own=True):
+            with current(driver, layout.contexts[event.device]):
+                driver.event_record(layout.events[event.event])
+
+    def wait(self, index: int) -> Iterator[Finding]:
+        """Wait on each GPU for the events that other processes recorded in a round. Raises `DriverError`."""
+        driver, layout = self.context.driver, self.context.layout
+        for event in self._of(index, own=False):
+            self.context.raise_if_stopped()
             with current(driver, layout.contexts[event.device]):
                 driver.stream_wait_event(0, layout.events[event.event])
                 driver.ctx_synchronize()
-            seen = "complete" if driver.event_query(layout.events[event.event]) else "not ready"
+            observed = "complete" if driver.event_query(layout.events[event.event]) else "not ready"
             subject = f"{event.event}, recorded by {event.identity.owner or 'this process'}"
-            yield Finding("event", subject, "complete", seen, event.path)
+            yield Finding("event", subject, "complete", observed, event.path)
 
-    def _of(self, turn: int, *, mine: bool) -> Iterator[Recorded]:
-        recorders = self.turns[turn] if turn < len(self.turns) else {}
-        for event in self.scene.events[self.scene.process]:
-            recorder = recorders.get(event.identity)
-            if recorder is not None and (recorder == self.scene.process) is mine:
+    def _of(self, index: int, *, own: bool) -> Iterator[Recorded]:
+        for event in self.context.events[self.context.process]:
+            recorder = self._writers.writer(index, event.identity)
+            if recorder is not None and (recorder == self.context.process) is own:
                 yield event

@@ -18,7 +18,7 @@ from memtopo.machine import target
 from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.validation import validate
 from memtopo.run import processes
-from memtopo.run.apply import Job
+from memtopo.run.request import RunRequest
 
 WORKER = (sys.executable, "-P", str(Path(__file__).with_name("dying_worker.py")))
 
@@ -27,10 +27,12 @@ def run(spec: str, machine: str, timeout: float) -> bytes:
     found, document = target.resolve(machine), read_file(spec)
     geometry = validate(document, found.machine).geometry
     assert geometry
-    job = Job(planner.plan(geometry, found.machine), geometry, MachineLine(machine, found.simulated, (), "13.0"), spec)
+    request = RunRequest(
+        planner.plan(geometry, found.machine), geometry, MachineLine(machine, found.simulated, (), "13.0"), spec
+    )
     with Stopper() as stopper:
-        ensemble = processes.Ensemble(job, document.text, found.machine, timeout, worker=WORKER)
-        report = replace(processes.apply(ensemble, stop=stopper.signal), machine=job.machine)
+        ensemble = processes.Ensemble(request, document.text, found.machine, timeout, worker=WORKER)
+        report = replace(processes.apply(ensemble, stop=stopper.signal), machine=request.machine)
     return TypeAdapter(Report).dump_json(report)
 
 

@@ -21,7 +21,8 @@ from memtopo.machine import target
 from memtopo.machine.target import Target
 from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.validation import validate
-from memtopo.run.apply import Job, apply
+from memtopo.run.apply import apply
+from memtopo.run.request import RunRequest
 from memtopo.sharing import Client, ExchangeError, NoLayout, connect, place
 from memtopo.sharing.attaching import Holders
 from memtopo.sharing.holder import About
@@ -30,26 +31,26 @@ FOLDER = Path(__file__).parent
 PATIENCE = 30.0
 
 
-def job(spec: str, found: Target) -> Job:
+def run_request(spec: str, found: Target) -> RunRequest:
     document = read_file(str(FOLDER / spec))
     validated = validate(document, found.machine)
     assert validated.geometry, validated.diagnostics
     line = MachineLine(found.name, found.simulated, (), "")
-    return Job(planner.plan(validated.geometry, found.machine), validated.geometry, line, spec)
+    return RunRequest(planner.plan(validated.geometry, found.machine), validated.geometry, line, spec)
 
 
 def hold(found: Target) -> Callable[[], Report]:
-    made, ledger = job("held.yaml", found), Ledger(found.open())
+    made, ledger = run_request("held.yaml", found), Ledger(found.open())
 
     def once() -> Report:
         with Terms(None, None, 1.0, ()).keeper(About("held", None, made.machine), lambda: 0) as keeper:
-            return apply(made, ledger, held=keeper.keep)
+            return apply(made, ledger, hold=keeper.keep)
 
     return once
 
 
 def attach(found: Target) -> Callable[[], Report]:
-    made, ledger = job("attached.yaml", found), Ledger(found.open())
+    made, ledger = run_request("attached.yaml", found), Ledger(found.open())
     gpus = [ledger.device_get_uuid(ordinal).hex() for ordinal in range(ledger.device_get_count())]
 
     def once() -> Report:

@@ -19,7 +19,7 @@ from memtopo.sharing.producers import ProducerFailed, Producers, producers
 from memtopo.sharing.producers.program import Program
 from tests.cli.running import QUICKSTART, ROOT, environment
 from tests.helpers.machines import invented
-from tests.helpers.specs import job, judged, run
+from tests.helpers.specs import judged, run, run_request
 from tests.sharing.holding import PATIENCE, fds, gone, until
 
 BEHAVING = (sys.executable, "-m", "tests.sharing.producers.behaving")
@@ -139,7 +139,7 @@ def test_one_that_cannot_be_killed() -> None:
     pid = program.stuck
     assert pid
     machine = invented(2)
-    report = Producers({}, [program]).over(run(job(Path(QUICKSTART), machine), machine).report)
+    report = Producers({}, [program]).over(run(run_request(Path(QUICKSTART), machine), machine).report)
     assert report.notes[-1] == f"the program of camera did not end when it was killed: process {pid} is left"
     os.kill(pid, signal.SIGKILL)
     until(lambda: program.stuck is None)
@@ -220,7 +220,7 @@ def test_one_that_ends_early_is_in_the_report() -> None:
     """A report says of a program that it ended while its layout stood, and how"""
     spec, machine = judged("external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}}"), invented(2)
     assert spec.geometry
-    report = run(job(Path(QUICKSTART), machine), machine).report
+    report = run(run_request(Path(QUICKSTART), machine), machine).report
     with producers(spec.geometry, {"camera": (*BEHAVING, "dies")}, machine) as found:
         assert found.noted(report) is report
         with connect(place(socket=found.sockets["camera"])) as client:

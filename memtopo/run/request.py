@@ -1,0 +1,64 @@
+"""Request for a run: what to build, how to check it, and how to report it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from memtopo.diagnostics.model import Path
+from memtopo.geometry import Geometry
+from memtopo.machine import Machine
+from memtopo.output.diagram.model import Diagram
+from memtopo.planner import Plan
+from memtopo.plans.report import Check, MachineLine
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """Plan to apply, with the geometry that it was made from.
+
+    `spec` is the name of the file, `position_of` returns the `file:line:col` of a path in it; these, `machine`,
+    `picture` and `warnings` go into the report.
+
+    For one process of a multi-process layout, `process` is its label and `siblings` has the geometry of every process,
+    its own included.
+
+    `check` is the thoroughness of the checks. `machine_facts` is the machine on which replicas are built for a full
+    check; None builds no replicas. `seed` determines the bytes that are written, and is the same in all processes.
+    `exclusive` says that no other code in this process makes driver calls or opens files, so that every difference is a
+    leak of this run. `timeout` is the number of seconds that an external producer has to signal a semaphore.
+    """
+
+    plan: Plan
+    geometry: Geometry
+    machine: MachineLine
+    spec: str | None = None
+    position_of: Callable[[Path], str | None] = lambda _path: None
+    picture: Diagram | None = None
+    warnings: tuple[str, ...] = ()
+    process: str = ""
+    siblings: Mapping[str, Geometry] | None = None
+    machine_facts: Machine | None = None
+    check: Check = "fast"
+    seed: int = field(default_factory=lambda: secrets.randbits(64))
+    exclusive: bool = True
+    timeout: float = 60.0
+
+    @property
+    def processes(self) -> Mapping[str, Geometry]:
+        """Geometry of every process of the layout by its label; the label of a single process is empty."""
+        return self.siblings or {self.process: self.geometry}
+
+    def notes(self) -> Iterator[str]:
+        """Notes on the check for the report, whatever its result."""
+        if self.check == "full" and self.machine.simulated:
+            yield "simulated: the first and last 4 KiB of each granule stand for every byte"
+
+
+class HoldResult(NamedTuple):
+    """Result of holding a layout: notes for the report, and the number of descriptors that stay open on purpose."""
+
+    notes: Sequence[str] = ()
+    descriptors: int = 0
