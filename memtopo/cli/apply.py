@@ -93,7 +93,7 @@ def command(
 
 
 def _request(loaded: Loaded, spec: str, check: Check, timeout: float) -> RunRequest:
-    """What is to be done. Raises `Stale` where a saved plan is not it."""
+    """What is to be done. Raises `StalePlan` where a saved plan is not it."""
     geometry, facts = loaded.validated.geometry, loaded.target.machine
     assert geometry
     plan = planner.plan(geometry, facts)

@@ -13,7 +13,7 @@ from memtopo.machine import target
 from memtopo.machine.target import Target
 from memtopo.output import diagnostics, json, plain
 from memtopo.plans import saved
-from memtopo.plans.saved import SavedPlan, Stale
+from memtopo.plans.saved import SavedPlan, StalePlan
 from memtopo.rules.validation import Validated, validate
 
 INVALID = 1
@@ -48,7 +48,7 @@ class Loaded:
         """Say why a spec is not carried out: to stderr, and with `--json` as the document on stdout."""
         self.show_faults(sys.stderr)
         if self.saved:
-            raise Stale(f"the spec in the saved plan {self.origin!r} is not valid on this machine")
+            raise StalePlan(f"the spec in the saved plan {self.origin!r} is not valid on this machine")
         if as_json:
             found = json.faults(self.validated.diagnostics, self.document, self.target.name)
             plain.print_lines(json.dumps(found).splitlines())
@@ -58,8 +58,8 @@ class Loaded:
 def load(spec: str, machine: str) -> Loaded:
     """Read a spec, or a saved plan, and a machine, and hold one against the other.
 
-    Raises `Unavailable` where there is no machine, `UsageError` where nothing is named, `Unreadable` for a saved plan
-    that is damaged.
+    Raises `Unavailable` where there is no machine, `UsageError` where nothing is named, `UnreadablePlan` for a damaged
+    saved plan.
     """
     if not spec:
         raise UsageError("SPEC is empty", hint="name a file, or - for standard input")

@@ -1,4 +1,4 @@
-"""What a run has to say, as data: plan rows, findings, leaks, and the report of them all. Rendering is elsewhere."""
+"""Plans and reports as data: rows of a plan, findings, leaks, and the report of a run. `output` renders them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from memtopo.diagnostics.model import Path
 from memtopo.output.diagram.model import Diagram
 
 Check = Literal["none", "fast", "full"]
-"""How thoroughly is looked: not at all, by queries and samples, or at every byte."""
+"""Thoroughness of the checks: none, queries and samples, or every byte."""
 
 
 class Finding(NamedTuple):
-    """One thing looked at after building: an `aspect` of a `subject`, as it was wanted and as it was seen."""
+    """Observation of an `aspect` of a `subject` after building: the expected (`wanted`) and the observed (`seen`) value."""
 
     aspect: str
     subject: str
@@ -24,9 +24,9 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Like steps of a plan in one line.
+    """Similar steps of a plan in one row.
 
-    `calls` driver calls of one kind (`verb`), from `first` to `last` subject, `bytes_each` bytes each where they have
+    `calls` driver calls of one kind (`verb`), from `first` to `last` subject, with `bytes_each` bytes each if they have
     a size; `where` is what they act on or for (a device, a range, the devices granted).
     """
 
@@ -44,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
-    """The rows of one process's plan; of `count` neighbours that are alike, `first` to `last`, those of each."""
+    """Rows of the plan of one process, or of each of `count` equal processes, `first` to `last`."""
 
     first: str
     last: str
@@ -56,10 +56,10 @@ class ProcessPlan:
 
 @dataclass(frozen=True, slots=True)
 class PlanSummary:
-    """A plan without its steps: rows in order, bytes of physical memory by location, and how many calls it makes.
+    """Plan without its steps: rows in order, bytes of physical memory by location, and number of driver calls.
 
-    `warnings` are the spec's, a line each; `picture` is the layout as it is drawn, where somebody asked for it. Of
-    several processes `processes` has the rows, and the plan itself has none.
+    `warnings` are those of the spec, a line each; `picture` is the drawing of the layout, if one was requested. In a
+    multi-process plan `processes` has the rows, and the plan itself has none.
     """
 
     name: str
@@ -76,7 +76,7 @@ class PlanSummary:
 
 @dataclass(frozen=True, slots=True)
 class MachineLine:
-    """What a report is about: a machine's name, whether it is simulated, its GPUs and driver."""
+    """Machine of a report: its name, whether it is simulated, its GPUs and driver."""
 
     name: str
     simulated: bool
@@ -86,7 +86,7 @@ class MachineLine:
 
 @dataclass(frozen=True, slots=True)
 class PhaseTime:
-    """How long one phase took: its steps and its seconds."""
+    """Steps and seconds of one phase."""
 
     phase: str
     steps: int
@@ -95,7 +95,7 @@ class PhaseTime:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many times one aspect was looked at, and how often it was as declared; what was not looked at, and why."""
+    """Number of observations of one aspect, how many were as declared, and what was not checked, with the reason."""
 
     aspect: str
     looked_at: int
@@ -106,7 +106,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A finding that is not as declared, in words."""
+    """Finding that is not as declared, as text."""
 
     aspect: str
     subject: str
@@ -117,7 +117,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """How long one GPU took to fill or verify (`verb`) so many bytes of `memory`, a GPU's or the host's."""
+    """Seconds that one GPU took to fill or verify (`verb`) bytes of `memory`, of a GPU or the host."""
 
     verb: str
     device: str
@@ -128,7 +128,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Everything that was looked at after building. `differences` holds the first hundred of `different`."""
+    """Result of all checks after building. `differences` holds the first hundred of `different`."""
 
     tallies: tuple[Tally, ...]
     differences: tuple[Difference, ...] = ()
@@ -138,9 +138,9 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The step that failed and the driver's answer; `reason` is the simulator's, `place` is `file:line:col`.
+    """Step that failed and the driver's error; `reason` is the simulator's explanation, `place` is `file:line:col`.
 
-    `cause` is the driver's fact or rule that was most likely broken.
+    `cause` is the driver fact or rule that was most likely broken.
     """
 
     step: str
@@ -154,7 +154,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """What could not be undone: the thing, the driver's answer, and what had to stay because of it."""
+    """Resource that could not be released, with the driver's error and what had to stay because of it."""
 
     what: str
     error: str
@@ -175,7 +175,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left: open things by kind (the ledger) and file descriptors, before, while held and after."""
+    """Open resources by kind (the ledger) and file descriptors: before building, while held, and after teardown."""
 
     ledger_before: dict[str, int]
     ledger_held: dict[str, int]
@@ -188,9 +188,9 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where ranges were while the layout stood: `first` at `address`, and each of `count` up to `last` `step` bytes on.
+    """Addresses of ranges: `first` at `address`, and each of `count` up to `last` `step` bytes further.
 
-    The numbers of counted ranges go up by one.
+    The numbers of counted ranges increase by one.
     """
 
     first: str
@@ -202,7 +202,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class ProcessReport:
-    """What became of one process of several; `lost` says how it ended where it could not report."""
+    """Result of one process of a multi-process layout; `lost` says how it ended if it could not report."""
 
     name: str
     pid: int
@@ -218,9 +218,10 @@ class ProcessReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run of `apply`: `outcome` is ok, failed, leaked, different or interrupted; the exit status goes with it.
+    """Report of one run of `apply`: `outcome` is ok, failed, leaked, different or interrupted.
 
-    `placed` are the ranges of a layout that stood; of several processes each has its own.
+    `placed` has the addresses of the ranges, if the layout was complete; in a multi-process report each process has its
+    own.
     """
 
     name: str
@@ -241,16 +242,16 @@ class Report:
 
 
 class Progress:
-    """Hooks that a long run calls; every one of them is empty here."""
+    """Hooks that a run calls; all are empty here."""
 
     def phase(self, name: str, steps: int) -> None:
-        """A phase begins that has `steps` steps."""
+        """Begin a phase of `steps` steps."""
 
     def volume(self, name: str, size: int) -> None:
-        """A phase begins that goes through `size` bytes, which its steps are."""
+        """Begin a phase whose steps are `size` bytes."""
 
     def advance(self, steps: int) -> None:
-        """`steps` more steps of the phase are done."""
+        """Count `steps` more steps of the phase as done."""
 
     def end(self) -> None:
-        """The phases are over, however they ended."""
+        """End the last phase, after success or failure."""

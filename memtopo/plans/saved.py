@@ -1,6 +1,6 @@
-"""Saved plans: a plan that carries the spec's text and the machine's facts, to be applied later if it still holds.
+"""Saved plans: a plan with the text of its spec and its machine, to be applied later if it is still valid.
 
-Nothing of it is carried out as it stands: the text is validated and planned again, and the two plans are compared.
+The saved steps are not executed: the text is validated and planned again, and the two plans are compared.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from memtopo.run.contents import everything
 
 MARKER = b'"memtopo_plan"'
 LARGEST_FILE = 256 << 20
-SHOWN = 20
-"""Changes that a message names."""
+MAX_CHANGES = 20
+"""Number of changes that a message lists."""
 
-_AGAIN = "make it again with 'memtopo plan SPEC -o FILE'"
+_REMAKE = "make it again with 'memtopo plan SPEC -o FILE'"
 
 
-class Stale(MemtopoError):
-    """A saved plan does not hold any more."""
+class StalePlan(MemtopoError):
+    """A saved plan differs from the plan that its spec gives now."""
 
     exit_code = 7
 
 
-class Unreadable(MemtopoError):
-    """A file that should be a saved plan is none."""
+class UnreadablePlan(MemtopoError):
+    """A saved plan is damaged or of another version."""
 
     exit_code = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SpecText:
-    """A spec as it was written, with the name of its file."""
+    """Text of a spec, with the name of its file."""
 
     name: str
     text: str
@@ -54,7 +54,7 @@ class SpecText:
 
 @dataclass(frozen=True, slots=True)
 class SavedPlan:
-    """What `plan` writes: the plan, the machine it is for, that machine's facts, and the spec that it was made from."""
+    """Content of a saved plan: the plan, the machine in short and in full, and the spec that the plan was made from."""
 
     memtopo_plan: Literal[1]
     machine: MachineLine
@@ -64,16 +64,16 @@ class SavedPlan:
 
 
 def open_saved(name: str) -> SavedPlan | None:
-    """The saved plan in a file; None where the file is something else, or cannot be read.
+    """Read the saved plan in a file; return None if the file is something else or cannot be read.
 
-    Raises `Unreadable` where it is damaged or of another version.
+    Raises `UnreadablePlan` if it is damaged or of another version.
     """
     try:
         if not Path(name).is_file():
             return None
         with open(name, "rb") as file:  # noqa: PTH123 as everywhere: a name that is no path is no error here
             start = file.read(256)
-            if not _begins(start):
+            if not _is_saved_plan(start):
                 return None
             return read(start + file.read(LARGEST_FILE), name)
     except (OSError, ValueError):
@@ -81,34 +81,34 @@ def open_saved(name: str) -> SavedPlan | None:
 
 
 def spec_in(document: Document) -> Document:
-    """The spec in a saved plan, under its own name; a document that is no saved plan, as it is."""
+    """Return the spec in a saved plan, under its own name, or the document itself if it is not a saved plan."""
     start = document.text[:256].encode()
-    if not _begins(start):
+    if not _is_saved_plan(start):
         return document
     try:
         spec = read(document.text.encode(), document.name).spec
-    except Unreadable as error:
+    except UnreadablePlan as error:
         return Document(document.name, diagnostics=(Diagnostic("MT001", error.message, help=error.hint),))
     return read_text(spec.text.encode(), spec.name)
 
 
 def read(text: bytes, name: str) -> SavedPlan:
-    """A saved plan from JSON. Raises `Unreadable` where it is damaged or of another version."""
+    """Read a saved plan from JSON. Raises `UnreadablePlan` if it is damaged or of another version."""
     try:
         return TypeAdapter(SavedPlan).validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        told = f"saved plan {name!r} is damaged: {where or 'it'}: {first['msg'].lower()}"
-        raise Unreadable(told, hint=_AGAIN) from error
+        message = f"saved plan {name!r} is damaged: {where or 'it'}: {first['msg'].lower()}"
+        raise UnreadablePlan(message, hint=_REMAKE) from error
 
 
 def compare(saved: SavedPlan, name: str, geometry: Geometry, now: Plan) -> None:
-    """Raise `Stale`, with what changed, unless `now` is the plan that was saved.
+    """Raise `StalePlan`, with the changes, unless `now` is equal to the saved plan.
 
-    The rows are compared as they were saved, since another version of memtopo may have made them; and where every chunk
-    is, by laying the saved text out on the saved facts once more. That is not possible where the spec names a GPU by
-    its identity, which is not saved.
+    The rows are compared as they were saved, since another version of memtopo may have written them. The offsets of
+    chunks are compared with the geometry of the saved text on the saved machine. That is not possible if the spec names
+    a GPU by its UUID or bus id, which are not saved.
     """
     validated = validate(read_text(saved.spec.text.encode(), saved.spec.name), saved.facts)
     then = validated.geometry or geometry
@@ -116,23 +116,24 @@ def compare(saved: SavedPlan, name: str, geometry: Geometry, now: Plan) -> None:
     if old == new and everything(then) == everything(geometry):
         return
     changed = list(unified_diff(old, new, n=0, lineterm=""))[2:]
-    told = [line for line in changed if line[:1] in "+-"] or ["the same calls, at other offsets"]
-    more = [f"… and {len(told) - SHOWN} more"] if len(told) > SHOWN else []
-    raise Stale(f"the saved plan {name!r} does not hold on this machine", hint=_AGAIN, details=[*told[:SHOWN], *more])
+    lines = [line for line in changed if line[:1] in "+-"] or ["the same calls, at other offsets"]
+    more = [f"… and {len(lines) - MAX_CHANGES} more"] if len(lines) > MAX_CHANGES else []
+    message = f"the saved plan {name!r} does not hold on this machine"
+    raise StalePlan(message, hint=_REMAKE, details=[*lines[:MAX_CHANGES], *more])
 
 
-def _begins(start: bytes) -> bool:
+def _is_saved_plan(start: bytes) -> bool:
     return start.lstrip().startswith(b"{") and MARKER in start
 
 
 def _lines(plan: PlanSummary) -> Iterator[str]:
-    """A plan as lines that can be compared: what the calls are, not what is drawn of them."""
+    """Lines of a plan for the comparison: its calls and memory, without the picture."""
     yield from map(_line, plan.rows)
     for process in plan.processes:
         name = process.first if process.count == 1 else f"{process.first} … {process.last}"
         yield from (f"{name}: {_line(row)}" for row in process.rows)
-    for place, amount in plan.memory.items():
-        yield f"memory on {place}: {exact(amount)}"
+    for location, amount in plan.memory.items():
+        yield f"memory on {location}: {exact(amount)}"
     yield f"{plan.calls} calls to build, {plan.teardown_calls} to take down"
 
 

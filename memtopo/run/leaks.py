@@ -91,7 +91,7 @@ class ResourceBalance:
             counted = handle in self._ledger.handles
             if counted or (missing and self._release_again(handle)):
                 cause = (
-                    "a handle to it is still open" if counted else "the driver had one more reference to it, now gone,"
+                    "a handle to it is still open" if counted else "the driver had another reference to it, now gone,"
                 )
                 path = paths.get(f"chunk {label}", ())
                 yield Leak(f"chunk {label}", f"{cause} after its release", (), path, self._position_of(path))
