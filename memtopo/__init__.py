@@ -1,4 +1,4 @@
-"""memtopo lays out GPU memory from a file: validate, plan, apply, prove, and take down without a trace."""
+"""memtopo lays out GPU memory from a file: validate, plan, apply, verify, and take down without a trace."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ Check = Literal["none", "fast", "full"]
 
 
 class Finding(NamedTuple):
-    """Observation of an `aspect` of a `subject` after building: the expected (`wanted`) and the observed (`seen`) value."""
+    """Observation of an `aspect` of a `subject`: the expected (`wanted`) and the observed (`seen`) value."""
 
     aspect: str
     subject: str
