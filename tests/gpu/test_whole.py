@@ -20,9 +20,10 @@ from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
+from tests.helpers.reports import tallies
 from tests.helpers.strategies import specs
-from tests.run.test_whole import LYING
-from tests.run.test_whole import SHARED as SHARED_BY_TWO
+from tests.run.verification.test_full import LYING
+from tests.run.verification.test_full import SHARED as SHARED_BY_TWO
 
 if TYPE_CHECKING:
     from typing import Any as Anything
@@ -111,10 +112,10 @@ def test_every_byte(local: Target) -> None:
     report = applied(SPEC, local, facts=local.machine)
     assert report.exit_code == 0, report
     assert report.checks
-    tallies = {tally.aspect: tally for tally in report.checks.tallies}
-    assert tallies["every byte"].looked_at == 4
-    assert tallies["refused"].looked_at == 1
-    assert tallies[FORBIDDEN].looked_at == 1
+    found = tallies(report.checks)
+    assert found["every byte"].looked_at == 4
+    assert found["refused"].looked_at == 1
+    assert found[FORBIDDEN].looked_at == 1
     assert {rate.verb for rate in report.checks.rates} == {"fill", "verify"}
 
 

@@ -1,4 +1,4 @@
-"""Building, looking and taking down, step by step."""
+"""Execution of plans: build, check and take down."""
 
 from __future__ import annotations
 
@@ -44,8 +44,7 @@ def ledger(at: int = 0, only: set[str] | None = None) -> Iterator[Ledger]:
         yield Ledger(Failing(driver, at, only=only))
 
 
-def test_what_stands_after_building() -> None:
-    """After building, all that the spec names exists, and is in the layout under its name"""
+def test_layout_has_everything_the_spec_names_after_building() -> None:
     with ledger() as driver:
         execution = Execution(planned(), driver)
         execution.build()
@@ -59,8 +58,7 @@ def test_what_stands_after_building() -> None:
         execution.take_down()
 
 
-def test_what_stands_after_taking_down() -> None:
-    """After taking down, nothing of it exists, for the ledger and the layout alike, and the phases were timed"""
+def test_teardown_leaves_nothing_open() -> None:
     with ledger() as driver:
         execution = Execution(planned(), driver)
         execution.build()
@@ -77,8 +75,7 @@ def test_what_stands_after_taking_down() -> None:
         assert all(time.seconds > 0 for time in execution.times)
 
 
-def test_checking_changes_nothing() -> None:
-    """A check finds everything as declared, any number of times, and leaves the ledger as it was"""
+def test_check_can_be_repeated_and_leaves_the_ledger_unchanged() -> None:
     with ledger() as driver:
         execution = Execution(planned(), driver)
         execution.build()
@@ -92,8 +89,7 @@ def test_checking_changes_nothing() -> None:
         execution.take_down()
 
 
-def test_a_step_that_fails_is_named_and_what_was_done_waits() -> None:
-    """The step whose call fails is named; what was done before it stands until it is taken down"""
+def test_a_failed_step_is_named_and_earlier_steps_remain_until_teardown() -> None:
     with ledger(at=3, only={"mem_create"}) as driver:
         execution = Execution(planned(), driver)
         with pytest.raises(StepFailed) as failed:
@@ -106,8 +102,7 @@ def test_a_step_that_fails_is_named_and_what_was_done_waits() -> None:
 
 
 @pytest.mark.parametrize("count", range(0, 30, 3))
-def test_whoever_asks_to_stop_is_heard_between_steps(count: int) -> None:
-    """Building stops before the next step, exactly; what was done is then taken down"""
+def test_a_requested_stop_takes_effect_before_the_next_step(count: int) -> None:
     asked = iter(range(1000))
     with ledger() as driver:
         execution = Execution(planned(), driver, stop=lambda: next(asked) >= count)
@@ -121,8 +116,7 @@ def test_whoever_asks_to_stop_is_heard_between_steps(count: int) -> None:
         assert driver.empty
 
 
-def test_nothing_can_stop_a_teardown() -> None:
-    """A teardown does not ask whether to stop"""
+def test_a_teardown_cannot_be_stopped() -> None:
     stopping = False
     with ledger() as driver:
         execution = Execution(planned(), driver, stop=lambda: stopping)
@@ -134,8 +128,7 @@ def test_nothing_can_stop_a_teardown() -> None:
             list(Execution(planned(), driver, stop=lambda: True).check())
 
 
-def test_taking_down_twice_changes_nothing() -> None:
-    """A second teardown has nothing to do"""
+def test_a_second_teardown_does_nothing() -> None:
     with ledger() as driver:
         execution = Execution(planned(), driver)
         execution.build()
@@ -144,8 +137,7 @@ def test_taking_down_twice_changes_nothing() -> None:
         assert driver.empty
 
 
-def test_building_again_after_a_teardown() -> None:
-    """The same plan can be built again"""
+def test_a_plan_can_be_built_again_after_a_teardown() -> None:
     with ledger() as driver:
         execution = Execution(planned(), driver)
         for _ in range(3):
@@ -155,8 +147,8 @@ def test_building_again_after_a_teardown() -> None:
             assert driver.empty
 
 
-def test_no_mapping_runs_past_its_range() -> None:
-    """Fact 15: what would run past the end of its range is never asked of the driver, whatever the plan says"""
+def test_a_mapping_past_its_range_is_never_requested() -> None:
+    """Fact 15: the driver would accept it."""
     good = planned("ranges: {a: {size: 4MiB}}\nchunks: {c: {location: gpu0, size: 4MiB}}\nmap: {a: c}")
     steps = tuple(
         MapChunk(step.path, step.range, M, step.chunk, step.size, step.access) if isinstance(step, MapChunk) else step
@@ -172,8 +164,7 @@ def test_no_mapping_runs_past_its_range() -> None:
         assert driver.empty
 
 
-def test_contents_are_the_same_through_every_mapping() -> None:
-    """What is written through one mapping of a chunk is read through its other one"""
+def test_bytes_written_through_one_mapping_are_read_through_another() -> None:
     with ledger() as driver:
         execution = Execution(planned(), driver)
         execution.build()
@@ -204,8 +195,7 @@ class Counting(Progress):
         self.ends += 1
 
 
-def test_progress_is_told() -> None:
-    """A long run tells of its phases and, every now and then, of its steps; it ends once"""
+def test_progress_reports_phases_steps_and_one_end() -> None:
     count = 4 * STRIDE
     pages = f"ranges: {{a: {{size: {2 * count}MiB}}}}\nchunks: {{p: {{location: gpu0, size: 2MiB, count: {count}}}}}\n"
     progress = Counting()
@@ -219,8 +209,7 @@ def test_progress_is_told() -> None:
     assert progress.ends == 1
 
 
-def test_the_collector_is_left_as_it_was() -> None:
-    """Building and taking down pause the collector of cycles, and let it run again, also after a failure"""
+def test_garbage_collection_is_resumed_after_success_and_failure() -> None:
     for at in (0, 5):
         with ledger(at=at) as driver:
             execution = Execution(planned(), driver)
@@ -233,8 +222,7 @@ def test_the_collector_is_left_as_it_was() -> None:
             assert gc.isenabled()
 
 
-def test_an_address_wished_for_is_asked_for() -> None:
-    """A free address that is wished for is the one that is reserved; alignment is kept"""
+def test_a_free_address_hint_and_an_alignment_are_met() -> None:
     with ledger() as driver:
         text = "ranges: {a: {size: 2MiB, address: 0x200000000000}, b: {size: 2MiB, align: 1GiB}}"
         execution = Execution(planned(text), driver)

@@ -1,4 +1,4 @@
-"""Signals ask; they never tear anything out of its step."""
+"""Signals: they request a stop, and interrupt no step."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Signalling:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("at", [1, 2, 5, 20, 37, 60, 110])
-def test_a_signal_undoes_everything(number: signal.Signals, at: int) -> None:
-    """After SIGINT or SIGTERM everything is undone, however often it comes again while that goes on"""
+def test_a_signal_during_the_build_undoes_everything(number: signal.Signals, at: int) -> None:
+    """Repeated signals during the teardown change nothing."""
     machine = invented(1)
     driver = SimDriver(machine)
     driver.init()
@@ -59,8 +59,7 @@ def test_a_signal_undoes_everything(number: signal.Signals, at: int) -> None:
     assert signalling.calls > at
 
 
-def test_a_signal_during_teardown_changes_nothing() -> None:
-    """A signal that comes when the teardown has begun neither stops it nor changes what the run was"""
+def test_a_signal_during_the_teardown_does_not_change_the_outcome() -> None:
     machine = invented(1)
     driver = SimDriver(machine)
     driver.init()
@@ -75,8 +74,7 @@ def test_a_signal_during_teardown_changes_nothing() -> None:
     assert ledger.empty
 
 
-def test_handlers_are_given_back() -> None:
-    """The process has its own handlers again afterwards"""
+def test_signal_handlers_are_restored() -> None:
     before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     with Stopper():
         pass

@@ -1,4 +1,4 @@
-"""Whatever fails, everything is undone, or what is left is named."""
+"""All or nothing: everything is undone, or what is left is named."""
 
 from __future__ import annotations
 
@@ -60,21 +60,19 @@ def left_open(counts: dict[str, int], named: int, where: str) -> None:
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_any_call_may_fail(path: Path) -> None:
-    """Whichever call fails, queries included: everything is undone, or what could not be is named"""
+def test_a_failure_of_any_call_is_undone_or_named(path: Path) -> None:
     fail_everywhere(path, invented(4), 12 if path.stem.startswith("paged") else SAMPLED)
 
 
-def test_every_call_of_a_small_layout_may_fail() -> None:
-    """Each single call of a layout with aliases, holes and two GPUs fails once"""
+def test_a_failure_of_each_call_of_a_small_layout_is_undone_or_named() -> None:
     fail_everywhere(RING, invented(2), 10_000)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_every_call_may_fail(path: Path) -> None:
-    """The same for every call, of which plans over 500 calls have 500 tried"""
+def test_a_failure_of_every_call_is_undone_or_named(path: Path) -> None:
+    """Plans over 500 calls have 500 tried."""
     fail_everywhere(path, invented(4), SAMPLED_FULLY)
 
 
@@ -83,8 +81,7 @@ def test_every_call_may_fail(path: Path) -> None:
     [("mem_unmap", 2, ("range b",)), ("mem_release", 9, ()), ("mem_address_free", 1, ()),
      ("device_primary_ctx_release", 1, ())],
 )  # fmt: skip
-def test_a_failed_undo_is_named_with_its_consequences(method: str, at: int, stays: tuple[str, ...]) -> None:
-    """An undo that fails is a leak with what had to stay because of it, and everything else is undone"""
+def test_a_failed_undo_is_a_leak_with_what_has_to_stay(method: str, at: int, stays: tuple[str, ...]) -> None:
     machine = invented(2)
     done = run(run_request(RING, machine), machine, at=at, only={method})
     assert done.report.exit_code == 5
@@ -95,8 +92,7 @@ def test_a_failed_undo_is_named_with_its_consequences(method: str, at: int, stay
     assert sum(done.ledger.counts().values()) == 1 + len(stays)
 
 
-def test_all_undos_may_fail() -> None:
-    """If nothing can be unmapped any more, each mapping is named, and the ranges that stay because of them"""
+def test_every_failed_unmap_is_a_leak_of_its_own() -> None:
     machine = invented(2)
     done = run(run_request(RING, machine), machine, at=1, only={"mem_unmap"}, every=True)
     leaks = done.report.leaks
@@ -107,8 +103,7 @@ def test_all_undos_may_fail() -> None:
     assert done.ledger.counts()["handles"] == 0
 
 
-def test_a_thousand_runs_leave_nothing() -> None:
-    """A thousand runs in one process leave file descriptors and free memory where they were"""
+def test_a_thousand_runs_leave_descriptors_and_memory_unchanged() -> None:
     machine = invented(2)
     made = run_request(RING, machine)
     reports = [run(made, machine).report for _ in range(1000)]
@@ -133,8 +128,7 @@ class Breaking(Ledger):
 
 
 @pytest.mark.parametrize("error", [MemoryError("none left"), RuntimeError("a bug"), OSError(24, "too many files")])
-def test_other_exceptions_do_not_stop_the_teardown(error: Exception) -> None:
-    """Whatever an undo raises, the other undos are made, and the report names it with what had to stay"""
+def test_exceptions_that_are_no_driver_errors_do_not_stop_the_teardown(error: Exception) -> None:
     machine = invented(2)
     driver = SimDriver(machine)
     driver.init()
@@ -154,8 +148,7 @@ class BadHooks(Progress):
         raise ValueError(steps)
 
 
-def test_progress_hooks_cannot_hurt_a_run() -> None:
-    """Hooks that raise are not called again, and the run is what it would have been"""
+def test_progress_hooks_that_raise_do_not_affect_the_run() -> None:
     machine = invented(2)
     with SimDriver(machine) as driver:
         driver.init()

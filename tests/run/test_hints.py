@@ -1,4 +1,4 @@
-"""A driver's error is told with the fact that was most likely broken, and with what to do."""
+"""Hints for driver errors."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ EVERY = [*_BY_CALL.values(), *_BY_ERROR.values()]
 SPEC = "ranges: {r: {size: 4MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: c}\naccess: {r: {gpu0: rw}}\n"
 
 
-def test_facts_are_there() -> None:
-    """Every fact that a diagnosis cites is in the list of facts"""
+def test_every_cited_fact_exists() -> None:
     cited = {
         number
         for each in EVERY
@@ -33,14 +32,12 @@ def test_facts_are_there() -> None:
     assert all(f'id="fact-{number}"' in FACTS for number in cited)
 
 
-def test_calls_are_there() -> None:
-    """Every call that a diagnosis is for is one that memtopo makes"""
+def test_every_hint_is_for_a_call_that_memtopo_makes() -> None:
     calls = {call_name(method) for method in dir(Driver) if not method.startswith("_")}
     assert {call for call, _ in _BY_CALL} <= calls
 
 
-def test_the_call_tells_more_than_the_error() -> None:
-    """The same error means one thing of one call and another of another; of an unknown one nothing is said"""
+def test_a_hint_depends_on_call_and_error() -> None:
     addresses = error_hint(DriverError("cuMemAddressReserve", "CUDA_ERROR_OUT_OF_MEMORY"))
     memory = error_hint(DriverError("cuMemCreate", "CUDA_ERROR_OUT_OF_MEMORY"))
     assert addresses
@@ -50,8 +47,7 @@ def test_the_call_tells_more_than_the_error() -> None:
     assert error_hint(DriverError("cuMemCreate", "CUDA_ERROR_SOMETHING_NEW")) is None
 
 
-def test_a_failed_step_is_explained() -> None:
-    """The report of a run that failed has the cause and the advice beside the step and its place"""
+def test_report_of_a_failure_has_cause_and_advice() -> None:
     made = invented(1)
     with SimDriver(made) as sim:
         sim.init()

@@ -1,4 +1,4 @@
-"""Drivers that do something else than what they were asked for, and say that it was done."""
+"""Simulated drivers that report success for something else than what was requested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GRANULE = 2 << 20
 
 
 class SwapsChunks(SimDriver):
-    """Maps the second chunk at its first mapping where the first was to be mapped, and the other way round."""
+    """Maps the first two chunks in place of each other, each at its first mapping."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
@@ -49,7 +49,7 @@ class DropsAWrite(SimDriver):
 
 
 class DropsFills(SimDriver):
-    """Loses whatever gpu1's kernels store."""
+    """Loses what gpu1's kernels store."""
 
     def fill(self, areas: Sequence[Area]) -> None:
         if self._contexts.current() != 1:
@@ -57,7 +57,7 @@ class DropsFills(SimDriver):
 
 
 class MapsOneTwice(SimDriver):
-    """Maps the first chunk where the second was to be mapped."""
+    """Maps the first chunk in place of the second."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
@@ -69,7 +69,7 @@ class MapsOneTwice(SimDriver):
 
 
 class Aliases(SimDriver):
-    """Lets the second chunk have the bytes of the first, which no query tells."""
+    """Backs the second chunk by the memory of the first, which no query reports."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
@@ -84,7 +84,7 @@ class Aliases(SimDriver):
 
 
 class KeepsAHandle(SimDriver):
-    """Does not release the second handle that it is to release for the last time."""
+    """Keeps the last reference to the second chunk."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
@@ -122,7 +122,7 @@ class LosesTheLastGranule(SimDriver):
 
 
 class FlipsABit(SimDriver):
-    """Reads one bit otherwise than it was written, at the second read."""
+    """Flips a bit in the second read."""
 
     reads = 0
 
@@ -133,28 +133,28 @@ class FlipsABit(SimDriver):
 
 
 class GrantsTooMuch(SimDriver):
-    """Lets gpu1 read and write whatever anyone may use."""
+    """Grants gpu1 read and write access as well."""
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
         super().mem_set_access(address, size, (*grants, Grant(gpu(1), Access.RW)))
 
 
 class GrantsTooLittle(SimDriver):
-    """Lets everyone read, and nobody write."""
+    """Grants read access in place of any other."""
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
         super().mem_set_access(address, size, tuple(grant._replace(access=Access.R) for grant in grants))
 
 
 class GrantsNothing(SimDriver):
-    """Says that access was granted, and grants none."""
+    """Grants no access."""
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
         pass
 
 
 class FillsHoles(SimDriver):
-    """Says of what is not mapped that it is, without access."""
+    """Reports unmapped addresses as mapped without access."""
 
     def mem_get_access(self, address: int, location: Location) -> int:
         try:
@@ -164,7 +164,7 @@ class FillsHoles(SimDriver):
 
 
 class Spills(SimDriver):
-    """Whatever gpu1's kernels store reaches the first mapping too."""
+    """Lets stores of gpu1's kernels change the first mapping too."""
 
     first = 0
 
@@ -195,7 +195,7 @@ class ForgetsHandles(SimDriver):
 
 
 class IgnoresAlignment(SimDriver):
-    """Reserves at any multiple of the granularity, after something that is in the way of larger ones."""
+    """Reserves at an address that is a multiple of the granularity, but not of a larger alignment."""
 
     def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
         del alignment, address
@@ -206,7 +206,7 @@ class IgnoresAlignment(SimDriver):
 
 
 class SharedMachine(SimDriver):
-    """Another process takes 4 MiB more of each GPU each time that somebody looks."""
+    """Reports 4 MiB less of free memory at each query, as if another process took it."""
 
     taken = 0
 
@@ -217,7 +217,7 @@ class SharedMachine(SimDriver):
 
 
 def run_on(driver: SimDriver, run_request: RunRequest) -> Run:
-    """Apply a request on a driver of these, which is closed afterwards."""
+    """Apply a request on such a driver, and close it."""
     driver.init()
     failing = Failing(driver, 0)
     ledger = Ledger(failing)

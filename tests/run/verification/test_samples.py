@@ -1,4 +1,4 @@
-"""What a driver did otherwise than it was asked is found, and named."""
+"""Verification by samples: differences from the spec are found and named."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from memtopo.driver.types import Access, Grant, Properties, gpu
 from memtopo.plans.report import Checks
 from memtopo.run.apply import apply
 from memtopo.run.verification.samples import WINDOW
-from tests.helpers import liars
-from tests.helpers.liars import run_on
+from tests.helpers import faulty_drivers
+from tests.helpers.faulty_drivers import run_on
 from tests.helpers.machines import invented
+from tests.helpers.reports import tallies
 from tests.helpers.specs import Run, run, run_request
 
 SPEC = """
@@ -39,29 +40,28 @@ def lied(kind: type[SimDriver], text: str = SPEC) -> tuple[Run, Checks]:
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        (liars.SwapsChunks, {
+        (faulty_drivers.SwapsChunks, {
             ("mapped chunk", "hot in kv at 0x0"), ("mapped chunk", "cold in kv at 0x200000"),
             ("bytes", "hot in view at 0x0 by gpu0"), ("bytes", "hot in view at 0x1fffc0 by gpu0"),
         }),
-        (liars.DropsAWrite, {("bytes", "cold in kv at 0x3fffc0 by gpu0")}),
-        (liars.FlipsABit, {("bytes", "hot in kv at 0x1fffc0 by gpu0")}),
-        (liars.GrantsTooMuch, {
+        (faulty_drivers.DropsAWrite, {("bytes", "cold in kv at 0x3fffc0 by gpu0")}),
+        (faulty_drivers.FlipsABit, {("bytes", "hot in kv at 0x1fffc0 by gpu0")}),
+        (faulty_drivers.GrantsTooMuch, {
             ("access", "hot in kv at 0x0 for gpu1"), ("access", "cold in kv at 0x200000 for gpu1"),
             ("access", "hot in view at 0x0 for gpu1"),
         }),
-        (liars.GrantsTooLittle, {
+        (faulty_drivers.GrantsTooLittle, {
             ("access", "hot in kv at 0x0 for gpu0"), ("access", "cold in kv at 0x200000 for gpu0"),
         }),
-        (liars.GrantsNothing, {
+        (faulty_drivers.GrantsNothing, {
             ("access", "hot in kv at 0x0 for gpu0"), ("access", "cold in kv at 0x200000 for gpu0"),
             ("access", "hot in view at 0x0 for gpu0"),
         }),
-        (liars.ForgetsHandles, {("properties", "hot")}),
+        (faulty_drivers.ForgetsHandles, {("properties", "hot")}),
     ],
     ids=lambda each: each.__name__ if isinstance(each, type) else "",
 )  # fmt: skip
-def test_a_lie_is_found(kind: type[SimDriver], expected: set[tuple[str, str]]) -> None:
-    """What is not as declared is found and named by its subject, nothing else is; the run ends with 6, and undone"""
+def test_every_difference_is_found_and_no_other(kind: type[SimDriver], expected: set[tuple[str, str]]) -> None:
     done, checks = lied(kind)
     assert {(each.aspect, each.subject) for each in checks.differences} == expected
     assert checks.different == len(checks.differences) == len(expected)
@@ -69,36 +69,32 @@ def test_a_lie_is_found(kind: type[SimDriver], expected: set[tuple[str, str]]) -
     assert done.report.leaks == ()
 
 
-def test_an_honest_driver() -> None:
-    """Without a lie there is no difference"""
+def test_a_correct_driver_has_no_differences() -> None:
     done, checks = lied(SimDriver)
     assert (checks.differences, done.report.exit_code) == ((), 0)
 
 
-def test_a_difference_says_what_was_wanted_and_seen() -> None:
-    """A difference has what was wanted and what was seen in words, and the path of what was declared"""
-    _, checks = lied(liars.GrantsTooMuch)
+def test_a_difference_has_expected_and_observed_value_and_path() -> None:
+    _, checks = lied(faulty_drivers.GrantsTooMuch)
     first = checks.differences[0]
     assert (first.wanted, first.seen, first.path) == ("none", "rw", ("map", "kv", 0))
-    _, checks = lied(liars.DropsAWrite)
+    _, checks = lied(faulty_drivers.DropsAWrite)
     (lost,) = checks.differences
     assert lost.seen == "00000000 00000000 00000000 00000000"
     assert len(lost.wanted) == len(lost.seen)
     assert lost.path == ("chunks", "cold")
 
 
-def test_bytes_that_could_not_be_looked_at_are_told() -> None:
-    """Where the access is not as declared, the driver's refusal to write is a reason why bytes were not looked at"""
-    _, checks = lied(liars.GrantsTooLittle)
-    (tally,) = (tally for tally in checks.tallies if tally.aspect == "bytes")
+def test_bytes_are_not_checked_after_the_driver_refuses_to_write() -> None:
+    _, checks = lied(faulty_drivers.GrantsTooLittle)
+    tally = tallies(checks)["bytes"]
     assert (tally.looked_at, tally.not_checked) == (0, 6)
     assert tally.why_not
     assert tally.why_not.startswith("the driver reported cuMemcpyHtoD")
 
 
 @pytest.mark.parametrize("fixed", [True, False])
-def test_a_fixed_address_that_is_missed(fixed: bool) -> None:
-    """An address that is taken is a miss: a failed check where it is fixed, and nothing to speak of where it is not"""
+def test_a_missed_address_is_a_difference_only_if_fixed(fixed: bool) -> None:
     machine = invented(2)
     with SimDriver(machine) as driver:
         driver.init()
@@ -111,25 +107,21 @@ def test_a_fixed_address_that_is_missed(fixed: bool) -> None:
     assert found == ([("address", "view", hex(taken), ("ranges", "view"))] if fixed else [])
 
 
-def test_a_fixed_address_that_is_met() -> None:
-    """A free address that a simulator gives is met, and the check says so"""
+def test_a_fixed_address_that_is_met_is_as_declared() -> None:
     machine = invented(2)
     text = SPEC.replace("view: {size", "view: {address: 0x200000000000, fixed: true, size")
     report = run(run_request(text, machine), machine).report
     assert report.exit_code == 0
-    assert report.checks
-    assert [tally.as_declared for tally in report.checks.tallies if tally.aspect == "address"] == [1]
+    assert tallies(report.checks)["address"].as_declared == 1
 
 
-def test_an_alignment_that_is_missed() -> None:
-    """An address that is not aligned as asked is named"""
-    _, checks = lied(liars.IgnoresAlignment, SPEC.replace("kv: {size", "kv: {align: 4MiB, size"))
+def test_a_missed_alignment_is_a_difference() -> None:
+    _, checks = lied(faulty_drivers.IgnoresAlignment, SPEC.replace("kv: {size", "kv: {align: 4MiB, size"))
     assert [(each.aspect, each.subject) for each in checks.differences] == [("alignment", "kv")]
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 1 << 40), st.integers(0, 200))
-def test_a_pattern_tells_chunks_and_offsets_apart(seed: int, other: int, offset: int, size: int) -> None:
-    """The bytes written depend on the chunk and on where in it they stand, and on nothing else"""
+def test_a_pattern_depends_on_seed_and_offset_alone(seed: int, other: int, offset: int, size: int) -> None:
     offset *= 8
     bytes_ = pattern(seed, offset, WINDOW)
     assert bytes_ == b"".join(word(seed, at).to_bytes(8, "little") for at in range(offset, offset + WINDOW, 8))
@@ -138,15 +130,13 @@ def test_a_pattern_tells_chunks_and_offsets_apart(seed: int, other: int, offset:
     assert (bytes_ == pattern(other, offset, WINDOW)) == (seed == other)
 
 
-def test_each_chunk_has_bytes_of_its_own() -> None:
-    """No two of ten thousand chunks are written the same bytes, nor zeros"""
+def test_ten_thousand_chunks_have_different_patterns() -> None:
     seen = {pattern((number + 1) * 0x85EBCA6B & 0xFFFFFFFF, 0, WINDOW) for number in range(10_000)}
     assert len(seen) == 10_000
     assert bytes(WINDOW) not in seen
 
 
-def test_only_what_the_run_made_is_written() -> None:
-    """Memory that somebody else has in the same process keeps its bytes"""
+def test_memory_of_other_code_in_the_process_is_not_written() -> None:
     machine = invented(1)
     with SimDriver(machine) as driver:
         driver.init()

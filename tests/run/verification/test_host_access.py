@@ -1,8 +1,9 @@
-"""Proof from both sides: what a GPU stores the CPU reads, and what the CPU writes a GPU loads."""
+"""Verification of memory that the CPU and GPUs share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -10,10 +11,10 @@ from memtopo.driver.kernels import Area
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, LocationKind
-from memtopo.plans.report import Check, Report
+from memtopo.plans.report import Check, Report, Tally
 from memtopo.run import apply
-from memtopo.run.request import RunRequest
 from tests.helpers.machines import invented
+from tests.helpers.reports import tallies
 from tests.helpers.specs import run_request
 
 MACHINE = invented(2)
@@ -27,21 +28,20 @@ SHARED = HOST.replace("GPU", "rw").replace("CPU", "rw")
 MANAGED = "managed: {m: {size: 2MiB, accessed_by: [gpu0, gpu1]}}\n"
 
 
-def applied(text: str, driver: SimDriver, check: Check = "fast", *, told: bool = False) -> Report:
-    """A run on a driver; `told` whether the machine's facts are."""
+def applied(text: str, driver: SimDriver, check: Check = "fast", *, machine_facts: bool = False) -> Report:
+    """Apply a spec on a driver, with the facts of its machine or without."""
     with driver:
         driver.init()
         made = run_request(text, driver.machine, check)
-        if told:
-            made = RunRequest(made.plan, made.geometry, made.machine, check=check, machine_facts=driver.machine)
+        if machine_facts:
+            made = replace(made, machine_facts=driver.machine)
         return apply.apply(made, Ledger(driver))
 
 
-def looked(report: Report) -> tuple[int, int, int]:
-    """How often both sides were looked at, how often they were as declared, and how often not looked at."""
-    assert report.checks
-    found = [tally for tally in report.checks.tallies if tally.aspect == "both sides"]
-    return (found[0].looked_at, found[0].as_declared, found[0].not_checked) if found else (0, 0, 0)
+def counts(report: Report) -> tuple[int, int, int]:
+    """Number of observations of both sides, how many were as declared, and how many were not checked."""
+    found = tallies(report.checks).get("both sides", Tally("both sides", 0, 0))
+    return found.looked_at, found.as_declared, found.not_checked
 
 
 @pytest.mark.parametrize(
@@ -58,31 +58,30 @@ def looked(report: Report) -> tuple[int, int, int]:
         ("rw", "none", "fast", (0, 0, 0)),
     ],
 )
-def test_host_chunks(gpu: str, cpu: str, check: Check, expected: tuple[int, int, int]) -> None:
-    """The CPU reads what a GPU stored, and kernels load what the CPU wrote; neither is tried where it may not be"""
+def test_host_memory_is_verified_from_both_sides_as_far_as_access_permits(
+    gpu: str, cpu: str, check: Check, expected: tuple[int, int, int]
+) -> None:
     report = applied(HOST.replace("GPU", gpu).replace("CPU", cpu), SimDriver(MACHINE), check)
     assert report.outcome == "ok", report
-    assert looked(report) == expected
+    assert counts(report) == expected
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])
-def test_managed_memory(check: Check) -> None:
-    """Managed memory is looked at by the CPU, and by each GPU that it is for"""
+def test_managed_memory_is_verified_by_the_cpu_and_each_of_its_gpus(check: Check) -> None:
     report = applied(MANAGED, SimDriver(MACHINE), check)
-    assert (report.outcome, looked(report)) == ("ok", (6, 6, 0)), report
+    assert (report.outcome, counts(report)) == ("ok", (6, 6, 0)), report
 
 
 @pytest.mark.parametrize("attach", ["host", "single"])
-def test_gpus_without_concurrent_access(attach: str) -> None:
-    """What is the host's, or one stream's, is left to the CPU where GPUs cannot use it at the same time"""
+def test_managed_memory_without_concurrent_access_is_not_verified_by_gpus(attach: str) -> None:
     machine = invented(1, attributes={"CONCURRENT_MANAGED_ACCESS": 0})
     text = f"managed: {{m: {{size: 2MiB, attach: {attach}}}}}\n"
-    report = applied(text, SimDriver(machine), told=True)
-    assert (report.outcome, looked(report)) == ("ok", (0, 0, 0)), report
+    report = applied(text, SimDriver(machine), machine_facts=True)
+    assert (report.outcome, counts(report)) == ("ok", (0, 0, 0)), report
 
 
 class LosesStores(SimDriver):
-    """Loses whatever GPUs set."""
+    """Loses the writes of GPUs."""
 
     def memset_d8(self, address: int, value: int, count: int) -> None:
         pass
@@ -92,7 +91,7 @@ class LosesStores(SimDriver):
 
 
 class LosesWrites(SimDriver):
-    """Loses whatever the CPU writes."""
+    """Loses the writes of the CPU."""
 
     def host_write(self, address: int, data: bytes) -> None:
         pass
@@ -110,8 +109,7 @@ class LosesWrites(SimDriver):
         (LosesWrites, MANAGED, "full"),
     ],
 )
-def test_what_one_side_does_not_see(driver: type[SimDriver], text: str, check: Check) -> None:
-    """Where one side does not see what the other did, the run says so and fails its check"""
+def test_a_lost_write_of_either_side_is_a_difference(driver: type[SimDriver], text: str, check: Check) -> None:
     report = applied(text, driver(MACHINE), check)
     assert (report.outcome, report.exit_code) == ("different", 6)
     assert report.checks
@@ -120,7 +118,7 @@ def test_what_one_side_does_not_see(driver: type[SimDriver], text: str, check: C
 
 
 class KeepsTheHostOut(SimDriver):
-    """Grants the host nothing, and ends the test where the CPU touches memory all the same."""
+    """Grants the host nothing, and fails the test if the CPU accesses memory."""
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
         gpus = [each for each in grants if each.location.kind is LocationKind.GPU]
@@ -135,7 +133,7 @@ class KeepsTheHostOut(SimDriver):
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])
-def test_the_cpu_never_goes_where_it_may_not(check: Check) -> None:
-    """The CPU touches only what the driver says it may, since the process would not survive it (facts 40, 42)"""
+def test_the_cpu_accesses_memory_only_with_access(check: Check) -> None:
+    """Without access the process would end (facts 40, 42)."""
     report = applied(SHARED, KeepsTheHostOut(MACHINE), check)
     assert (report.outcome, report.exit_code) == ("different", 6), report

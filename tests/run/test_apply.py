@@ -1,4 +1,4 @@
-"""What a run reports."""
+"""Reports of runs in one process."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import pytest
 
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Properties, gpu
-from memtopo.plans.report import Report, Tally
+from memtopo.plans.report import Report
 from memtopo.run.findings import MAX_DIFFERENCES
-from tests.helpers import liars
-from tests.helpers.liars import run_on
+from tests.helpers import faulty_drivers
+from tests.helpers.faulty_drivers import run_on
 from tests.helpers.machines import invented
+from tests.helpers.reports import tallies
 from tests.helpers.specs import document, run, run_request
 
 MIB = 1 << 20
@@ -33,13 +34,7 @@ def reported(text: str = SPEC, *, at: int = 0, only: set[str] | None = None) -> 
     return run(made, MACHINE, at=at, only=only).report
 
 
-def tallies(report: Report) -> dict[str, Tally]:
-    assert report.checks
-    return {tally.aspect: tally for tally in report.checks.tallies}
-
-
-def test_a_run_that_went_well() -> None:
-    """A report names its spec and its machine, and says that it is simulated, and how it ended"""
+def test_report_of_a_success_names_spec_machine_and_outcome() -> None:
     report = reported()
     assert (report.name, report.spec, report.outcome, report.exit_code) == ("test", "test.yaml", "ok", 0)
     assert report.machine.simulated
@@ -48,9 +43,8 @@ def test_a_run_that_went_well() -> None:
     assert report.plan.memory == {"gpu0": 2 * MIB, "gpu1": 4 * MIB}
 
 
-def test_each_thing_that_was_looked_at_is_counted() -> None:
-    """Tallies count what was looked at: a chunk's properties, each mapping, each GPU's access, each window of bytes"""
-    found = tallies(reported())
+def test_tallies_count_every_observation() -> None:
+    found = tallies(reported().checks)
     assert {aspect: (tally.looked_at, tally.as_declared, tally.not_checked) for aspect, tally in found.items()} == {
         "alignment": (1, 1, 0),
         "properties": (2, 2, 0),
@@ -70,17 +64,15 @@ def test_each_thing_that_was_looked_at_is_counted() -> None:
         ("kv: {gpu0: r}, view: {gpu0: rw}", 4, 2),
     ],
 )
-def test_what_was_not_looked_at_is_not_counted_as_passed(access: str, looked_at: int, not_checked: int) -> None:
-    """Memory that nobody may write cannot be looked at, and the report says how much that is and why"""
+def test_memory_without_writer_is_not_counted_as_passed(access: str, looked_at: int, not_checked: int) -> None:
     head = SPEC.partition("access")[0]
-    tally = tallies(reported(f"{head}access: {{{access}}}"))["bytes"]
+    tally = tallies(reported(f"{head}access: {{{access}}}").checks)["bytes"]
     assert (tally.looked_at, tally.as_declared) == (looked_at, looked_at)
     assert tally.not_checked == not_checked
     assert (tally.why_not or "").startswith("no device may write them")
 
 
-def test_what_is_left() -> None:
-    """A report has what was open and free before, while the layout stood, and after; afterwards is as before"""
+def test_report_has_resources_before_held_and_after() -> None:
     left = reported().left
     assert left
     nothing = {"reservations": 0, "handles": 0, "mappings": 0, "contexts": 0}
@@ -92,8 +84,7 @@ def test_what_is_left() -> None:
     assert all(device.before == device.after for device in left.memory)
 
 
-def test_every_phase_is_timed() -> None:
-    """A report has each phase in order, with its steps and its time"""
+def test_every_phase_is_timed_with_its_steps() -> None:
     times = reported().times
     assert [time.phase for time in times] == [
         "open", "reserve", "create", "map", "grant", "settle", "check", "write", "read", "take down"
@@ -117,8 +108,7 @@ def test_every_phase_is_timed() -> None:
         ("mem_get_info", 1, "free memory before building", None),
     ],
 )
-def test_a_failure_has_its_place(method: str, at: int, step: str, place: str | None) -> None:
-    """A failure names its step, the driver's call and answer, and the place in the spec, as file:line:column"""
+def test_failure_names_step_call_and_position(method: str, at: int, step: str, place: str | None) -> None:
     report = reported(at=at, only={method})
     assert report.failure
     assert (report.failure.step, report.failure.place) == (step, place)
@@ -128,8 +118,7 @@ def test_a_failure_has_its_place(method: str, at: int, step: str, place: str | N
     assert not report.checks or not report.checks.different
 
 
-def test_a_leak_has_its_place() -> None:
-    """What could not be undone is named with the driver's answer, its place, and what had to stay because of it"""
+def test_leak_names_position_and_what_stays() -> None:
     report = reported(at=1, only={"mem_unmap"})
     (leak,) = report.leaks
     assert (leak.what, leak.place, leak.stays) == ("mapping of hot in view at 0x0", "test.yaml:8:24", ("range view",))
@@ -138,8 +127,7 @@ def test_a_leak_has_its_place() -> None:
     assert report.left.ledger_after == {"reservations": 1, "handles": 0, "mappings": 1, "contexts": 0}
 
 
-def test_a_hint_where_there_is_one() -> None:
-    """A failure whose reason is often the same has a hint"""
+def test_failure_has_the_hint_of_its_error() -> None:
     big = "chunks: {a: {location: gpu0, size: 81408MiB}}"
     report = run_on(_Full(MACHINE), run_request(big, MACHINE)).report
     assert report.failure
@@ -155,22 +143,20 @@ class _Full(SimDriver):
         self.mem_create(2 << 20, Properties(gpu(0)))
 
 
-def test_memory_that_changed_is_a_note() -> None:
-    """Free memory that is not what it was is a note, and no failure: another process may use the device"""
-    report = run_on(liars.SharedMachine(MACHINE), run_request(SPEC, MACHINE)).report
+def test_changed_free_memory_is_a_note_and_no_failure() -> None:
+    report = run_on(faulty_drivers.SharedMachine(MACHINE), run_request(SPEC, MACHINE)).report
     assert report.exit_code == 0
     assert [note.partition(" has ")[0] for note in report.notes] == ["gpu0", "gpu1"]
     assert all(note.endswith("less free than before; another process may use it") for note in report.notes)
 
 
-def test_of_very_many_differences_the_first_are_named() -> None:
-    """A report names a hundred differences, and counts all"""
+def test_report_lists_the_first_differences_and_counts_all() -> None:
     count = MAX_DIFFERENCES + 50
     text = f"ranges: {{kv: {{size: {2 * count}MiB}}}}\nchunks: {{p: {{location: gpu0, size: 2MiB, count: {count}}}}}\n"
     text += "map: {kv: p}\naccess: {kv: {gpu0: rw}}"
-    report = run_on(liars.GrantsTooMuch(MACHINE), run_request(text, MACHINE)).report
+    report = run_on(faulty_drivers.GrantsTooMuch(MACHINE), run_request(text, MACHINE)).report
     assert report.checks
     assert len(report.checks.differences) == MAX_DIFFERENCES
     assert report.checks.different == count
-    tally = tallies(report)["access"]
+    tally = tallies(report.checks)["access"]
     assert tally.looked_at - tally.as_declared == count

@@ -1,4 +1,4 @@
-"""A full check: what a driver did otherwise than it was asked is found, and named; what is well is not."""
+"""Full verification: every byte, by kernels."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from memtopo.output import terminal
 from memtopo.plans.report import Check, Checks, MachineLine, Report, Tally
 from memtopo.run import processes
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
-from tests.helpers import liars
-from tests.helpers.liars import run_on
+from tests.helpers import faulty_drivers
+from tests.helpers.faulty_drivers import run_on
 from tests.helpers.machines import invented
+from tests.helpers.reports import tallies
 from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, Run, ensemble, run, run_request
 
 SPEC = """
@@ -30,7 +31,7 @@ chunks:
 map: {kv: [hot, cold, long], view: hot}
 access: {kv: {gpu0: rw, gpu1: rw}, view: {gpu0: r}}
 """
-LYING = (sys.executable, "-P", str(Path(__file__).parent / "processes" / "lying_worker.py"))
+LYING = (sys.executable, "-P", str(Path(__file__).parent.parent / "processes" / "lying_worker.py"))
 SHARED = """
 processes:
   server:
@@ -62,16 +63,10 @@ def differing(checks: Checks) -> set[tuple[str, str]]:
     return {(each.aspect, each.subject) for each in checks.differences}
 
 
-def tally(checks: Checks | None, aspect: str) -> Tally:
-    assert checks
-    return next(each for each in checks.tallies if each.aspect == aspect)
-
-
-def test_an_honest_driver() -> None:
-    """Each chunk is verified by all who may read it after its first fill, and by two after the other writer's"""
+def test_every_reader_verifies_the_first_fill_and_two_verify_later_ones() -> None:
     done, checks = checked(SimDriver)
     assert (checks.different, done.report.exit_code) == (0, 0)
-    assert tally(checks, ALL) == Tally(ALL, 7 + 5, 7 + 5)
+    assert tallies(checks)[ALL] == Tally(ALL, 7 + 5, 7 + 5)
     assert checks.rates == ()
     assert any("stand for every byte" in note for note in done.report.notes)
 
@@ -79,26 +74,28 @@ def test_an_honest_driver() -> None:
 @pytest.mark.parametrize(
     ("kind", "whole", "fast"),
     [
-        (liars.SwapsChunks, {"hot + 0x0 in view at 0x0 by gpu0"}, True),
-        (liars.DropsFills, {
+        (faulty_drivers.SwapsChunks, {"hot + 0x0 in view at 0x0 by gpu0"}, True),
+        (faulty_drivers.DropsFills, {
             "hot + 0x0 in kv at 0x0 by gpu0", "hot + 0x0 in view at 0x0 by gpu0",
             "cold + 0x0 in kv at 0x200000 by gpu0", "long + 0x0 in kv at 0x400000 by gpu0",
             "long + 0x0 in kv at 0x400000 by gpu1",
         }, False),
-        (liars.MapsOneTwice, {
+        (faulty_drivers.MapsOneTwice, {
             "hot + 0x0 in kv at 0x0 by gpu0", "hot + 0x0 in kv at 0x0 by gpu1", "hot + 0x0 in view at 0x0 by gpu0",
         }, True),
-        (liars.Aliases, {
+        (faulty_drivers.Aliases, {
             "hot + 0x0 in kv at 0x0 by gpu0", "hot + 0x0 in kv at 0x0 by gpu1", "hot + 0x0 in view at 0x0 by gpu0",
         }, True),
-        (liars.LosesTheLastGranule, {
+        (faulty_drivers.LosesTheLastGranule, {
             "long + 0x400000 in kv at 0x800000 by gpu0", "long + 0x400000 in kv at 0x800000 by gpu1",
         }, True),
     ],
     ids=lambda each: each.__name__ if isinstance(each, type) else "",
 )  # fmt: skip
-def test_wrong_bytes_are_found(kind: type[SimDriver], whole: set[str], fast: bool) -> None:
-    """Chunk, offset, range and GPU of what differs are named; a fast check finds what its samples can show"""
+def test_wrong_bytes_are_named_by_chunk_offset_range_and_gpu(
+    kind: type[SimDriver], whole: set[str], fast: bool
+) -> None:
+    """A fast check finds what its samples can show."""
     done, checks = checked(kind)
     assert {each.subject for each in checks.differences if each.aspect == ALL} == whole
     assert (done.report.outcome, done.report.exit_code) == ("different", 6)
@@ -107,9 +104,8 @@ def test_wrong_bytes_are_found(kind: type[SimDriver], whole: set[str], fast: boo
     assert done.report.exit_code == (6 if fast else 0)
 
 
-def test_a_mismatch_says_who_stored_and_how_much() -> None:
-    """What was wanted, who stored it, what is seen, and how many words differ; the path is that of the chunk"""
-    _, checks = checked(liars.DropsFills)
+def test_a_difference_names_the_writer_and_the_number_of_words() -> None:
+    _, checks = checked(faulty_drivers.DropsFills)
     found = next(each for each in checks.differences if each.subject.startswith("cold"))
     assert found.wanted.endswith("stored by gpu1")
     assert found.seen.endswith("1,024 words differ")
@@ -117,30 +113,31 @@ def test_a_mismatch_says_who_stored_and_how_much() -> None:
     assert found.wanted[:18] != found.seen[:18]
 
 
-@pytest.mark.parametrize("kind", [liars.GrantsTooMuch, liars.GrantsTooLittle, liars.GrantsNothing])
-def test_wrong_access_is_found_before_it_ends_the_process(kind: type[SimDriver]) -> None:
-    """Where an access is not as declared no kernel runs, and nothing counts as proven"""
+@pytest.mark.parametrize(
+    "kind", [faulty_drivers.GrantsTooMuch, faulty_drivers.GrantsTooLittle, faulty_drivers.GrantsNothing]
+)
+def test_no_kernel_runs_when_an_access_is_not_as_declared(kind: type[SimDriver]) -> None:
     text = SPEC.replace("{gpu0: rw, gpu1: rw}", "{gpu0: rw}").replace("gpu1, size", "gpu0, size")
     done, checks = checked(kind, text=text)
     assert {aspect for aspect, _ in differing(checks)} <= {"access", "end of range"}
-    found = tally(checks, ALL)
+    found = tallies(checks)[ALL]
     assert (found.looked_at, found.not_checked, found.why_not) == (0, 4, UNSAFE)
     assert done.report.exit_code == 6
     assert done.report.failure is None
 
 
-def test_a_kept_handle_is_found() -> None:
-    """A chunk that the driver keeps though it was released is named, with the line that asked for it"""
+def test_a_chunk_that_the_driver_keeps_is_a_leak_with_its_path() -> None:
     made = invented(2)
-    done = run_on(liars.KeepsAHandle(made), run_request(SPEC, made, "full"))
+    done = run_on(faulty_drivers.KeepsAHandle(made), run_request(SPEC, made, "full"))
     (leak,) = done.report.leaks
     assert (leak.what, leak.path) == ("chunk cold", ("chunks", "cold"))
     assert done.report.exit_code == 5
 
 
 @pytest.mark.parametrize(("access", "check"), [("r", "full"), ("rw", "full"), ("r", "fast")])
-def test_a_wrong_chunk_for_an_importer_is_found(access: str, check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exporter that hands out another chunk than it was asked for: the importer finds the other one's bytes"""
+def test_an_importer_finds_the_bytes_of_a_wrong_chunk(
+    access: str, check: Check, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MEMTOPO_LYING", "server")
     text = SHARED.replace("ACCESS", access)
     report = processes.apply(ensemble(text, machine.load("h200x2"), worker=LYING, check=check))
@@ -158,14 +155,12 @@ def shared(access: str) -> Report:
 
 
 @pytest.mark.parametrize(("access", "seen"), [("r", 6), ("rw", 6 + 3)])
-def test_processes_verify_what_others_filled(access: str, seen: int) -> None:
-    """What one process stores is verified in the other; an importer that may write does so in a turn of its own"""
-    assert tally(shared(access).checks, ALL).looked_at == seen
+def test_processes_verify_fills_of_others_and_importers_fill_in_rounds_of_their_own(access: str, seen: int) -> None:
+    assert tallies(shared(access).checks)[ALL].looked_at == seen
 
 
-def test_what_a_sibling_exports_has_a_replica() -> None:
-    """What an importer may only read is tried on memory of its own, made like the sibling's"""
-    found = tally(shared("r").checks, FORBIDDEN)
+def test_an_imported_chunk_of_a_sibling_has_a_replica() -> None:
+    found = tallies(shared("r").checks)[FORBIDDEN]
     assert found.looked_at >= 1
     assert found.looked_at == found.as_declared
     assert not found.not_checked, found.why_not
@@ -179,16 +174,14 @@ def test_what_a_sibling_exports_has_a_replica() -> None:
          "no gpu may read them there"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_proven_is_told(text: str, count: int, why: str) -> None:
-    """What nobody may write, or read through one mapping, is not checked, and counts as nothing else"""
+def test_mappings_without_writer_or_reader_are_not_checked(text: str, count: int, why: str) -> None:
     done, checks = checked(SimDriver, text=text)
-    found = tally(checks, ALL)
+    found = tallies(checks)[ALL]
     assert (found.not_checked, found.why_not) == (count, why)
     assert done.report.exit_code == 0
 
 
-def test_every_writer_has_its_turn() -> None:
-    """Each GPU that may write stores, and so is each mapping that may be written stored through"""
+def test_every_gpu_and_every_mapping_with_write_access_fills_once() -> None:
     text = "ranges: {r: {size: 2MiB, count: 5}}\nchunks: {c: {location: gpu0, size: 2MiB}}\n"
     text += "map: {r.0: c, r.1: c, r.2: c, r.3: c, r.4: c}\naccess: {r: {gpu0: rw, gpu1: rw}}\n"
     made = invented(2)
@@ -196,12 +189,11 @@ def test_every_writer_has_its_turn() -> None:
     assert report.exit_code == 0, report
     fills = next(time.steps for time in report.times if time.phase == "fill")
     assert fills == 2 + 4
-    assert tally(report.checks, ALL).looked_at == 10 + 5 * 2
+    assert tallies(report.checks)[ALL].looked_at == 10 + 5 * 2
 
 
 @pytest.mark.parametrize("check", ["none", "fast", "full"])
-def test_how_much_is_checked(check: Check) -> None:
-    """With none nothing is looked at, and the report says so; what is built and taken down is the same"""
+def test_check_none_checks_nothing(check: Check) -> None:
     made = invented(2)
     report = run(run_request(SPEC, made, check), made).report
     assert (report.outcome, report.check) == ("ok", check)
@@ -211,8 +203,7 @@ def test_how_much_is_checked(check: Check) -> None:
 
 
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
-def test_every_spec(path: Path) -> None:
-    """No false alarm in any spec that is shipped"""
+def test_every_shipped_spec_passes_a_full_check(path: Path) -> None:
     made = machine.load("h200x4")
     report = processes.apply(ensemble(path, made, check="full")) if path in ENSEMBLES else run(
         run_request(path, made, "full"), made
@@ -221,8 +212,8 @@ def test_every_spec(path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["module_load_data", "fill", "verify", "module_unload"])
-def test_a_kernel_call_that_fails(method: str) -> None:
-    """A failed launch fails the run, and everything is undone; kernels that cannot be unloaded are named"""
+def test_a_failed_kernel_call_fails_the_run(method: str) -> None:
+    """Everything is undone; kernels that cannot be unloaded are named."""
     made = invented(2)
     done = run(run_request(SPEC, made, "full"), made, at=2, only={method})
     report = done.report
@@ -233,31 +224,28 @@ def test_a_kernel_call_that_fails(method: str) -> None:
         assert done.ledger.empty
 
 
-def test_a_hole_that_is_none_is_found() -> None:
-    """Something in a hole is told by the range and the offset; a fast check asks too"""
+def test_a_mapped_hole_is_a_difference() -> None:
     made = invented(2)
     text = SPEC.replace("kv: {size: 12MiB}", "kv: {size: 14MiB}")
     checks: tuple[Check, ...] = ("fast", "full")
     for check in checks:
-        report = run_on(liars.FillsHoles(made), run_request(text, made, check)).report
+        report = run_on(faulty_drivers.FillsHoles(made), run_request(text, made, check)).report
         assert report.checks
         assert ("hole", "kv at 0xa00000") in differing(report.checks)
 
 
-def test_what_was_not_filled_again_is_spared() -> None:
-    """A write that reaches a chunk which has fewer writers is found after the last turn"""
+def test_a_later_write_to_a_chunk_with_fewer_writers_is_found() -> None:
     text = """
 ranges: {a: {size: 2MiB}, b: {size: 2MiB}}
 chunks: {one: {location: gpu0, size: 2MiB}, two: {location: gpu0, size: 2MiB}}
 map: {a: one, b: two}
 access: {a: {gpu0: rw}, b: {gpu0: rw, gpu1: rw}}
 """
-    _, checks = checked(liars.Spills, text=text)
+    _, checks = checked(faulty_drivers.Spills, text=text)
     assert {(each.aspect, each.subject) for each in checks.differences} == {(ALL, "one + 0x0 in a at 0x0 by gpu0")}
 
 
-def test_rates_are_told_where_something_was_measured() -> None:
-    """Bytes and seconds of each GPU and each location's memory; nothing on a simulator"""
+def test_rates_are_measured_by_gpu_and_location_on_real_machines() -> None:
     made = invented(2)
     real = replace(
         run_request(SPEC, made, "full"), machine=MachineLine("local", simulated=False, devices=(), driver="")
@@ -265,7 +253,7 @@ def test_rates_are_told_where_something_was_measured() -> None:
     report = run_on(SimDriver(made), real).report
     assert report.checks
     rates = {(each.verb, each.device, each.memory): each.bytes for each in report.checks.rates}
-    granule = liars.GRANULE
+    granule = faulty_drivers.GRANULE
     assert rates == {
         ("fill", "gpu0", "gpu0"): 2 * granule, ("fill", "gpu0", "gpu1"): 3 * granule,
         ("fill", "gpu1", "gpu0"): 2 * granule, ("fill", "gpu1", "gpu1"): 3 * granule,

@@ -1,4 +1,4 @@
-"""Waits for what another process signals: in time, late, never, and of a process that has died."""
+"""Waits for an external producer: that signals in time, late, or never, or that ends."""
 
 from __future__ import annotations
 
@@ -82,16 +82,14 @@ def applied(
         return apply(made, ledger, handle_source=handle_source, progress=progress, stop=stop), ledger
 
 
-def test_a_signal_that_comes_late(producer: Silent) -> None:
-    """A wait ends with the producer's signal, and the producer sees what is signalled in return"""
+def test_a_wait_ends_with_a_late_signal(producer: Silent) -> None:
     report, ledger = applied(producer, progress=At("synchronize", lambda: producer.tell("signal 1")))
     assert (report.outcome, ledger.empty) == ("ok", True), report
     assert producer.tell("counter") == "2"
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])
-def test_a_producer_that_never_signals(producer: Silent, check: Check) -> None:
-    """A wait that outlasts its time fails by name; nothing that would hang is called, and all that stays is named"""
+def test_a_wait_without_signal_times_out_and_names_all_that_stays(producer: Silent, check: Check) -> None:
     start = time.monotonic()
     report, ledger = applied(producer, timeout=0.2, check=check)
     assert time.monotonic() - start < 10
@@ -108,11 +106,10 @@ def test_a_producer_that_never_signals(producer: Silent, check: Check) -> None:
     kernels = {"modules": 2} if check == "full" else {}
     assert left == {"contexts": 2, "allocations": 3, "external": 1, "semaphores": 1, **kernels}
     assert producer.tell("counter") == "0"
-    assert not any("given back" in note for note in report.notes)
+    assert not any("closed" in note for note in report.notes)
 
 
-def test_a_producer_that_dies(producer: Silent) -> None:
-    """Where the producer dies, nobody waits any longer; its semaphore is signalled here, and everything is undone"""
+def test_a_wait_ends_when_its_producer_ends_and_everything_is_undone(producer: Silent) -> None:
     start = time.monotonic()
     report, ledger = applied(producer, timeout=60.0, progress=At("synchronize", producer.kill))
     assert time.monotonic() - start < 20
@@ -122,9 +119,7 @@ def test_a_producer_that_dies(producer: Silent) -> None:
     assert (report.exit_code, ledger.empty) == (4, True), report
 
 
-def test_a_producer_that_dies_after_its_signal(producer: Silent) -> None:
-    """What a producer signalled before it died is worth as much as ever"""
-
+def test_a_signal_of_a_producer_that_has_ended_counts(producer: Silent) -> None:
     def last() -> None:
         producer.tell("signal 1")
         producer.kill()
@@ -144,8 +139,7 @@ class DiesFirst(Holders):
 PRODUCERS: list[Silent] = []
 
 
-def test_a_producer_that_dies_before_the_import(producer: Silent) -> None:
-    """A producer that dies between its offer and the import is told with what is declared to come from it"""
+def test_a_producer_that_ends_before_the_import_is_named_with_the_entry(producer: Silent) -> None:
     PRODUCERS.append(producer)
     report, ledger = applied(producer, holders=DiesFirst)
     assert (report.exit_code, ledger.empty) == (4, True), report
@@ -154,8 +148,7 @@ def test_a_producer_that_dies_before_the_import(producer: Silent) -> None:
     assert "external 'frame' cannot be had" in report.failure.error
 
 
-def test_an_interrupted_wait(producer: Silent) -> None:
-    """Whoever is interrupted while it waits still lets the wait end when it is taken down"""
+def test_an_interrupted_wait_ends_in_the_teardown(producer: Silent) -> None:
     waiting: list[bool] = []
 
     def stop() -> int:
@@ -167,8 +160,7 @@ def test_an_interrupted_wait(producer: Silent) -> None:
     assert (report.outcome, report.exit_code, ledger.empty) == ("interrupted", 130, True), report
 
 
-def test_one_process_of_several(producer: Silent) -> None:
-    """In a process of several a wait has as long as a process may be silent, and fails the run by name"""
+def test_a_wait_in_a_multi_process_layout_has_the_timeout_of_a_process(producer: Silent) -> None:
     made = ensemble(PROCESSES, MACHINE, timeout=30.0)
     text = document(PROCESSES).text
 
@@ -186,8 +178,7 @@ def test_one_process_of_several(producer: Silent) -> None:
     assert producer.tell("counter") == "2"
 
 
-def test_two_wait_for_a_producer_that_dies(producer: Silent) -> None:
-    """What one importer signals to end its own wait is not taken for the producer's signal by another one"""
+def test_a_signal_by_an_importer_is_not_taken_for_the_producer_s(producer: Silent) -> None:
     with ThreadPoolExecutor(2) as pool:
         met = Barrier(2)
 

@@ -1,4 +1,4 @@
-"""What is forbidden is tried on replicas, by processes that must not survive it."""
+"""Replicas: processes that make forbidden accesses and must not survive them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from memtopo.plans.report import Tally
 from memtopo.run.verification import replicas as module
 from memtopo.run.verification.replicas import ENDS_PROCESS, Replica, ReplicaHost, Tried, replicas, try_all
 from memtopo.run.verification.rounds import FORBIDDEN
-from tests.helpers import liars
-from tests.helpers.liars import run_on
+from tests.helpers import faulty_drivers
+from tests.helpers.faulty_drivers import run_on
 from tests.helpers.machines import invented
+from tests.helpers.reports import tallies
 from tests.helpers.specs import judged, run_request
 
 GRANULE = 2 << 20
@@ -40,18 +41,16 @@ def tried(replica: Replica, machine: Machine | None = None) -> Tried:
 
 @pytest.mark.parametrize("access", [Access.NONE, Access.R])
 @pytest.mark.parametrize("device", [0, 1])
-def test_what_is_forbidden_ends_the_process(access: Access, device: int) -> None:
-    """A store where a GPU may only read, and a load where it may nothing, are not survived"""
+def test_a_forbidden_store_or_load_ends_the_process(access: Access, device: int) -> None:
     assert tried(Replica(Properties(gpu(0)), GRANULE, device, access)) == Tried(ENDS_PROCESS)
 
 
-def test_what_is_permitted_does_not() -> None:
-    """Where a GPU may read and write nothing happens, which would be told"""
+def test_a_permitted_access_does_not_end_the_process() -> None:
     assert tried(Replica(Properties(gpu(0)), GRANULE, 0, Access.RW)) == Tried("nothing happened")
 
 
-def test_a_replica_that_cannot_be_built() -> None:
-    """Where there is no memory for a replica, or no access to give, nothing was tried, and why is told"""
+def test_a_replica_that_cannot_be_built_is_not_tried() -> None:
+    """Without memory for it, or without access to grant."""
     full = tried(Replica(Properties(gpu(0)), GRANULE, 0, Access.R), invented(2, memory=GRANULE))
     assert not full.seen
     assert full.why_not
@@ -61,8 +60,7 @@ def test_a_replica_that_cannot_be_built() -> None:
     assert "NOT_SUPPORTED" in apart.why_not
 
 
-def test_each_kind_is_tried_once() -> None:
-    """One replica for each set of properties, GPU and access; host memory has none, nor has what a GPU may write"""
+def test_each_set_of_properties_gpu_and_access_has_one_replica() -> None:
     geometry = judged(SPEC).geometry
     assert geometry
     shared, plain = Properties(gpu(0), HandleType.FD), Properties(gpu(0))
@@ -76,40 +74,35 @@ def test_each_kind_is_tried_once() -> None:
     assert not any(each.properties.location.kind is LocationKind.HOST for each in replicas(geometry))
 
 
-def test_a_run_tries_them() -> None:
-    """In a full check they are counted with the rest, the driver's own refusals too, and the layout is unharmed"""
+def test_a_full_check_counts_replicas_and_refusals_and_leaves_the_layout_intact() -> None:
     made = invented(2)
     done = run_on(SimDriver(made), replace(run_request(SPEC, made, "full"), machine_facts=made))
     assert done.report.exit_code == 0, done.report
-    assert done.report.checks
-    tallies = {tally.aspect: tally for tally in done.report.checks.tallies}
-    assert tallies[FORBIDDEN] == Tally(FORBIDDEN, 5, 5, 1, "host memory has no replica")
+    found = tallies(done.report.checks)
+    assert found[FORBIDDEN] == Tally(FORBIDDEN, 5, 5, 1, "host memory has no replica")
     # 5 fills by gpu1 in kv.0; in kv.1 one by gpu0, one by gpu1, and a copy by gpu1
-    assert tallies["refused"] == Tally("refused", 8, 8)
-    assert not tallies["every byte"].why_not or "no gpu may write" in tallies["every byte"].why_not
+    assert found["refused"] == Tally("refused", 8, 8)
+    assert not found["every byte"].why_not or "no gpu may write" in found["every byte"].why_not
 
 
-def test_without_facts_of_the_machine() -> None:
-    """Where no process is to be started, nothing counts as tried"""
+def test_without_the_machine_no_replica_is_tried() -> None:
     made = invented(2)
     report = run_on(SimDriver(made), run_request(SPEC, made, "full")).report
-    assert report.checks
-    tally = next(each for each in report.checks.tallies if each.aspect == FORBIDDEN)
+    tally = tallies(report.checks)[FORBIDDEN]
     assert (tally.looked_at, tally.not_checked) == (0, 5 + 1)
 
 
-def test_a_driver_that_does_not_refuse() -> None:
-    """A fill that should have been refused is told, and what it did to the bytes is found too"""
+def test_a_missing_refusal_is_a_difference() -> None:
+    """The bytes that it changed are one as well."""
     made = invented(2)
-    report = run_on(liars.RefusesNothing(made), run_request(SPEC, made, "full")).report
+    report = run_on(faulty_drivers.RefusesNothing(made), run_request(SPEC, made, "full")).report
     assert report.checks
     found = {(each.aspect, each.subject, each.seen) for each in report.checks.differences}
     assert ("refused", "fill of hot in kv.1 at 0x0 by gpu0", "CUDA_SUCCESS") in found
     assert any(aspect == "every byte" and "hot + 0x0" in subject for aspect, subject, _ in found)
 
 
-def test_whoever_stops_leaves_no_child() -> None:
-    """What the caller raises between two looks ends the children at once"""
+def test_a_requested_stop_ends_the_children_at_once() -> None:
     replica = Replica(Properties(gpu(0)), GRANULE, 0, Access.R)
 
     def stop() -> None:
