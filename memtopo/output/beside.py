@@ -9,7 +9,7 @@ from rich.text import Text
 from memtopo.common.text import printable
 from memtopo.output import labels
 from memtopo.output.diagram.model import Diagram, Export, ProcessDiagram, Resource
-from memtopo.output.diagram.notation import multiple, offset, processes, subjects
+from memtopo.output.diagram.notation import multiple, name_range, offset, processes
 from memtopo.output.inks import Inks
 from memtopo.output.listing import Item, Listing
 
@@ -75,7 +75,7 @@ def _thing(shown: Resource, inks: Inks) -> Item:
 
 def _export(shown: Export, takers: Sequence[str], inks: Inks) -> Item:
     size = multiple(shown.count, shown.bytes_each) if shown.bytes_each else _count(shown.count)
-    what = "" if shown.name == shown.first == shown.last else labels.clipped(subjects(shown.first, shown.last))
+    what = "" if shown.name == shown.first == shown.last else labels.clipped(name_range(shown.first, shown.last))
     more = [what, f"→ {printable(', '.join(takers))}" if takers else ""]
     cells = [*_cells(shown.name, size, inks), Text(inks.told(f"by {printable(shown.via)}"))]
     return Item("export", shown.mark, "", cells, [Text(inks.told(each)) for each in more if each])

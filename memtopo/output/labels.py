@@ -10,7 +10,7 @@ from rich.text import Text
 from memtopo.common.text import printable
 from memtopo.common.units import rounded
 from memtopo.output.diagram.model import DeviceAccess, MappingSpan, MemoryDiagram, RangeDiagram
-from memtopo.output.diagram.notation import few, granted, multiple, of_all, offset, subjects
+from memtopo.output.diagram.notation import chunk_names, granted, multiple, name_range, offset, short_names
 from memtopo.output.inks import Inks
 
 LONGEST_NAME = 26
@@ -23,7 +23,7 @@ def piece(shown: MappingSpan, inks: Inks, *, times: int, again: bool, access: bo
         told = ("hole", offset(shown.offset), rounded(shown.size), "", "", "")
         return [Text(word, "dim") for word in told]
     cells = [
-        Text(inks.told(clipped(of_all(shown, times)))),
+        Text(inks.told(clipped(chunk_names(shown, times)))),
         Text(offset(shown.offset)),
         Text(inks.told(multiple(shown.count, shown.bytes_each))),
         location(shown.locations, inks, f"{_handles(shown)}{_sight(shown, times, again=again)}"),
@@ -36,7 +36,7 @@ def piece(shown: MappingSpan, inks: Inks, *, times: int, again: bool, access: bo
 
 def range_(shown: RangeDiagram, access: Sequence[DeviceAccess] | None, address: str, inks: Inks) -> list[Text]:
     """The name, size and address of one range or many, with the access that holds for all of it, if one does."""
-    name = subjects(shown.first, shown.last)
+    name = name_range(shown.first, shown.last)
     holds = granted(access) if access is not None else "" if shown.mapped else "nothing mapped"
     told = [clipped(name), multiple(shown.count, shown.size), address, holds]
     parts = [Text(inks.told(part)) for part in told if part]
@@ -85,7 +85,7 @@ def origin(text: str) -> str:
 def location(names: Sequence[str], inks: Inks, more: str = "") -> Text:
     """Places in turn, each in its colour."""
     parts: list[str | tuple[str, str]] = []
-    for name in few(names):
+    for name in short_names(names):
         parts += [", " if parts else "", (inks.told(printable(name)), inks.colour(name.partition("-")[0]))]
     return Text.assemble(*parts, inks.told(more))
 

@@ -29,7 +29,7 @@ def _processes(diagram: Diagram) -> Iterator[str]:
 
 def _ranges_and_resources(diagram: Diagram) -> Iterator[str]:
     for range_ in diagram.ranges[:MOST]:
-        name = notation.subjects(range_.first, range_.last)
+        name = notation.name_range(range_.first, range_.last)
         yield f"Range {name}, {notation.multiple(range_.count, range_.size)}: {_content(range_)}."
     yield from _more(sum(range_.count for range_ in diagram.ranges[MOST:]), "ranges")
     yield from map(_resource, diagram.things[:MOST])
@@ -46,14 +46,14 @@ def _content(range_: RangeDiagram) -> str:
 def _span(span: MappingSpan, count: int) -> str:
     if not span.chunk:
         return f"a hole of {rounded(span.size)}"
-    on = ", ".join(notation.few(span.locations))
-    return f"{notation.of_all(span, count)}, {notation.multiple(span.count, span.bytes_each)} on {on}"
+    on = ", ".join(notation.short_names(span.locations))
+    return f"{notation.chunk_names(span, count)}, {notation.multiple(span.count, span.bytes_each)} on {on}"
 
 
 def _resource(resource: Resource) -> str:
     noun = (resource.noun or resource.kind).capitalize()
     size = f", {notation.multiple(resource.count, resource.bytes_each)}" if resource.bytes_each else ""
-    on = f" on {', '.join(notation.few(resource.locations))}" if resource.locations else ""
+    on = f" on {', '.join(notation.short_names(resource.locations))}" if resource.locations else ""
     origin = f" from {resource.origin}" if resource.origin else ""
     return ", ".join([f"{noun} {resource.name}{size}{on}{origin}", *resource.notes, *_parts(resource)]) + "."
 

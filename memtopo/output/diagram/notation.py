@@ -17,11 +17,11 @@ def granted(access: Sequence[DeviceAccess]) -> str:
     """Access in short: `gpu0 rw, gpu1-3 r`."""
     if not access:
         return "no access"
-    alike = groupby(access, key=lambda each: each.access)
+    groups = groupby(access, key=lambda each: each.access)
     return ", ".join(
         f"{name} {printable(word)}"
-        for word, group in alike
-        for name in spans([printable(each.device) for each in group])
+        for word, group in groups
+        for name in _gpu_ranges([printable(each.device) for each in group])
     )
 
 
@@ -30,7 +30,7 @@ def multiple(count: int, size: int) -> str:
     return rounded(size) if count == 1 else f"{count:,} × {rounded(size)}"
 
 
-def subjects(first: str, last: str) -> str:
+def name_range(first: str, last: str) -> str:
     """A name, or the first one and the number of the last: `page.0 … 31`; both names if they have no common stem."""
     if last == first:
         return first
@@ -38,20 +38,20 @@ def subjects(first: str, last: str) -> str:
     return f"{first} … {number if stem and first.rpartition('.')[0] == stem else last}"
 
 
-def of_all(span: MappingSpan, count: int) -> str:
+def chunk_names(span: MappingSpan, count: int) -> str:
     """The chunks of a span of `count` equal ranges; of all of them if each continues with the next chunks."""
     stem, _, number = span.last.rpartition(".")
     ahead = span.step * (count - 1) if span.step == span.count else 0
     last = f"{stem}.{int(number) + ahead}" if ahead and number.isdecimal() else span.last
-    return subjects(span.first, last)
+    return name_range(span.first, last)
 
 
-def few(names: Sequence[str]) -> list[str]:
+def short_names(names: Sequence[str]) -> list[str]:
     """Names as they are if they are few, otherwise with ranges of GPUs: `gpu0-3`."""
-    return list(names) if len(names) <= _FEW else list(spans(names))
+    return list(names) if len(names) <= _FEW else list(_gpu_ranges(names))
 
 
-def spans(names: Sequence[str]) -> Iterator[str]:
+def _gpu_ranges(names: Sequence[str]) -> Iterator[str]:
     """Names, with consecutive GPUs as a range: `gpu0-3`."""
     numbered = [(index, int(name[3:]) if name[:3] == "gpu" and name[3:].isdecimal() else None, name)
                 for index, name in enumerate(names)]  # fmt: skip
@@ -70,7 +70,7 @@ def offset(amount: int) -> str:
 def processes(process: ProcessDiagram) -> str:
     """The processes of a diagram: `reader.0 … 3`, or `reader.0, reader.2 … 6` with other processes between them."""
     if process.step == 1 or process.count == 1:
-        return subjects(process.first, process.last)
+        return name_range(process.first, process.last)
     stem, _, number = process.first.rpartition(".")
     second = f"{stem}.{int(number) + process.step}" if number.isdecimal() else process.last
-    return f"{process.first}, {subjects(second, process.last)}"
+    return f"{process.first}, {name_range(second, process.last)}"

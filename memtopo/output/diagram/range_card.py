@@ -52,7 +52,7 @@ def range_card(range_: RangeDiagram, process: str, context: DrawingContext, draw
     blocks = list(_blocks(range_, context, drawn, context.addresses.get((process, range_.first))))
     heading = Heading(
         "RANGE" if range_.count == 1 else f"{range_.count:,} RANGES",
-        notation.subjects(range_.first, range_.last),
+        notation.name_range(range_.first, range_.last),
         notation.multiple(range_.count, range_.size),
         tuple(_notes(range_, blocks)),
     )
@@ -102,7 +102,7 @@ def _block(span: MappingSpan, range_: RangeDiagram, earlier: SpanPosition | None
         count=span.count,
         devices=span.locations,
         access=span.access,
-        name=notation.of_all(span, range_.count),
+        name=notation.chunk_names(span, range_.count),
         words=(_size_at(span), _locations(span), *_sources(span, range_, earlier)),
         tooltip=tooltip,
         twin=earlier.block if earlier and earlier.range == range_.first else None,
@@ -138,7 +138,7 @@ def _size_at(span: MappingSpan) -> str:
 def _locations(span: MappingSpan) -> str:
     order = " round-robin" if len(span.locations) > 1 and span.count > len(span.locations) else ""
     handles = f" ({', '.join(span.handles)})" if span.handles else ""
-    return f"{', '.join(notation.few(span.locations))}{order}{handles}"
+    return f"{', '.join(notation.short_names(span.locations))}{order}{handles}"
 
 
 def _sources(span: MappingSpan, range_: RangeDiagram, earlier: SpanPosition | None) -> Iterator[str]:
@@ -156,12 +156,12 @@ def _sources(span: MappingSpan, range_: RangeDiagram, earlier: SpanPosition | No
 
 
 def _tooltip(span: MappingSpan, range_: RangeDiagram, context: DrawingContext, address: int | None) -> Iterator[str]:
-    yield notation.of_all(span, range_.count) if span.chunk else "hole: addresses without memory"
-    yield f"{_exact_size(span)} at {exact(span.offset)} of {notation.subjects(range_.first, range_.last)}"
+    yield notation.chunk_names(span, range_.count) if span.chunk else "hole: addresses without memory"
+    yield f"{_exact_size(span)} at {exact(span.offset)} of {notation.name_range(range_.first, range_.last)}"
     if address is not None:
         yield f"address 0x{address + span.offset:x}"
     if span.chunk:
-        yield f"on {', '.join(map(context.device_name, notation.few(span.locations)))}"
+        yield f"on {', '.join(map(context.device_name, notation.short_names(span.locations)))}"
         yield f"handles {', '.join(span.handles) or 'none'}"
         yield f"access {notation.granted(span.access)}" if span.access else "no access"
         if span.origin:

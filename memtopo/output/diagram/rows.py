@@ -91,14 +91,14 @@ def _origin(flow: HandleFlow) -> str:
 
 
 def _export_row(export: Export, process: str) -> Row:
-    chunks = notation.subjects(export.first, export.last)
+    chunks = notation.name_range(export.first, export.last)
     of = () if chunks == export.name else (chunks,)
     text = (*of, *_size(export.count, export.bytes_each), export.via)
     return Row("export", export.mark, export.name, text, export.path, export_port(process, export.name))
 
 
 def _resource_row(resource: Resource) -> Row:
-    where = ", ".join(notation.few(resource.locations))
+    where = ", ".join(notation.short_names(resource.locations))
     origin = f"from {resource.origin}" if resource.origin else ""
     size = _size(resource.count, resource.bytes_each)
     text = (*size, *filter(None, (where, origin, resource.via)), *resource.notes)

@@ -73,7 +73,7 @@ def _row_lines(row: Row, context: DrawingContext) -> Iterator[tuple[str, ...]]:
 def _range_table(range_: RangeDiagram, process: str, prefix: str, context: DrawingContext) -> Table:
     address = context.addresses.get((process, range_.first))
     lines = [_span_line(span, range_.count, address, context) for span in range_.pieces[:MOST_TABLE_ROWS]]
-    title = f"{prefix}{notation.subjects(range_.first, range_.last)}"
+    title = f"{prefix}{notation.name_range(range_.first, range_.last)}"
     note = f"{notation.multiple(range_.count, range_.size)}, {rounded(range_.mapped)} mapped"
     return _table(title, note if range_.count == 1 else f"{note} in each", _RANGE, lines, len(range_.pieces))
 
@@ -83,10 +83,10 @@ def _span_line(span: MappingSpan, count: int, address: int | None, context: Draw
     if not span.chunk:
         return "hole", exact(span.offset), rounded(span.size), "", "", "", at, ""
     return (
-        notation.of_all(span, count) + (f", from {span.origin}" if span.origin else ""),
+        notation.chunk_names(span, count) + (f", from {span.origin}" if span.origin else ""),
         exact(span.offset),
         notation.multiple(span.count, span.bytes_each),
-        ", ".join(map(context.device_name, notation.few(span.locations))),
+        ", ".join(map(context.device_name, notation.short_names(span.locations))),
         ", ".join(span.handles),
         notation.granted(span.access),
         at,
