@@ -31,12 +31,11 @@ def validate(document: Document, machine: Machine) -> Validated:
     if document.diagnostics and not document.root:
         return Validated(document, document.diagnostics, None)
     with collector_paused():
-        read, faults = spec.read(document.root, document.left_out)
+        read, invalid = spec.read(document.root, document.left_out)
         geometry, unplaced = lay_out(read, machine)
-        told = (*document.diagnostics, *faults, *unplaced)
+        found = (*document.diagnostics, *invalid, *unplaced)
         judged = rules.judge(geometry, machine)
         # Rules skip what depends on an entry with errors; a comment may name a diagnostic that they would report.
-        found = suppressions.apply_suppressions((*told, *judged), document, complete=not has_errors(told))
-    return Validated(
-        document, found.reported, None if has_errors(found.reported) else geometry, found.ignored, found.used
-    )
+        kept = suppressions.apply_suppressions((*found, *judged), document, complete=not has_errors(found))
+    buildable = None if has_errors(kept.reported) else geometry
+    return Validated(document, kept.reported, buildable, kept.ignored, kept.used)

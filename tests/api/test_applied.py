@@ -14,7 +14,7 @@ import memtopo
 from memtopo.driver.failing import Failing
 from memtopo.driver.sim import SimDriver
 from memtopo.machine.target import Target
-from tests.api.test_load import SMALL
+from tests.api.test_specs import SMALL
 from tests.helpers.machines import invented
 from tests.helpers.specs import SPECS
 

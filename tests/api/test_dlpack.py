@@ -19,7 +19,7 @@ from memtopo.api import GpuView, HostView, Live, dlpack
 from memtopo.api.dlpack import ExportedTensors, Managed, Versioned
 from memtopo.api.dtypes import dtype
 from memtopo.machine.target import Target
-from tests.api.test_load import SMALL
+from tests.api.test_specs import SMALL
 from tests.cli.running import ROOT, environment
 
 POINTER = ctypes.pythonapi.PyCapsule_GetPointer

@@ -17,8 +17,8 @@ import pytest
 import memtopo
 from memtopo.driver.types import DriverError
 from tests.api.holding import Process
-from tests.api.touching import peek, poke
 from tests.cli.running import ROOT, environment
+from tests.helpers.device_bytes import peek, poke
 
 pytestmark = pytest.mark.gpu
 HOLD = "specs/hold.yaml"

@@ -10,7 +10,7 @@ import pytest
 
 import memtopo
 from memtopo.api import GpuView, Live
-from tests.api.touching import SPEC, peek, poke
+from tests.helpers.device_bytes import SPEC, peek, poke
 
 pytestmark = pytest.mark.gpu
 RING = "specs/ring-buffer.yaml"

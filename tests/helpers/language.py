@@ -1,4 +1,4 @@
-"""Specs of plain data, read as the language has them."""
+"""Reading of specs that are Python mappings, for tests of the language."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from memtopo.language import Document
 
 
 def read(**sections: Any) -> language.Spec:
-    """A spec of plain data, which must have no faults."""
+    """Read a spec that must have no errors."""
     found, faults = language.read(Document.from_object({"memtopo": 1, "name": "test", **sections}).root)
     assert faults == []
     return found
 
 
-def told(**sections: Any) -> list[tuple[str, Path, str]]:
-    """Code, path and which end of it, of each fault of a spec of plain data."""
+def diagnosed(**sections: Any) -> list[tuple[str, Path, str]]:
+    """Return code, path and position (key or value) of each diagnostic of a spec."""
     given_ = Document.from_object({"memtopo": 1, "name": "test", **sections})
     return [(fault.code, fault.path, fault.at) for fault in language.read(given_.root, given_.left_out)[1]]

@@ -1,4 +1,4 @@
-"""The language: every form means what it says, and every wrong one is told where it stands."""
+"""Reading of specs: every valid form, and the diagnostics of invalid ones."""
 
 from __future__ import annotations
 
@@ -13,23 +13,11 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Access, HandleType
 from memtopo.language import Document
 from memtopo.language.fields import LARGEST_COUNT
-from memtopo.spec import Chunk, MapEntry, Part, Range, Reference, Spec, parse_reference
+from memtopo.spec import Chunk, MapEntry, Part, Range, Reference, parse_reference
+from tests.helpers.language import diagnosed, read
 from tests.helpers.specs import document
 
 CHUNK = {"location": "gpu0", "size": "2MiB"}
-
-
-def read(**sections: Any) -> Spec:
-    """A spec of plain data, which must have no faults."""
-    found, faults = language.read(Document.from_object({"memtopo": 1, "name": "test", **sections}).root)
-    assert faults == []
-    return found
-
-
-def told(**sections: Any) -> list[tuple[str, Path, str]]:
-    """Code, path and which end of it, of each fault of a spec of plain data."""
-    root = Document.from_object({"memtopo": 1, "name": "test", **sections}).root
-    return [(fault.code, fault.path, fault.at) for fault in language.read(root)[1]]
 
 
 def test_the_example_of_the_design() -> None:
@@ -139,13 +127,13 @@ def test_references(text: str, meant: Reference) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("where", ["map key", "access key", "map value"])
 def test_what_is_no_reference(text: str, code: str, where: str) -> None:
-    """What is no reference, and a slice of nothing, is told where it stands, as a value and as a key alike"""
+    """What is no reference, and a slice of nothing, is diagnosed where it stands, as a value and as a key alike"""
     if where == "map key":
-        assert told(map={text: "hot"}) == [(code, ("map", text), "key")]
+        assert diagnosed(map={text: "hot"}) == [(code, ("map", text), "key")]
     elif where == "access key":
-        assert told(access={text: {"gpu0": "r"}}) == [(code, ("access", text), "key")]
+        assert diagnosed(access={text: {"gpu0": "r"}}) == [(code, ("access", text), "key")]
     else:
-        assert told(map={"kv": [text]}) == [(code, ("map", "kv", 0, "chunk"), "value")]
+        assert diagnosed(map={"kv": [text]}) == [(code, ("map", "kv", 0, "chunk"), "value")]
 
 
 @pytest.mark.parametrize("section", ["devices", "ranges", "chunks"])
@@ -153,7 +141,7 @@ def test_what_is_no_reference(text: str, code: str, where: str) -> None:
 def test_names(section: str, name: str) -> None:
     """A name begins with a letter and goes on with letters, digits, _ and -, 128 of them at most"""
     entry: Any = {"devices": "0", "ranges": {"size": "2MiB"}, "chunks": CHUNK}[section]
-    assert told(**{section: {name: entry}}) == [("MT104", (section, name), "key")]
+    assert diagnosed(**{section: {name: entry}}) == [("MT104", (section, name), "key")]
     assert getattr(read(**{section: {"a" * 128: entry}}), section)
 
 
@@ -201,9 +189,9 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     [(path, around, value, code) for kind in FIELDS for path, around in FIELDS[kind] for value, code in WRONG[kind]],
 )
 def test_a_wrong_value_is_told_at_its_field(path: Path, around: Any, value: Any, code: str) -> None:
-    """A value that its field does not take is told with the field's path, and nothing else is"""
+    """A value that its field does not take is diagnosed with the field's path, and nothing else is"""
     section, name, field = path
-    assert told(**{str(section): {str(name): {**around, str(field): value}}}) == [(code, path, "value")]
+    assert diagnosed(**{str(section): {str(name): {**around, str(field): value}}}) == [(code, path, "value")]
 
 
 @pytest.mark.parametrize("value", ["0", "2MiB", "2097152B", "1 granule", "4 granules", "16384KiB", "16777215TiB"])
@@ -261,8 +249,8 @@ def test_an_offset_may_be_nothing(value: str) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_form_is_told_where_it_stands(sections: Any, code: str, path: Path, at: str) -> None:
-    """What has another shape than the language wants, is missing or unknown, is told once, with its path"""
-    assert told(**sections) == [(code, path, at)]
+    """What has another shape than the language wants, is missing or unknown, is diagnosed once, with its path"""
+    assert diagnosed(**sections) == [(code, path, at)]
 
 
 @pytest.mark.parametrize(
@@ -285,7 +273,7 @@ def test_the_head(head: Any, expected: list[tuple[str, Path]]) -> None:
 
 
 def test_a_bad_entry_is_left_out_and_the_rest_is_kept() -> None:
-    """An entry with faults is left out and known to be, with all its faults told; its neighbours stay"""
+    """An entry with errors is listed as left out, all its errors are reported, and other entries are kept"""
     bad = {"size": "2MB", "count": "0", "rdma": "yes"}
     root = Document.from_object({"memtopo": 1, "name": "test", "chunks": {"bad": bad, "9": CHUNK, "hot": CHUNK}}).root
     found, faults = language.read(root)
@@ -297,7 +285,7 @@ def test_a_bad_entry_is_left_out_and_the_rest_is_kept() -> None:
 
 @pytest.mark.parametrize("section", ["chunks", "ranges", "map"])
 def test_of_very_many_faults_the_first_are_told(section: str) -> None:
-    """Of more than a thousand faults of one kind, the first thousand are told, and that there are more"""
+    """Of more than a thousand diagnostics of one kind, the first thousand are reported, with a note"""
     _, faults = language.read({"memtopo": "1", "name": "a", section: {f"e{index}": "x." for index in range(3000)}})
     assert len(faults) == 1000
     assert "there are more" in faults[-1].notes[-1]
@@ -313,5 +301,5 @@ def test_very_many_misspelled_keys_are_fast() -> None:
 
 def _seconds(chunks: dict[str, Any]) -> float:
     started = time.process_time()
-    assert len(told(chunks=chunks)) == 1000
+    assert len(diagnosed(chunks=chunks)) == 1000
     return time.process_time() - started

@@ -14,7 +14,7 @@ from memtopo.diagnostics.model import Path
 from memtopo.language import Document
 from memtopo.language.fields import NAME
 from memtopo.spec import Source
-from tests.helpers.language import read, told
+from tests.helpers.language import diagnosed, read
 from tests.helpers.specs import document
 
 FRAME = {"from": "camera", "via": "opaque_fd", "device": "gpu0", "size": "8MiB"}
@@ -97,7 +97,7 @@ def test_producers(text: str, meant: Source) -> None:
     ],
 )
 def test_odd_producers(text: str, help: str) -> None:
-    """Any other text names nothing that another API made, and is told what would"""
+    """Any other text names no external object, and the help has a text that does"""
     (fault,) = language.read({"memtopo": "1", "name": "test", "external": {"frame": FRAME | {"from": text}}})[1]
     assert (fault.code, fault.path) == ("MT104", ("external", "frame", "from"))
     assert fault.help
@@ -160,8 +160,8 @@ def test_any_producer_is_answered(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_form_is_told_where_it_stands(sections: Any, code: str, path: Path, at: str) -> None:
-    """What has another shape than the language wants, is missing or unknown, is told with its path"""
-    found = told(**sections)
+    """What has another shape than the language wants, is missing or unknown, is diagnosed with its path"""
+    found = diagnosed(**sections)
     assert (code, path, at) in found
     assert {each for each, *_ in found} <= {code, "MT102"}
 
@@ -183,7 +183,7 @@ def test_a_part_is_held_to_its_own_keys() -> None:
     ],
 )
 def test_numbers_and_booleans_are_not_mixed_up(entry: Any, help: str) -> None:
-    """Whoever gives a timeline no value, or a binary semaphore one, is told both ways to mend it"""
+    """A timeline without a value, or a binary semaphore with one, has help with both corrections"""
     (fault,) = language.read(Document.from_object({"memtopo": 1, "name": "t", "semaphores": {"s": entry}}).root)[1]
     assert fault.help == help
 
@@ -191,6 +191,6 @@ def test_numbers_and_booleans_are_not_mixed_up(entry: Any, help: str) -> None:
 @pytest.mark.parametrize("key", ["[key]", "<grant>"])
 def test_marks_of_the_validator_are_no_special_keys(key: str) -> None:
     """A key that reads like one of the validator's own marks is refused as any other, where it stands"""
-    parts = told(external={"f": FRAME | {"buffers": {key: {"size": "1B"}}}})
+    parts = diagnosed(external={"f": FRAME | {"buffers": {key: {"size": "1B"}}}})
     assert parts == [("MT104", ("external", "f", "buffers", key), "key")]
-    assert told(external={"f": FRAME | {key: "1"}}) == [("MT101", ("external", "f", key), "key")]
+    assert diagnosed(external={"f": FRAME | {key: "1"}}) == [("MT101", ("external", "f", key), "key")]

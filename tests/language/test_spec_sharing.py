@@ -1,4 +1,4 @@
-"""The language of sharing, as it is read: every form means what it says, and wrong ones are told where they stand."""
+"""Reading of the sections for sharing: every valid form, and the diagnostics of invalid ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memtopo.common.units import MiB, Size
 from memtopo.diagnostics.model import Path
 from memtopo.language.fields import LARGEST_PROCESSES, NAME
 from memtopo.spec import SECTIONS, Export, Import, Reference, Source
-from tests.helpers.language import read, told
+from tests.helpers.language import diagnosed, read
 from tests.helpers.specs import codes, document
 
 CHUNK = {"location": "gpu0", "size": "2MiB", "handles": "fd"}
@@ -68,8 +68,8 @@ def test_a_section_of_a_process_is_one(section: str) -> None:
     """Every section reads the same under a process as alone: empty, of another shape, and with a bad entry"""
     values: tuple[Any, ...] = ("", {}, [], "x", {"9": {}}, {"a": {}}, {"a": []}, {"a": "x"}, {"a": {"b": "c"}})
     for value in values:
-        alone = told(**{section: value})
-        inside = told(processes={"p": {section: value}})
+        alone = diagnosed(**{section: value})
+        inside = diagnosed(processes={"p": {section: value}})
         assert inside == [(code, ("processes", "p", *path), at) for code, path, at in alone]
 
 
@@ -106,14 +106,14 @@ ODD = [
 
 @pytest.mark.parametrize("text", ODD)
 def test_odd_sources(text: str) -> None:
-    """Any other text names no export, and is told what would"""
+    """Any other text names no export, and the help has a text that does"""
     faults = language.read({"memtopo": "1", "name": "test", "imports": {"w": {"from": text}}})[1]
     assert [(fault.code, fault.path) for fault in faults] == [("MT104", ("imports", "w", "from"))]
     assert faults[0].help
 
 
 def test_what_is_written_for_a_part_of_an_export() -> None:
-    """Whoever would import one of several is told that an import takes all of them, and where parts are taken"""
+    """An import of one of several is an error, with help: an import is of a whole export, and map names parts"""
     for text in ("server.w.0", "server.w.0:2", "reader.0.w", "layout/w.3"):
         (fault,) = language.read({"memtopo": "1", "name": "test", "imports": {"w": {"from": text}}})[1]
         assert fault.help
@@ -169,14 +169,14 @@ def test_any_source_is_answered(text: str) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_form_is_told_where_it_stands(sections: Any, code: str, path: Path, at: str) -> None:
-    """What has another shape than the language wants, is missing or unknown, is told with its path"""
-    found = told(**sections)
+    """What has another shape than the language wants, is missing or unknown, is diagnosed with its path"""
+    found = diagnosed(**sections)
     assert (code, path, at) in found
     assert {each for each, *_ in found} <= {code, "MT102"}
 
 
 def test_the_help_for_a_nested_process() -> None:
-    """Processes within a process are told to stand beside it"""
+    """Processes within a process are diagnosed to stand beside it"""
     (fault,) = language.read({"memtopo": "1", "name": "t", "processes": {"p": {"processes": {"q": {}}}}})[1]
     assert (fault.message, fault.help) == (
         "process 'p' holds 'processes', and a process has none of its own", "write them beside it"
@@ -217,12 +217,12 @@ VIEW = "ranges: {v: {size: 2MiB}}, map: {v: c}, access: {v: {gpu0: r}}"
     ],
 )
 def test_what_a_merge_key_or_an_alias_would_bring(text: str) -> None:
-    """What is refused is told once, and what it would have brought, processes or sections, is not missed"""
+    """What is refused is diagnosed once, and what it would have brought, processes or sections, is not missed"""
     assert codes(text) in (["MT008"], ["MT006"], ["MT006", "MT008"], ["MT008", "MT006"])
 
 
 def test_of_very_many_faults_the_first_are_told() -> None:
-    """Of more than a thousand faults in all processes, the first thousand are told, and that there are more"""
+    """Of more than a thousand faults in all processes, the first thousand are diagnosed, and that there are more"""
     bad = {f"c{index}": "x." for index in range(100)}
     processes = {f"p{index}": {"chunks": bad} for index in range(LARGEST_PROCESSES)}
     _, faults = language.read({"memtopo": "1", "name": "a", "processes": processes})
