@@ -41,7 +41,7 @@ class Session:
             geometry=planned.geometry,
             machine=self.machine,
             spec=document.name,
-            position_of=document.location,
+            location_of=document.location,
             warnings=planned.warnings,
             exclusive=False,
             machine_facts=planned.target.machine,

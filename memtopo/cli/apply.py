@@ -104,7 +104,7 @@ def _request(loaded: Loaded, spec: str, check: Check, timeout: float) -> RunRequ
         geometry=geometry,
         machine=loaded.target.line,
         spec=loaded.document.name,
-        position_of=loaded.document.location,
+        location_of=loaded.document.location,
         picture=build_diagram(geometry, facts),
         warnings=loaded.warnings,
         machine_facts=facts,

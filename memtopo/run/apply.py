@@ -75,7 +75,7 @@ class Run:
         self.stopped = False
         self._signal = stop
         self._findings = FindingTally()
-        self._balance = ResourceBalance(self.execution, ledger, request.position_of, exclusive=request.exclusive)
+        self._balance = ResourceBalance(self.execution, ledger, request.location_of, exclusive=request.exclusive)
         self._placed: tuple[Placed, ...] = ()
         self._hold_result = HoldResult()
         self._teardown: Teardown | None = None
@@ -204,7 +204,7 @@ class Run:
 
 
 def _failure(failed: StepFailed, request: RunRequest) -> Failure:
-    error, path, position = failed.error, failed.path, request.position_of(failed.path)
+    error, path, position = failed.error, failed.path, request.location_of(failed.path)
     if isinstance(error, DriverError):
         known = error_hint(error, failed.step.describe() if failed.step else None)
         cause, advice = known or (None, None)

@@ -68,7 +68,7 @@ def _request(start: Start, document: Document, geometry: Geometry, machine: Mach
         geometry=geometry.processes[start.process],
         machine=MachineLine(start.machine_name, start.simulated, (), machine.driver.cuda),
         spec=start.spec,
-        position_of=document.location,
+        location_of=document.location,
         process=start.process,
         siblings=geometry.processes,
         machine_facts=machine,
