@@ -28,7 +28,7 @@ from memtopo.executor import Execution
 from memtopo.kinds.steps import Phase
 from memtopo.machine.target import resolve
 from memtopo.rules.validation import validate
-from memtopo.sharing.attaching import Holders
+from memtopo.sharing.imports import Holders
 
 CHUNKS = 1000
 ROUNDS = 7

@@ -9,7 +9,7 @@ from memtopo.api.live import Live
 from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.synchronization import Event
 from memtopo.api.views import GpuView, HostView, View
-from memtopo.sharing.serving import ExternalMemory, Semaphore, Serving, serve
+from memtopo.sharing.external import ExternalMemory, Semaphore, Serving, serve
 
 __all__ = [
     "ApiError",

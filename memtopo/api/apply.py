@@ -12,7 +12,7 @@ from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, Planned, SpecLike, plan_spec, resolved
 from memtopo.driver.protocol import Driver
 from memtopo.plans.report import Report
-from memtopo.sharing.attaching import Holders
+from memtopo.sharing.imports import Holders
 from memtopo.sharing.producers import Bound, Producers, producers, unused
 
 BoundLike = str | os.PathLike[str] | Sequence[str]

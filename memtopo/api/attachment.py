@@ -18,7 +18,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.language import Document
 from memtopo.machine.target import Target
 from memtopo.sharing import Client, Notice, Offer, Place, connect, place
-from memtopo.sharing.attaching import Holders
+from memtopo.sharing.imports import Holders
 
 AccessWord = Literal["r", "rw"]
 

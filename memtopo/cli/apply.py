@@ -36,8 +36,8 @@ from memtopo.plans import saved
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply, processes
 from memtopo.run.request import RunRequest
-from memtopo.sharing.attaching import Holders
 from memtopo.sharing.holder import About
+from memtopo.sharing.imports import Holders
 
 Bound = Annotated[
     list[str] | None,

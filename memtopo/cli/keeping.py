@@ -13,8 +13,8 @@ from memtopo.run.apply import Run
 from memtopo.run.processes import Coordinator, ProcessExports
 from memtopo.run.request import HoldResult
 from memtopo.sharing import Claim, ExportProvider, Importer, claim, place
+from memtopo.sharing.exports import LiveShelf
 from memtopo.sharing.holder import About, Held, hold
-from memtopo.sharing.shelf import LiveShelf
 
 
 @dataclass(frozen=True, slots=True)

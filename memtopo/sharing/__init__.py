@@ -3,14 +3,13 @@
 `docs/protocol.md` has the packets for those who write another client.
 """
 
-from memtopo.sharing.claiming import Claim, claim
-from memtopo.sharing.client import Client, connect
-from memtopo.sharing.faults import ExchangeError, NoLayout
-from memtopo.sharing.listing import LONGEST_SOURCE
+from memtopo.sharing.claims import Claim, claim
+from memtopo.sharing.client import LONGEST_SOURCE, Client, connect
+from memtopo.sharing.endpoints import Place, place
+from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.offers import ExportProvider, Handle, Kind, Offer, Secret, Via
-from memtopo.sharing.places import Place, place
 from memtopo.sharing.status import Importer, Looked, Notice, Released, Status, Taken
-from memtopo.sharing.surveying import Entry, Survey, survey
+from memtopo.sharing.surveys import Entry, Survey, survey
 
 __all__ = [
     "LONGEST_SOURCE",

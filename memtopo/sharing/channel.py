@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from memtopo.common.spawn import memory_file
 from memtopo.sharing import wire
-from memtopo.sharing.faults import BadPacket
+from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.wire import Packet
 
 LARGEST = 64 << 20

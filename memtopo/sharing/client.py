@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Self
@@ -10,14 +11,14 @@ from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
 from memtopo.plans.report import Checks
-from memtopo.sharing import listing, messages
-from memtopo.sharing.faults import BadPacket
-from memtopo.sharing.finding import reach
-from memtopo.sharing.limits import room
+from memtopo.sharing import messages
+from memtopo.sharing.connection import Talk, reach
+from memtopo.sharing.endpoints import Place
+from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import Handle, Offer
-from memtopo.sharing.places import Place
-from memtopo.sharing.status import Notice, Released, Status
-from memtopo.sharing.talking import Talk
+from memtopo.sharing.sockets import room
+from memtopo.sharing.status import Importer, Notice, Released, Status
 from memtopo.sharing.wire import MOST_FDS, close_all
 
 TIMEOUT = 5.0
@@ -26,6 +27,12 @@ TIMEOUT = 5.0
 CHECK_TIMEOUT = 120.0
 IN_FLIGHT = 64
 """Handles that are asked for at a time; each open descriptor pins its memory (fact 29)."""
+
+MOST = 1_000_000
+"""Entries that a list may have, so that a holder cannot go on for ever."""
+
+LONGEST_SOURCE = 32 << 20
+"""Characters of a source, likewise."""
 
 
 class Client:
@@ -47,7 +54,7 @@ class Client:
 
     def status(self) -> Status:
         """What the holder says of itself, of what it offers and of its importers."""
-        fields = listing.fields(self._talk, "status")
+        fields = _request(self._talk, "status")
         with _believed(self._talk):
             return Status(
                 name=fields.text("name", 128),
@@ -60,14 +67,14 @@ class Client:
                 spec=fields.text_or_none("spec"),
                 machine=messages.machine(fields.object("machine")),
                 offers=tuple(self.offers().values()),
-                importers=tuple(listing.importers(self._talk)),
+                importers=tuple(_importers(self._talk)),
             )
 
     def offers(self) -> Mapping[str, Offer]:
         """What is exported, by name, asked for once: it does not change while the layout stands."""
         if self._offers is None:
             with _believed(self._talk):
-                self._offers = listing.offers(self._talk)
+                self._offers = _offers(self._talk)
         return self._offers
 
     def handles(
@@ -88,14 +95,14 @@ class Client:
 
     def check(self, *, timeout: float = CHECK_TIMEOUT) -> Checks:
         """Let the holder look whether everything is as declared; it makes queries only."""
-        fields = listing.fields(self._talk, "check", timeout=timeout)
+        fields = _request(self._talk, "check", timeout=timeout)
         with _believed(self._talk):
             return messages.checks(fields)
 
     def source(self) -> str:
         """What the layout can be drawn from, as the holder was told; nothing where it was not."""
         with _believed(self._talk):
-            return listing.source(self._talk)
+            return _source(self._talk)
 
     def release(self, *, force: bool = False, grace: float = 5.0, wait: float = 60.0) -> Released:
         """Ask the holder to let go, and wait up to `wait` seconds until all is taken down.
@@ -103,7 +110,7 @@ class Client:
         It refuses while others are bound to it over ipc; with `force` they are told, and have `grace` seconds.
         """
         patience = grace + self._talk.timeout
-        fields = listing.fields(self._talk, "release", timeout=patience, force=force, grace=grace)
+        fields = _request(self._talk, "release", timeout=patience, force=force, grace=grace)
         with _believed(self._talk):
             lost = tuple(messages.importer(each) for each in fields.objects("lost", messages.MOST))
             kept = tuple(messages.importer(each) for each in fields.objects("kept", messages.MOST))
@@ -132,7 +139,7 @@ class Client:
             if offer.descriptors:
                 room(count)
             with _believed(self._talk):
-                left = listing.batch(self._talk, offer, first, count)
+                left = _batch(self._talk, offer, first, count)
             first += len(left)
             try:
                 while left:
@@ -165,3 +172,69 @@ def _believed(talk: Talk) -> Iterator[None]:
         yield
     except BadPacket as error:
         raise talk.broken(error.message) from error
+
+
+def _request(talk: Talk, request: str, *, timeout: float | None = None, **more: object) -> Fields:
+    """An answer that carries no descriptors. Raises `ExchangeError`."""
+    packet = talk.ask(request, timeout=timeout, **more)
+    if packet.fds:
+        packet.close()
+        raise talk.broken(f"the answer to '{request}' came with descriptors")
+    return Fields(packet.message, f"the answer to '{request}'")
+
+
+def _offers(talk: Talk) -> dict[str, Offer]:
+    """All offers by name, in their order. Raises `ExchangeError`."""
+    found: dict[str, Offer] = {}
+    total = 1
+    while len(found) < total:
+        before = len(found)
+        answer = _request(talk, "offers", first=before)
+        total = answer.number("total", 0, MOST)
+        found |= {each.name: each for each in map(messages.offer, answer.objects("offers", messages.MOST))}
+        if total and not before < len(found) <= total:
+            raise BadPacket(f"it says that it has {total} offers, and gives others")
+    return found
+
+
+def _importers(talk: Talk) -> Iterator[Importer]:
+    """All importers, by their numbers. Raises `ExchangeError`."""
+    after, more = 0, True
+    while more:
+        answer = _request(talk, "importers", after=after)
+        more = answer.flag("more")
+        for each in map(messages.importer, answer.objects("importers", messages.MOST)):
+            if not after < each.id < MOST:
+                raise BadPacket("its importers are not in their order")
+            after = each.id
+            yield each
+
+
+def _source(talk: Talk) -> str:
+    """What a layout can be drawn from. Raises `ExchangeError`."""
+    found: list[str] = []
+    length, total = 0, 1
+    while length < total:
+        answer = _request(talk, "source", first=length)
+        total = answer.number("total", 0, LONGEST_SOURCE + 1)
+        found.append(answer.text("text", messages.TEXT))
+        length += len(found[-1])
+        if length > total or (total and not found[-1]):
+            raise BadPacket(f"it says that its source has {total} characters, and gives others")
+    return "".join(found)
+
+
+def _batch(talk: Talk, offer: Offer, first: int, count: int) -> deque[Handle]:
+    """Handles from `first` on, at least one and at most `count`; they belong to the caller. Raises `ExchangeError`."""
+    packet = talk.ask("handles", export=offer.name, first=first, count=count)
+    try:
+        answer = Fields(packet.message, "the answer to 'handles'")
+        if messages.offer(answer.object("offer")) != offer or answer.number("first") != first:
+            raise BadPacket(f"{offer.name!r} is not what its status said")
+        told = list(answer.objects("handles", count))
+        if not told or len(packet.fds) != (len(told) if offer.descriptors else 0):
+            raise BadPacket(f"{len(told)} handles of {offer.name!r} came with {len(packet.fds)} descriptors")
+        return deque(messages.handles(told, packet.fds, offer.via))
+    except ExchangeError:
+        packet.close()
+        raise

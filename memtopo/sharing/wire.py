@@ -20,7 +20,7 @@ from termios import TIOCOUTQ
 from typing import Any
 
 from memtopo.common.errors import InternalError
-from memtopo.sharing.faults import BadPacket
+from memtopo.sharing.errors import BadPacket
 
 VERSION = 1
 LARGEST = 64 << 10

@@ -19,8 +19,8 @@ from memtopo.run import apply
 from memtopo.run.apply import Run
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.sharing import claim, place
+from memtopo.sharing.exports import LiveShelf
 from memtopo.sharing.holder import About, hold
-from memtopo.sharing.shelf import LiveShelf
 
 
 def main(spec: str, machine: str, socket: str | None = None, record: bool = False) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import memtopo
 from memtopo.machine.target import Target, uuids
-from memtopo.sharing.producers.program import Program
+from memtopo.sharing.programs import Program
 from tests.cli.running import ROOT, environment
 from tests.helpers.machines import invented
 from tests.sharing.holding import PATIENCE

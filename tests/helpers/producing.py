@@ -12,10 +12,9 @@ from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
 from memtopo.machine import Machine, target
 from memtopo.run.request import RunRequest
-from memtopo.sharing.attaching import Holders
-from memtopo.sharing.playing.script import Script
-from memtopo.sharing.producers.casting import scripts
-from memtopo.sharing.producers.producing import player
+from memtopo.sharing.imports import Holders
+from memtopo.sharing.producers import player, scripts
+from memtopo.sharing.simulated_producer import Script
 
 
 def sockets(geometry: Geometry, machine: Machine) -> dict[str, str]:

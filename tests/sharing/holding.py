@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from memtopo.sharing import wire
-from memtopo.sharing.talking import Talk
+from memtopo.sharing.connection import Talk
 from tests.cli.running import ROOT, environment
 
 PATIENCE = 60.0

@@ -11,7 +11,7 @@ import pytest
 
 from memtopo.sharing import wire
 from memtopo.sharing.channel import Channel
-from memtopo.sharing.faults import BadPacket
+from memtopo.sharing.errors import BadPacket
 
 
 @dataclass(frozen=True, slots=True)

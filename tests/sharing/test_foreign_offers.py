@@ -13,7 +13,7 @@ import pytest
 from memtopo.common.errors import MemtopoError
 from memtopo.machine import target
 from memtopo.sharing import ExchangeError, NoLayout
-from memtopo.sharing.attaching import Holders, Mismatch
+from memtopo.sharing.imports import Holders, Mismatch
 from tests.helpers.machines import invented
 from tests.helpers.specs import judged
 from tests.sharing.holding import Process, fds, until

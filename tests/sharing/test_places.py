@@ -15,7 +15,7 @@ import pytest
 from memtopo.common.errors import UsageError
 from memtopo.language.fields import NAME as LANGUAGE
 from memtopo.sharing import ExchangeError, NoLayout, claim, connect, place, survey
-from memtopo.sharing.places import NAME
+from memtopo.sharing.endpoints import NAME
 from tests.sharing.holding import Holder, Process, raw
 from tests.sharing.shelves import PAGES
 

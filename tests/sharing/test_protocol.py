@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from memtopo.sharing import wire
-from memtopo.sharing.holder.refusing import REQUESTS
+from memtopo.sharing.holder.responses import REQUESTS
 from tests.cli.running import ROOT
 from tests.sharing.holding import Holder, heard, raw
 

@@ -20,7 +20,7 @@ from memtopo.machine.probe.messages import FromChild, ImportAnswer, ImportReques
 from memtopo.machine.probe.trial_resources import FATAL
 from memtopo.machine.probe.trial_table import PlannedTrial
 from memtopo.sharing.channel import Received
-from memtopo.sharing.faults import BadPacket
+from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.wire import close_all
 
 TIMEOUT = "TIMEOUT"

@@ -28,7 +28,7 @@ from memtopo.run.verification.rounds import UNSAFE
 from memtopo.sharing import Handle, Offer, Secret
 from memtopo.sharing.channel import Received
 from memtopo.sharing.client import IN_FLIGHT
-from memtopo.sharing.limits import room
+from memtopo.sharing.sockets import room
 
 TIMEOUT = 30.0
 """Seconds of silence after which a process counts as dead."""

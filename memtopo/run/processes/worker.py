@@ -20,7 +20,7 @@ from memtopo.run.processes.gates import Gate, GatedTeardown
 from memtopo.run.processes.messages import HandleAnswer, HandleRequest, ToWorker
 from memtopo.run.processes.worker_run import WorkerHooks, WrapDriver, prepare
 from memtopo.sharing.channel import Channel, Received
-from memtopo.sharing.shelf import LiveShelf
+from memtopo.sharing.exports import LiveShelf
 
 _STARTUP = 60.0
 """Seconds that the coordinator has for its first message."""

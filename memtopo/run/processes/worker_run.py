@@ -18,9 +18,9 @@ from memtopo.rules.validation import validate
 from memtopo.run.apply import Run
 from memtopo.run.processes.messages import HandleAnswer, Start
 from memtopo.run.request import RunRequest
-from memtopo.sharing.attaching import Holders
 from memtopo.sharing.channel import Received
 from memtopo.sharing.client import IN_FLIGHT
+from memtopo.sharing.imports import Holders
 from memtopo.sharing.wire import close_all
 
 WrapDriver = Callable[[str, KernelDriver], KernelDriver]

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import selectors
+import signal
 import socket
 import time
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
 from memtopo.common.errors import MemtopoError
 from memtopo.sharing import messages
-from memtopo.sharing.claiming import Claim
-from memtopo.sharing.faults import BadPacket
-from memtopo.sharing.holder.answering import Answers, Later
-from memtopo.sharing.holder.clients import Clients
-from memtopo.sharing.holder.connection import Connection
-from memtopo.sharing.holder.ending import Ending
-from memtopo.sharing.holder.held import Held, Why
-from memtopo.sharing.holder.refusing import attached, refusal, request_of, too_many_in_flight
+from memtopo.sharing.claims import Claim
+from memtopo.sharing.errors import BadPacket
+from memtopo.sharing.holder.clients import Clients, Connection
+from memtopo.sharing.holder.responses import Answers, Later, attached, request_of, too_many_in_flight
+from memtopo.sharing.holder.state import Ending, Held, Why
 from memtopo.sharing.holder.systemd import notify
-from memtopo.sharing.holder.waking import drain
-from memtopo.sharing.reading import Fields
+from memtopo.sharing.messages import Fields, refusal
 from memtopo.sharing.wire import Packet
 
 LONGEST_GRACE = 3600.0
@@ -219,3 +216,28 @@ def _fields(packet: Packet) -> Fields:
         packet.close()
         raise BadPacket("a request came with descriptors")
     return Fields(packet.message, "the request")
+
+
+@contextmanager
+def woken() -> Iterator[socket.socket | None]:
+    """A socket that a signal makes readable; None outside of the main thread, where Python lets nobody hear of one."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)  # noqa: FBT003 the signature is the library's
+        theirs.setblocking(False)  # noqa: FBT003 likewise
+        try:
+            before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        except ValueError:
+            yield None
+            return
+        try:
+            yield ours
+        finally:
+            signal.set_wakeup_fd(before)
+
+
+def drain(sock: socket.socket, _events: int = 0) -> None:
+    """Forget the signals that came; the flag that their handler set is what counts."""
+    with suppress(BlockingIOError):
+        while sock.recv(4096):
+            pass

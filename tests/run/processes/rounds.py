@@ -24,8 +24,8 @@ from memtopo.rules.validation import validate
 from memtopo.run.apply import apply
 from memtopo.run.request import RunRequest
 from memtopo.sharing import Client, ExchangeError, NoLayout, connect, place
-from memtopo.sharing.attaching import Holders
 from memtopo.sharing.holder import About
+from memtopo.sharing.imports import Holders
 
 FOLDER = Path(__file__).parent
 PATIENCE = 30.0

@@ -19,7 +19,7 @@ from memtopo.plans.report import Check, Progress, Report
 from memtopo.run import processes
 from memtopo.run.apply import apply
 from memtopo.run.processes import Ensemble
-from memtopo.sharing.attaching import Holders
+from memtopo.sharing.imports import Holders
 from tests.helpers.machines import invented
 from tests.helpers.owner import uuid
 from tests.helpers.silent import Silent, silent

@@ -20,7 +20,7 @@ from typing import NoReturn
 import memtopo
 from memtopo.driver.sim import foreign
 from memtopo.sharing import connect, place
-from memtopo.sharing.serving import Given, GivenShelf, Serving
+from memtopo.sharing.external import Given, GivenShelf, Serving
 from tests.sharing.holding import until
 from tests.sharing.shelves import MACHINE
 

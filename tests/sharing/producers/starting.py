@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
-from memtopo.sharing.producers.program import Program
+from memtopo.sharing.programs import Program
 
 if __name__ == "__main__":
     with Program("camera", sys.argv[1:]) as program:

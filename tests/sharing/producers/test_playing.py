@@ -18,10 +18,9 @@ from memtopo.geometry import Geometry
 from memtopo.machine import target
 from memtopo.machine.target import Target
 from memtopo.sharing import connect, place
-from memtopo.sharing.attaching import Holders
-from memtopo.sharing.playing.script import Memory, Script
-from memtopo.sharing.playing.stage import FILLED, PERIOD
+from memtopo.sharing.imports import Holders
 from memtopo.sharing.producers import Producers, holders, producers, resolve
+from memtopo.sharing.simulated_producer import FILLED, PERIOD, Memory, Script
 from tests.cli.running import ROOT, environment
 from tests.helpers.machines import invented
 from tests.helpers.specs import judged
@@ -158,7 +157,7 @@ def test_nobody_is_played_on_a_real_machine() -> None:
 def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
     """A built-in producer ends with its standard input, which its parent's death ends too"""
     script = Script("test", (Memory("frame", 4096, GPUS[0], dedicated=False),), ())
-    command = [sys.executable, "-m", "memtopo.sharing.playing"]
+    command = [sys.executable, "-m", "memtopo.sharing.simulated_producer"]
     where = str(tmp_path / "camera.sock")
     env = environment(MEMTOPO_SOCKET=where)
     with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, env=env) as process:
@@ -173,7 +172,7 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
 
 def test_a_script_is_read_as_it_was_written() -> None:
     """A script is the same after it was written and read"""
-    from memtopo.sharing.producers.casting import scripts
+    from memtopo.sharing.producers import scripts
 
     for script in scripts([geometry()], "h200x2", GPUS).values():
         assert Script.read(script.text()) == script

@@ -16,7 +16,7 @@ import pytest
 from memtopo.executor import Stopped
 from memtopo.sharing import connect, place
 from memtopo.sharing.producers import ProducerFailed, Producers, producers
-from memtopo.sharing.producers.program import Program
+from memtopo.sharing.programs import Program
 from tests.cli.running import QUICKSTART, ROOT, environment
 from tests.helpers.machines import invented
 from tests.helpers.specs import judged, run, run_request

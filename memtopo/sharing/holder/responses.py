@@ -13,11 +13,11 @@ from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
 from memtopo.sharing import messages, wire
-from memtopo.sharing.faults import ExchangeError
-from memtopo.sharing.holder.connection import Connection
-from memtopo.sharing.holder.held import About
+from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.holder.clients import Connection
+from memtopo.sharing.holder.state import About
+from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, ExportProvider, Handle, Offer
-from memtopo.sharing.reading import Fields
 from memtopo.sharing.status import Importer
 
 _TOLD = 1000
@@ -127,3 +127,35 @@ class Answers:
         meant = nearest(name, known[:COMPARED])
         hint = choose(name, [meant] if meant else known[:LISTED]) if known else "nothing is exported"
         raise ExchangeError("unknown", f"there is no export {shorten(name)!r}", hint=hint)
+
+
+REQUESTS = ("status", "offers", "importers", "handles", "check", "source", "release")
+_LISTED = 4
+
+
+def request_of(fields: Fields) -> str:
+    """Which request a message is. Raises `BadPacket`."""
+    try:
+        return fields.word("request", *REQUESTS)
+    except BadPacket as error:
+        raise BadPacket(error.message, "request") from error
+
+
+def attached(bound: Collection[Connection]) -> ExchangeError:
+    """A release was asked for, and some are bound to the layout."""
+    told = ", ".join(f"process {each.peer.pid}" for each in islice(bound, _LISTED))
+    more = f" and {len(bound) - _LISTED} more" if len(bound) > _LISTED else ""
+    return ExchangeError(
+        "attached",
+        f"what it exports over ipc is in use by {told}{more}",
+        hint="--force tells them, and takes it from them after --grace",
+    )
+
+
+def too_many_in_flight() -> ExchangeError:
+    """The system took no more descriptors for longer than the holder is patient."""
+    return ExchangeError(
+        "limit",
+        "too many descriptors of the holder's user lie unread in sockets",
+        hint="clients that read sooner, or a higher limit of open files (RLIMIT_NOFILE) of the holder",
+    )

@@ -17,7 +17,7 @@ from typing import Self
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import signal_name
 from memtopo.executor import Stopped
-from memtopo.sharing.dialling import answers
+from memtopo.sharing.sockets import answers
 
 GRACE = 5.0
 """Seconds, where nobody says otherwise."""

@@ -1,15 +1,62 @@
-"""What Vulkan would be to a layout: memory that is filled, and semaphores that are signalled, made on the simulator."""
+"""What a built-in producer plays: everything that a spec takes from one holder, and what it is to have signalled."""
 
 from __future__ import annotations
 
+import json
+import os
+import select
+import signal
+import sys
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 
 from memtopo.driver.sim import foreign
 from memtopo.plans.report import MachineLine
 from memtopo.sharing import Handle, place
-from memtopo.sharing.playing.script import Memory, Script, Semaphore
-from memtopo.sharing.serving import ExternalMemory, Given, GivenShelf, Serving
-from memtopo.sharing.serving import Semaphore as Served
+from memtopo.sharing.external import ExternalMemory, Given, GivenShelf, Serving
+from memtopo.sharing.external import Semaphore as Served
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """External memory of `size` bytes on the GPU with this UUID, as hex text."""
+
+    name: str
+    size: int
+    gpu: str
+    dedicated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Semaphore:
+    """A semaphore, and what importers wait for and signal, where they do."""
+
+    name: str
+    timeline: bool
+    gpu: str
+    wait: int | None
+    signal: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The exports of one holder on a simulated machine."""
+
+    machine: str
+    memory: tuple[Memory, ...]
+    semaphores: tuple[Semaphore, ...]
+
+    def text(self) -> bytes:
+        """One line that another process can read."""
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    @staticmethod
+    def read(line: bytes) -> Script:
+        """Read such a line."""
+        fields = json.loads(line)
+        memory = tuple(Memory(**each) for each in fields["memory"])
+        return Script(fields["machine"], memory, tuple(Semaphore(**each) for each in fields["semaphores"]))
+
 
 PERIOD = 251
 """Byte `n` of played memory is `n` modulo this."""
@@ -62,3 +109,20 @@ def _allocated(memory: Memory) -> ExternalMemory:
 def _made(semaphore: Semaphore) -> Served:
     fd = foreign.make_semaphore(timeline=semaphore.timeline)
     return Served(fd, semaphore.timeline, semaphore.gpu)
+
+
+def main() -> None:
+    """Allocate, fill and serve what the script says; the socket's path is in MEMTOPO_SOCKET."""
+    told: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
+    script = Script.read(sys.stdin.buffer.readline())
+    play(script, os.environ["MEMTOPO_SOCKET"]).run(lambda: told[0] if told else _abandoned())
+
+
+def _abandoned() -> int:
+    """SIGTERM's number once whoever started this is gone."""
+    return signal.SIGTERM if select.select([sys.stdin], [], [], 0)[0] else 0
+
+
+if __name__ == "__main__":
+    main()

@@ -8,16 +8,14 @@ import socket
 import time
 from collections.abc import Callable, Collection
 
-from memtopo.sharing.claiming import Claim
-from memtopo.sharing.holder.answering import Answers
+from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
-from memtopo.sharing.holder.ending import Ending
-from memtopo.sharing.holder.held import About, Held
-from memtopo.sharing.holder.loop import Loop, Terms
+from memtopo.sharing.holder.loop import Loop, Terms, woken
+from memtopo.sharing.holder.responses import Answers
+from memtopo.sharing.holder.state import About, Ending, Held
 from memtopo.sharing.holder.systemd import notify
-from memtopo.sharing.holder.waking import woken
-from memtopo.sharing.limits import room
 from memtopo.sharing.offers import ExportProvider
+from memtopo.sharing.sockets import room
 from memtopo.sharing.wire import MOST_FDS
 
 MOST_CLIENTS = 128

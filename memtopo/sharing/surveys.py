@@ -8,8 +8,8 @@ from typing import Literal
 
 from memtopo.plans.report import MachineLine
 from memtopo.sharing.client import connect
-from memtopo.sharing.faults import ExchangeError, NoLayout
-from memtopo.sharing.places import Place, names, place
+from memtopo.sharing.endpoints import Place, names, place
+from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.status import Status
 
 TIMEOUT = 2.0
