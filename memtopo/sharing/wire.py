@@ -1,7 +1,7 @@
 """Packets: one JSON object each, of at most 64 KiB, with at most 253 descriptors, over a SOCK_SEQPACKET socket.
 
-Nothing here waits: who has to, does so before. A packet that breaks the rules raises `BadPacket`, and the descriptors
-that came with it are closed.
+`send` never blocks, and `receive` only on request. A malformed packet raises `BadPacket`, and the descriptors that came
+with it are closed.
 """
 
 from __future__ import annotations
@@ -25,75 +25,74 @@ from memtopo.sharing.errors import BadPacket
 VERSION = 1
 LARGEST = 64 << 10
 MOST_FDS = 253
-"""As many as one message can carry (fact 34)."""
+"""Descriptors that one message can carry (fact 34)."""
 
 DEEPEST = 8
-"""Brackets within brackets; the protocol's own packets have four."""
+"""Nesting of brackets in a packet; the protocol's own packets have four levels."""
 
 _FD = array.array("i").itemsize
-_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-# The closing quote may be missing: a pattern that cannot fail takes time that is linear, whatever the bytes are.
+# The closing quote is optional: a pattern that cannot fail takes linear time for any input.
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 
 
 @dataclass(slots=True)
 class Packet:
-    """A message as it came, with descriptors that belong to whoever takes them out."""
+    """A received message, with its descriptors, which belong to the caller that removes them from `fds`."""
 
     message: dict[str, Any]
     fds: list[int] = field(default_factory=list)
 
     def close(self) -> None:
-        """Close the descriptors that nobody took."""
+        """Close the descriptors that are left in `fds`."""
         close_all(self.fds)
         self.fds.clear()
 
 
 def close_all(fds: Iterable[int]) -> None:
-    """Close descriptors, whatever becomes of each."""
+    """Close descriptors; errors are ignored."""
     for fd in fds:
         with suppress(OSError):
             os.close(fd)
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
-    """A message as the bytes of a packet. Raises `InternalError` where it is larger than a packet may be."""
+    """Encode a message as the bytes of a packet. Raises `InternalError` if it exceeds the size of a packet."""
     data = json.dumps({"memtopo": VERSION, **message}, separators=(",", ":"), allow_nan=False).encode()
     if len(data) > LARGEST:
-        raise InternalError(f"a packet of {len(data):,} bytes; the most is {LARGEST:,}")
+        raise InternalError(f"a packet of {len(data):,} bytes; the limit is {LARGEST:,}")
     return data
 
 
 def decode(data: bytes) -> dict[str, Any]:
-    """A packet's bytes as a message. Raises `BadPacket`; what it says repeats nothing of the bytes."""
+    """Decode the bytes of a packet. Raises `BadPacket`, whose message repeats nothing of the bytes."""
     if _depth(data) > DEEPEST:
         raise BadPacket(f"more than {DEEPEST} brackets within one another")
     try:
-        found = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_constant)
+        message = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_constant)
     except BadPacket:
         raise
     except (ValueError, RecursionError) as error:
         raise BadPacket("not JSON in UTF-8") from error
-    if not isinstance(found, dict):
+    if not isinstance(message, dict):
         raise BadPacket("not a JSON object")
-    if (version := found.get("memtopo")) != VERSION or isinstance(version, bool):
-        told = f"{version}" if isinstance(version, int) and 0 <= version < 1000 else "none that is known"  # noqa: PLR2004
-        raise BadPacket(f"version {told} of the protocol; this end speaks version {VERSION}", "version")
-    return found
+    if (version := message.get("memtopo")) != VERSION or isinstance(version, bool):
+        raise BadPacket(f"protocol version {_version(version)}; this end uses version {VERSION}", "version")
+    return message
 
 
-def receive(sock: socket.socket) -> Packet | None:
-    """The packet that has arrived; None at the end of the connection.
+def receive(sock: socket.socket, *, wait: bool = False) -> Packet | None:
+    """Receive a packet; None at the end of the connection. With `wait`, block until either.
 
-    Raises `BlockingIOError` where none has, `BadPacket`, and `OSError` where the connection broke.
+    Raises `BlockingIOError` if nothing has arrived, `BadPacket`, and `OSError` if the connection broke.
     """
-    data, control, flags, _ = sock.recvmsg(LARGEST, socket.CMSG_SPACE(MOST_FDS * _FD), _FLAGS)
+    how = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
+    data, control, flags, _ = sock.recvmsg(LARGEST, socket.CMSG_SPACE(MOST_FDS * _FD), how)
     packet = Packet({}, _descriptors(control))
     if not data and not packet.fds and not flags & socket.MSG_TRUNC:
         return None
     try:
-        _whole(flags)
+        _check_complete(flags)
         packet.message = decode(data)
     except BadPacket:
         packet.close()
@@ -102,19 +101,22 @@ def receive(sock: socket.socket) -> Packet | None:
 
 
 def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
-    """Send a packet whole or not at all. Raises `BlockingIOError` where the other end has too much unread."""
+    """Send a whole packet, or nothing. Raises `BlockingIOError` if the queue of the other end is full.
+
+    The descriptors stay the caller's.
+    """
     control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     sock.sendmsg([data], control, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
 def unread(sock: socket.socket) -> bool:
-    """Whether the other end has yet to read something that was sent to it."""
+    """Return whether the other end has packets in its queue (SIOCOUTQ)."""
     return bool(struct.unpack("i", ioctl(sock.fileno(), TIOCOUTQ, b"\0\0\0\0"))[0])
 
 
-def _whole(flags: int) -> None:
+def _check_complete(flags: int) -> None:
     if flags & socket.MSG_CTRUNC:
-        raise BadPacket("descriptors were lost: this process may not open that many", "limit")
+        raise BadPacket("descriptors were lost: the limit of open files of this process is reached", "limit")
     if flags & socket.MSG_TRUNC:
         raise BadPacket(f"more than {LARGEST:,} bytes")
 
@@ -135,12 +137,16 @@ def _depth(data: bytes) -> int:
     return deepest
 
 
+def _version(version: object) -> str:
+    return f"{version}" if isinstance(version, int) and 0 <= version < 1000 else "unknown"  # noqa: PLR2004
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise BadPacket("a key is given twice")
-    return found
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise BadPacket("duplicate key")
+    return fields
 
 
 def _constant(_: str) -> None:
-    raise BadPacket("a number that JSON does not have")
+    raise BadPacket("a number that is not JSON")
