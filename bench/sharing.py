@@ -28,7 +28,7 @@ from memtopo.executor import Execution
 from memtopo.kinds.steps import Phase
 from memtopo.machine.target import resolve
 from memtopo.rules.validation import validate
-from memtopo.sharing.imports import Holders
+from memtopo.sharing.imports import HolderHandles
 
 CHUNKS = 1000
 ROUNDS = 7
@@ -67,7 +67,7 @@ def main() -> None:
     gpus = [driver.device_get_uuid(0).hex()]
     with _holder() as path:
         pairs = [
-            (_plain(path, CHUNKS), _memtopo(plan, driver, lambda: Holders(geometry, gpus, {"holder": path})))
+            (_plain(path, CHUNKS), _memtopo(plan, driver, lambda: HolderHandles(geometry, gpus, {"holder": path})))
             for _ in range(ROUNDS + 1)
         ][1:]
         latencies = {way: _latency(path, *how) for way, how in _WAYS.items()}
@@ -100,7 +100,7 @@ def _holder() -> Iterator[str]:
                 process.terminate()
 
 
-def _memtopo(plan: planner.Plan, driver: Driver, handle_source: Callable[[], Holders]) -> float:
+def _memtopo(plan: planner.Plan, driver: Driver, handle_source: Callable[[], HolderHandles]) -> float:
     ledger = Ledger(driver)
     execution = Execution(plan, ledger)
     execution.layout.handle_source = handle_source()

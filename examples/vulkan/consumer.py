@@ -12,7 +12,7 @@ import argparse
 import os
 import sys
 
-from memtopo.sharing import connect, place
+from memtopo.sharing import connect, endpoint
 from memtopo.vulkan import Gpu
 
 WORD = 0x0B5E55ED
@@ -25,7 +25,7 @@ def main() -> int:
     parser.add_argument("--validate", action="store_true", help="have Vulkan's validation layer watch")
     asked = parser.parse_args()
     holder, _, name = asked.export.rpartition("/")
-    with connect(place(socket=holder) if "/" in holder else place(holder)) as client:
+    with connect(endpoint(socket=holder) if "/" in holder else endpoint(holder)) as client:
         offer = client.offers()[name]
         (handle,) = client.handles(name)
         if handle.fd is None or offer.gpu is None:

@@ -12,8 +12,8 @@ from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, Planned, SpecLike, plan_spec, resolved
 from memtopo.driver.protocol import Driver
 from memtopo.plans.report import Report
-from memtopo.sharing.imports import Holders
-from memtopo.sharing.producers import Bound, Producers, producers, unused
+from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.producers import Bound, Producers, start_producers, unused
 
 BoundLike = str | os.PathLike[str] | Sequence[str]
 """Path of a socket, or a command as a list of words."""
@@ -48,13 +48,13 @@ class Applied(LiveContext[Live]):
 
     def _start_producers(self, planned: Planned) -> AbstractContextManager[Producers]:
         machine = planned.target.machine if planned.target.simulated else None
-        return producers(planned.geometry, self._bind, machine, name=planned.target.name)
+        return start_producers(planned.geometry, self._bind, machine, name=planned.target.name)
 
-    def _handle_source(self, planned: Planned, driver: Driver, running: Producers) -> Holders | None:
+    def _handle_source(self, planned: Planned, driver: Driver, running: Producers) -> HolderHandles | None:
         geometry = planned.geometry
         if not geometry.foreign and not any(run.origin for run in geometry.runs):
             return None
-        return Holders(geometry, uuids(driver), running.sockets, self._allowed)
+        return HolderHandles(geometry, uuids(driver), running.sockets, self._allowed)
 
 
 def applied(

@@ -17,16 +17,16 @@ from memtopo.common.units import exact
 from memtopo.driver.kernels import KernelDriver
 from memtopo.language import Document
 from memtopo.machine.target import Target
-from memtopo.sharing import Client, Notice, Offer, Place, connect, place
-from memtopo.sharing.imports import Holders
+from memtopo.sharing import Client, Endpoint, Notice, Offer, connect, endpoint
+from memtopo.sharing.imports import HolderHandles
 
 AccessWord = Literal["r", "rw"]
 
 
-class Lease(Holders):
+class Lease(HolderHandles):
     """Connection to the holder, which is the importer's lease, and on which the holder sends notices."""
 
-    def __init__(self, planned: Planned, gpus: Sequence[str], where: Place, allow_uids: Collection[int]) -> None:
+    def __init__(self, planned: Planned, gpus: Sequence[str], where: Endpoint, allow_uids: Collection[int]) -> None:
         super().__init__(planned.geometry, gpus, {HOLDER: where.path}, allow_uids)
 
     @property
@@ -75,7 +75,7 @@ class Attachment(LiveContext[Attached]):
 
     def __init__(
         self,
-        where: Place,
+        where: Endpoint,
         exports: Collection[str] | None,
         device: str | int | None,
         access: AccessWord,
@@ -135,7 +135,7 @@ def attach(
     this machine cannot import an export, and `NotApplied` with the report after everything was undone.
     """
     text = os.fspath(layout)
-    where = place(socket=text) if "/" in text else place(text)
+    where = endpoint(socket=text) if "/" in text else endpoint(text)
     return Attachment(where, exports, device, access, machine, allow_uids)
 
 

@@ -36,8 +36,8 @@ from memtopo.plans import saved
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply, processes
 from memtopo.run.request import RunRequest
-from memtopo.sharing.holder import About
-from memtopo.sharing.imports import Holders
+from memtopo.sharing.holder import HolderInfo
+from memtopo.sharing.imports import HolderHandles
 
 Bound = Annotated[
     list[str] | None,
@@ -132,7 +132,7 @@ def _keeper(
     if keeping is None:
         return nullcontext()
     source = drawable(loaded.document, loaded.target.machine)
-    return keeping.keeper(About(request.plan.name, request.spec, request.machine, source), stop)
+    return keeping.keeper(HolderInfo(request.plan.name, request.spec, request.machine, source), stop)
 
 
 def _alone(
@@ -145,7 +145,7 @@ def _alone(
 ) -> Report:
     driver = Ledger(loaded.target.open())
     gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
-    handle_source = Holders(request.geometry, gpus, sockets, outside.allow_uids)
+    handle_source = HolderHandles(request.geometry, gpus, sockets, outside.allow_uids)
     held = keeper.keep if keeper else None
     return apply.apply(request, driver, progress=progress(), stop=stop, handle_source=handle_source, hold=held)
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from contextlib import ExitStack
 
 from memtopo.common.errors import UsageError
-from memtopo.sharing import Client, NoLayout, connect, place
+from memtopo.sharing import Client, NoLayout, connect, endpoint
 
 
 def reached(name: str | None, socket: str | None, allow_uids: Collection[int]) -> Client:
@@ -16,7 +16,7 @@ def reached(name: str | None, socket: str | None, allow_uids: Collection[int]) -
     """
     if name is None and socket is None:
         raise UsageError("missing argument 'NAME'", hint="name a layout, or --socket PATH; 'memtopo ls' lists them")
-    client = connect(place(name if socket is None else None, socket), allow_uids=allow_uids)
+    client = connect(endpoint(name if socket is None else None, socket), allow_uids=allow_uids)
     if name is not None and socket is not None:
         _same_name(client, name, socket)
     return client

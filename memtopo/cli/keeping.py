@@ -12,9 +12,10 @@ from memtopo.output import plain
 from memtopo.run.apply import Run
 from memtopo.run.processes import Coordinator, ProcessExports
 from memtopo.run.request import HoldResult
-from memtopo.sharing import Claim, ExportProvider, Importer, claim, place
-from memtopo.sharing.exports import LiveShelf
-from memtopo.sharing.holder import About, Held, hold
+from memtopo.sharing import Claim, ExportProvider, Importer, claim, endpoint
+from memtopo.sharing.exports import LayoutExports
+from memtopo.sharing.holder import HolderInfo, hold
+from memtopo.sharing.holder import HoldResult as HoldSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +28,9 @@ class Terms:
     allow_uids: tuple[int, ...]
 
     @contextmanager
-    def keeper(self, about: About, stop: Callable[[], int]) -> Iterator[Keeper]:
+    def keeper(self, about: HolderInfo, stop: Callable[[], int]) -> Iterator[Keeper]:
         """Take the layout's name before anything is built. Raises `ExchangeError` where another one has it."""
-        with claim(place(socket=self.socket) if self.socket else place(about.name)) as claimed:
+        with claim(endpoint(socket=self.socket) if self.socket else endpoint(about.name)) as claimed:
             yield Keeper(self, claimed, about, stop)
 
 
@@ -39,14 +40,14 @@ class Keeper:
 
     terms: Terms
     claim: Claim
-    about: About
+    about: HolderInfo
     stop: Callable[[], int]
 
     def keep(self, run: Run) -> HoldResult:
         """Serve the exports of a layout in this process."""
         execution = run.execution
-        shelf = LiveShelf(run.request.geometry.exports, execution.layout, execution.driver, run.recheck)
-        return HoldResult(self._hold(shelf, self.stop), self.claim.farewells)
+        shelf = LayoutExports(run.request.geometry.exports, execution.layout, execution.driver, run.recheck)
+        return HoldResult(self._hold(shelf, self.stop), self.claim.kept_open)
 
     def keep_all(self, coordinator: Coordinator) -> list[str]:
         """Serve the exports of several processes, for as long as all of them live."""
@@ -83,7 +84,7 @@ def terms(
     return None
 
 
-def _told(held: Held) -> Iterator[str]:
+def _told(held: HoldSummary) -> Iterator[str]:
     ends = {"signal": "a signal", "release": "a release", "deadline": "its deadline"}
     served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
     end = ends[held.why] if held.signal >= 0 else "one of its processes ended"

@@ -39,7 +39,7 @@ class Outside:
         bound = {name: producers.resolve(name, text) for name, text in self.named.items() if name in used}
         machine = target.machine if target.simulated else None
         try:
-            with producers.producers(
+            with producers.start_producers(
                 geometry, bound, machine, name=target.name, stop=stop, patience=self.silence
             ) as found:
                 yield found

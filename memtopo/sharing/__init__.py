@@ -5,7 +5,7 @@
 
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.client import LONGEST_SOURCE, Client, connect
-from memtopo.sharing.endpoints import Place, place
+from memtopo.sharing.endpoints import Endpoint, endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.offers import ExportProvider, Handle, Kind, Offer, Secret, Via
 from memtopo.sharing.status import Importer, Looked, Notice, Released, Status, Taken
@@ -15,6 +15,7 @@ __all__ = [
     "LONGEST_SOURCE",
     "Claim",
     "Client",
+    "Endpoint",
     "Entry",
     "ExchangeError",
     "ExportProvider",
@@ -25,7 +26,6 @@ __all__ = [
     "NoLayout",
     "Notice",
     "Offer",
-    "Place",
     "Released",
     "Secret",
     "Status",
@@ -34,6 +34,6 @@ __all__ = [
     "Via",
     "claim",
     "connect",
-    "place",
+    "endpoint",
     "survey",
 ]

@@ -10,7 +10,7 @@ from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from typing import Self
 
-from memtopo.sharing.endpoints import Place
+from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import ExchangeError, reason
 from memtopo.sharing.sockets import answers
 
@@ -25,7 +25,7 @@ class Claim:
     Take it before anything is built, so that a second holder fails at once, and close it when all is taken down.
     """
 
-    def __init__(self, place: Place, folder: int, lock: int) -> None:
+    def __init__(self, place: Endpoint, folder: int, lock: int) -> None:
         self.place = place
         self._folder, self._lock = folder, lock
         self._farewells: list[socket.socket] = []
@@ -57,12 +57,12 @@ class Claim:
         with suppress(FileNotFoundError):
             os.unlink(self.place.file, dir_fd=self._folder)
 
-    def part_from(self, sock: socket.socket) -> None:
+    def keep_open(self, sock: socket.socket) -> None:
         """Keep a connection open until this is closed: its end tells who asked for the release that all is gone."""
         self._farewells.append(sock)
 
     @property
-    def farewells(self) -> int:
+    def kept_open(self) -> int:
         """How many connections are kept open so."""
         return len(self._farewells)
 
@@ -80,7 +80,7 @@ class Claim:
             sock.close()
 
 
-def claim(place: Place) -> Claim:
+def claim(place: Endpoint) -> Claim:
     """Take a place for a layout. Raises `ExchangeError` where another process has it, or its folder is not ours."""
     try:
         folder = place.open(make=True)
@@ -104,7 +104,7 @@ def claim(place: Place) -> Claim:
     return Claim(place, folder, lock)
 
 
-def _take(folder: int, place: Place) -> int:
+def _take(folder: int, place: Endpoint) -> int:
     for turn in range(_TRIES):
         if turn:
             time.sleep(_BETWEEN)
@@ -167,7 +167,7 @@ def _vet(found: os.stat_result) -> None:
         raise PermissionError(1, "it is not a file of this user")
 
 
-def sweep(place: Place) -> bool:
+def sweep(place: Endpoint) -> bool:
     """Remove what a dead holder left at a place. Whether nobody lives there; what cannot be removed may stay."""
     try:
         folder = place.open()
@@ -191,7 +191,7 @@ def sweep(place: Place) -> bool:
     return True
 
 
-def clear(folder: int, place: Place, lock: int) -> None:
+def clear(folder: int, place: Endpoint, lock: int) -> None:
     """Remove the sockets that a dead holder left. Raises `ExchangeError` where somebody still answers there."""
     with suppress(FileNotFoundError):
         os.unlink(hidden(lock), dir_fd=folder)
@@ -206,7 +206,7 @@ def clear(folder: int, place: Place, lock: int) -> None:
     os.unlink(place.file, dir_fd=folder)
 
 
-def held(place: Place, pid: int | None) -> ExchangeError:
+def held(place: Endpoint, pid: int | None) -> ExchangeError:
     """An error for a place that another process has."""
     what = f"layout {place.name!r}" if place.name else f"socket {place.path!r}"
     command = f"'memtopo release {place.name or f'--socket {place.path}'}'"

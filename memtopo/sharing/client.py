@@ -12,12 +12,12 @@ from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
 from memtopo.plans.report import Checks
 from memtopo.sharing import messages
-from memtopo.sharing.connection import Talk, reach
-from memtopo.sharing.endpoints import Place
+from memtopo.sharing.connection import HolderConnection, reach
+from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import Handle, Offer
-from memtopo.sharing.sockets import room
+from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.status import Importer, Notice, Released, Status
 from memtopo.sharing.wire import MOST_FDS, close_all
 
@@ -41,7 +41,7 @@ class Client:
     Not for several threads at once. Every method raises `ExchangeError`, which names both ends.
     """
 
-    def __init__(self, talk: Talk) -> None:
+    def __init__(self, talk: HolderConnection) -> None:
         self._talk = talk
         self._offers: Mapping[str, Offer] | None = None
         self.pid, self.uid = talk.peer
@@ -137,7 +137,7 @@ class Client:
         while first < stop:
             count = min(batch, stop - first)
             if offer.descriptors:
-                room(count)
+                reserve_descriptors(count)
             with _believed(self._talk):
                 left = _batch(self._talk, offer, first, count)
             first += len(left)
@@ -148,8 +148,8 @@ class Client:
                 close_all(handle.fd for handle in left if handle.fd is not None)
 
 
-def connect(place: Place, *, timeout: float = TIMEOUT, allow_uids: Collection[int] = ()) -> Client:
-    """Connect to the holder at a place (see `place`).
+def connect(place: Endpoint, *, timeout: float = TIMEOUT, allow_uids: Collection[int] = ()) -> Client:
+    """Connect to the holder at a place (see `endpoint`).
 
     Raises `NoLayout` where nobody holds one there, `ExchangeError` where the holder is another user's or does not
     answer.
@@ -166,7 +166,7 @@ def _meant(word: str, offers: Mapping[str, Offer]) -> str:
 
 
 @contextmanager
-def _believed(talk: Talk) -> Iterator[None]:
+def _believed(talk: HolderConnection) -> Iterator[None]:
     """Read an answer: one that is not as it should be ends the connection, in an error that names both ends."""
     try:
         yield
@@ -174,7 +174,7 @@ def _believed(talk: Talk) -> Iterator[None]:
         raise talk.broken(error.message) from error
 
 
-def _request(talk: Talk, request: str, *, timeout: float | None = None, **more: object) -> Fields:
+def _request(talk: HolderConnection, request: str, *, timeout: float | None = None, **more: object) -> Fields:
     """An answer that carries no descriptors. Raises `ExchangeError`."""
     packet = talk.ask(request, timeout=timeout, **more)
     if packet.fds:
@@ -183,7 +183,7 @@ def _request(talk: Talk, request: str, *, timeout: float | None = None, **more: 
     return Fields(packet.message, f"the answer to '{request}'")
 
 
-def _offers(talk: Talk) -> dict[str, Offer]:
+def _offers(talk: HolderConnection) -> dict[str, Offer]:
     """All offers by name, in their order. Raises `ExchangeError`."""
     found: dict[str, Offer] = {}
     total = 1
@@ -197,7 +197,7 @@ def _offers(talk: Talk) -> dict[str, Offer]:
     return found
 
 
-def _importers(talk: Talk) -> Iterator[Importer]:
+def _importers(talk: HolderConnection) -> Iterator[Importer]:
     """All importers, by their numbers. Raises `ExchangeError`."""
     after, more = 0, True
     while more:
@@ -210,7 +210,7 @@ def _importers(talk: Talk) -> Iterator[Importer]:
             yield each
 
 
-def _source(talk: Talk) -> str:
+def _source(talk: HolderConnection) -> str:
     """What a layout can be drawn from. Raises `ExchangeError`."""
     found: list[str] = []
     length, total = 0, 1
@@ -224,7 +224,7 @@ def _source(talk: Talk) -> str:
     return "".join(found)
 
 
-def _batch(talk: Talk, offer: Offer, first: int, count: int) -> deque[Handle]:
+def _batch(talk: HolderConnection, offer: Offer, first: int, count: int) -> deque[Handle]:
     """Handles from `first` on, at least one and at most `count`; they belong to the caller. Raises `ExchangeError`."""
     packet = talk.ask("handles", export=offer.name, first=first, count=count)
     try:

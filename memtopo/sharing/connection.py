@@ -14,7 +14,7 @@ from memtopo.common.text import nearest
 from memtopo.diagnostics.messages import COMPARED
 from memtopo.sharing import wire
 from memtopo.sharing.claims import holder, sweep
-from memtopo.sharing.endpoints import Place, names
+from memtopo.sharing.endpoints import Endpoint, names
 from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout, reason
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.sockets import dial, peer, vet
@@ -30,7 +30,7 @@ _LAST = ("packet", "version", "request", "forbidden", "busy")
 """Codes after which the holder ends the connection."""
 
 
-class Talk:
+class HolderConnection:
     """A connection to a holder. `timeout` is in seconds, for each answer.
 
     An answer that is late or breaks the protocol ends the connection, since the next one could not be trusted.
@@ -181,7 +181,7 @@ def _notice(packet: Packet) -> Notice:
     return Notice(fields.word("notice", "releasing"), fields.seconds("grace"))
 
 
-def reach(place: Place, *, timeout: float, allow_uids: Collection[int] = ()) -> Talk:
+def reach(place: Endpoint, *, timeout: float, allow_uids: Collection[int] = ()) -> HolderConnection:
     """A connection to the holder at a place.
 
     Raises `NoLayout` where nobody holds one there, `ExchangeError` where the holder is another user's or does not
@@ -205,10 +205,10 @@ def reach(place: Place, *, timeout: float, allow_uids: Collection[int] = ()) -> 
         raise ExchangeError("folder", f"socket {place.path!r} is of no use: {reason(error)}") from error
     finally:
         os.close(folder)
-    return Talk(sock, place.path, timeout=timeout, allow_uids=allow_uids)
+    return HolderConnection(sock, place.path, timeout=timeout, allow_uids=allow_uids)
 
 
-def _not_served(place: Place, pid: int | None) -> ExchangeError | NoLayout:
+def _not_served(place: Endpoint, pid: int | None) -> ExchangeError | NoLayout:
     """What a place means where nobody listens: the holder is dead, or it has the name and serves nobody yet."""
     if sweep(place):
         return _nobody(place)
@@ -217,7 +217,7 @@ def _not_served(place: Place, pid: int | None) -> ExchangeError | NoLayout:
     return ExchangeError("starting", told, hint="try again in a moment")
 
 
-def _nobody(place: Place) -> NoLayout:
+def _nobody(place: Endpoint) -> NoLayout:
     if place.name is None:
         return NoLayout(f"nobody holds a layout at {place.path!r}", hint="'memtopo ls' shows what is held")
     known = [name for name in names() if name != place.name]
@@ -228,5 +228,5 @@ def _nobody(place: Place) -> NoLayout:
     )
 
 
-def _ends(place: Place, pid: int | None) -> str:
+def _ends(place: Endpoint, pid: int | None) -> str:
     return f"(holder: {f'process {pid}' if pid else 'not known'} at {place.path}; asked by process {os.getpid()})"

@@ -22,7 +22,7 @@ _LONGEST = 255 - len(_LOCK)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Endpoint:
     """A socket's place: `file` in `folder`. `name` is the layout's, where it goes by one."""
 
     folder: str
@@ -47,19 +47,19 @@ class Place:
         return open_runtime(self.folder, make=make) if self.name else open_given(self.folder, also)
 
 
-def place(name: str | None = None, socket: str | None = None) -> Place:
+def endpoint(name: str | None = None, socket: str | None = None) -> Endpoint:
     """Where a layout of this name stands, or what a path of a socket names. Raises `UsageError`."""
     if socket is not None:
         folder, file = os.path.split(os.path.abspath(socket))  # noqa: PTH100 links stay as they are
         if not file or socket.endswith("/") or not socket or "\0" in socket or len(os.fsencode(file)) > _LONGEST:
             raise UsageError(f"{shorten(socket)!r} is no path for a socket", hint="write --socket FOLDER/FILE")
-        return Place(folder, file)
+        return Endpoint(folder, file)
     if name is None or not NAME.fullmatch(name):
         raise UsageError(
             f"{shorten(name or '')!r} is not a layout's name",
             hint="a name begins with a letter and goes on with letters, digits, _ and -; --socket takes a path",
         )
-    return Place(runtime(), name + _ENDING, name)
+    return Endpoint(runtime(), name + _ENDING, name)
 
 
 def names() -> list[str]:

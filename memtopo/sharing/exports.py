@@ -13,7 +13,7 @@ from memtopo.plans.report import Checks
 from memtopo.sharing import Handle, Offer, Secret
 
 
-class LiveShelf:
+class LayoutExports:
     """Serves what a layout exports; `look` asks the driver whether everything is still as declared.
 
     Nothing is kept: an open descriptor pins memory (fact 29), and IPC and fabric bytes are secrets.

@@ -15,9 +15,9 @@ from typing import Self
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.units import shorten
 from memtopo.plans.report import Checks, MachineLine
-from memtopo.sharing import Claim, Handle, Offer, Place, Via, claim, place
+from memtopo.sharing import Claim, Endpoint, Handle, Offer, Via, claim, endpoint
 from memtopo.sharing.endpoints import NAME
-from memtopo.sharing.holder import About, Held, hold
+from memtopo.sharing.holder import HolderInfo, HoldResult, hold
 
 _UUID = 16  # bytes
 
@@ -66,7 +66,7 @@ Given = ExternalMemory | Semaphore
 
 
 @dataclass(slots=True)
-class GivenShelf:
+class ExternalExports:
     """Given descriptors as a shelf. `taken` has for each name whether a handle of it was asked for.
 
     While it is `open`, it has copies of them: a number whose file was closed may soon be another's.
@@ -137,13 +137,15 @@ def _words(gpu: str) -> str:
 class Serving:
     """Exports that are served while a `with` lasts, by a thread, so that the program's own loop goes on."""
 
-    def __init__(self, where: Place, shelf: GivenShelf, machine: MachineLine, allow_uids: Collection[int] = ()) -> None:
+    def __init__(
+        self, where: Endpoint, shelf: ExternalExports, machine: MachineLine, allow_uids: Collection[int] = ()
+    ) -> None:
         self._place, self._shelf, self._machine, self._allowed = where, shelf, machine, allow_uids
         self._stack = ExitStack()
         self._over = threading.Event()
         self._ready = threading.Event()
         self._fault: BaseException | None = None
-        self._held: Held | None = None
+        self._held: HoldResult | None = None
 
     @property
     def path(self) -> str:
@@ -188,7 +190,7 @@ class Serving:
         if self._fault and kind is None:
             raise self._fault
 
-    def run(self, stop: Callable[[], int], *, ready: Callable[[], None] = lambda: None) -> Held:
+    def run(self, stop: Callable[[], int], *, ready: Callable[[], None] = lambda: None) -> HoldResult:
         """Serve in this thread instead, until `stop()` answers a signal's number, or a release. Not within a `with`.
 
         In the main thread any signal has `stop` asked at once, else it is asked five times a second.
@@ -210,8 +212,8 @@ class Serving:
         stop: Callable[[], int],
         ready: Callable[[], None],
         wake: socket.socket | None = None,
-    ) -> Held:
-        about = About(self._place.name or Path(self._place.file).stem, None, self._machine)
+    ) -> HoldResult:
+        about = HolderInfo(self._place.name or Path(self._place.file).stem, None, self._machine)
         terms = {"stop": stop, "ready": ready, "wake": wake}
         return hold(self._shelf, claimed, about, allow_uids=self._allowed, **terms)  # type: ignore[arg-type]
 
@@ -236,7 +238,7 @@ def serve(
     text = os.fspath(where)
     if strange := [name for name, each in exports.items() if not isinstance(each, ExternalMemory | Semaphore)]:
         raise UsageError(f"{strange[0]!r} is neither ExternalMemory nor a Semaphore")
-    shelf = GivenShelf(dict(exports))
+    shelf = ExternalExports(dict(exports))
     gpus = dict.fromkeys(offer.location for offer in shelf.offers() if offer.gpu)
     line = MachineLine("local", simulated=False, devices=tuple(gpus), driver="another API's")
-    return Serving(place(socket=text) if "/" in text else place(text), shelf, line, allow_uids)
+    return Serving(endpoint(socket=text) if "/" in text else endpoint(text), shelf, line, allow_uids)

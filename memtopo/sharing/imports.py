@@ -10,7 +10,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.common.units import exact
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import BufferGroup, ChunkGroup, EventGroup, ExternalObject, Geometry, ImportedSemaphore
-from memtopo.sharing import Client, ExchangeError, Handle, NoLayout, Offer, connect, place
+from memtopo.sharing import Client, ExchangeError, Handle, NoLayout, Offer, connect, endpoint
 from memtopo.sharing.client import IN_FLIGHT
 
 Foreign = ExternalObject | ImportedSemaphore
@@ -22,11 +22,11 @@ _KINDS: Mapping[type[Run], str] = {
 }  # fmt: skip
 
 
-class Mismatch(MemtopoError):
+class ImportMismatch(MemtopoError):
     """What a holder offers is not what the import declares."""
 
 
-class Holders:
+class HolderHandles:
     """The holders that a geometry imports from. `bound` has socket paths for names of holders (`--with NAME=PATH`).
 
     `gpus` are the UUIDs of this process's GPUs as hex text: a GPU goes by it in every process (fact 38).
@@ -72,7 +72,7 @@ class Holders:
             self._open.append(handle.fd)
             return handle.fd
         if handle.secret is None:
-            raise Mismatch(f"{holder}/{export} came without a handle")
+            raise ImportMismatch(f"{holder}/{export} came without a handle")
         return handle.secret.reveal()
 
     def gone(self, holder: str) -> bool:
@@ -85,7 +85,7 @@ class Holders:
 
     def _connected(self, holder: str, runs: Sequence[Run]) -> Client:
         path = self._bound.get(holder, holder if "/" in holder else None)
-        where = place(socket=path) if path else place(holder)
+        where = endpoint(socket=path) if path else endpoint(holder)
         try:
             return connect(where, allow_uids=self._allowed)
         except NoLayout as error:
@@ -122,7 +122,7 @@ class Holders:
         for what, wanted, seen in self._facts(run, offer):
             if wanted != seen:
                 told = f"{_told(run)} declares {what} {wanted}; {holder}/{origin.export} has {seen}"
-                raise Mismatch(f"{told} (holder: process {client.pid})", hint="declare what the holder exports")
+                raise ImportMismatch(f"{told} (holder: process {client.pid})", hint="declare what the holder exports")
 
     def _facts(self, run: Run, offer: Offer) -> Iterator[tuple[str, str, str]]:
         assert run.origin

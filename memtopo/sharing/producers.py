@@ -18,11 +18,21 @@ from memtopo.diagnostics.messages import COMPARED, listed
 from memtopo.geometry import ExternalObject, Geometry, ImportedSemaphore
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Report
-from memtopo.sharing import ExchangeError, NoLayout, connect, place
+from memtopo.sharing import ExchangeError, NoLayout, connect, endpoint
 from memtopo.sharing.programs import ProducerFailed, Program
-from memtopo.sharing.simulated_producer import Memory, Script, Semaphore
+from memtopo.sharing.simulated_producer import Memory, ProducerSpec, Semaphore
 
-__all__ = ["Bound", "ProducerFailed", "Producers", "holders", "player", "producers", "resolve", "scripts", "unused"]
+__all__ = [
+    "Bound",
+    "ProducerFailed",
+    "Producers",
+    "holders",
+    "producer_specs",
+    "resolve",
+    "simulated_program",
+    "start_producers",
+    "unused",
+]
 
 Bound = str | tuple[str, ...]
 """The path of a socket, or the words of a command."""
@@ -75,7 +85,7 @@ def _is_socket(path: str) -> bool:
         return False
 
 
-def scripts(members: Iterable[Geometry], machine: str, gpus: Sequence[str]) -> dict[str, Script]:
+def producer_specs(members: Iterable[Geometry], machine: str, gpus: Sequence[str]) -> dict[str, ProducerSpec]:
     """A script for each holder that goes by a name of its own. `gpus` are UUIDs by ordinal, as hex text.
 
     Of what is declared several times, the first counts; waits and signals are all of them.
@@ -93,7 +103,7 @@ def scripts(members: Iterable[Geometry], machine: str, gpus: Sequence[str]) -> d
                 highest = _highest(before.wait, run.wait), _highest(before.signal, run.signal)
                 signals[name] = replace(before, wait=highest[0], signal=highest[1])
     return {
-        holder: Script(machine, tuple(found.values()), tuple(semaphores[holder].values()))
+        holder: ProducerSpec(machine, tuple(found.values()), tuple(semaphores[holder].values()))
         for holder, found in memory.items()
         if "/" not in holder
     }
@@ -140,7 +150,7 @@ class Producers:
 
 
 @contextmanager
-def producers(
+def start_producers(
     geometry: Geometry,
     bound: Mapping[str, Bound],
     machine: Machine | None,
@@ -172,7 +182,7 @@ def producers(
                 program.ask()
 
 
-def player(holder: str, script: Script) -> Program:
+def simulated_program(holder: str, script: ProducerSpec) -> Program:
     """A built-in producer, before it is started."""
     return Program(holder, _COMMAND, script.text())
 
@@ -182,14 +192,18 @@ def _played(geometry: Geometry, machine: Machine, name: str, bound: Mapping[str,
     members = geometry.members.values()
     if not any(member.foreign for member in members):
         return []
-    found = scripts(members, name, target.uuids(machine))
-    return [player(holder, script) for holder, script in found.items() if holder not in bound and not _held(holder)]
+    found = producer_specs(members, name, target.uuids(machine))
+    return [
+        simulated_program(holder, script)
+        for holder, script in found.items()
+        if holder not in bound and not _held(holder)
+    ]
 
 
 def _held(name: str) -> bool:
     """Whether somebody holds a layout of that name, whatever else may be wrong with it."""
     try:
-        connect(place(name)).close()
+        connect(endpoint(name)).close()
     except NoLayout:
         return False
     except ExchangeError:

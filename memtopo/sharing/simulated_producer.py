@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 
 from memtopo.driver.sim import foreign
 from memtopo.plans.report import MachineLine
-from memtopo.sharing import Handle, place
-from memtopo.sharing.external import ExternalMemory, Given, GivenShelf, Serving
+from memtopo.sharing import Handle, endpoint
+from memtopo.sharing.external import ExternalExports, ExternalMemory, Given, Serving
 from memtopo.sharing.external import Semaphore as Served
 
 
@@ -39,7 +39,7 @@ class Semaphore:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
+class ProducerSpec:
     """The exports of one holder on a simulated machine."""
 
     machine: str
@@ -51,11 +51,11 @@ class Script:
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @staticmethod
-    def read(line: bytes) -> Script:
+    def read(line: bytes) -> ProducerSpec:
         """Read such a line."""
         fields = json.loads(line)
         memory = tuple(Memory(**each) for each in fields["memory"])
-        return Script(fields["machine"], memory, tuple(Semaphore(**each) for each in fields["semaphores"]))
+        return ProducerSpec(fields["machine"], memory, tuple(Semaphore(**each) for each in fields["semaphores"]))
 
 
 PERIOD = 251
@@ -67,16 +67,16 @@ FILLED = 16 << 20
 _AT_ONCE = 4096
 
 
-def play(script: Script, where: str) -> Serving:
+def play(script: ProducerSpec, where: str) -> Serving:
     """Everything that a script says, ready to be served; memory is filled, and nothing is signalled yet."""
     signals = {each.name: each for each in script.semaphores}
     given: dict[str, Given] = {each.name: _allocated(each) for each in script.memory}
     given |= {name: _made(each) for name, each in signals.items()}
     line = MachineLine(script.machine, simulated=True, devices=(), driver="played")
-    return Serving(place(socket=where), Stage(given, signals), line)
+    return Serving(endpoint(socket=where), Stage(given, signals), line)
 
 
-class Stage(GivenShelf):
+class Stage(ExternalExports):
     """Signals what an importer waits for when it takes a semaphore, and takes what the one before has signalled."""
 
     def __init__(self, given: Mapping[str, Given], signals: Mapping[str, Semaphore]) -> None:
@@ -115,7 +115,7 @@ def main() -> None:
     """Allocate, fill and serve what the script says; the socket's path is in MEMTOPO_SOCKET."""
     told: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
-    script = Script.read(sys.stdin.buffer.readline())
+    script = ProducerSpec.read(sys.stdin.buffer.readline())
     play(script, os.environ["MEMTOPO_SOCKET"]).run(lambda: told[0] if told else _abandoned())
 
 

@@ -82,7 +82,7 @@ _SLACK = 64
 """Descriptors that are left to others, where that can be."""
 
 
-def room(wanted: int, least: int | None = None) -> int:
+def reserve_descriptors(wanted: int, least: int | None = None) -> int:
     """Make room for descriptors beside those that are open; how many there is room for, at most `wanted`.
 
     The soft limit is raised where it has to be. Raises `ExchangeError` where there is no room even for `least`.

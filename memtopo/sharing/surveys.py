@@ -8,7 +8,7 @@ from typing import Literal
 
 from memtopo.plans.report import MachineLine
 from memtopo.sharing.client import connect
-from memtopo.sharing.endpoints import Place, names, place
+from memtopo.sharing.endpoints import Endpoint, endpoint, names
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.status import Status
 
@@ -49,11 +49,11 @@ def survey(socket: str | None = None, *, allow_uids: Collection[int] = ()) -> Su
 
     Raises `ExchangeError` where the runtime directory is not to be trusted.
     """
-    places = [place(name) for name in names()] if socket is None else [place(socket=socket)]
+    places = [endpoint(name) for name in names()] if socket is None else [endpoint(socket=socket)]
     return Survey(tuple(_entries(places, allow_uids)))
 
 
-def _entries(places: Collection[Place], allow_uids: Collection[int]) -> Iterator[Entry]:
+def _entries(places: Collection[Endpoint], allow_uids: Collection[int]) -> Iterator[Entry]:
     for each in places:
         try:
             with connect(each, timeout=TIMEOUT, allow_uids=allow_uids) as client:

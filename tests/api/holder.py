@@ -18,9 +18,9 @@ from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.apply import Run
 from memtopo.run.request import HoldResult, RunRequest
-from memtopo.sharing import claim, place
-from memtopo.sharing.exports import LiveShelf
-from memtopo.sharing.holder import About, hold
+from memtopo.sharing import claim, endpoint
+from memtopo.sharing.exports import LayoutExports
+from memtopo.sharing.holder import HolderInfo, hold
 
 
 def main(spec: str, machine: str, socket: str | None = None, record: bool = False) -> None:
@@ -31,7 +31,7 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
     assert geometry
     line = MachineLine(found.name, found.simulated, (), "")
     run_request = RunRequest(planner.plan(geometry, found.machine), geometry, line, spec)
-    where = place(geometry.name) if socket is None else place(socket=socket)
+    where = endpoint(geometry.name) if socket is None else endpoint(socket=socket)
     with Stopper(ending=True) as stopper, claim(where) as claimed:
 
         def serve(run: Run) -> HoldResult:
@@ -39,8 +39,8 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
             if record:
                 _record(run)
             layout, driver = run.execution.layout, run.execution.driver
-            shelf = LiveShelf(geometry.exports, layout, driver, run.recheck)
-            about = About(geometry.name, spec, line)
+            shelf = LayoutExports(geometry.exports, layout, driver, run.recheck)
+            about = HolderInfo(geometry.name, spec, line)
             held = hold(shelf, claimed, about, stop=stopper.signal, ready=lambda: _say({"serving": geometry.name}))
             _say({"why": held.why, "clients": held.clients, "handles": held.handles, "first": _first(run)})
             return HoldResult()

@@ -12,9 +12,9 @@ from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
 from memtopo.machine import Machine, target
 from memtopo.run.request import RunRequest
-from memtopo.sharing.imports import Holders
-from memtopo.sharing.producers import player, scripts
-from memtopo.sharing.simulated_producer import Script
+from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.producers import producer_specs, simulated_program
+from memtopo.sharing.simulated_producer import ProducerSpec
 
 
 def sockets(geometry: Geometry, machine: Machine) -> dict[str, str]:
@@ -22,7 +22,7 @@ def sockets(geometry: Geometry, machine: Machine) -> dict[str, str]:
     members = geometry.members.values()
     if not any(member.foreign for member in members):
         return {}
-    found = scripts(members, "test", target.uuids(machine))
+    found = producer_specs(members, "test", target.uuids(machine))
     return {holder: _served(holder, script) for holder, script in found.items()}
 
 
@@ -30,12 +30,12 @@ def handle_source(run_request: RunRequest, machine: Machine) -> HandleSource | N
     """What gives a request of one process what it takes from another API."""
     if not run_request.geometry.foreign:
         return None
-    return Holders(run_request.geometry, target.uuids(machine), sockets(run_request.geometry, machine))
+    return HolderHandles(run_request.geometry, target.uuids(machine), sockets(run_request.geometry, machine))
 
 
 @cache
-def _served(holder: str, script: Script) -> str:
-    program = player(holder, script).__enter__()
+def _served(holder: str, script: ProducerSpec) -> str:
+    program = simulated_program(holder, script).__enter__()
     atexit.register(program.__exit__)
     program.await_served(lambda: 0, patience=60.0)
     return program.socket

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from memtopo.sharing import Client, connect, place
+from memtopo.sharing import Client, connect, endpoint
 from tests.sharing.holding import Holder, Process
 
 
 @pytest.fixture
 def start(runtime: Path) -> Iterator[Callable[..., Any]]:
-    """Starts holders, or other scripts beside them."""
+    """Starts holders, or other producer_specs beside them."""
     started: list[Process] = []
 
     def begin(script: str = "holder", **wish: Any) -> Process:
@@ -36,5 +36,5 @@ def holder(start: Callable[..., Holder]) -> Holder:
 @pytest.fixture
 def client(holder: Holder) -> Iterator[Client]:
     """A connection to it."""
-    with connect(place("kv")) as found:
+    with connect(endpoint("kv")) as found:
         yield found

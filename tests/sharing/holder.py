@@ -11,8 +11,8 @@ from typing import Any
 
 from memtopo.cli.signals import Stopper
 from memtopo.common.errors import MemtopoError
-from memtopo.sharing import claim, place
-from memtopo.sharing.holder import About, hold
+from memtopo.sharing import claim, endpoint
+from memtopo.sharing.holder import HolderInfo, hold
 from tests.sharing.shelves import MACHINE, OFFERS, PAGES, Memfds
 
 
@@ -37,8 +37,8 @@ def main(
     shelf = Memfds((replace(PAGES, count=pages), *OFFERS[1:], broken, *more), differences)
     before = _fds()
     with Stopper(ending=True) as stopper:
-        with claim(place(name) if socket is None else place(socket=socket)) as claimed:
-            about = About(name, "kv.yaml", MACHINE, source)
+        with claim(endpoint(name) if socket is None else endpoint(socket=socket)) as claimed:
+            about = HolderInfo(name, "kv.yaml", MACHINE, source)
             held = hold(shelf, claimed, about, stop=stopper.signal, ready=lambda: _say({"serving": name}), **terms)
         _say({"held": asdict(held), "fds": _fds() - before})
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from memtopo.sharing import wire
-from memtopo.sharing.connection import Talk
+from memtopo.sharing.connection import HolderConnection
 from tests.cli.running import ROOT, environment
 
 PATIENCE = 60.0
@@ -136,7 +136,7 @@ def fds() -> int:
 
 
 @contextmanager
-def scripted(*packets: tuple[Any, Sequence[int]]) -> Iterator[Talk]:
+def scripted(*packets: tuple[Any, Sequence[int]]) -> Iterator[HolderConnection]:
     """A connection to a holder that has said all that it will ever say, whatever it is asked."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
@@ -144,7 +144,7 @@ def scripted(*packets: tuple[Any, Sequence[int]]) -> Iterator[Talk]:
         for message, descriptors in packets:
             wire.send(theirs, message if isinstance(message, bytes) else wire.encode(message), descriptors)
         theirs.shutdown(socket.SHUT_WR)
-        talk = Talk(ours, "/scripted.sock", timeout=PATIENCE)
+        talk = HolderConnection(ours, "/scripted.sock", timeout=PATIENCE)
         try:
             yield talk
         finally:

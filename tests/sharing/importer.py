@@ -9,7 +9,7 @@ import signal
 import sys
 
 from memtopo.common.errors import MemtopoError
-from memtopo.sharing import connect, place
+from memtopo.sharing import connect, endpoint
 
 
 def main(
@@ -25,7 +25,7 @@ def main(
     """Import an export whole, keeping all descriptors or one at a time."""
     if limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard or limit))
-    with connect(place(name)) as client:
+    with connect(endpoint(name)) as client:
         files = set()
         taken = 0
         for handle in client.handles(export, count=count, batch=batch):

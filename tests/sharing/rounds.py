@@ -7,8 +7,8 @@ import os
 import sys
 import threading
 
-from memtopo.sharing import claim, connect, place
-from memtopo.sharing.holder import About, hold
+from memtopo.sharing import claim, connect, endpoint
+from memtopo.sharing.holder import HolderInfo, hold
 from tests.sharing.shelves import MACHINE, Memfds
 
 
@@ -24,13 +24,13 @@ def main(rounds: int) -> None:
 
 def once(shelf: Memfds) -> None:
     client = threading.Thread(target=attach)
-    with claim(place("kv")) as claimed:
-        hold(shelf, claimed, About("kv", None, MACHINE), stop=lambda: 0, ready=client.start)
+    with claim(endpoint("kv")) as claimed:
+        hold(shelf, claimed, HolderInfo("kv", None, MACHINE), stop=lambda: 0, ready=client.start)
     client.join()
 
 
 def attach() -> None:
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         for each in client.handles("page", count=10):
             each.close()
         list(client.handles("block"))

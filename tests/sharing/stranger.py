@@ -7,7 +7,7 @@ import os
 import sys
 
 from memtopo.common.errors import MemtopoError
-from memtopo.sharing import ExchangeError, connect, place
+from memtopo.sharing import ExchangeError, connect, endpoint
 
 
 def main(path: str, uid: int, allow: list[int]) -> None:
@@ -15,7 +15,7 @@ def main(path: str, uid: int, allow: list[int]) -> None:
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
     try:
-        with connect(place(socket=path), allow_uids=allow) as client:
+        with connect(endpoint(socket=path), allow_uids=allow) as client:
             (hot,) = client.handles("hot")
             assert hot.fd is not None
             file = os.pread(hot.fd, 32, 0).decode()

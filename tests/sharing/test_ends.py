@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from memtopo.sharing import Client, ExchangeError, NoLayout, claim, connect, place
-from memtopo.sharing.holder import About, Held, hold
+from memtopo.sharing import Client, ExchangeError, NoLayout, claim, connect, endpoint
+from memtopo.sharing.holder import HolderInfo, HoldResult, hold
 from tests.sharing.holding import Holder, Process, until
 from tests.sharing.shelves import MACHINE, OFFERS, Memfds
 
@@ -33,7 +33,7 @@ def test_status(holder: Holder, client: Client) -> None:
 def test_a_status_of_many_exports(start: Callable[..., Holder]) -> None:
     """A status that no packet could carry comes in several"""
     start(exports=2000)
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         assert len(client.status().offers) == len(OFFERS) + 1 + 2000
 
 
@@ -62,18 +62,18 @@ def test_a_signal_wakes_it(start: Callable[..., Holder]) -> None:
 def test_a_hold_in_another_thread(runtime: Path) -> None:
     """Outside of the main thread a hold ends by its flag alone, and the signals of the process are left as they were"""
     flag: list[int] = []
-    found: list[Held] = []
+    found: list[HoldResult] = []
 
     def held() -> None:
-        about = About("kv", None, MACHINE)
-        with claim(place("kv")) as claimed:
+        about = HolderInfo("kv", None, MACHINE)
+        with claim(endpoint("kv")) as claimed:
             found.append(hold(Memfds(), claimed, about, stop=lambda: flag[0] if flag else 0, ready=ready.set))
 
     ready = threading.Event()
     thread = threading.Thread(target=held)
     thread.start()
     assert ready.wait(60)
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         assert client.status().pid == os.getpid()
     flag.append(15)
     thread.join(60)
@@ -88,7 +88,7 @@ def test_a_deadline(runtime: Path, start: Callable[..., Holder]) -> None:
     assert told["held"]["seconds"] == pytest.approx(0.5, abs=0.4)
     assert left(runtime) == []
     start(name="later", lasting=600)
-    with connect(place("later")) as client:
+    with connect(endpoint("later")) as client:
         found = client.status()
     assert found.deadline
     assert found.deadline - found.since == pytest.approx(600, abs=5)
@@ -96,7 +96,7 @@ def test_a_deadline(runtime: Path, start: Callable[..., Holder]) -> None:
 
 def test_a_release(runtime: Path, holder: Holder) -> None:
     """A release is over when everything is taken down: then the process, its socket and its lock are gone"""
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         done = client.release()
         assert (done.name, done.lost, done.kept, done.gone) == ("kv", (), (), True)
         assert left(runtime) == []
@@ -108,7 +108,7 @@ def test_a_release_that_is_refused(start: Callable[..., Any], export: str, bound
     """A release is refused while somebody uses ipc buffers or events, who is named; descriptors keep nobody"""
     holder, importer = start(), start("importer", export=export)
     importer.said()
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         if bound:
             with pytest.raises(ExchangeError, match=f"in use by process {importer.pid}") as refused:
                 client.release()
@@ -124,7 +124,7 @@ def test_a_forced_release_tells_the_users(start: Callable[..., Any]) -> None:
     """With force, users over ipc are told how long they have; who does not let go has lost, and is reported"""
     holder, importer = start(), start("importer", export="block", notices=1)
     importer.said()
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         done = client.release(force=True, grace=0.5)
     assert importer.said() == {"notice": "releasing", "grace": 0.5}
     assert [each.pid for each in done.lost] == [importer.pid]
@@ -138,7 +138,7 @@ def test_a_grace_ends_with_the_last_user(start: Callable[..., Any]) -> None:
     importer.said()
     holder.send(signal.SIGTERM)
     assert importer.said()["grace"] == 60.0
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         assert client.status().state == "releasing"
         with pytest.raises(ExchangeError, match="is being released") as refused:
             list(client.handles("page"))
@@ -160,7 +160,7 @@ def test_an_importer_is_gone_with_its_connection(holder: Holder, start: Callable
     """A connection is a lease: however its process dies, the importer is gone"""
     importer = start("importer", export="block")
     importer.said()
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         assert [each.pid for each in client.status().importers] == [importer.pid]
         importer.kill()
         until(lambda: client.status().importers == ())
@@ -181,7 +181,7 @@ def test_the_same_handles_count_once(client: Client) -> None:
 def test_check(start: Callable[..., Holder], differences: int) -> None:
     """A check tells how much was looked at, the first differences, and how many there are"""
     start(differences=differences)
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         found = client.check()
     assert (found.different, len(found.differences)) == (differences, min(differences, 100))
     assert [(tally.aspect, tally.looked_at) for tally in found.tallies] == [("mapping", 1000), ("access", 1000)]
@@ -217,7 +217,7 @@ def test_200_rounds(holder: Holder) -> None:
     """After 200 rounds of attach and release of the lease, descriptors are where they were on both ends"""
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(200):
-        with connect(place("kv")) as client:
+        with connect(endpoint("kv")) as client:
             for each in client.handles("page", count=100):
                 each.close()
             list(client.handles("block"))
@@ -240,7 +240,7 @@ def test_200_holds(runtime: Path) -> None:
 
 def test_nobody_there(runtime: Path) -> None:
     """A layout that nobody holds is 3, also where there is no directory yet, and nothing is made by asking"""
-    for asked in (place("kv"), place(socket=str(runtime / "else.sock"))):
+    for asked in (endpoint("kv"), endpoint(socket=str(runtime / "else.sock"))):
         with pytest.raises(NoLayout) as told:
             connect(asked)
         assert told.value.exit_code == 3
@@ -250,5 +250,5 @@ def test_nobody_there(runtime: Path) -> None:
 def test_a_name_that_was_meant(holder: Holder) -> None:
     """Where a name is not held, the one that was probably meant is named"""
     with pytest.raises(NoLayout) as told:
-        connect(place("kvs"))
+        connect(endpoint("kvs"))
     assert str(told.value.hint).startswith("did you mean 'kv'?")

@@ -13,7 +13,7 @@ import pytest
 from memtopo.common.errors import MemtopoError
 from memtopo.machine import target
 from memtopo.sharing import ExchangeError, NoLayout
-from memtopo.sharing.imports import Holders, Mismatch
+from memtopo.sharing.imports import HolderHandles, ImportMismatch
 from tests.helpers.machines import invented
 from tests.helpers.specs import judged
 from tests.sharing.holding import Process, fds, until
@@ -29,10 +29,10 @@ FRAME = {"kind": "memory", "size": 8 << 20, "gpu": GPUS[0], "dedicated": True}
 READY = {"kind": "semaphore", "timeline": True}
 
 
-def holders(bound: str | None = None, spec: str = SPEC) -> Holders:
+def holders(bound: str | None = None, spec: str = SPEC) -> HolderHandles:
     geometry = judged(spec, MACHINE).geometry
     assert geometry
-    return Holders(geometry, GPUS, {"camera": bound} if bound else {})
+    return HolderHandles(geometry, GPUS, {"camera": bound} if bound else {})
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_not_as_declared(producer: Callable[..., tuple[str, Process]], changed: 
     """What differs is told by what the spec declares, what the producer has, and who that is; nothing stays open"""
     where, process = producer(**({"frame": FRAME, "ready": READY} | changed))
     before, found = fds(), holders(where)
-    with pytest.raises(Mismatch, match=rf"{told}.*\(holder: process {process.pid}\)"):
+    with pytest.raises(ImportMismatch, match=rf"{told}.*\(holder: process {process.pid}\)"):
         found.attach("camera")
     assert fds() == before
 

@@ -14,7 +14,7 @@ import pytest
 
 from memtopo.common.errors import MemtopoError
 from memtopo.plans.report import Tally
-from memtopo.sharing import Client, connect, place, wire
+from memtopo.sharing import Client, connect, endpoint, wire
 from tests.sharing.holding import Holder, fds, heard, raw, scripted, until
 from tests.sharing.mutating import Mutator
 from tests.sharing.shelves import OFFERS
@@ -61,7 +61,7 @@ def test_a_holder(runtime: Path, holder: Holder, count: int) -> None:
                     alive, handles = exchanged(sock, *mutator.packet(), file.fileno())
                     given_ += handles
     assert fds() == before
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         until(lambda: client.status().importers == ())
         assert client.status().offers[: len(OFFERS)] == OFFERS
     until(lambda: holder.fds() == holder.idle)

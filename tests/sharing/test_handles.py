@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from memtopo.sharing import Client, ExchangeError, Secret, connect, place
+from memtopo.sharing import Client, ExchangeError, Secret, connect, endpoint
 from tests.sharing.holding import Holder, Process, fds, until
 from tests.sharing.shelves import OFFERS, secret
 
@@ -144,7 +144,7 @@ def test_three_clients_at_once(start: Callable[..., Process]) -> None:
     holder = start()
     importers = [start("importer") for _ in range(3)]
     assert [each.said()["taken"] for each in importers] == [1000] * 3
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         found = client.status().importers
         assert {each.pid for each in found} == {each.pid for each in importers}
         assert {(each.handles, each.bytes, each.bound) for each in found} == {(1000, 1000 * 4096, False)}

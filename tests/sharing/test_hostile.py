@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.sharing import ExchangeError, Handle, connect, place, wire
+from memtopo.sharing import ExchangeError, Handle, connect, endpoint, wire
 from tests.sharing.holding import Holder, Process, asked, fds, heard, raw, until
 
 NOBODY = 65534
@@ -26,7 +26,7 @@ DEEP = b'{"memtopo":1,"request":' + b"[" * 9 + b"]" * 9 + b"}"
 def importers() -> int | None:
     """How many importers a holder has; None where it has no place for who asks."""
     try:
-        with connect(place("kv")) as client:
+        with connect(endpoint("kv")) as client:
             return len(client.status().importers)
     except ExchangeError as error:
         if error.code != "busy":
@@ -65,7 +65,7 @@ def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     assert fds() == before
     if holder:
-        with connect(place("kv")) as client:
+        with connect(endpoint("kv")) as client:
             assert client.status().importers == ()
         until(lambda: holder.fds() == holder.idle)
         assert holder.end()["fds"] == 0
@@ -198,7 +198,7 @@ def test_a_client_that_never_reads(start: Callable[..., Any], runtime: Path) -> 
             with suppress(OSError):
                 for _ in range(10_000):  # until neither end takes more
                     wire.send(sock, request(request="offers", first=0))
-        with connect(place("kv")) as client:
+        with connect(endpoint("kv")) as client:
             for handle in client.handles("page"):
                 handle.close()
             until(lambda: {each.pid for each in client.status().importers} == {os.getpid()})
@@ -211,7 +211,7 @@ def test_a_stopped_client(start: Callable[..., Any], runtime: Path) -> None:
     start(patience=0.5)
     stopped = Process("stopped", {"path": str(runtime / "memtopo" / "kv.sock")}, runtime)
     try:
-        with connect(place("kv")) as client:
+        with connect(endpoint("kv")) as client:
             until(lambda: [each.pid for each in client.status().importers] == [stopped.pid])
             until(lambda: client.status().importers == ())
         stopped.send(signal.SIGCONT)
@@ -226,7 +226,7 @@ def test_a_stopped_importer(start: Callable[..., Any]) -> None:
     importer = start("importer", count=5)
     importer.said()
     importer.send(signal.SIGSTOP)
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         for _ in range(3):
             client.notice(0.2)
             assert [each.pid for each in client.status().importers] == [importer.pid]
@@ -243,7 +243,7 @@ def test_a_stop_among_clients_that_shout(runtime: Path, holder: Holder) -> None:
     shouting = [threading.Thread(target=shout) for _ in range(4)]
     for each in shouting:
         each.start()
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         client.status()
     assert holder.end()["held"]["why"] == "signal"
     for each in shouting:
@@ -277,7 +277,7 @@ def test_more_importers_than_there_may_be(path: Path) -> None:
 def test_a_stopped_holder(holder: Holder) -> None:
     """A holder that does not answer is told as such in time, naming both ends, and the connection is over"""
     holder.send(signal.SIGSTOP)
-    with connect(place("kv"), timeout=0.3) as client:
+    with connect(endpoint("kv"), timeout=0.3) as client:
         with pytest.raises(ExchangeError, match=f"within 0.3 s .*process {holder.pid} .*process {os.getpid()}") as told:
             client.status()
         assert told.value.code == "timeout"
@@ -296,7 +296,7 @@ def test_a_stopped_holder_with_a_full_queue(holder: Holder, path: Path) -> None:
                 sock.setblocking(False)
                 sock.connect(str(path))
         with pytest.raises(ExchangeError, match=f"'connect' within 0.3 s .*process {holder.pid}") as told:
-            connect(place("kv"), timeout=0.3)
+            connect(endpoint("kv"), timeout=0.3)
         assert told.value.code == "timeout"
     holder.send(signal.SIGCONT)
 
@@ -304,7 +304,7 @@ def test_a_stopped_holder_with_a_full_queue(holder: Holder, path: Path) -> None:
 def test_a_holder_that_dies_half_way(holder: Holder) -> None:
     """Where the holder dies between two batches, what came stays usable, and the rest is an error"""
     before = fds()
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         found = client.handles("page", batch=10)
         first = next(found)
         holder.process.kill()
@@ -345,9 +345,9 @@ def test_what_the_system_lets_lie_in_queues(start: Callable[..., Any], shared: P
     path = shared / "kv.sock"
     start(socket=str(path), uid=NOBODY, limit=100, allow_uids=[0])
     with pytest.raises(ExchangeError, match=f"it belongs to uid {NOBODY}"):
-        connect(place(socket=str(path)))
+        connect(endpoint(socket=str(path)))
     with ExitStack() as stack:
-        client = stack.enter_context(connect(place(socket=str(path)), allow_uids=[NOBODY]))
+        client = stack.enter_context(connect(endpoint(socket=str(path)), allow_uids=[NOBODY]))
         assert client.uid == NOBODY
         socks = [stack.enter_context(raw(path)) for _ in range(5)]
         for sock in socks:

@@ -14,7 +14,7 @@ import pytest
 
 from memtopo.common.errors import UsageError
 from memtopo.language.fields import NAME as LANGUAGE
-from memtopo.sharing import ExchangeError, NoLayout, claim, connect, place, survey
+from memtopo.sharing import ExchangeError, NoLayout, claim, connect, endpoint, survey
 from memtopo.sharing.endpoints import NAME
 from tests.sharing.holding import Holder, Process, raw
 from tests.sharing.shelves import PAGES
@@ -45,7 +45,7 @@ def test_umask(runtime: Path, umask: str) -> None:
         assert holder.stdout
         assert holder.stdout.readline()
         assert stat.S_IMODE((runtime / "memtopo" / "kv.sock").stat().st_mode) == 0o600
-        with connect(place("kv")) as client:
+        with connect(endpoint("kv")) as client:
             assert client.status().name == "kv"
     finally:
         holder.kill()
@@ -58,14 +58,14 @@ def test_umask(runtime: Path, umask: str) -> None:
 def test_names_stay_in_the_directory(runtime: Path, name: str) -> None:
     """What is no name leads nowhere, and is wrong usage"""
     with pytest.raises(UsageError, match="is not a layout's name"):
-        place(name)
+        endpoint(name)
 
 
 @pytest.mark.parametrize("path", ["", "/", "a/", "a\0b", "/" + "n" * 251])
 def test_paths(path: str) -> None:
     """What cannot be the path of a socket is wrong usage"""
     with pytest.raises(UsageError, match="is no path for a socket"):
-        place(socket=path)
+        endpoint(socket=path)
 
 
 def test_a_long_name_in_a_long_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_a_long_name_in_a_long_directory(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     holder = Holder(runtime, {"name": LONGEST})
     try:
-        with connect(place(LONGEST)) as client:
+        with connect(endpoint(LONGEST)) as client:
             assert client.status().name == LONGEST
             assert len(list(client.handles("woven"))) == 3
         assert holder.end()["fds"] == 0
@@ -87,17 +87,17 @@ def test_a_socket_elsewhere(tmp_path: Path, start: Callable[..., Holder]) -> Non
     """A socket stands where it is wished, and everything works there as it does by name"""
     path = tmp_path / "elsewhere.sock"
     holder = start(socket=str(path))
-    with connect(place(socket=str(path))) as client:
+    with connect(endpoint(socket=str(path))) as client:
         assert client.status().socket == str(path)
     with pytest.raises(NoLayout):
-        connect(place("kv"))
+        connect(endpoint("kv"))
     holder.end()
     assert list(tmp_path.glob("elsewhere*")) == []
 
 
 def distrusted(folder: str = "memtopo") -> None:
     """Both ends refuse the runtime directory, naming it."""
-    for act in (lambda: claim(place("kv")), lambda: connect(place("kv")), survey):
+    for act in (lambda: claim(endpoint("kv")), lambda: connect(endpoint("kv")), survey):
         with pytest.raises(ExchangeError, match=f"folder '.*{folder}.*' is not used for sockets") as told:
             act()
         assert told.value.exit_code == 4
@@ -155,7 +155,7 @@ def test_the_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: st
     monkeypatch.setenv("XDG_RUNTIME_DIR", given)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     ours = tmp_path / f"memtopo-{os.geteuid()}"
-    with claim(place("kv")) as claimed:
+    with claim(endpoint("kv")) as claimed:
         assert claimed.place.path == str(ours / "kv.sock")
         assert stat.S_IMODE(ours.stat().st_mode) == 0o700
     ours.chmod(0o755)
@@ -166,7 +166,7 @@ def test_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without both variables it stands in /tmp"""
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.delenv("TMPDIR", raising=False)
-    assert place("kv").folder == f"/tmp/memtopo-{os.geteuid()}"
+    assert endpoint("kv").folder == f"/tmp/memtopo-{os.geteuid()}"
 
 
 def test_two_holders_of_one_name(holder: Holder, start: Callable[..., Any]) -> None:
@@ -175,7 +175,7 @@ def test_two_holders_of_one_name(holder: Holder, start: Callable[..., Any]) -> N
     assert told["error"] == f"layout 'kv' is already held by process {holder.pid}"
     assert told["exit_code"] == 4
     assert "'memtopo release kv'" in told["hint"]
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         assert client.pid == holder.pid
 
 
@@ -188,7 +188,7 @@ def test_many_at_once(runtime: Path) -> None:
             survey()
             told.append(each.said())
         assert sum("serving" in each for each in told) == 1
-        with connect(place("kv")) as client:
+        with connect(endpoint("kv")) as client:
             assert client.pid in [each.pid for each in started]
     finally:
         for each in started:
@@ -202,26 +202,26 @@ def test_a_dead_holder(runtime: Path, start: Callable[..., Holder]) -> None:
         assert sorted(os.listdir(runtime / "memtopo")) == ["kv.sock", "kv.sock.lock"]
         look()
         with pytest.raises(NoLayout):
-            connect(place("kv"))
+            connect(endpoint("kv"))
         assert os.listdir(runtime / "memtopo") == []
     start().kill()
     again = start()
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         assert client.pid == again.pid
 
 
 def test_a_holder_that_died_while_it_began(runtime: Path) -> None:
     """A lock without a socket, and one with a socket that nobody ever saw, are what is left of nobody"""
-    with claim(place("kv")) as claimed:
+    with claim(endpoint("kv")) as claimed:
         lock = runtime / "memtopo" / "kv.sock.lock"
         hidden = runtime / "memtopo" / f".{lock.stat().st_ino}.new"
         with pytest.raises(ExchangeError, match=f"'kv' is being built .* process {os.getpid()} at") as told:
-            connect(place("kv"))
+            connect(endpoint("kv"))
         assert told.value.code == "starting"
         assert [(each.name, each.state) for each in survey().layouts] == [("kv", "starting")]
         assert claimed.place.name == "kv"
     lock.write_text("1\n")
-    with claim(place("kv")) as claimed:
+    with claim(endpoint("kv")) as claimed:
         hidden = runtime / "memtopo" / f".{lock.stat().st_ino}.new"
     lock.write_text("1\n")
     (runtime / "memtopo" / f".{lock.stat().st_ino}.new").write_text("")
@@ -234,7 +234,7 @@ def test_a_lock_that_was_removed(runtime: Path, holder: Holder, start: Callable[
     """A holder that answers keeps its socket, though somebody removed its lock"""
     (runtime / "memtopo" / "kv.sock.lock").unlink()
     assert start().begun["error"].startswith("layout 'kv' is already held by")
-    with connect(place("kv")) as client:
+    with connect(endpoint("kv")) as client:
         assert client.pid == holder.pid
 
 
@@ -252,7 +252,7 @@ def test_a_client_that_cleans_up(runtime: Path) -> None:
         assert cleaner.stdin
         cleaner.stdout.readline()
         cleaner.stdin.close()  # it lets go while the holder tries
-        claim(place("kv")).close()
+        claim(endpoint("kv")).close()
 
 
 @pytest.mark.parametrize("make", [lambda path: path.write_text("precious"), lambda path: path.mkdir()])
@@ -261,10 +261,10 @@ def test_what_is_no_socket_stays(tmp_path: Path, make: Callable[[Path], None]) -
     path = tmp_path / "precious"
     make(path)
     with pytest.raises(ExchangeError, match="it is no socket of this user"):
-        claim(place(socket=str(path)))
+        claim(endpoint(socket=str(path)))
     assert os.listdir(tmp_path) == ["precious"]
     with pytest.raises(ExchangeError, match="is of no use"):
-        connect(place(socket=str(path)))
+        connect(endpoint(socket=str(path)))
     assert path.exists()
 
 
@@ -278,7 +278,7 @@ def test_a_lock_that_is_none(runtime: Path, tmp_path: Path, kind: str) -> None:
     else:
         os.mkfifo(lock) if kind == "fifo" else lock.mkdir()
     with pytest.raises(ExchangeError, match="cannot be had"):
-        claim(place("kv"))
+        claim(endpoint("kv"))
     assert not (tmp_path / "made").exists()
 
 
@@ -286,7 +286,7 @@ def test_a_socket_that_is_a_link(runtime: Path, holder: Holder, tmp_path: Path) 
     """A client follows no link at a socket's name"""
     (runtime / "memtopo" / "link.sock").symlink_to("kv.sock")
     with pytest.raises(ExchangeError, match="is of no use"):
-        connect(place("link"))
+        connect(endpoint("link"))
 
 
 def test_the_lock_says_who(runtime: Path, holder: Holder) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import memtopo
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.sharing import Client, ExchangeError, NoLayout, connect, place
+from memtopo.sharing import Client, ExchangeError, NoLayout, connect, endpoint
 from tests.sharing.holding import PATIENCE, Process, fds, until
 from tests.sharing.producer import BYTES
 
@@ -35,7 +35,7 @@ def given(size: int = 8 << 20) -> Iterator[dict[str, Any]]:
 
 
 def reached(served: memtopo.api.Serving) -> Client:
-    return connect(place(socket=served.path))
+    return connect(endpoint(socket=served.path))
 
 
 def test_what_is_offered(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_in_another_process(start: Callable[..., Process], tmp_path: Path) -> No
     """A producer is a process of its own: its memory is seen here, and its descriptors stay open there"""
     wish = {"frame": {"kind": "memory", "size": 4096, "gpu": TEXT}, "flip": {"kind": "semaphore", "timeline": False}}
     producer = start("producer", where=str(tmp_path / "camera.sock"), exports=wish)
-    with connect(place(socket=producer.said()["serving"])) as client:
+    with connect(endpoint(socket=producer.said()["serving"])) as client:
         handle = next(client.handles("frame"))
         assert handle.fd is not None
         assert os.pread(handle.fd, len(BYTES), 0) == BYTES
@@ -111,7 +111,7 @@ def test_a_name_instead_of_a_path(runtime: Path) -> None:
     """A place without a slash is a name, as a layout has one"""
     with given() as exports, memtopo.serve("camera", exports) as served:
         assert served.path == str(runtime / "memtopo" / "camera.sock")
-        with connect(place("camera")) as client:
+        with connect(endpoint("camera")) as client:
             assert [*client.offers()] == ["frame", "ready"]
 
 

@@ -28,7 +28,7 @@ from memtopo.run.verification.rounds import UNSAFE
 from memtopo.sharing import Handle, Offer, Secret
 from memtopo.sharing.channel import Received
 from memtopo.sharing.client import IN_FLIGHT
-from memtopo.sharing.sockets import room
+from memtopo.sharing.sockets import reserve_descriptors
 
 TIMEOUT = 30.0
 """Seconds of silence after which a process counts as dead."""
@@ -102,7 +102,7 @@ class Coordinator:
         self._router = Router(self.workers)
 
     def __enter__(self) -> Self:
-        room(len(self.ensemble.request.geometry.processes) * (IN_FLIGHT + 2))
+        reserve_descriptors(len(self.ensemble.request.geometry.processes) * (IN_FLIGHT + 2))
         try:
             with gate_descriptors() as gates:
                 for label, geometry in self.ensemble.request.geometry.processes.items():

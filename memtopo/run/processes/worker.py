@@ -20,7 +20,7 @@ from memtopo.run.processes.gates import Gate, GatedTeardown
 from memtopo.run.processes.messages import HandleAnswer, HandleRequest, ToWorker
 from memtopo.run.processes.worker_run import WorkerHooks, WrapDriver, prepare
 from memtopo.sharing.channel import Channel, Received
-from memtopo.sharing.exports import LiveShelf
+from memtopo.sharing.exports import LayoutExports
 
 _STARTUP = 60.0
 """Seconds that the coordinator has for its first message."""
@@ -68,7 +68,7 @@ class Worker:
     def __init__(self, channel: Channel[ToWorker], unused: Gate, emptied: Gate, stopped: Callable[[], int]) -> None:
         self._channel, self._unused, self._emptied, self._stopped = channel, unused, emptied, stopped
         self._label = ""
-        self._shelf: LiveShelf | None = None
+        self._shelf: LayoutExports | None = None
         self._timeout = _STARTUP
         self._answer: Received[HandleAnswer] | None = None
 
@@ -110,7 +110,7 @@ class Worker:
 
     def _follow_commands(self, run: Run) -> None:
         execution = run.execution
-        self._shelf = LiveShelf(run.request.geometry.exports, execution.layout, execution.driver, run.recheck)
+        self._shelf = LayoutExports(run.request.geometry.exports, execution.layout, execution.driver, run.recheck)
         while not isinstance(command := self._next_command(), messages.TakeDown):
             if isinstance(command, messages.Recheck):
                 self._channel.send(_recheck(run))
@@ -209,7 +209,7 @@ class Worker:
             secrets, error = [], failure.message
         self._channel.send(HandleAnswer(request.requester, tuple(secrets), error), fds)
 
-    def _exports(self) -> LiveShelf:
+    def _exports(self) -> LayoutExports:
         if self._shelf is None:
             raise MemtopoError("it is not serving")
         return self._shelf

@@ -20,7 +20,7 @@ from memtopo.run.processes.messages import HandleAnswer, Start
 from memtopo.run.request import RunRequest
 from memtopo.sharing.channel import Received
 from memtopo.sharing.client import IN_FLIGHT
-from memtopo.sharing.imports import Holders
+from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.wire import close_all
 
 WrapDriver = Callable[[str, KernelDriver], KernelDriver]
@@ -52,7 +52,7 @@ def prepare(start: Start, hooks: WorkerHooks) -> Run:
         raise InternalError("a spec is valid in the coordinator and invalid in a worker")
     driver = target.open_in_worker(machine, simulated=start.simulated, visible=start.visible)
     request = _request(start, document, geometry, machine)
-    external = Holders(request.geometry, start.gpus, start.sockets, start.allow_uids)
+    external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids)
     return Run(
         request,
         Ledger(hooks.wrap(start.process, driver)),

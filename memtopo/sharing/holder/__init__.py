@@ -1,6 +1,6 @@
 """Keeping a layout and serving its exports to other processes, until a signal, a release, or a deadline."""
 
 from memtopo.sharing.holder.service import hold
-from memtopo.sharing.holder.state import About, Held
+from memtopo.sharing.holder.state import HolderInfo, HoldResult
 
-__all__ = ["About", "Held", "hold"]
+__all__ = ["HoldResult", "HolderInfo", "hold"]

@@ -17,7 +17,7 @@ from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.holder.clients import Clients, Connection
 from memtopo.sharing.holder.responses import Answers, Later, attached, request_of, too_many_in_flight
-from memtopo.sharing.holder.state import Ending, Held, Why
+from memtopo.sharing.holder.state import Ending, HoldResult, Why
 from memtopo.sharing.holder.systemd import notify
 from memtopo.sharing.messages import Fields, refusal
 from memtopo.sharing.wire import Packet
@@ -41,7 +41,7 @@ class Terms:
     grace: float
 
 
-class Loop:
+class ServerLoop:
     """Serves until a signal, a release or a deadline."""
 
     def __init__(self, selector: selectors.BaseSelector, answers: Answers, ending: Ending, terms: Terms) -> None:
@@ -78,7 +78,7 @@ class Loop:
             self._try_again(time.monotonic())
             self._clients.mind(time.monotonic())
 
-    def end(self, claim: Claim, name: str, seconds: float) -> Held:
+    def end(self, claim: Claim, name: str, seconds: float) -> HoldResult:
         """Tell those who asked for it, end all connections but theirs, and give what came of it."""
         assert self._ending.why
         lost = tuple(each.importer(self._answers.offers) for each in self._bound())
@@ -89,9 +89,9 @@ class Loop:
             with suppress(OSError):
                 each.say({"ok": told})
             self._clients.forget(each)
-            claim.part_from(each.sock)
+            claim.keep_open(each.sock)
         held = self._ending.why, self._ending.signal, seconds, self._clients.count, self._answers.served
-        return Held(*held, lost, kept, tuple(filter(None, self.notes)))
+        return HoldResult(*held, lost, kept, tuple(filter(None, self.notes)))
 
     def close(self) -> None:
         """End all connections."""

@@ -15,7 +15,7 @@ from memtopo.diagnostics.messages import COMPARED, LISTED, choose
 from memtopo.sharing import messages, wire
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import Connection
-from memtopo.sharing.holder.state import About
+from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, ExportProvider, Handle, Offer
 from memtopo.sharing.status import Importer
@@ -30,7 +30,7 @@ class Later(Exception):
 class Answers:
     """Answers from a shelf. `batch` bounds the handles of one answer; `deadline` is in seconds of the epoch."""
 
-    def __init__(self, shelf: ExportProvider, about: About, *, batch: int, deadline: float | None) -> None:
+    def __init__(self, shelf: ExportProvider, about: HolderInfo, *, batch: int, deadline: float | None) -> None:
         self._shelf, self._about, self._batch, self._deadline = shelf, about, batch, deadline
         self._since = time.time()
         self.offers: Mapping[str, Offer] = {offer.name: offer for offer in shelf.offers()}

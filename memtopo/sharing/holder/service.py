@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection
 
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
-from memtopo.sharing.holder.loop import Loop, Terms, woken
+from memtopo.sharing.holder.loop import ServerLoop, Terms, woken
 from memtopo.sharing.holder.responses import Answers
-from memtopo.sharing.holder.state import About, Ending, Held
+from memtopo.sharing.holder.state import Ending, HolderInfo, HoldResult
 from memtopo.sharing.holder.systemd import notify
 from memtopo.sharing.offers import ExportProvider
-from memtopo.sharing.sockets import room
+from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.wire import MOST_FDS
 
 MOST_CLIENTS = 128
@@ -26,7 +26,7 @@ _LEAST = _OWN + 4 * SPARE
 def hold(
     shelf: ExportProvider,
     claim: Claim,
-    about: About,
+    about: HolderInfo,
     *,
     stop: Callable[[], int],
     lasting: float | None = None,
@@ -35,7 +35,7 @@ def hold(
     allow_uids: Collection[int] = (),
     ready: Callable[[], None] = lambda: None,
     wake: socket.socket | None = None,
-) -> Held:
+) -> HoldResult:
     """Serve a shelf at a claimed place until `stop()` gives a signal's number, a release, or `lasting` seconds.
 
     Then those who use something over ipc are told, and have `grace` seconds to let go. A client that does not read for
@@ -53,7 +53,7 @@ def hold(
         woken() as wakeup,
     ):
         answers = Answers(shelf, about, batch=batch, deadline=None if lasting is None else time.time() + lasting)
-        loop = Loop(selector, answers, Ending(None if lasting is None else began + lasting), terms)
+        loop = ServerLoop(selector, answers, Ending(None if lasting is None else began + lasting), terms)
         loop.listen(listener, [each for each in (wakeup, wake) if each])
         loop.notes.append(notify("READY=1", f"STATUS=holding {about.name}, {len(answers.offers)} exports"))
         try:
@@ -67,7 +67,7 @@ def hold(
 
 def _shares() -> tuple[int, int]:
     """How many descriptors go out at a time, and how many clients there may be."""
-    free = room(_OWN + MOST_CLIENTS + MOST_FDS, _LEAST) - _OWN
+    free = reserve_descriptors(_OWN + MOST_CLIENTS + MOST_FDS, _LEAST) - _OWN
     batch = min(MOST_FDS, max(free // 2, free - MOST_CLIENTS))
     return batch, min(MOST_CLIENTS, free - batch)
 

@@ -12,7 +12,7 @@ Why = Literal["signal", "release", "deadline"]
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class HolderInfo:
     """What a holder tells about itself: the layout's name, the spec that it was built from, and the machine.
 
     `source` is what the layout can be drawn from, as text for whoever asks; where that is nothing, it is not told.
@@ -25,7 +25,7 @@ class About:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HoldResult:
     """How a hold ended, after `seconds`: by a `signal` (its number, or 0), a `release`, or its deadline.
 
     `lost` are importers that used something over ipc until the end; `kept` those whose descriptors, handles and

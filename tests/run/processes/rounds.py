@@ -23,9 +23,9 @@ from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.validation import validate
 from memtopo.run.apply import apply
 from memtopo.run.request import RunRequest
-from memtopo.sharing import Client, ExchangeError, NoLayout, connect, place
-from memtopo.sharing.holder import About
-from memtopo.sharing.imports import Holders
+from memtopo.sharing import Client, ExchangeError, NoLayout, connect, endpoint
+from memtopo.sharing.holder import HolderInfo
+from memtopo.sharing.imports import HolderHandles
 
 FOLDER = Path(__file__).parent
 PATIENCE = 30.0
@@ -43,7 +43,7 @@ def hold(found: Target) -> Callable[[], Report]:
     made, ledger = run_request("held.yaml", found), Ledger(found.open())
 
     def once() -> Report:
-        with Terms(None, None, 1.0, ()).keeper(About("held", None, made.machine), lambda: 0) as keeper:
+        with Terms(None, None, 1.0, ()).keeper(HolderInfo("held", None, made.machine), lambda: 0) as keeper:
             return apply(made, ledger, hold=keeper.keep)
 
     return once
@@ -55,7 +55,7 @@ def attach(found: Target) -> Callable[[], Report]:
 
     def once() -> Report:
         with reached() as client:
-            report = apply(made, ledger, handle_source=Holders(made.geometry, gpus))
+            report = apply(made, ledger, handle_source=HolderHandles(made.geometry, gpus))
             assert client.release(force=True, grace=0.0).gone
         return report
 
@@ -66,7 +66,7 @@ def reached() -> Client:
     until = time.monotonic() + PATIENCE
     while True:
         try:
-            return connect(place("held"))
+            return connect(endpoint("held"))
         except (ExchangeError, NoLayout):  # it is not there yet, or is being built or taken down
             if time.monotonic() > until:
                 raise

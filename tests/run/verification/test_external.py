@@ -19,7 +19,7 @@ from memtopo.plans.report import Check, Progress, Report
 from memtopo.run import processes
 from memtopo.run.apply import apply
 from memtopo.run.processes import Ensemble
-from memtopo.sharing.imports import Holders
+from memtopo.sharing.imports import HolderHandles
 from tests.helpers.machines import invented
 from tests.helpers.owner import uuid
 from tests.helpers.silent import Silent, silent
@@ -68,7 +68,7 @@ def applied(
     timeout: float = 30.0,
     progress: Progress | None = None,
     stop: Callable[[], int] = lambda: 0,
-    holders: type[Holders] = Holders,
+    holders: type[HolderHandles] = HolderHandles,
     check: Check = "fast",
     *,
     alone: bool = True,
@@ -128,7 +128,7 @@ def test_a_signal_of_a_producer_that_has_ended_counts(producer: Silent) -> None:
     assert (report.outcome, ledger.empty) == ("ok", True), report
 
 
-class DiesFirst(Holders):
+class DiesFirst(HolderHandles):
     """Holders of which one dies when it is asked for a handle."""
 
     def take(self, holder: str, export: str, index: int) -> int | bytes:

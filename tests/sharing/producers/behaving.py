@@ -19,8 +19,8 @@ from typing import NoReturn
 
 import memtopo
 from memtopo.driver.sim import foreign
-from memtopo.sharing import connect, place
-from memtopo.sharing.external import Given, GivenShelf, Serving
+from memtopo.sharing import connect, endpoint
+from memtopo.sharing.external import ExternalExports, Given, Serving
 from tests.sharing.holding import until
 from tests.sharing.shelves import MACHINE
 
@@ -37,8 +37,8 @@ def main(how: str, *more: str) -> None:
     foreign.write(memory, 0, b"memory")
     semaphore = memtopo.Semaphore(foreign.make_semaphore(timeline=True))
     given: dict[str, Given] = {"frame": memtopo.ExternalMemory(memory, size, gpu), "ready": semaphore}
-    shelf = Vanishing(given) if how == "vanishes" else GivenShelf(given)
-    with Serving(place(socket=os.environ["MEMTOPO_SOCKET"]), shelf, MACHINE) as served:
+    shelf = Vanishing(given) if how == "vanishes" else ExternalExports(given)
+    with Serving(endpoint(socket=os.environ["MEMTOPO_SOCKET"]), shelf, MACHINE) as served:
         sys.stdout.write(f"serving as {os.getpid()}\n")
         sys.stdout.flush()
         if how == "dies":
@@ -60,7 +60,7 @@ def asked(how: str, over: threading.Event) -> None:
         over.set()
 
 
-class Vanishing(GivenShelf):
+class Vanishing(ExternalExports):
     """Offers everything, and is gone when somebody asks for it."""
 
     def handle(self, export: str, index: int) -> NoReturn:  # noqa: ARG002 the protocol's
@@ -69,7 +69,7 @@ class Vanishing(GivenShelf):
 
 def await_importer(path: str) -> None:
     """Wait until a handle is on its way to somebody."""
-    with connect(place(socket=path)) as client:
+    with connect(endpoint(socket=path)) as client:
         until(lambda: client.status().importers)
 
 

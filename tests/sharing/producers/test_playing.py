@@ -17,10 +17,10 @@ from memtopo.driver.sim import foreign
 from memtopo.geometry import Geometry
 from memtopo.machine import target
 from memtopo.machine.target import Target
-from memtopo.sharing import connect, place
-from memtopo.sharing.imports import Holders
-from memtopo.sharing.producers import Producers, holders, producers, resolve
-from memtopo.sharing.simulated_producer import FILLED, PERIOD, Memory, Script
+from memtopo.sharing import connect, endpoint
+from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.producers import Producers, holders, resolve, start_producers
+from memtopo.sharing.simulated_producer import FILLED, PERIOD, Memory, ProducerSpec
 from tests.cli.running import ROOT, environment
 from tests.helpers.machines import invented
 from tests.helpers.specs import judged
@@ -47,9 +47,9 @@ def geometry(spec: str = SPEC) -> Geometry:
 
 
 @contextmanager
-def attached(spec: str, played: Producers) -> Iterator[Holders]:
+def attached(spec: str, played: Producers) -> Iterator[HolderHandles]:
     """The holders of a spec, attached to those who were started."""
-    found, names = Holders(geometry(spec), GPUS, played.sockets), sorted(holders(geometry(spec)))
+    found, names = HolderHandles(geometry(spec), GPUS, played.sockets), sorted(holders(geometry(spec)))
     for name in names:
         found.attach(name)
     try:
@@ -59,7 +59,7 @@ def attached(spec: str, played: Producers) -> Iterator[Holders]:
             found.detach(name)
 
 
-def taken(found: Holders, holder: str, export: str) -> int:
+def taken(found: HolderHandles, holder: str, export: str) -> int:
     fd = found.take(holder, export, 0)
     assert isinstance(fd, int)
     return fd
@@ -67,18 +67,18 @@ def taken(found: Holders, holder: str, export: str) -> int:
 
 def test_what_it_plays() -> None:
     """Each holder is a process of its own, which has all that the spec takes from it, as the spec declares it"""
-    with producers(geometry(), {}, MACHINE) as played, attached(SPEC, played):
+    with start_producers(geometry(), {}, MACHINE) as played, attached(SPEC, played):
         assert played.played == ["camera", "lidar"]
         pids = set()
         for path in played.sockets.values():
-            with connect(place(socket=path)) as client:
+            with connect(endpoint(socket=path)) as client:
                 pids.add(client.pid)
         assert len(pids - {os.getpid()}) == 2
 
 
 def test_memory_is_filled() -> None:
     """Byte n of played memory is n modulo 251, at its beginning and at its end"""
-    with producers(geometry(), {}, MACHINE) as played, attached(SPEC, played) as found:
+    with start_producers(geometry(), {}, MACHINE) as played, attached(SPEC, played) as found:
         for holder, export, size in (("camera", "frame", 8 << 20), ("lidar", "points", 64 << 10)):
             fd = taken(found, holder, export)
             for at in (0, 12345, size - 100):
@@ -88,7 +88,7 @@ def test_memory_is_filled() -> None:
 def test_a_large_object_is_filled_at_its_beginning(tmp_path: Path) -> None:
     """A large object takes no more of the system's memory than its beginning"""
     spec = "external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 8GiB}}"
-    with producers(geometry(spec), {}, MACHINE) as played, attached(spec, played) as found:
+    with start_producers(geometry(spec), {}, MACHINE) as played, attached(spec, played) as found:
         fd = taken(found, "camera", "frame")
         assert foreign.read(fd, FILLED - 1, 1) == bytes([(FILLED - 1) % PERIOD])
         assert os.fstat(fd).st_blocks * 512 < 2 * FILLED
@@ -96,14 +96,14 @@ def test_a_large_object_is_filled_at_its_beginning(tmp_path: Path) -> None:
 
 def test_what_is_waited_for_is_signalled() -> None:
     """With its handle, a semaphore has what the spec waits for; others are as they were made"""
-    with producers(geometry(), {}, MACHINE) as played, attached(SPEC, played) as found:
+    with start_producers(geometry(), {}, MACHINE) as played, attached(SPEC, played) as found:
         values = {name: foreign.counter(taken(found, "camera", name)) for name in ("ready", "done", "flip", "flop")}
         assert values == {"ready": 5, "done": 0, "flip": 1, "flop": 0}
 
 
 def test_the_next_importer_finds_the_same() -> None:
     """Who comes next finds the same, whatever the one before has signalled or waited for; a timeline never goes back"""
-    with producers(geometry(), {}, MACHINE) as played:
+    with start_producers(geometry(), {}, MACHINE) as played:
         for value in (5, 6):
             with attached(SPEC, played) as found:
                 fds = {name: taken(found, "camera", name) for name in ("ready", "flip", "flop")}
@@ -120,7 +120,10 @@ processes:
   one: {external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}}}
   two: {count: 2, semaphores: {ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}}}
 """
-    with producers(geometry(spec), {}, MACHINE) as played, connect(place(socket=played.sockets["camera"])) as client:
+    with (
+        start_producers(geometry(spec), {}, MACHINE) as played,
+        connect(endpoint(socket=played.sockets["camera"])) as client,
+    ):
         assert [*client.offers()] == ["frame", "ready"]
 
 
@@ -129,7 +132,7 @@ def test_who_is_bound_is_not_played(tmp_path: Path) -> None:
     fd = os.memfd_create("frame")
     with memtopo.serve(tmp_path / "lidar.sock", {"points": memtopo.ExternalMemory(fd, 1 << 16, GPUS[0])}) as served:
         bound = {"lidar": resolve("lidar", served.path), "radar": ("false",)}
-        with producers(geometry(), bound, MACHINE) as played:
+        with start_producers(geometry(), bound, MACHINE) as played:
             assert (played.played, played.sockets["lidar"]) == (["camera"], served.path)
             assert played.sockets.keys() == {"camera", "lidar"}
     os.close(fd)
@@ -142,7 +145,7 @@ def test_who_is_held_is_not_played(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     fd = os.memfd_create("frame")
     with (
         memtopo.serve("lidar", {"points": memtopo.ExternalMemory(fd, 1 << 16, GPUS[0])}),
-        producers(geometry(), {}, MACHINE) as played,
+        start_producers(geometry(), {}, MACHINE) as played,
     ):
         assert played.played == ["camera"]
     os.close(fd)
@@ -150,13 +153,13 @@ def test_who_is_held_is_not_played(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_nobody_is_played_on_a_real_machine() -> None:
     """On a real machine nobody is played"""
-    with producers(geometry(), {}, None) as found:
+    with start_producers(geometry(), {}, None) as found:
         assert (found.sockets, found.played) == ({}, [])
 
 
 def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
     """A built-in producer ends with its standard input, which its parent's death ends too"""
-    script = Script("test", (Memory("frame", 4096, GPUS[0], dedicated=False),), ())
+    script = ProducerSpec("test", (Memory("frame", 4096, GPUS[0], dedicated=False),), ())
     command = [sys.executable, "-m", "memtopo.sharing.simulated_producer"]
     where = str(tmp_path / "camera.sock")
     env = environment(MEMTOPO_SOCKET=where)
@@ -172,10 +175,10 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
 
 def test_a_script_is_read_as_it_was_written() -> None:
     """A script is the same after it was written and read"""
-    from memtopo.sharing.producers import scripts
+    from memtopo.sharing.producers import producer_specs
 
-    for script in scripts([geometry()], "h200x2", GPUS).values():
-        assert Script.read(script.text()) == script
+    for script in producer_specs([geometry()], "h200x2", GPUS).values():
+        assert ProducerSpec.read(script.text()) == script
         assert json.loads(script.text())["machine"] == "h200x2"
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from memtopo.executor import Stopped
-from memtopo.sharing import connect, place
-from memtopo.sharing.producers import ProducerFailed, Producers, producers
+from memtopo.sharing import connect, endpoint
+from memtopo.sharing.producers import ProducerFailed, Producers, start_producers
 from memtopo.sharing.programs import Program
 from tests.cli.running import QUICKSTART, ROOT, environment
 from tests.helpers.machines import invented
@@ -50,7 +50,7 @@ def test_from_start_to_end(folders: Path) -> None:
         program.await_served(lambda: 0, PATIENCE)
         (folder,) = folders.iterdir()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        with connect(place(socket=program.socket)) as client:
+        with connect(endpoint(socket=program.socket)) as client:
             assert [*client.offers()] == ["frame", "ready"]
             pid = client.pid
         assert program.ended() is None
@@ -109,7 +109,7 @@ def test_one_that_does_not_end() -> None:
     """A program that ignores SIGTERM is killed once its grace is over"""
     with Program("camera", [*BEHAVING, "stubborn"], grace=0.1) as program:
         program.await_served(lambda: 0, PATIENCE)
-        with connect(place(socket=program.socket)) as client:
+        with connect(endpoint(socket=program.socket)) as client:
             pid = client.pid
     assert gone(pid)
 
@@ -119,7 +119,7 @@ def test_one_that_is_interrupted(folders: Path) -> None:
     with ExitStack() as stack:
         program = stack.enter_context(Program("camera", [*BEHAVING, "interrupting"], grace=PATIENCE))
         program.await_served(lambda: 0, PATIENCE)
-        with connect(place(socket=program.socket)) as client:
+        with connect(endpoint(socket=program.socket)) as client:
             pid = client.pid
         with pytest.raises(KeyboardInterrupt):
             stack.close()
@@ -160,7 +160,7 @@ def test_nobody_knows_how_it_ended(capfd: pytest.CaptureFixture[str]) -> None:
         until(lambda: gone(child))
         with Program("camera", [*BEHAVING, "serve"]) as program:
             program.await_served(lambda: 0, PATIENCE)
-            with connect(place(socket=program.socket)) as client:
+            with connect(endpoint(socket=program.socket)) as client:
                 pid = client.pid
         assert gone(pid)
     finally:
@@ -175,7 +175,7 @@ def test_all_have_one_grace(tmp_path: Path) -> None:
     one, two = (str(tmp_path / name) for name in ("one", "two"))
     serve = (*BEHAVING, "mutual", "4096", "0" * 32)
     bound = {"camera": (*serve, one, two, f"{one}-end"), "lidar": (*serve, two, one, f"{two}-end")}
-    with producers(spec.geometry, bound, machine):
+    with start_producers(spec.geometry, bound, machine):
         pass
     assert sorted(each.name for each in tmp_path.iterdir() if each.is_file()) == ["one", "one-end", "two", "two-end"]
 
@@ -202,7 +202,7 @@ def test_ctrl_c_is_not_for_it() -> None:
     """A program is in a process group of its own: Ctrl-C does not reach it while a layout still uses what it serves"""
     with Program("camera", [*BEHAVING, "serve"]) as program:
         program.await_served(lambda: 0, PATIENCE)
-        with connect(place(socket=program.socket)) as client:
+        with connect(endpoint(socket=program.socket)) as client:
             assert os.getpgid(client.pid) not in (os.getpgid(0), 0)
 
 
@@ -210,7 +210,7 @@ def test_whoever_started_it_is_killed() -> None:
     """A program ends when whoever started it is killed, who could not end it"""
     with subprocess.Popen([*STARTING, *BEHAVING, "serve"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as starter:
         assert starter.stdout
-        with connect(place(socket=starter.stdout.readline().strip())) as client:
+        with connect(endpoint(socket=starter.stdout.readline().strip())) as client:
             starter.kill()
             assert select.select([client], [], [], PATIENCE)[0]
             until(lambda: gone(client.pid))
@@ -221,9 +221,9 @@ def test_one_that_ends_early_is_in_the_report() -> None:
     spec, machine = judged("external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}}"), invented(2)
     assert spec.geometry
     report = run(run_request(Path(QUICKSTART), machine), machine).report
-    with producers(spec.geometry, {"camera": (*BEHAVING, "dies")}, machine) as found:
+    with start_producers(spec.geometry, {"camera": (*BEHAVING, "dies")}, machine) as found:
         assert found.noted(report) is report
-        with connect(place(socket=found.sockets["camera"])) as client:
+        with connect(endpoint(socket=found.sockets["camera"])) as client:
             next(client.handles("frame")).close()
             until(lambda: found.noted(report) is not report)
         assert found.noted(report).notes == ("the program of camera ended with status 9 while its layout stood",)
