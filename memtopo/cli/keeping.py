@@ -68,7 +68,7 @@ class Keeper:
 
     def _say(self) -> None:
         release = f"--socket {self.terms.socket}" if self.terms.socket else self.about.name
-        where = f"holding {self.about.name} at {self.claim.place.path}"
+        where = f"holding {self.about.name} at {self.claim.endpoint.path}"
         plain.print_lines([f"{where}; let it go with 'memtopo release {release}'"], sys.stderr)
 
 

@@ -1,4 +1,8 @@
-"""Taking a layout's name: a lock that no two processes have, a socket beside it, and neither left after a death."""
+"""Claims of endpoints: a lock that one process holds, a socket beside it, and removal of what dead processes left.
+
+The lock is the lock on the file, not its existence: a lock file that no process has locked is stale. After locking a
+file, a process checks that it is still the one at that name, since the previous owner may just have removed it.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +16,25 @@ from typing import Self
 
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import ExchangeError, reason
-from memtopo.sharing.sockets import answers
+from memtopo.sharing.sockets import is_listening
 
 _BACKLOG = 128
-# A client that cleans up has the lock for some microseconds; a holder that begins just then tries again.
+# A client that removes stale files holds the lock for some microseconds; a holder that starts just then tries again.
 _TRIES, _BETWEEN = 20, 0.02
+_LOCK_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class Claim:
-    """A name that is ours until this is closed; nobody else can hold a layout under it.
+    """An endpoint that belongs to this process until `close`; no other process can hold a layout there.
 
-    Take it before anything is built, so that a second holder fails at once, and close it when all is taken down.
+    Claim it before anything is built, so that a second holder fails at once, and close it after everything is torn
+    down.
     """
 
-    def __init__(self, place: Endpoint, folder: int, lock: int) -> None:
-        self.place = place
+    def __init__(self, endpoint: Endpoint, folder: int, lock: int) -> None:
+        self.endpoint = endpoint
         self._folder, self._lock = folder, lock
-        self._farewells: list[socket.socket] = []
+        self._kept_open: list[socket.socket] = []
 
     def __enter__(self) -> Self:
         return self
@@ -37,107 +43,75 @@ class Claim:
         self.close()
 
     def listen(self, *, mode: int = 0o600) -> socket.socket:
-        """A socket at our place that listens from the moment at which it is seen there. Raises `ExchangeError`."""
+        """Create the socket, which listens from the moment at which it appears. Raises `ExchangeError`."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            # A path may have 108 bytes, a name alone more than that: it gets a short one first.
-            unseen = hidden(self._lock)
-            os.fchmod(sock.fileno(), mode & 0o600)  # what bind gives the file, so that it is never open to others
-            sock.bind(f"/proc/self/fd/{self._folder}/{unseen}")
-            os.chmod(unseen, mode, dir_fd=self._folder)
+            # A path is limited to 108 bytes, and a name alone may be longer: the socket is renamed to it.
+            temporary = _temporary_name(self._lock)
+            os.fchmod(sock.fileno(), mode & 0o600)  # the mode that bind() gives the file, which others never may open
+            sock.bind(f"/proc/self/fd/{self._folder}/{temporary}")
+            os.chmod(temporary, mode, dir_fd=self._folder)
             sock.listen(_BACKLOG)
-            os.rename(unseen, self.place.file, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.rename(temporary, self.endpoint.file, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         except OSError as error:
             sock.close()
-            raise ExchangeError("folder", f"socket {self.place.path!r} cannot be made: {reason(error)}") from error
+            raise ExchangeError("folder", f"socket {self.endpoint.path!r} cannot be made: {reason(error)}") from error
         return sock
 
-    def hide(self) -> None:
-        """Take the socket out of its folder: nobody new finds it."""
+    def unlink_socket(self) -> None:
+        """Remove the socket from its folder: new clients do not find it."""
         with suppress(FileNotFoundError):
-            os.unlink(self.place.file, dir_fd=self._folder)
+            os.unlink(self.endpoint.file, dir_fd=self._folder)
 
     def keep_open(self, sock: socket.socket) -> None:
-        """Keep a connection open until this is closed: its end tells who asked for the release that all is gone."""
-        self._farewells.append(sock)
+        """Keep a connection open until `close`: its end reports to the client that everything is torn down."""
+        self._kept_open.append(sock)
 
     @property
     def kept_open(self) -> int:
-        """How many connections are kept open so."""
-        return len(self._farewells)
+        """Number of connections that are kept open until `close`."""
+        return len(self._kept_open)
 
     def close(self) -> None:
-        """Give the name back: socket and lock are gone."""
+        """Remove socket and lock."""
         if self._lock < 0:
             return
-        self.hide()
+        self.unlink_socket()
         with suppress(FileNotFoundError):
-            os.unlink(self.place.lock, dir_fd=self._folder)
+            os.unlink(self.endpoint.lock, dir_fd=self._folder)
         os.close(self._lock)
         os.close(self._folder)
         self._lock = self._folder = -1
-        for sock in self._farewells:
+        for sock in self._kept_open:
             sock.close()
 
 
-def claim(place: Endpoint) -> Claim:
-    """Take a place for a layout. Raises `ExchangeError` where another process has it, or its folder is not ours."""
+def claim(endpoint: Endpoint) -> Claim:
+    """Claim an endpoint. Raises `ExchangeError` if another process has it, or if its folder cannot be trusted."""
     try:
-        folder = place.open(make=True)
+        folder = endpoint.open_folder(make=True)
     except FileNotFoundError as error:
-        raise ExchangeError("folder", f"folder {place.folder!r} for a socket is not there") from error
+        raise ExchangeError("folder", f"folder {endpoint.folder!r} for a socket does not exist") from error
     try:
-        lock = _take(folder, place)
+        lock = _acquire(folder, endpoint)
         try:
-            clear(folder, place, lock)
-            sign(lock)
+            _remove_stale_sockets(folder, endpoint, lock)
+            _write_owner(lock)
         except BaseException:
-            os.unlink(place.lock, dir_fd=folder)
+            os.unlink(endpoint.lock, dir_fd=folder)
             os.close(lock)
             raise
     except OSError as error:
         os.close(folder)
-        raise ExchangeError("folder", f"lock of {place.path!r} cannot be had: {reason(error)}") from error
+        raise ExchangeError("folder", f"lock of {endpoint.path!r} cannot be acquired: {reason(error)}") from error
     except BaseException:
         os.close(folder)
         raise
-    return Claim(place, folder, lock)
+    return Claim(endpoint, folder, lock)
 
 
-def _take(folder: int, place: Endpoint) -> int:
-    for turn in range(_TRIES):
-        if turn:
-            time.sleep(_BETWEEN)
-        if (lock := lock_of(folder, place.lock, make=True)) is not None:
-            return lock
-    raise held(place, holder(folder, place.lock))
-
-
-_LOCK_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-
-
-def lock_of(folder: int, file: str, *, make: bool) -> int | None:
-    """The lock, taken; None where another process has it. Raises `OSError` where it is not there, or no such file."""
-    while True:
-        fd = os.open(file, _LOCK_FILE | os.O_RDWR | (os.O_CREAT if make else 0), 0o600, dir_fd=folder)
-        try:
-            found = os.fstat(fd)
-            _vet(found)
-            flock(fd, LOCK_EX | LOCK_NB)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(file, dir_fd=folder, follow_symlinks=False), found):
-                    return fd
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)
-
-
-def holder(folder: int, file: str) -> int | None:
-    """The process that signed a lock, where it did."""
+def lock_owner(folder: int, file: str) -> int | None:
+    """Return the process that a lock file names, if it does."""
     try:
         fd = os.open(file, _LOCK_FILE | os.O_RDONLY, dir_fd=folder)
     except OSError:
@@ -151,35 +125,19 @@ def holder(folder: int, file: str) -> int | None:
     return int(text) if text.strip().isdigit() else None
 
 
-def sign(lock: int) -> None:
-    """Let a lock say that this process has it."""
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-
-
-def hidden(lock: int) -> str:
-    """A socket's name before it is seen, out of the lock's number, which no two locks in a folder have."""
-    return f".{os.fstat(lock).st_ino}.new"
-
-
-def _vet(found: os.stat_result) -> None:
-    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
-        raise PermissionError(1, "it is not a file of this user")
-
-
-def sweep(place: Endpoint) -> bool:
-    """Remove what a dead holder left at a place. Whether nobody lives there; what cannot be removed may stay."""
+def remove_stale(endpoint: Endpoint) -> bool:
+    """Remove what a dead holder left at an endpoint. Return whether no process has it; some files may remain."""
     try:
-        folder = place.open()
+        folder = endpoint.open_folder()
     except FileNotFoundError:
         return True
     try:
-        lock = lock_of(folder, place.lock, make=_there(folder, place.file))
+        lock = _lock(folder, endpoint.lock, make=_exists(folder, endpoint.file))
         if lock is None:
             return False
         try:
-            clear(folder, place, lock)
-            os.unlink(place.lock, dir_fd=folder)
+            _remove_stale_sockets(folder, endpoint, lock)
+            os.unlink(endpoint.lock, dir_fd=folder)
         finally:
             os.close(lock)
     except OSError:
@@ -191,33 +149,76 @@ def sweep(place: Endpoint) -> bool:
     return True
 
 
-def clear(folder: int, place: Endpoint, lock: int) -> None:
-    """Remove the sockets that a dead holder left. Raises `ExchangeError` where somebody still answers there."""
+def _acquire(folder: int, endpoint: Endpoint) -> int:
+    for attempt in range(_TRIES):
+        if attempt:
+            time.sleep(_BETWEEN)
+        if (lock := _lock(folder, endpoint.lock, make=True)) is not None:
+            return lock
+    raise _already_held(endpoint, lock_owner(folder, endpoint.lock))
+
+
+def _lock(folder: int, file: str, *, make: bool) -> int | None:
+    """Lock a file; None if another process has locked it. Raises `OSError` if it does not exist or is another's."""
+    while True:
+        fd = os.open(file, _LOCK_FILE | os.O_RDWR | (os.O_CREAT if make else 0), 0o600, dir_fd=folder)
+        try:
+            found = os.fstat(fd)
+            _check_owner(found)
+            flock(fd, LOCK_EX | LOCK_NB)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.stat(file, dir_fd=folder, follow_symlinks=False), found):
+                    return fd
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _write_owner(lock: int) -> None:
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+
+
+def _temporary_name(lock: int) -> str:
+    """Return a name for a socket that is not listening yet: by the lock's inode, it is unique in the folder."""
+    return f".{os.fstat(lock).st_ino}.new"
+
+
+def _remove_stale_sockets(folder: int, endpoint: Endpoint, lock: int) -> None:
+    """Remove the sockets that a dead holder left. Raises `ExchangeError` if a process still listens there."""
     with suppress(FileNotFoundError):
-        os.unlink(hidden(lock), dir_fd=folder)
+        os.unlink(_temporary_name(lock), dir_fd=folder)
     try:
-        found = os.stat(place.file, dir_fd=folder, follow_symlinks=False)
+        found = os.stat(endpoint.file, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
-        raise ExchangeError("folder", f"{place.path!r} is there, and it is no socket of this user")
-    if answers(folder, place.file):  # a lock that was removed by hand says nothing
-        raise held(place, None)
-    os.unlink(place.file, dir_fd=folder)
+        raise ExchangeError("folder", f"{endpoint.path!r} exists, and it is no socket of this user")
+    if is_listening(folder, endpoint.file):  # its lock file was removed by hand
+        raise _already_held(endpoint, None)
+    os.unlink(endpoint.file, dir_fd=folder)
 
 
-def held(place: Endpoint, pid: int | None) -> ExchangeError:
-    """An error for a place that another process has."""
-    what = f"layout {place.name!r}" if place.name else f"socket {place.path!r}"
-    command = f"'memtopo release {place.name or f'--socket {place.path}'}'"
+def _already_held(endpoint: Endpoint, pid: int | None) -> ExchangeError:
+    what = f"layout {endpoint.name!r}" if endpoint.name else f"socket {endpoint.path!r}"
+    command = f"'memtopo release {endpoint.name or f'--socket {endpoint.path}'}'"
     return ExchangeError(
         "held",
         f"{what} is already held by {f'process {pid}' if pid else 'another process'}",
-        hint=f"{command} lets it go; {'another name' if place.name else '--socket'} goes beside it",
+        hint=f"{command} releases it; or use {'another name' if endpoint.name else 'another --socket'}",
     )
 
 
-def _there(folder: int, file: str) -> bool:
+def _check_owner(found: os.stat_result) -> None:
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        raise PermissionError(1, "it is not a file of this user")
+
+
+def _exists(folder: int, file: str) -> bool:
     with suppress(FileNotFoundError):
         os.stat(file, dir_fd=folder, follow_symlinks=False)
         return True

@@ -1,4 +1,4 @@
-"""The importer's end: asking a holder for its status, its handles, a check, or to let go."""
+"""Client of a holder: its status, its handles, a check, and its release."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
 from memtopo.plans.report import Checks
 from memtopo.sharing import messages
-from memtopo.sharing.connection import HolderConnection, reach
+from memtopo.sharing.connection import HolderConnection, open_connection
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.messages import Fields
@@ -26,25 +26,25 @@ TIMEOUT = 5.0
 
 CHECK_TIMEOUT = 120.0
 IN_FLIGHT = 64
-"""Handles that are asked for at a time; each open descriptor pins its memory (fact 29)."""
+"""Handles that are requested at a time; each open descriptor pins its memory (fact 29)."""
 
-MOST = 1_000_000
-"""Entries that a list may have, so that a holder cannot go on for ever."""
+_MAX_ENTRIES = 1_000_000
+"""Entries of a list in all packets, which bounds what a holder can send."""
 
 LONGEST_SOURCE = 32 << 20
-"""Characters of a source, likewise."""
+"""Characters of a source in all packets."""
 
 
 class Client:
-    """A connection to a holder, which is the importer's lease: while it is open, the importer is there.
+    """A connection to a holder. It is the importer's lease: the holder counts the importer while it is open.
 
-    Not for several threads at once. Every method raises `ExchangeError`, which names both ends.
+    It is not thread-safe. Every method raises `ExchangeError`, which names both ends.
     """
 
-    def __init__(self, talk: HolderConnection) -> None:
-        self._talk = talk
+    def __init__(self, connection: HolderConnection) -> None:
+        self._connection = connection
         self._offers: Mapping[str, Offer] | None = None
-        self.pid, self.uid = talk.peer
+        self.pid, self.uid = connection.peer
 
     def __enter__(self) -> Self:
         return self
@@ -53,108 +53,113 @@ class Client:
         self.close()
 
     def status(self) -> Status:
-        """What the holder says of itself, of what it offers and of its importers."""
-        fields = _request(self._talk, "status")
-        with _believed(self._talk):
+        """Return the status of the holder, with its offers and its importers."""
+        fields = _request(self._connection, "status")
+        with _validated(self._connection):
             return Status(
                 name=fields.text("name", 128),
-                socket=self._talk.path,
+                socket=self._connection.path,
                 pid=self.pid,
                 uid=self.uid,
                 since=fields.seconds("since"),
                 state=fields.word("state", "serving", "releasing"),
                 deadline=fields.seconds_or_none("deadline"),
                 spec=fields.text_or_none("spec"),
-                machine=messages.machine(fields.object("machine")),
+                machine=messages.decode_machine(fields.object("machine")),
                 offers=tuple(self.offers().values()),
-                importers=tuple(_importers(self._talk)),
+                importers=tuple(_importers(self._connection)),
             )
 
     def offers(self) -> Mapping[str, Offer]:
-        """What is exported, by name, asked for once: it does not change while the layout stands."""
+        """Return the exports by name. They are requested once, since they do not change while the layout is held."""
         if self._offers is None:
-            with _believed(self._talk):
-                self._offers = _offers(self._talk)
+            with _validated(self._connection):
+                self._offers = _offers(self._connection)
         return self._offers
 
     def handles(
         self, export: str, first: int = 0, count: int | None = None, *, batch: int = IN_FLIGHT
     ) -> Iterator[Handle]:
-        """Handles of an export in their order, `batch` at a time; whoever takes one closes it.
+        """Return handles of an export in their order, requested `batch` at a time; the caller closes each.
 
-        What was not taken is closed when the iterator is. An export that is not there is told at once.
+        Closing the iterator closes the handles that it has not returned. An unknown export is an error at once.
         """
         offer = self.offers().get(export)
         if offer is None:
-            raise self._talk.fault("unknown", f"there is no export {shorten(export)!r}", _meant(export, self.offers()))
+            raise self._connection.error(
+                "unknown", f"there is no export {shorten(export)!r}", _meant(export, self.offers())
+            )
         stop = offer.count if count is None else first + count
         if not 0 <= first <= stop <= offer.count:
-            told = f"export {export!r} has {offer.count:,} handles, counted from 0; {first:,} to {stop:,} are not there"
-            raise self._talk.fault("range", told)
+            message = (
+                f"export {export!r} has {offer.count:,} handles, counted from 0; {first:,} to {stop:,} do not exist"
+            )
+            raise self._connection.error("range", message)
         return self._handles(offer, first, stop, min(max(batch, 1), MOST_FDS))
 
     def check(self, *, timeout: float = CHECK_TIMEOUT) -> Checks:
-        """Let the holder look whether everything is as declared; it makes queries only."""
-        fields = _request(self._talk, "check", timeout=timeout)
-        with _believed(self._talk):
-            return messages.checks(fields)
+        """Let the holder check by queries that everything is as declared."""
+        fields = _request(self._connection, "check", timeout=timeout)
+        with _validated(self._connection):
+            return messages.decode_checks(fields)
 
     def source(self) -> str:
-        """What the layout can be drawn from, as the holder was told; nothing where it was not."""
-        with _believed(self._talk):
-            return _source(self._talk)
+        """Return the source from which the layout can be drawn; empty if the holder does not report it."""
+        with _validated(self._connection):
+            return _source(self._connection)
 
     def release(self, *, force: bool = False, grace: float = 5.0, wait: float = 60.0) -> Released:
-        """Ask the holder to let go, and wait up to `wait` seconds until all is taken down.
+        """Request the release of the layout, and wait up to `wait` seconds for the end of its teardown.
 
-        It refuses while others are bound to it over ipc; with `force` they are told, and have `grace` seconds.
+        The holder refuses while others are bound to it over ipc; with `force` it notifies them, and they have `grace`
+        seconds.
         """
-        patience = grace + self._talk.timeout
-        fields = _request(self._talk, "release", timeout=patience, force=force, grace=grace)
-        with _believed(self._talk):
-            lost = tuple(messages.importer(each) for each in fields.objects("lost", messages.MOST))
-            kept = tuple(messages.importer(each) for each in fields.objects("kept", messages.MOST))
+        patience = grace + self._connection.timeout
+        fields = _request(self._connection, "release", timeout=patience, force=force, grace=grace)
+        with _validated(self._connection):
+            lost = tuple(messages.decode_importer(each) for each in fields.objects("lost", messages.MAX_ENTRIES))
+            kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))
             name = fields.text("name", 128)
-        return Released(name, lost, kept, gone=self._talk.ended(wait))
+        return Released(name, lost, kept, gone=self._connection.wait_closed(wait))
 
     def notice(self, timeout: float = 0.0) -> Notice | None:
-        """What the holder said unasked, if it did; waits for up to `timeout` seconds."""
-        return self._talk.notice(timeout)
+        """Return a notice of the holder, if one arrives within `timeout` seconds."""
+        return self._connection.notice(timeout)
 
     def gone(self) -> bool:
-        """Whether the holder has ended the connection, by its death or otherwise; nothing is waited for."""
-        return self._talk.gone()
+        """Return at once whether the holder has ended the connection, by its death or otherwise."""
+        return self._connection.gone()
 
     def fileno(self) -> int:
-        """The connection's descriptor: readable when a notice is there, or the holder is gone."""
-        return self._talk.fileno()
+        """Return the descriptor of the connection: readable if a notice has arrived, or if the holder is gone."""
+        return self._connection.fileno()
 
     def close(self) -> None:
         """End the lease."""
-        self._talk.close()
+        self._connection.close()
 
     def _handles(self, offer: Offer, first: int, stop: int, batch: int) -> Iterator[Handle]:
         while first < stop:
             count = min(batch, stop - first)
             if offer.descriptors:
                 reserve_descriptors(count)
-            with _believed(self._talk):
-                left = _batch(self._talk, offer, first, count)
-            first += len(left)
+            with _validated(self._connection):
+                pending = _batch(self._connection, offer, first, count)
+            first += len(pending)
             try:
-                while left:
-                    yield left.popleft()
+                while pending:
+                    yield pending.popleft()
             finally:
-                close_all(handle.fd for handle in left if handle.fd is not None)
+                close_all(handle.fd for handle in pending if handle.fd is not None)
 
 
-def connect(place: Endpoint, *, timeout: float = TIMEOUT, allow_uids: Collection[int] = ()) -> Client:
-    """Connect to the holder at a place (see `endpoint`).
+def connect(endpoint: Endpoint, *, timeout: float = TIMEOUT, allow_uids: Collection[int] = ()) -> Client:
+    """Connect to the holder at an endpoint.
 
-    Raises `NoLayout` where nobody holds one there, `ExchangeError` where the holder is another user's or does not
+    Raises `NoLayout` if no process holds a layout there, `ExchangeError` if the holder is another user's or does not
     answer.
     """
-    return Client(reach(place, timeout=timeout, allow_uids=allow_uids))
+    return Client(open_connection(endpoint, timeout=timeout, allow_uids=allow_uids))
 
 
 def _meant(word: str, offers: Mapping[str, Offer]) -> str:
@@ -166,75 +171,76 @@ def _meant(word: str, offers: Mapping[str, Offer]) -> str:
 
 
 @contextmanager
-def _believed(talk: HolderConnection) -> Iterator[None]:
-    """Read an answer: one that is not as it should be ends the connection, in an error that names both ends."""
+def _validated(connection: HolderConnection) -> Iterator[None]:
+    """Read an answer; an invalid one ends the connection, and the error names both ends."""
     try:
         yield
     except BadPacket as error:
-        raise talk.broken(error.message) from error
+        raise connection.untrusted(error.message) from error
 
 
-def _request(talk: HolderConnection, request: str, *, timeout: float | None = None, **more: object) -> Fields:
-    """An answer that carries no descriptors. Raises `ExchangeError`."""
-    packet = talk.ask(request, timeout=timeout, **more)
+def _request(connection: HolderConnection, request: str, *, timeout: float | None = None, **more: object) -> Fields:
+    """Send a request whose answer carries no descriptors. Raises `ExchangeError`."""
+    packet = connection.request(request, timeout=timeout, **more)
     if packet.fds:
         packet.close()
-        raise talk.broken(f"the answer to '{request}' came with descriptors")
+        raise connection.untrusted(f"the answer to '{request}' came with descriptors")
     return Fields(packet.message, f"the answer to '{request}'")
 
 
-def _offers(talk: HolderConnection) -> dict[str, Offer]:
-    """All offers by name, in their order. Raises `ExchangeError`."""
+def _offers(connection: HolderConnection) -> dict[str, Offer]:
+    """Request all offers. Raises `ExchangeError`."""
     found: dict[str, Offer] = {}
     total = 1
     while len(found) < total:
         before = len(found)
-        answer = _request(talk, "offers", first=before)
-        total = answer.number("total", 0, MOST)
-        found |= {each.name: each for each in map(messages.offer, answer.objects("offers", messages.MOST))}
+        answer = _request(connection, "offers", first=before)
+        total = answer.number("total", 0, _MAX_ENTRIES)
+        offers = map(messages.decode_offer, answer.objects("offers", messages.MAX_ENTRIES))
+        found |= {offer.name: offer for offer in offers}
         if total and not before < len(found) <= total:
-            raise BadPacket(f"it says that it has {total} offers, and gives others")
+            raise BadPacket(f"it announced {total} offers, and sent another number")
     return found
 
 
-def _importers(talk: HolderConnection) -> Iterator[Importer]:
-    """All importers, by their numbers. Raises `ExchangeError`."""
+def _importers(connection: HolderConnection) -> Iterator[Importer]:
+    """Request all importers, by ascending id. Raises `ExchangeError`."""
     after, more = 0, True
     while more:
-        answer = _request(talk, "importers", after=after)
+        answer = _request(connection, "importers", after=after)
         more = answer.flag("more")
-        for each in map(messages.importer, answer.objects("importers", messages.MOST)):
-            if not after < each.id < MOST:
-                raise BadPacket("its importers are not in their order")
+        for each in map(messages.decode_importer, answer.objects("importers", messages.MAX_ENTRIES)):
+            if not after < each.id < _MAX_ENTRIES:
+                raise BadPacket("its importers are not in ascending order")
             after = each.id
             yield each
 
 
-def _source(talk: HolderConnection) -> str:
-    """What a layout can be drawn from. Raises `ExchangeError`."""
+def _source(connection: HolderConnection) -> str:
+    """Request the source of a layout. Raises `ExchangeError`."""
     found: list[str] = []
     length, total = 0, 1
     while length < total:
-        answer = _request(talk, "source", first=length)
+        answer = _request(connection, "source", first=length)
         total = answer.number("total", 0, LONGEST_SOURCE + 1)
-        found.append(answer.text("text", messages.TEXT))
+        found.append(answer.text("text", messages.TEXT_CHARACTERS))
         length += len(found[-1])
         if length > total or (total and not found[-1]):
-            raise BadPacket(f"it says that its source has {total} characters, and gives others")
+            raise BadPacket(f"it announced a source of {total} characters, and sent another number")
     return "".join(found)
 
 
-def _batch(talk: HolderConnection, offer: Offer, first: int, count: int) -> deque[Handle]:
-    """Handles from `first` on, at least one and at most `count`; they belong to the caller. Raises `ExchangeError`."""
-    packet = talk.ask("handles", export=offer.name, first=first, count=count)
+def _batch(connection: HolderConnection, offer: Offer, first: int, count: int) -> deque[Handle]:
+    """Request handles from `first` on: at least one, at most `count`. The caller owns them. Raises `ExchangeError`."""
+    packet = connection.request("handles", export=offer.name, first=first, count=count)
     try:
         answer = Fields(packet.message, "the answer to 'handles'")
-        if messages.offer(answer.object("offer")) != offer or answer.number("first") != first:
-            raise BadPacket(f"{offer.name!r} is not what its status said")
-        told = list(answer.objects("handles", count))
-        if not told or len(packet.fds) != (len(told) if offer.descriptors else 0):
-            raise BadPacket(f"{len(told)} handles of {offer.name!r} came with {len(packet.fds)} descriptors")
-        return deque(messages.handles(told, packet.fds, offer.via))
+        if messages.decode_offer(answer.object("offer")) != offer or answer.number("first") != first:
+            raise BadPacket(f"{offer.name!r} is not as it was offered")
+        entries = list(answer.objects("handles", count))
+        if not entries or len(packet.fds) != (len(entries) if offer.descriptors else 0):
+            raise BadPacket(f"{len(entries)} handles of {offer.name!r} came with {len(packet.fds)} descriptors")
+        return deque(messages.decode_handles(entries, packet.fds, offer.via))
     except ExchangeError:
         packet.close()
         raise

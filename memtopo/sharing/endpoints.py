@@ -1,4 +1,8 @@
-"""Where a layout is found: the folder and the name of its socket, with the lock that goes with it."""
+"""Endpoints: the folder and the file name of a layout's socket and of its lock, and the access checks of the folder.
+
+The runtime folder belongs to this user and is closed to others, or it is not used. A folder that the user names may be
+open to others, as long as they cannot replace what is in it.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +18,19 @@ from memtopo.common.units import shorten
 from memtopo.sharing.errors import ExchangeError, reason
 
 NAME = re.compile("[A-Za-z][A-Za-z0-9_-]{0,127}")
-"""What `fields.NAME` is, whose import takes longer than most of what is done here; a test holds the two together."""
+"""Copy of `language.fields.NAME`, whose import takes longer than most commands; a test compares the two."""
 
-_ENDING = ".sock"
+_SOCKET = ".sock"
 _LOCK = ".lock"
-_LONGEST = 255 - len(_LOCK)
+_LONGEST_FILE = 255 - len(_LOCK)
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_ANY_ACCESS_OF_OTHERS = 0o077
+_WRITE_ACCESS_OF_OTHERS = 0o022
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A socket's place: `file` in `folder`. `name` is the layout's, where it goes by one."""
+    """The socket `file` in `folder`; `name` is the layout's name if the socket is in the runtime folder."""
 
     folder: str
     file: str
@@ -31,27 +38,27 @@ class Endpoint:
 
     @property
     def path(self) -> str:
-        """The path of the socket, for people; nothing is opened by it."""
+        """The path of the socket, for messages; the socket is opened through its folder."""
         return str(Path(self.folder, self.file))
 
     @property
     def lock(self) -> str:
-        """The file beside the socket that its holder has locked."""
+        """The name of the lock file beside the socket."""
         return self.file + _LOCK
 
-    def open(self, *, make: bool = False, also: Collection[int] = ()) -> int:
-        """A descriptor of the folder, after a look at who owns it: we, or where a path was given, root or `also`.
+    def open_folder(self, *, make: bool = False, allow_uids: Collection[int] = ()) -> int:
+        """Open the folder and check its access; the owner may be one of `allow_uids` if the user named the folder.
 
-        Raises `FileNotFoundError` where it is not there, `ExchangeError` where it is not to be trusted.
+        Raises `FileNotFoundError` if it does not exist, `ExchangeError` if it cannot be trusted.
         """
-        return open_runtime(self.folder, make=make) if self.name else open_given(self.folder, also)
+        return _open_runtime_folder(self.folder, make=make) if self.name else _open_folder(self.folder, allow_uids)
 
 
 def endpoint(name: str | None = None, socket: str | None = None) -> Endpoint:
-    """Where a layout of this name stands, or what a path of a socket names. Raises `UsageError`."""
+    """Return the endpoint of a layout's name, or of the path of a socket. Raises `UsageError`."""
     if socket is not None:
-        folder, file = os.path.split(os.path.abspath(socket))  # noqa: PTH100 links stay as they are
-        if not file or socket.endswith("/") or not socket or "\0" in socket or len(os.fsencode(file)) > _LONGEST:
+        folder, file = os.path.split(os.path.abspath(socket))  # noqa: PTH100 links are not resolved
+        if not file or socket.endswith("/") or not socket or "\0" in socket or len(os.fsencode(file)) > _LONGEST_FILE:
             raise UsageError(f"{shorten(socket)!r} is no path for a socket", hint="write --socket FOLDER/FILE")
         return Endpoint(folder, file)
     if name is None or not NAME.fullmatch(name):
@@ -59,32 +66,27 @@ def endpoint(name: str | None = None, socket: str | None = None) -> Endpoint:
             f"{shorten(name or '')!r} is not a layout's name",
             hint="a name begins with a letter and goes on with letters, digits, _ and -; --socket takes a path",
         )
-    return Endpoint(runtime(), name + _ENDING, name)
+    return Endpoint(_runtime_folder(), name + _SOCKET, name)
 
 
-def names() -> list[str]:
-    """The names of which there is a socket or a lock in the runtime directory, of whomever, alive or not.
+def endpoint_names() -> list[str]:
+    """Return the names of all sockets and locks in the runtime folder, also of those that dead processes left.
 
-    Raises `ExchangeError` where the directory is not to be trusted.
+    Raises `ExchangeError` if the folder cannot be trusted.
     """
     try:
-        folder = open_runtime(runtime())
+        folder = _open_runtime_folder(_runtime_folder())
     except FileNotFoundError:
         return []
     try:
-        found = {file.removesuffix(_LOCK).removesuffix(_ENDING) for file in os.listdir(folder) if _ENDING in file}
+        names = {file.removesuffix(_LOCK).removesuffix(_SOCKET) for file in os.listdir(folder) if _SOCKET in file}
     finally:
         os.close(folder)
-    return sorted(name for name in found if NAME.fullmatch(name))
+    return sorted(name for name in names if NAME.fullmatch(name))
 
 
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OTHERS = 0o077
-_WRITABLE = 0o022
-
-
-def runtime() -> str:
-    """Where this user's sockets stand: `$XDG_RUNTIME_DIR/memtopo`, else `memtopo-UID` in `$TMPDIR` or /tmp."""
+def _runtime_folder() -> str:
+    """Return `$XDG_RUNTIME_DIR/memtopo`, else `memtopo-UID` in `$TMPDIR` or /tmp."""
     given = os.environ.get("XDG_RUNTIME_DIR", "")
     if Path(given).is_absolute() and Path(given).is_dir():
         return str(Path(given, "memtopo"))
@@ -92,38 +94,32 @@ def runtime() -> str:
     return str(Path(temporary if Path(temporary).is_absolute() else "/tmp", f"memtopo-{os.geteuid()}"))  # noqa: S108
 
 
-def open_runtime(folder: str, *, make: bool = False) -> int:
-    """A descriptor of our folder, after a look that it is ours alone; made first where `make` says so.
-
-    Raises `FileNotFoundError` where it is not there, `ExchangeError` where it is not to be trusted.
-    """
+def _open_runtime_folder(folder: str, *, make: bool = False) -> int:
+    """Open the runtime folder, which must be closed to other users; with `make`, create it if necessary."""
     parent, name = os.path.split(folder)
-    above = open_given(parent)
+    above = _open_folder(parent)
     try:
         if make:
             _make(name, above, folder)
-        fd = os.open(name, _FOLDER, dir_fd=above)
+        fd = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _distrusted(folder, f"it cannot be opened as a folder ({reason(error)})") from error
+        raise _untrusted(folder, f"it cannot be opened as a folder ({reason(error)})") from error
     finally:
         os.close(above)
-    return _checked(fd, folder, _ours)
+    return _checked(fd, folder, _not_private)
 
 
-def open_given(folder: str, also: Collection[int] = ()) -> int:
-    """A descriptor of a folder, after a look that nobody but us, root and `also` can move away what is in it.
-
-    Raises `FileNotFoundError` where it is not there, `ExchangeError` where others may change what is in it.
-    """
+def _open_folder(folder: str, allow_uids: Collection[int] = ()) -> int:
+    """Open a folder in which only this user, root and `allow_uids` may replace files of others."""
     try:
-        fd = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = os.open(folder or ".", _FOLDER)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _distrusted(folder, f"it cannot be opened ({reason(error)})") from error
-    return _checked(fd, folder, lambda found: _steady(found, also))
+        raise _untrusted(folder, f"it cannot be opened ({reason(error)})") from error
+    return _checked(fd, folder, lambda found: _replaceable(found, allow_uids))
 
 
 def _make(name: str, above: int, folder: str) -> None:
@@ -132,37 +128,38 @@ def _make(name: str, above: int, folder: str) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise _distrusted(folder, f"it cannot be made ({reason(error)})") from error
+        raise _untrusted(folder, f"it cannot be made ({reason(error)})") from error
 
 
-def _checked(fd: int, folder: str, fault: Callable[[os.stat_result], str | None]) -> int:
-    found = fault(os.fstat(fd))
-    if found:
+def _checked(fd: int, folder: str, objection: Callable[[os.stat_result], str | None]) -> int:
+    why = objection(os.fstat(fd))
+    if why:
         os.close(fd)
-        raise _distrusted(folder, found)
+        raise _untrusted(folder, why)
     return fd
 
 
-def _ours(found: os.stat_result) -> str | None:
+def _not_private(found: os.stat_result) -> str | None:
+    """Return why a folder is not private to this user."""
     if found.st_uid != os.geteuid():
         return f"it belongs to uid {found.st_uid}, and this process to uid {os.geteuid()}"
-    if found.st_mode & _OTHERS:
+    if found.st_mode & _ANY_ACCESS_OF_OTHERS:
         return f"others may enter it (mode {stat.S_IMODE(found.st_mode):o}); 'chmod 700' closes it"
     return None
 
 
-def _steady(found: os.stat_result, also: Collection[int]) -> str | None:
-    """A folder where only who made a file can take it away: ours or root's, and sticky where all may write."""
-    if found.st_uid not in (0, os.geteuid(), *also):
+def _replaceable(found: os.stat_result, allow_uids: Collection[int]) -> str | None:
+    """Return why others can replace files in a folder: it is theirs, or writable for all and not sticky."""
+    if found.st_uid not in (0, os.geteuid(), *allow_uids):
         return f"it belongs to uid {found.st_uid}, and this process to uid {os.geteuid()}"
-    if found.st_mode & _WRITABLE and not found.st_mode & stat.S_ISVTX:
+    if found.st_mode & _WRITE_ACCESS_OF_OTHERS and not found.st_mode & stat.S_ISVTX:
         return f"others may change what is in it (mode {stat.S_IMODE(found.st_mode):o})"
     return None
 
 
-def _distrusted(folder: str, why: str) -> ExchangeError:
+def _untrusted(folder: str, why: str) -> ExchangeError:
     return ExchangeError(
         "folder",
         f"folder {folder!r} is not used for sockets: {why}",
-        hint="put that right, or let XDG_RUNTIME_DIR name a folder of your own",
+        hint="correct its access, or set XDG_RUNTIME_DIR to a folder of your own",
     )

@@ -1,4 +1,4 @@
-"""What can go wrong between two processes."""
+"""Errors between two processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from memtopo.common.errors import MemtopoError, Unavailable
 
 
 class ExchangeError(MemtopoError):
-    """An exchange that did not come about; `code` is one of the words in `docs/protocol.md`."""
+    """A failed exchange; `code` is one of the codes in `docs/protocol.md`."""
 
     exit_code = 4
 
@@ -22,12 +22,12 @@ class NoLayout(Unavailable):
 
 
 class BadPacket(ExchangeError):
-    """A packet that breaks the protocol; whoever sent it is not talked to any more."""
+    """A packet that breaks the protocol; it ends the connection to its sender."""
 
     def __init__(self, message: str, code: str = "packet") -> None:
         super().__init__(code, message)
 
 
 def reason(error: OSError) -> str:
-    """The system's words for an error, as they stand within a message."""
+    """Return the system's message of an error, as it reads within a sentence."""
     return (error.strerror or "error").lower()

@@ -1,4 +1,4 @@
-"""From messages to data and back: the shapes that `docs/protocol.md` describes."""
+"""Messages of the protocol: records as JSON objects and back, with a check of every field (`docs/protocol.md`)."""
 
 from __future__ import annotations
 
@@ -17,183 +17,43 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.offers import DESCRIPTORS, LONGEST_NAME, SECRET_BYTES, Handle, Kind, Offer, Secret, Via
 from memtopo.sharing.status import Importer, Taken
 
-PAGE = 48 << 10
-"""Bytes of a list that go into one packet; the rest is for what stands around it."""
+PAGE_BYTES = 48 << 10
+"""Bytes of a list that go into one packet; the rest is for the fields around it."""
 
-TEXT = 8 << 10
-"""Characters of a long text that go into one packet, in which one of them may take six bytes."""
+TEXT_CHARACTERS = 8 << 10
+"""Characters of a long text that go into one packet; one character takes up to six bytes."""
 
-MOST = 4096
-"""Entries of a list in one packet, of which there are always fewer."""
+MAX_ENTRIES = 4096
+"""Entries of a list that are accepted in one packet; `PAGE_BYTES` allows fewer."""
 
-_CODED = 88
-"""Characters that the 64 bytes of a secret take in base64."""
+LONGEST_TEXT = 4096
+"""Characters of a text that has no limit of its own."""
 
-_TOLD = 300
+_SECRET_CHARACTERS = 88
+"""Length of the 64 bytes of a secret in base64."""
+
+_LIMIT = 1 << 63
+_SHORT = 300
+_LONGEST_REASON = 1000
 _DEVICES = 64
-
-
-def page(entries: Iterable[Any]) -> list[dict[str, Any]]:
-    """As many of the first entries as fit into one packet; at least one, where there is one."""
-    told: list[dict[str, Any]] = []
-    size = 0
-    for entry in entries:
-        fields = asdict(entry)
-        size += len(json.dumps(fields))
-        if told and size > PAGE:
-            break
-        told.append(fields)
-    return told
-
-
-def importers(found: Sequence[Importer]) -> list[dict[str, Any]]:
-    """All of some importers in one packet: where they are many, without what each took."""
-    told = page(found)
-    return told if len(told) == len(found) else page(replace(each, taken=()) for each in found)
-
-
-def offer(fields: Fields) -> Offer:
-    """An offer. Raises `BadPacket`."""
-    return Offer(
-        name=fields.text("name", LONGEST_NAME),
-        kind=fields.word("kind", *get_args(Kind)),
-        via=fields.word("via", *get_args(Via)),
-        count=fields.number("count", 1),
-        size=fields.number("size"),
-        location=fields.text("location", _TOLD),
-        gpu=fields.text_or_none("gpu"),
-        properties=fields.texts("properties", 16),
-    )
-
-
-def importer(fields: Fields) -> Importer:
-    """An importer. Raises `BadPacket`."""
-    return Importer(
-        id=fields.number("id"),
-        pid=fields.number("pid"),
-        uid=fields.number("uid"),
-        since=fields.seconds("since"),
-        handles=fields.number("handles"),
-        bytes=fields.number("bytes"),
-        bound=fields.flag("bound"),
-        taken=tuple(_taken(each) for each in fields.objects("taken", MOST)),
-    )
-
-
-def _taken(fields: Fields) -> Taken:
-    return Taken(
-        export=fields.text("export", LONGEST_NAME),
-        kind=fields.word("kind", *get_args(Kind)),
-        via=fields.word("via", *get_args(Via)),
-        handles=fields.number("handles"),
-        bytes=fields.number("bytes"),
-    )
-
-
-def machine(fields: Fields) -> MachineLine:
-    """A machine's line. Raises `BadPacket`."""
-    devices = fields.texts("devices", _DEVICES)
-    return MachineLine(fields.text("name"), fields.flag("simulated"), devices, fields.text("driver"))
-
-
-def machine_fields(line: MachineLine) -> dict[str, Any]:
-    """A machine's line as it travels."""
-    devices = [shorten(name, _TOLD) for name in line.devices[:_DEVICES]]
-    return {
-        "name": shorten(line.name, _TOLD), "simulated": line.simulated, "devices": devices, "driver": line.driver,
-    }  # fmt: skip
-
-
-def checks(fields: Fields) -> Checks:
-    """What a check found. Raises `BadPacket`."""
-    return Checks(
-        tuple(_tally(each) for each in fields.objects("tallies", MOST)),
-        tuple(_difference(each) for each in fields.objects("differences", MOST)),
-        fields.number("different"),
-    )
-
-
-def checks_fields(found: Checks) -> dict[str, Any]:
-    """What a check found, as it travels: of the differences those that fit, of long texts the beginning."""
-    short = (
-        Difference(_short(each.aspect), _short(each.subject), _short(each.wanted), _short(each.seen))
-        for each in found.differences
-    )
-    return {
-        "tallies": [asdict(tally) for tally in found.tallies],
-        "differences": [{key: each[key] for key in _DIFFERENCE} for each in page(short)],
-        "different": found.different,
-    }
-
-
-def _short(text: str) -> str:
-    return shorten(text, _TOLD)
-
-
 _DIFFERENCE = ("aspect", "subject", "wanted", "seen")
-
-
-def _difference(fields: Fields) -> Difference:
-    aspect, subject, wanted, seen = map(fields.text, _DIFFERENCE)
-    return Difference(aspect, subject, wanted, seen)
-
-
-def _tally(fields: Fields) -> Tally:
-    counts = fields.number("looked_at"), fields.number("as_declared"), fields.number("not_checked")
-    return Tally(fields.text("aspect"), *counts, fields.text_or_none("why_not"))
-
-
-def handle_fields(handles: Iterable[Handle]) -> list[dict[str, Any]]:
-    """Handles as they travel, without their descriptors, which stand beside in the same order."""
-    return [_handle(handle) for handle in handles]
-
-
-def _handle(handle: Handle) -> dict[str, Any]:
-    fields: dict[str, Any] = {"offset": handle.offset}
-    if handle.secret is not None:
-        fields["secret"] = base64.b64encode(handle.secret.reveal()).decode()
-    return fields
-
-
-def handles(fields: Iterable[Fields], fds: Iterable[int], via: Via) -> Iterator[Handle]:
-    """Handles of one kind out of a packet; a descriptor that is taken belongs to its handle. Raises `BadPacket`."""
-    left = iter(fds)
-    for each in fields:
-        offset = each.number("offset")
-        if via in DESCRIPTORS:
-            yield Handle(fd=next(left), offset=offset)
-        else:
-            yield Handle(secret=_secret(each.text("secret", _CODED)), offset=offset)
-
-
-def _secret(text: str) -> Secret:
-    try:
-        value = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        value = b""
-    if len(value) != SECRET_BYTES:
-        raise BadPacket(f"a handle is no {SECRET_BYTES} bytes in base64")
-    return Secret(value)
-
-
-LONGEST = 4096
-"""Characters of a text that has no bound of its own."""
-
-WIDEST = 1 << 63
 
 W = TypeVar("W", bound=str)
 
 
 class Fields:
-    """One JSON object of a message. Every method raises `BadPacket` where the field is not what it should be."""
+    """One JSON object of a message, read by type and range.
+
+    Every method raises `BadPacket` if the field is not as required; its message repeats no value.
+    """
 
     def __init__(self, value: object, what: str) -> None:
         if not isinstance(value, dict):
-            raise BadPacket(f"{what} is no object")
+            raise BadPacket(f"{what} is not an object")
         self._fields: dict[str, Any] = value
         self._what = what
 
-    def text(self, key: str, longest: int = LONGEST) -> str:
+    def text(self, key: str, longest: int = LONGEST_TEXT) -> str:
         value = self._fields.get(key)
         if isinstance(value, str) and len(value) <= longest:
             return value
@@ -209,11 +69,12 @@ class Fields:
                 return word
         raise self._wrong(key, f"one of {', '.join(words)}")
 
-    def number(self, key: str, low: int = 0, high: int = WIDEST) -> int:
+    def number(self, key: str, low: int = 0, high: int = _LIMIT) -> int:
+        """Return an integer of [low, high)."""
         value = self._fields.get(key)
         if isinstance(value, int) and not isinstance(value, bool) and low <= value < high:
             return value
-        raise self._wrong(key, f"a whole number from {low} on" if high == WIDEST else f"one of {low} to {high - 1}")
+        raise self._wrong(key, f"an integer of {low} or more" if high == _LIMIT else f"one of {low} to {high - 1}")
 
     def seconds(self, key: str, most: float = 1e12) -> float:
         value = self._fields.get(key)
@@ -241,31 +102,165 @@ class Fields:
             yield Fields(value, f"an entry of {self._what}'s {key!r}")
 
     def texts(self, key: str, most: int) -> tuple[str, ...]:
-        found = self.items(key, most)
-        if all(isinstance(value, str) and len(value) <= LONGEST for value in found):
-            return tuple(found)
+        items = self.items(key, most)
+        if all(isinstance(value, str) and len(value) <= LONGEST_TEXT for value in items):
+            return tuple(items)
         raise self._wrong(key, "a list of texts")
 
     def object(self, key: str) -> Fields:
         return Fields(self._fields.get(key), f"{self._what}'s {key!r}")
 
-    def has(self, key: str) -> bool:
-        return key in self._fields
-
-    def only(self, *known: str) -> None:
-        """Refuse keys that are not known: what asks for something says nothing that is not understood."""
-        if len(self._fields.keys() - {"memtopo", *known}) > 0:
+    def allow_only(self, *known: str) -> None:
+        """Refuse unknown keys: a request must not ask for what the holder does not support."""
+        if self._fields.keys() - {"memtopo", *known}:
             raise BadPacket(f"{self._what} has a key besides {', '.join(known)}", "request")
 
-    def _wrong(self, key: str, wanted: str) -> BadPacket:
-        return BadPacket(f"{self._what} needs {key!r}: {wanted}")
+    def _wrong(self, key: str, required: str) -> BadPacket:
+        return BadPacket(f"{self._what} needs {key!r}: {required}")
 
 
-_LONGEST_REASON = 1000
+def page(entries: Iterable[Any]) -> list[dict[str, Any]]:
+    """Encode as many of the first entries as fit into one packet, and at least one."""
+    encoded: list[dict[str, Any]] = []
+    size = 0
+    for entry in entries:
+        fields = asdict(entry)
+        size += len(json.dumps(fields))
+        if encoded and size > PAGE_BYTES:
+            break
+        encoded.append(fields)
+    return encoded
 
 
-def refusal(error: MemtopoError) -> dict[str, Any]:
-    """An error as it travels."""
+def encode_importers(importers: Sequence[Importer]) -> list[dict[str, Any]]:
+    """Encode all importers for one packet; if they do not fit, without the exports of each."""
+    encoded = page(importers)
+    return encoded if len(encoded) == len(importers) else page(replace(each, taken=()) for each in importers)
+
+
+def encode_machine(line: MachineLine) -> dict[str, Any]:
+    """Encode the description of a machine, with its texts shortened."""
+    devices = [_short(name) for name in line.devices[:_DEVICES]]
+    return {
+        "name": _short(line.name), "simulated": line.simulated, "devices": devices, "driver": line.driver,
+    }  # fmt: skip
+
+
+def encode_checks(checks: Checks) -> dict[str, Any]:
+    """Encode the result of a check: the first differences that fit, with their texts shortened."""
+    short = (
+        Difference(_short(each.aspect), _short(each.subject), _short(each.wanted), _short(each.seen))
+        for each in checks.differences
+    )
+    return {
+        "tallies": [asdict(tally) for tally in checks.tallies],
+        "differences": [{key: each[key] for key in _DIFFERENCE} for each in page(short)],
+        "different": checks.different,
+    }
+
+
+def encode_handles(handles: Iterable[Handle]) -> list[dict[str, Any]]:
+    """Encode handles without their descriptors, which the packet carries in the same order."""
+    return [_encode_handle(handle) for handle in handles]
+
+
+def encode_error(error: MemtopoError) -> dict[str, Any]:
+    """Encode an error as the answer to a request."""
     code = error.code if isinstance(error, ExchangeError) else "failed"
     hint = None if error.hint is None else shorten(error.hint, _LONGEST_REASON)
     return {"error": {"code": code, "message": shorten(error.message, _LONGEST_REASON), "hint": hint}}
+
+
+def decode_offer(fields: Fields) -> Offer:
+    """Decode an offer. Raises `BadPacket`."""
+    return Offer(
+        name=fields.text("name", LONGEST_NAME),
+        kind=fields.word("kind", *get_args(Kind)),
+        via=fields.word("via", *get_args(Via)),
+        count=fields.number("count", 1),
+        size=fields.number("size"),
+        location=fields.text("location", _SHORT),
+        gpu=fields.text_or_none("gpu"),
+        properties=fields.texts("properties", 16),
+    )
+
+
+def decode_importer(fields: Fields) -> Importer:
+    """Decode an importer. Raises `BadPacket`."""
+    return Importer(
+        id=fields.number("id"),
+        pid=fields.number("pid"),
+        uid=fields.number("uid"),
+        since=fields.seconds("since"),
+        handles=fields.number("handles"),
+        bytes=fields.number("bytes"),
+        bound=fields.flag("bound"),
+        taken=tuple(_decode_taken(each) for each in fields.objects("taken", MAX_ENTRIES)),
+    )
+
+
+def decode_machine(fields: Fields) -> MachineLine:
+    """Decode the description of a machine. Raises `BadPacket`."""
+    devices = fields.texts("devices", _DEVICES)
+    return MachineLine(fields.text("name"), fields.flag("simulated"), devices, fields.text("driver"))
+
+
+def decode_checks(fields: Fields) -> Checks:
+    """Decode the result of a check. Raises `BadPacket`."""
+    return Checks(
+        tuple(_decode_tally(each) for each in fields.objects("tallies", MAX_ENTRIES)),
+        tuple(_decode_difference(each) for each in fields.objects("differences", MAX_ENTRIES)),
+        fields.number("different"),
+    )
+
+
+def decode_handles(fields: Iterable[Fields], fds: Iterable[int], via: Via) -> Iterator[Handle]:
+    """Decode handles of one transport; each owns its descriptor. Raises `BadPacket`."""
+    remaining = iter(fds)
+    for each in fields:
+        offset = each.number("offset")
+        if via in DESCRIPTORS:
+            yield Handle(fd=next(remaining), offset=offset)
+        else:
+            yield Handle(secret=_decode_secret(each.text("secret", _SECRET_CHARACTERS)), offset=offset)
+
+
+def _short(text: str) -> str:
+    return shorten(text, _SHORT)
+
+
+def _encode_handle(handle: Handle) -> dict[str, Any]:
+    fields: dict[str, Any] = {"offset": handle.offset}
+    if handle.secret is not None:
+        fields["secret"] = base64.b64encode(handle.secret.reveal()).decode()
+    return fields
+
+
+def _decode_taken(fields: Fields) -> Taken:
+    return Taken(
+        export=fields.text("export", LONGEST_NAME),
+        kind=fields.word("kind", *get_args(Kind)),
+        via=fields.word("via", *get_args(Via)),
+        handles=fields.number("handles"),
+        bytes=fields.number("bytes"),
+    )
+
+
+def _decode_difference(fields: Fields) -> Difference:
+    aspect, subject, wanted, seen = map(fields.text, _DIFFERENCE)
+    return Difference(aspect, subject, wanted, seen)
+
+
+def _decode_tally(fields: Fields) -> Tally:
+    counts = fields.number("looked_at"), fields.number("as_declared"), fields.number("not_checked")
+    return Tally(fields.text("aspect"), *counts, fields.text_or_none("why_not"))
+
+
+def _decode_secret(text: str) -> Secret:
+    try:
+        value = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        value = b""
+    if len(value) != SECRET_BYTES:
+        raise BadPacket(f"a handle is not {SECRET_BYTES} bytes in base64")
+    return Secret(value)

@@ -1,4 +1,4 @@
-"""What a process offers to others: exports by name, their handles, and who makes them."""
+"""Offers of a process to others: exports by name, their handles, and the provider of both."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from typing import Literal, NoReturn, Protocol
 from memtopo.plans.report import Checks
 
 Kind = Literal["chunk", "buffer", "event", "memory", "semaphore"]
-"""What is offered; the last two are what another API made: external memory, and semaphores."""
+"""Kind of the offered objects; the last two are external memory and external semaphores."""
 Via = Literal["fd", "fabric", "ipc", "opaque_fd", "timeline_fd"]
 DESCRIPTORS: Collection[Via] = ("fd", "opaque_fd", "timeline_fd")
-"""The ways that are file descriptors, which travel beside a packet; the others are bytes within it."""
+"""Transports by file descriptor, which a packet carries beside its bytes; handles of the others are bytes within it."""
 
 LONGEST_NAME = 262
-"""Characters that an export's name may have: one of a process among several is `PROCESS.123.EXPORT`."""
+"""Characters of an export's name; in a multi-process layout that is `PROCESS.123.EXPORT`."""
 
 SECRET_BYTES = 64
-"""What an IPC and a fabric handle are long (fact 31)."""
+"""Length of an IPC or fabric handle (fact 31)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """One export: `count` like things of `size` bytes each, on a `location` (`gpu0`, `host:0`).
+    """One export: `count` equal objects of `size` bytes each, at a `location` (`gpu0`, `host:0`).
 
-    The size of events and semaphores is 0.
-    `gpu` is the UUID of the GPU, as hex text, since ordinals differ from process to process (fact 38). `properties` are
-    words: rdma, compressible; of external memory, dedicated.
+    The size of events and semaphores is 0. `gpu` is the UUID of the GPU in hexadecimal digits, since ordinals differ
+    between processes (fact 38). `properties` are words: rdma, compressible; of external memory, dedicated.
     """
 
     name: str
@@ -42,22 +41,22 @@ class Offer:
 
     @property
     def descriptors(self) -> bool:
-        """Whether its handles are file descriptors."""
+        """Whether the handles are file descriptors."""
         return self.via in DESCRIPTORS
 
 
 class Secret:
-    """The bytes of an IPC or fabric handle. Who has them can open the memory, so they are never shown."""
+    """The bytes of an IPC or fabric handle. They give access to the memory, so they are never printed."""
 
     __slots__ = ("_bytes",)
 
     def __init__(self, value: bytes) -> None:
         if len(value) != SECRET_BYTES:
-            raise ValueError(f"a handle of {len(value)} bytes; it has {SECRET_BYTES}")
+            raise ValueError(f"a handle of {len(value)} bytes; it must have {SECRET_BYTES}")
         self._bytes = bytes(value)
 
     def reveal(self) -> bytes:
-        """The bytes, for the driver and for the wire alone."""
+        """Return the bytes, for the driver and for the wire only."""
         return self._bytes
 
     def __repr__(self) -> str:
@@ -67,37 +66,34 @@ class Secret:
         return format(repr(self), spec)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError("a secret is not written anywhere")
+        raise TypeError("a secret cannot be serialized")
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """One handle: a descriptor that belongs to whoever has this, or a secret; and where in its block it begins."""
+    """One handle: a descriptor, which this object owns, or a secret; `offset` is that of a buffer in its block."""
 
     fd: int | None = None
     secret: Secret | None = None
     offset: int = 0
 
     def close(self) -> None:
-        """Close the descriptor, if there is one; an open one pins the memory (fact 29). Once, as with every fd."""
+        """Close the descriptor, if there is one; an open one pins the memory (fact 29). Call it once."""
         if self.fd is not None:
             os.close(self.fd)
 
 
 class ExportProvider(Protocol):
-    """What a holder serves from. A live layout becomes one by these three methods."""
+    """The exports that a holder serves."""
 
     def offers(self) -> Sequence[Offer]:
-        """The exports, in the spec's order; the same for as long as the layout stands."""
+        """Return the exports in the order of the spec; they do not change while they are served."""
         ...
 
     def handle(self, export: str, index: int) -> Handle:
-        """A handle of one thing; a descriptor is a new one each time, and the caller closes it.
-
-        Raises `MemtopoError`.
-        """
+        """Return a new handle of one object, whose descriptor the caller closes. Raises `MemtopoError`."""
         ...
 
     def check(self) -> Checks:
-        """Look whether everything is as declared, by queries alone. Raises `MemtopoError`."""
+        """Check by queries that everything is as declared. Raises `MemtopoError`."""
         ...

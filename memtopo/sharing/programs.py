@@ -17,7 +17,7 @@ from typing import Self
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import signal_name
 from memtopo.executor import Stopped
-from memtopo.sharing.sockets import answers
+from memtopo.sharing.sockets import is_listening
 
 GRACE = 5.0
 """Seconds, where nobody says otherwise."""
@@ -98,7 +98,7 @@ class Program:
         until = time.monotonic() + patience
         folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            while not answers(folder, _FILE):
+            while not is_listening(folder, _FILE):
                 if told := self.ended():
                     raise ProducerFailed(f"the program of {self.name!r} {told} before it served")
                 if stop():

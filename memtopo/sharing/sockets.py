@@ -1,4 +1,4 @@
-"""Connecting to a socket in an open folder: by descriptor, since a path may have 108 bytes and its links may change."""
+"""Unix sockets: connections by descriptor, the credentials of a peer, and the limit of open descriptors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,23 @@ from typing import NamedTuple
 from memtopo.sharing.errors import ExchangeError
 
 _SOCKET_FILE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_SLACK = 64
+"""Descriptors that are left to other users of this process, where possible."""
 
 
-def dial(folder: int, file: str, timeout: float) -> socket.socket:
-    """A connection to the socket `file` in an open folder, waited for by the kernel if its queue is full.
+class Peer(NamedTuple):
+    """A process at the time at which it connected or began to listen; pid 0 is a process of another container."""
 
-    Raises `OSError`: `FileNotFoundError`, `ConnectionRefusedError` where nobody listens any more, `BlockingIOError`
-    after `timeout` seconds, `PermissionError`.
+    pid: int
+    uid: int
+
+
+def connect_at(folder: int, file: str, timeout: float) -> socket.socket:
+    """Connect to the socket `file` in an open folder; the kernel waits while the queue of the listener is full.
+
+    The socket is opened by descriptor, since a path is limited to 108 bytes and its links may change. Raises `OSError`:
+    `FileNotFoundError`, `ConnectionRefusedError` if no process listens any more, `BlockingIOError` after `timeout`
+    seconds, `PermissionError`.
     """
     found = os.open(file, _SOCKET_FILE, dir_fd=folder)
     try:
@@ -30,10 +40,10 @@ def dial(folder: int, file: str, timeout: float) -> socket.socket:
         os.close(found)
 
 
-def answers(folder: int, file: str) -> bool:
-    """Whether somebody listens at a socket, however busy."""
+def is_listening(folder: int, file: str) -> bool:
+    """Return whether a process listens at a socket; a busy one does."""
     try:
-        dial(folder, file, 0.001).close()
+        connect_at(folder, file, 0.001).close()
     except BlockingIOError:
         return True
     except OSError:
@@ -41,57 +51,33 @@ def answers(folder: int, file: str) -> bool:
     return True
 
 
-def _connected(path: str, timeout: float) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    try:
-        # Python's own timeout makes a socket not blocking, and that does not wait in a queue.
-        micro = max(int(timeout * 1e6), 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(micro, 1_000_000)))
-        sock.connect(path)
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-class Peer(NamedTuple):
-    """A process as it was when it connected or began to listen; pid 0 is one of another container."""
-
-    pid: int
-    uid: int
-
-
 def peer(sock: socket.socket) -> Peer:
-    """The process at the other end (SO_PEERCRED)."""
+    """Return the process at the other end, as the kernel reports it (SO_PEERCRED)."""
     pid, uid, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return Peer(pid, uid)
 
 
-def vet(who: Peer, what: str, also: Collection[int]) -> None:
-    """Let our own user pass, and those who are allowed by number. Raises `ExchangeError` for others."""
+def check_user(of: Peer, what: str, allow_uids: Collection[int]) -> None:
+    """Accept the user of this process and those of `allow_uids`. Raises `ExchangeError` for others."""
     ours = os.geteuid()
-    if who.uid != ours and who.uid not in also:
+    if of.uid != ours and of.uid not in allow_uids:
         raise ExchangeError(
             "forbidden",
-            f"{what} belongs to uid {who.uid}, and this process to uid {ours}",
-            hint=f"--allow-uid {who.uid}, where that user is to be trusted",
+            f"{what} belongs to uid {of.uid}, and this process to uid {ours}",
+            hint=f"--allow-uid {of.uid}, if that user is to be trusted",
         )
 
 
-_SLACK = 64
-"""Descriptors that are left to others, where that can be."""
-
-
 def reserve_descriptors(wanted: int, least: int | None = None) -> int:
-    """Make room for descriptors beside those that are open; how many there is room for, at most `wanted`.
+    """Return how many more descriptors can be opened, at most `wanted`; the soft limit is raised where necessary.
 
-    The soft limit is raised where it has to be. Raises `ExchangeError` where there is no room even for `least`.
+    Raises `ExchangeError` if there are fewer than `least`, which is `wanted` by default.
     """
     least = wanted if least is None else least
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = _used(soft)
     target = used + wanted + _SLACK
-    if _short(target, soft) and soft != hard:
+    if _exceeds(target, soft) and soft != hard:
         soft = target if hard == resource.RLIM_INFINITY else min(target, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     free = wanted if soft == resource.RLIM_INFINITY else min(soft - used, wanted)
@@ -105,12 +91,25 @@ def reserve_descriptors(wanted: int, least: int | None = None) -> int:
     return free
 
 
+def _connected(path: str, timeout: float) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        # Python's own timeout makes a socket non-blocking, and then connect() does not wait in the queue.
+        micro = max(int(timeout * 1e6), 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(micro, 1_000_000)))
+        sock.connect(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
 def _used(soft: int) -> int:
     try:
-        return len(os.listdir("/proc/self/fd")) - 1  # the listing itself has one
-    except OSError:  # there is none left for it
+        return len(os.listdir("/proc/self/fd")) - 1  # os.listdir opens one itself
+    except OSError:  # no descriptor is left to list them
         return soft
 
 
-def _short(wanted: int, limit: int) -> bool:
+def _exceeds(wanted: int, limit: int) -> bool:
     return limit != resource.RLIM_INFINITY and wanted > limit

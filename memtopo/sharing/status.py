@@ -1,4 +1,4 @@
-"""What a holder tells about itself and about those who import from it."""
+"""Records that a holder reports: its status, its importers, and the results of a check and of a release."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ State = Literal["serving", "releasing"]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one importer was given of one export: how many different handles, and the bytes that they stand for."""
+    """Handles of one export that one importer received: how many different ones, and the bytes of their objects."""
 
     export: str
     kind: Kind
@@ -25,9 +25,9 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Importer:
-    """A process that was given handles and is still connected; `since` is in seconds of the epoch.
+    """A process that received handles and is still connected; `since` is in seconds of the epoch.
 
-    `handles` and `bytes` count everything; `taken` names its first exports.
+    `handles` and `bytes` count all exports; `taken` has the first ones.
     """
 
     id: int
@@ -37,15 +37,15 @@ class Importer:
     handles: int
     bytes: int
     bound: bool
-    """Whether it uses something over ipc, which is gone when the holder lets go (facts 31, 32)."""
+    """Whether it uses an export over ipc, which becomes invalid when the holder releases it (facts 31, 32)."""
     taken: tuple[Taken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A held layout. Times are in seconds of the epoch; `deadline` is when it is let go by itself.
+    """A held layout. Times are in seconds of the epoch; `deadline` is the time of its automatic release.
 
-    `picture` is the layout as it is drawn, where its holder has told what it was built from.
+    `picture` is the layout's diagram, if the holder reports the source.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What a holder says unasked: it is `releasing`, and waits `grace` seconds for those bound to it."""
+    """A message without a request: the holder is `releasing`, and waits `grace` seconds for bound importers."""
 
     kind: Literal["releasing"]
     grace: float
@@ -72,9 +72,9 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A layout that was let go: who lost memory in use (`lost`), and who keeps some of it from being free (`kept`).
+    """A released layout: importers that lost memory in use (`lost`), and those that keep some of it from being freed.
 
-    `gone` says whether its teardown was seen to end.
+    `gone` is whether the end of its teardown was observed.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a holder found when it looked at its layout: whether everything is as declared, and how much that is."""
+    """Result of a holder's check of its layout: whether everything is as declared, and the details."""
 
     name: str
     ok: bool

@@ -1,4 +1,4 @@
-"""All layouts that are held under the user's runtime directory, in short."""
+"""Summary of all layouts that are held under the user's runtime folder."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Literal
 
 from memtopo.plans.report import MachineLine
 from memtopo.sharing.client import connect
-from memtopo.sharing.endpoints import Endpoint, endpoint, names
+from memtopo.sharing.endpoints import Endpoint, endpoint, endpoint_names
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.status import Status
 
 TIMEOUT = 2.0
-"""Seconds that each holder has for an answer."""
+"""Seconds that a holder has for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One held layout, or why nothing is known of it (`error`): `starting` has its name and serves nobody yet.
+    """One held layout, or why its status is not available (`error`); one that is `starting` does not serve yet.
 
-    `exports` and `importers` are counts, `bytes` what is exported altogether; times are in seconds of the epoch.
+    `exports` and `importers` are counts, `bytes` is the sum of all exports; times are in seconds of the epoch.
     """
 
     name: str
@@ -39,22 +39,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Every layout that is held, by name."""
+    """All held layouts, in the order of their names."""
 
     layouts: tuple[Entry, ...]
 
 
 def survey(socket: str | None = None, *, allow_uids: Collection[int] = ()) -> Survey:
-    """Ask every holder; what dead ones left is removed. With `socket`, ask that one alone.
+    """Query every holder, or the one at `socket`, and remove what dead holders left.
 
-    Raises `ExchangeError` where the runtime directory is not to be trusted.
+    Raises `ExchangeError` if the runtime folder cannot be trusted.
     """
-    places = [endpoint(name) for name in names()] if socket is None else [endpoint(socket=socket)]
-    return Survey(tuple(_entries(places, allow_uids)))
+    endpoints = [endpoint(name) for name in endpoint_names()] if socket is None else [endpoint(socket=socket)]
+    return Survey(tuple(_entries(endpoints, allow_uids)))
 
 
-def _entries(places: Collection[Endpoint], allow_uids: Collection[int]) -> Iterator[Entry]:
-    for each in places:
+def _entries(endpoints: Collection[Endpoint], allow_uids: Collection[int]) -> Iterator[Entry]:
+    for each in endpoints:
         try:
             with connect(each, timeout=TIMEOUT, allow_uids=allow_uids) as client:
                 yield _entry(client.status())
@@ -67,15 +67,15 @@ def _entries(places: Collection[Endpoint], allow_uids: Collection[int]) -> Itera
 
 def _entry(status: Status) -> Entry:
     return Entry(
-        status.name,
-        status.state,
-        status.socket,
-        status.pid,
-        status.since,
-        status.deadline,
-        status.spec,
-        status.machine,
-        len(status.offers),
-        sum(offer.size * offer.count for offer in status.offers),
-        len(status.importers),
+        name=status.name,
+        state=status.state,
+        socket=status.socket,
+        pid=status.pid,
+        since=status.since,
+        deadline=status.deadline,
+        spec=status.spec,
+        machine=status.machine,
+        exports=len(status.offers),
+        bytes=sum(offer.size * offer.count for offer in status.offers),
+        importers=len(status.importers),
     )

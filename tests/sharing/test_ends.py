@@ -47,7 +47,7 @@ def test_a_signal_ends_it_in_order(runtime: Path, holder: Holder, client: Client
     assert told["held"]["lost"] == []
     assert left(runtime) == []
     assert client.notice(5) is not None
-    with pytest.raises(ExchangeError, match=f"process {holder.pid} .* asked by process {os.getpid()}") as gone:
+    with pytest.raises(ExchangeError, match=f"process {holder.pid} .* client: process {os.getpid()}") as gone:
         client.status()
     assert gone.value.code == "gone"
 

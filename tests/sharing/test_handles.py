@@ -64,7 +64,7 @@ def test_what_is_not_there(client: Client, first: int, count: int | None) -> Non
 
 def test_an_unknown_export(holder: Holder, client: Client) -> None:
     """An export that is not there is told at once, naming both ends and what was probably meant"""
-    with pytest.raises(ExchangeError, match=f"holder: process {holder.pid} .* asked by process {os.getpid()}") as told:
+    with pytest.raises(ExchangeError, match=f"holder: process {holder.pid} .* client: process {os.getpid()}") as told:
         client.handles("pages")
     assert (told.value.code, told.value.exit_code, told.value.hint) == ("unknown", 4, "did you mean 'page'?")
 

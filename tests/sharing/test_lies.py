@@ -63,7 +63,7 @@ def told(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> Exchan
     file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with scripted(*((message, [file] * count) for message, count in packets)) as talk:
-            with pytest.raises(ExchangeError, match=f"process {os.getpid()} at /scripted.sock; asked by") as error:
+            with pytest.raises(ExchangeError, match=f"process {os.getpid()} at /scripted.sock; client:") as error:
                 act(Client(talk))
             assert talk.fileno() < 0  # it is not talked to any more
     finally:
@@ -176,7 +176,7 @@ def test_more_than_can_be_opened() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 2, hard))
         try:
             with pytest.raises(ExchangeError) as error:
-                talk.ask("handles", export="page", first=0, count=4)
+                talk.request("handles", export="page", first=0, count=4)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     os.close(file)

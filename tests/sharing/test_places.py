@@ -156,7 +156,7 @@ def test_the_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: st
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     ours = tmp_path / f"memtopo-{os.geteuid()}"
     with claim(endpoint("kv")) as claimed:
-        assert claimed.place.path == str(ours / "kv.sock")
+        assert claimed.endpoint.path == str(ours / "kv.sock")
         assert stat.S_IMODE(ours.stat().st_mode) == 0o700
     ours.chmod(0o755)
     distrusted("memtopo-")
@@ -219,7 +219,7 @@ def test_a_holder_that_died_while_it_began(runtime: Path) -> None:
             connect(endpoint("kv"))
         assert told.value.code == "starting"
         assert [(each.name, each.state) for each in survey().layouts] == [("kv", "starting")]
-        assert claimed.place.name == "kv"
+        assert claimed.endpoint.name == "kv"
     lock.write_text("1\n")
     with claim(endpoint("kv")) as claimed:
         hidden = runtime / "memtopo" / f".{lock.stat().st_ino}.new"
@@ -263,7 +263,7 @@ def test_what_is_no_socket_stays(tmp_path: Path, make: Callable[[Path], None]) -
     with pytest.raises(ExchangeError, match="it is no socket of this user"):
         claim(endpoint(socket=str(path)))
     assert os.listdir(tmp_path) == ["precious"]
-    with pytest.raises(ExchangeError, match="is of no use"):
+    with pytest.raises(ExchangeError, match="cannot be used"):
         connect(endpoint(socket=str(path)))
     assert path.exists()
 
@@ -277,7 +277,7 @@ def test_a_lock_that_is_none(runtime: Path, tmp_path: Path, kind: str) -> None:
         lock.symlink_to(tmp_path / "made")
     else:
         os.mkfifo(lock) if kind == "fifo" else lock.mkdir()
-    with pytest.raises(ExchangeError, match="cannot be had"):
+    with pytest.raises(ExchangeError, match="cannot be acquired"):
         claim(endpoint("kv"))
     assert not (tmp_path / "made").exists()
 
@@ -285,7 +285,7 @@ def test_a_lock_that_is_none(runtime: Path, tmp_path: Path, kind: str) -> None:
 def test_a_socket_that_is_a_link(runtime: Path, holder: Holder, tmp_path: Path) -> None:
     """A client follows no link at a socket's name"""
     (runtime / "memtopo" / "link.sock").symlink_to("kv.sock")
-    with pytest.raises(ExchangeError, match="is of no use"):
+    with pytest.raises(ExchangeError, match="cannot be used"):
         connect(endpoint("link"))
 
 

@@ -182,5 +182,5 @@ def test_a_place_that_is_none(tmp_path: Path) -> None:
     with given() as exports:
         with pytest.raises(MemtopoError, match="is not a layout's name"):
             memtopo.serve("cam era", exports)
-        with pytest.raises(ExchangeError, match="is not there"):
+        with pytest.raises(ExchangeError, match="does not exist"):
             memtopo.serve(tmp_path / "nowhere" / "camera.sock", exports).__enter__()

@@ -1,4 +1,4 @@
-"""Keeping a layout and serving its exports to other processes, until a signal, a release, or a deadline."""
+"""Holder of a layout: serves its exports to other processes until a signal, a release, or a deadline."""
 
 from memtopo.sharing.holder.service import hold
 from memtopo.sharing.holder.state import HolderInfo, HoldResult

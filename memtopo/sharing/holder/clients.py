@@ -1,4 +1,4 @@
-"""The clients of a holder: let in where they may, and shown out where they are stuck, silent, or too many."""
+"""Clients of a holder: their connections and leases, and the limits on their number, their silence and their queues."""
 
 from __future__ import annotations
 
@@ -6,202 +6,110 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
 
 from memtopo.sharing import wire
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.messages import refusal
+from memtopo.sharing.messages import encode_error
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.sockets import Peer, peer, vet
+from memtopo.sharing.sockets import Peer, check_user, peer
 from memtopo.sharing.status import Importer, Taken
 from memtopo.sharing.wire import Packet
 
 IDLE = 30.0
-"""Seconds for which a client that was given nothing may say nothing."""
+"""Seconds for which a client without handles may send nothing."""
 
 SPARE = 8
-"""Places for clients that only ask, such as `memtopo release`, when importers have all others."""
+"""Connections that importers cannot use, for clients that only query or release the layout."""
+
+_NAMED_EXPORTS = 32
+"""Exports of an importer that its record names."""
 
 _QUIET = 1.0
+"""Seconds of silence after which a client without handles makes room for a new one."""
 
 
-class Clients:
-    """All connections, by number, and what the selector waits for on each. `patience` is in seconds."""
+class ClientConnection:
+    """A client's connection and its lease. No method waits.
 
-    def __init__(
-        self,
-        selector: selectors.BaseSelector,
-        talk: Callable[[Connection, int], None],
-        *,
-        most: int,
-        patience: float,
-        allow_uids: Collection[int],
-    ) -> None:
-        self._selector, self._talk = selector, talk
-        self._most, self._patience, self._allowed = most, patience, allow_uids
-        self._connections: dict[int, Connection] = {}
-        self.count = 0
-
-    def all(self) -> Collection[Connection]:
-        """Those who are connected, by their numbers."""
-        return self._connections.values()
-
-    def admit(self, sock: socket.socket) -> None:
-        """Take a new connection, or say why not and close it."""
-        try:
-            who = peer(sock)
-            vet(who, f"process {who.pid}", self._allowed)
-            self._make_room()
-        except ExchangeError as error:
-            with sock, suppress(OSError):
-                wire.send(sock, wire.encode(refusal(error)))
-            return
-        self.count += 1
-        connection = self._connections[self.count] = Connection(self.count, sock, who)
-        self.resume(connection)
-
-    def vet_importer(self, connection: Connection) -> None:
-        """Let a client become an importer where it is none yet. Raises `ExchangeError` where there are too many."""
-        if not connection.attached and sum(each.attached for each in self.all()) >= self._most - SPARE:
-            raise ExchangeError(
-                "full", f"{self._most - SPARE} importers are attached, and that is all that there may be"
-            )
-
-    def watch(self, connection: Connection) -> None:
-        """Wait for its next word, or for room for what it is to be told; close it where all was said.
-
-        Of one that is paused, `resume` will.
-        """
-        if connection.silent and connection.ending:
-            self.drop(connection)
-            return
-        if connection.sock not in self._selector.get_map():
-            return
-        events = selectors.EVENT_READ if connection.silent else selectors.EVENT_WRITE
-        self._selector.modify(connection.sock, events, self._selector.get_key(connection.sock).data)
-
-    def pause(self, connection: Connection) -> None:
-        """Wait for nothing of it until `resume`."""
-        self._selector.unregister(connection.sock)
-
-    def resume(self, connection: Connection) -> None:
-        """Wait for its next word again."""
-        self._selector.register(connection.sock, selectors.EVENT_READ, lambda events: self._talk(connection, events))
-
-    def drop(self, connection: Connection) -> None:
-        """End a connection, and with it the lease."""
-        self.forget(connection)
-        connection.sock.close()
-
-    def forget(self, connection: Connection) -> None:
-        """Leave a connection to others."""
-        if self._connections.pop(connection.id, None):
-            with suppress(KeyError):
-                self._selector.unregister(connection.sock)
-
-    def mind(self, now: float) -> None:
-        """Show out who does not read, and who was given nothing and says nothing."""
-        for each in tuple(self.all()):
-            silent = not each.attached and not each.waiting and now - each.heard > IDLE
-            if silent or each.stuck(now) > self._patience:
-                self.drop(each)
-
-    def _make_room(self) -> None:
-        if len(self._connections) < self._most:
-            return
-        now = time.monotonic()
-        idle = [each for each in self.all() if not each.attached and not each.waiting and now - each.heard > _QUIET]
-        if not idle:
-            told = f"{self._most} clients are connected, and that is all that there may be"
-            raise ExchangeError("busy", told, hint="try again in a moment")
-        self.drop(min(idle, key=lambda each: each.heard))
-
-
-NAMED = 32
-"""Exports of an importer that are named."""
-
-
-class Connection:
-    """A client's socket and its lease. Nothing here waits.
-
-    `since` is in seconds of the epoch; `heard` (its last word) and `stuck_since` are the monotonic clock's.
+    `since` is in seconds of the epoch, `last_received` of the monotonic clock. `closing` connections are closed once
+    everything is sent; `awaits_release` ones requested the release.
     """
 
     def __init__(self, id: int, sock: socket.socket, peer: Peer) -> None:
         self.id, self.sock, self.peer = id, sock, peer
         self.since = time.time()
-        self.heard = time.monotonic()
-        self.stuck_since: float | None = None
-        self.ending = False
-        """Whether it is closed as soon as it was sent everything."""
-        self.waiting = False
-        """Whether it asked for the release and waits for it."""
+        self.last_received = time.monotonic()
+        self.closing = False
+        self.awaits_release = False
+        self._stuck_since: float | None = None
         self._taken: dict[str, int] = {}
-        self._out: deque[bytes] = deque()
-        self._descriptors_out = False
+        self._outgoing: deque[bytes] = deque()
+        self._descriptors_sent = False
 
     def receive(self) -> Packet | None:
-        """What it says; None at its end. Raises what `wire.receive` does."""
+        """Receive a packet; None at the end of the connection. Raises the errors of `wire.receive`."""
         packet = wire.receive(self.sock)
-        self.heard = time.monotonic()
+        self.last_received = time.monotonic()
         return packet
 
-    def say(self, message: Mapping[str, Any]) -> None:
-        """Send a message, or keep it until there is room. Raises `OSError` where the connection broke."""
-        self._out.append(wire.encode(message))
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message, or queue it until there is room. Raises `OSError` if the connection broke."""
+        self._outgoing.append(wire.encode(message))
         self.flush()
 
-    def give(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
-        """Send a message with descriptors now or not at all. Raises `OSError`."""
+    def send_descriptors(self, message: Mapping[str, Any], fds: Sequence[int]) -> None:
+        """Send a message with descriptors, at once or not at all. Raises `OSError`."""
         wire.send(self.sock, wire.encode(message), fds)
-        self._descriptors_out = bool(fds)
+        self._descriptors_sent = bool(fds)
 
     def flush(self) -> None:
-        """Send what was kept, as far as there is room. Raises `OSError` where the connection broke."""
-        while self._out:
+        """Send queued messages as far as there is room. Raises `OSError` if the connection broke."""
+        while self._outgoing:
             try:
-                wire.send(self.sock, self._out[0])
+                wire.send(self.sock, self._outgoing[0])
             except BlockingIOError:
                 return
-            self._out.popleft()
+            self._outgoing.popleft()
 
     @property
-    def silent(self) -> bool:
-        """Whether everything that was kept for it is sent."""
-        return not self._out
+    def flushed(self) -> bool:
+        """Whether no message is queued."""
+        return not self._outgoing
 
     def unread(self) -> bool:
-        """Whether descriptors that it was sent lie in its queue, where they pin memory (fact 29)."""
-        self._descriptors_out = self._descriptors_out and wire.unread(self.sock)
-        return self._descriptors_out
+        """Return whether descriptors lie in the client's queue, where they pin memory (fact 29)."""
+        self._descriptors_sent = self._descriptors_sent and wire.unread(self.sock)
+        return self._descriptors_sent
 
     def stuck(self, now: float) -> float:
-        """For how many seconds it has not read what it has to."""
-        if self.silent and not self.unread():
-            self.stuck_since = None
+        """Return the seconds for which the client has not read what it was sent."""
+        if self.flushed and not self.unread():
+            self._stuck_since = None
             return 0.0
-        self.stuck_since = self.stuck_since or now
-        return now - self.stuck_since
+        self._stuck_since = self._stuck_since or now
+        return now - self._stuck_since
 
-    def took(self, export: str, first: int, count: int) -> None:
-        """Note that it was given handles; the same ones twice count once."""
+    def record(self, export: str, first: int, count: int) -> None:
+        """Record handles that the client received; each counts once."""
         self._taken[export] = self._taken.get(export, 0) | ((1 << count) - 1) << first
 
     @property
     def attached(self) -> bool:
-        """Whether it was given anything."""
+        """Whether the client received any handle."""
         return bool(self._taken)
 
     def bound(self, offers: Mapping[str, Offer]) -> bool:
-        """Whether it was given something over ipc, which ends with the holder (facts 31, 32)."""
+        """Return whether the client uses an export over ipc, which ends with the holder (facts 31, 32)."""
         return any(offers[name].via == "ipc" for name in self._taken)
 
     def importer(self, offers: Mapping[str, Offer]) -> Importer:
-        """What is told of it."""
+        """Return the record of the client."""
         counts = {offers[name]: mask.bit_count() for name, mask in self._taken.items()}
+        named = islice(counts.items(), _NAMED_EXPORTS)
         return Importer(
             id=self.id,
             pid=self.peer.pid,
@@ -210,9 +118,103 @@ class Connection:
             handles=sum(counts.values()),
             bytes=sum(offer.size * count for offer, count in counts.items()),
             bound=self.bound(offers),
-            taken=tuple(_taken(islice(counts.items(), NAMED))),
+            taken=tuple(Taken(each.name, each.kind, each.via, count, each.size * count) for each, count in named),
         )
 
 
-def _taken(counts: Iterable[tuple[Offer, int]]) -> Iterable[Taken]:
-    return (Taken(offer.name, offer.kind, offer.via, count, offer.size * count) for offer, count in counts)
+class Clients:
+    """All connections by id, and their events in the selector. `patience` is in seconds."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        handle_events: Callable[[ClientConnection, int], None],
+        *,
+        most: int,
+        patience: float,
+        allow_uids: Collection[int],
+    ) -> None:
+        self._selector, self._handle_events = selector, handle_events
+        self._most, self._patience, self._allow_uids = most, patience, allow_uids
+        self._connections: dict[int, ClientConnection] = {}
+        self.count = 0
+        """Number of clients so far."""
+
+    def all(self) -> Collection[ClientConnection]:
+        """Return all connections, by ascending id."""
+        return self._connections.values()
+
+    def admit(self, sock: socket.socket) -> None:
+        """Admit a new connection, or refuse it with a reason and close it."""
+        try:
+            of = peer(sock)
+            check_user(of, f"process {of.pid}", self._allow_uids)
+            self._make_room()
+        except ExchangeError as error:
+            with sock, suppress(OSError):
+                wire.send(sock, wire.encode(encode_error(error)))
+            return
+        self.count += 1
+        connection = self._connections[self.count] = ClientConnection(self.count, sock, of)
+        self.resume(connection)
+
+    def check_importer(self, connection: ClientConnection) -> None:
+        """Accept a client as an importer, unless there are too many. Raises `ExchangeError`."""
+        most = self._most - SPARE
+        if not connection.attached and sum(each.attached for each in self.all()) >= most:
+            raise ExchangeError("full", f"{most} importers are attached, and that is the limit")
+
+    def update_events(self, connection: ClientConnection) -> None:
+        """Wait for the next request, or for room to send; close a connection that is `closing` and flushed.
+
+        A paused connection stays paused.
+        """
+        if connection.flushed and connection.closing:
+            self.drop(connection)
+            return
+        if connection.sock not in self._selector.get_map():
+            return
+        events = selectors.EVENT_READ if connection.flushed else selectors.EVENT_WRITE
+        self._selector.modify(connection.sock, events, self._selector.get_key(connection.sock).data)
+
+    def pause(self, connection: ClientConnection) -> None:
+        """Wait for no event of a connection until `resume`."""
+        self._selector.unregister(connection.sock)
+
+    def resume(self, connection: ClientConnection) -> None:
+        """Wait for the next request of a connection."""
+        self._selector.register(
+            connection.sock, selectors.EVENT_READ, lambda events: self._handle_events(connection, events)
+        )
+
+    def drop(self, connection: ClientConnection) -> None:
+        """Close a connection, and end its lease."""
+        self.remove(connection)
+        connection.sock.close()
+
+    def remove(self, connection: ClientConnection) -> None:
+        """Remove a connection without closing it."""
+        if self._connections.pop(connection.id, None):
+            with suppress(KeyError):
+                self._selector.unregister(connection.sock)
+
+    def drop_unresponsive(self, now: float) -> None:
+        """Close connections that do not read, and those without handles that send nothing."""
+        for each in tuple(self.all()):
+            if self._idle(each, now, IDLE) or each.stuck(now) > self._patience:
+                self.drop(each)
+
+    def _make_room(self) -> None:
+        """Close the longest idle connection if there are too many. Raises `ExchangeError` if none is idle."""
+        if len(self._connections) < self._most:
+            return
+        now = time.monotonic()
+        idle = [each for each in self.all() if self._idle(each, now, _QUIET)]
+        if not idle:
+            message = f"{self._most} clients are connected, and that is the limit"
+            raise ExchangeError("busy", message, hint="try again in a moment")
+        self.drop(min(idle, key=lambda each: each.last_received))
+
+    @staticmethod
+    def _idle(connection: ClientConnection, now: float, seconds: float) -> bool:
+        return not connection.attached and not connection.awaits_release and now - connection.last_received > seconds

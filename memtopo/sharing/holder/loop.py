@@ -1,4 +1,4 @@
-"""The holder's loop: one thread, nothing in it waits for a client, and between any two events it looks for its end."""
+"""Event loop of a holder: one thread, which never waits for a single client and checks for its end between events."""
 
 from __future__ import annotations
 
@@ -12,215 +12,254 @@ from dataclasses import dataclass
 from functools import partial
 
 from memtopo.common.errors import MemtopoError
-from memtopo.sharing import messages
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import BadPacket
-from memtopo.sharing.holder.clients import Clients, Connection
-from memtopo.sharing.holder.responses import Answers, Later, attached, request_of, too_many_in_flight
-from memtopo.sharing.holder.state import Ending, HoldResult, Why
+from memtopo.sharing.holder.clients import ClientConnection, Clients
+from memtopo.sharing.holder.responses import (
+    Responder,
+    TooManyInFlight,
+    descriptors_in_flight,
+    request_of,
+    still_bound,
+)
+from memtopo.sharing.holder.state import HoldResult, Shutdown, Why
 from memtopo.sharing.holder.systemd import notify
-from memtopo.sharing.messages import Fields, refusal
+from memtopo.sharing.messages import Fields, encode_error, encode_importers
 from memtopo.sharing.wire import Packet
 
 LONGEST_GRACE = 3600.0
-_GLANCE = 60.0  # seconds after which it looks around though nothing happened
-_BLIND = 0.2  # the same where no signal wakes it
-_DEAF = 1.0  # seconds for which nobody is let in where there are no descriptors
-_LONGEST = 0.5  # whoever is asked whether to stop may have to look for it: a process that died sends no signal
-_SOON = 0.01
+_LONGEST_WAIT = 0.5  # `stop` may have to look for its reason: the death of a process sends no signal
+_LONGEST_WAIT_WITHOUT_SIGNALS = 0.2
+_ACCEPT_PAUSE = 1.0  # seconds without new connections after the descriptors are exhausted
+_RETRY_PAUSE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How a layout is served: to how many, with what `patience` and `grace` (seconds), to whom else, and until when."""
+    """Terms of a hold: the limit of clients, their `patience` and `grace` in seconds, other users, and its end."""
 
-    most: int
+    max_clients: int
     patience: float
     allow_uids: Collection[int]
     stop: Callable[[], int]
     grace: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Retry:
+    """A request that is retried until a time of the monotonic clock."""
+
+    connection: ClientConnection
+    fields: Fields
+    until: float
+
+
 class ServerLoop:
     """Serves until a signal, a release or a deadline."""
 
-    def __init__(self, selector: selectors.BaseSelector, answers: Answers, ending: Ending, terms: Terms) -> None:
-        self._selector, self._answers, self._ending, self._terms = selector, answers, ending, terms
+    def __init__(
+        self, selector: selectors.BaseSelector, responder: Responder, shutdown: Shutdown, terms: Terms
+    ) -> None:
+        self._selector, self._responder, self._shutdown, self._terms = selector, responder, shutdown, terms
         self._clients = Clients(
-            selector, self._talk, most=terms.most, patience=terms.patience, allow_uids=terms.allow_uids
+            selector,
+            self._handle_events,
+            most=terms.max_clients,
+            patience=terms.patience,
+            allow_uids=terms.allow_uids,
         )
-        self._later: list[tuple[Connection, Fields, float]] = []
-        self._deaf_until: float | None = None
-        self._glance = _BLIND
-        self.notes: list[str | None] = []
+        self._retries: list[_Retry] = []
+        self._accept_again_at: float | None = None
+        self._longest_wait = _LONGEST_WAIT_WITHOUT_SIGNALS
+        self._notes: list[str] = []
 
     def listen(self, listener: socket.socket, wakeups: Collection[socket.socket]) -> None:
-        """Take connections from a socket from now on, and wake up for the others, where there are any."""
+        """Accept connections from a socket, and check for the end whenever one of `wakeups` is readable."""
         listener.setblocking(False)  # noqa: FBT003 the signature is the library's
         self._listener = listener
-        self._selector.register(listener, selectors.EVENT_READ, lambda _: self._accept())
+        self._watch_listener()
         for wakeup in wakeups:
-            self._glance = _GLANCE
-            self._selector.register(wakeup, selectors.EVENT_READ, partial(drain, wakeup))
+            self._longest_wait = _LONGEST_WAIT
+            self._selector.register(wakeup, selectors.EVENT_READ, partial(_drain, wakeup))
 
     def run(self) -> None:
-        """Serve until the end has come and nobody has to be waited for any more."""
+        """Serve until the shutdown is complete."""
         while True:
             now = time.monotonic()
             if number := self._terms.stop():
-                self._begin("signal", self._terms.grace, number)
-            elif self._ending.due(now):
-                self._begin("deadline", self._terms.grace)
-            if self._ending.why and self._ending.over(now, bound=bool(self._bound())):
+                self._begin_shutdown("signal", self._terms.grace, number)
+            elif self._shutdown.due(now):
+                self._begin_shutdown("deadline", self._terms.grace)
+            if self._shutdown.why and self._shutdown.complete(now, bound=bool(self._bound())):
                 return
-            for key, events in self._selector.select(self._nap(now)):
+            for key, events in self._selector.select(self._wait(now)):
                 key.data(events)
-            self._try_again(time.monotonic())
-            self._clients.mind(time.monotonic())
+            self._retry()
+            self._accept_again()
+            self._clients.drop_unresponsive(time.monotonic())
 
-    def end(self, claim: Claim, name: str, seconds: float) -> HoldResult:
-        """Tell those who asked for it, end all connections but theirs, and give what came of it."""
-        assert self._ending.why
-        lost = tuple(each.importer(self._answers.offers) for each in self._bound())
-        others = [each for each in self._clients.all() if not each.waiting]
-        kept = tuple(each for each in self._answers.importers(others) if not each.bound)
-        told = {"name": name, "lost": messages.importers(lost), "kept": messages.importers(kept)}
-        for each in [each for each in self._clients.all() if each.waiting]:
+    def finish(self, claim: Claim, name: str, seconds: float) -> HoldResult:
+        """Answer the clients that requested the release, pass their connections to the claim, and return the result."""
+        assert self._shutdown.why
+        requesters = [each for each in self._clients.all() if each.awaits_release]
+        others = [each for each in self._clients.all() if not each.awaits_release]
+        lost = tuple(each.importer(self._responder.offers) for each in self._bound())
+        kept = tuple(each for each in self._responder.importers(others) if not each.bound)
+        answer = {"name": name, "lost": encode_importers(lost), "kept": encode_importers(kept)}
+        for each in requesters:
             with suppress(OSError):
-                each.say({"ok": told})
-            self._clients.forget(each)
+                each.send({"ok": answer})
+            self._clients.remove(each)
             claim.keep_open(each.sock)
-        held = self._ending.why, self._ending.signal, seconds, self._clients.count, self._answers.served
-        return HoldResult(*held, lost, kept, tuple(filter(None, self.notes)))
+        return HoldResult(
+            why=self._shutdown.why,
+            signal=self._shutdown.signal,
+            seconds=seconds,
+            clients=self._clients.count,
+            handles=self._responder.served_handles,
+            lost=lost,
+            kept=kept,
+            notes=tuple(self._notes),
+        )
+
+    def notify_systemd(self, *lines: str) -> None:
+        """Send lines to systemd, and keep a failure as a note of the result."""
+        if failure := notify(*lines):
+            self._notes.append(failure)
 
     def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         for each in tuple(self._clients.all()):
             self._clients.drop(each)
 
-    def _nap(self, now: float) -> float:
-        waits = [self._glance, self._terms.patience / 2, _LONGEST, self._ending.left(now)]
-        soon = [_SOON if self._later else None, None if self._deaf_until is None else _DEAF]
-        return min(wait for wait in [*waits, *soon] if wait is not None)
+    def _wait(self, now: float) -> float:
+        """Return for how many seconds to wait for events."""
+        waits = [
+            self._terms.patience / 2,
+            self._longest_wait,
+            self._shutdown.remaining(now),
+            _RETRY_PAUSE if self._retries else None,
+            None if self._accept_again_at is None else _ACCEPT_PAUSE,
+        ]
+        return min(wait for wait in waits if wait is not None)
+
+    def _watch_listener(self) -> None:
+        self._selector.register(self._listener, selectors.EVENT_READ, lambda _: self._accept())
 
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
-        except OSError:  # no descriptor is free just now: those who wait for a connection wait in the queue
+        except OSError:  # no descriptor is free: new clients wait in the queue of the socket
             self._selector.unregister(self._listener)
-            self._deaf_until = time.monotonic() + _DEAF
+            self._accept_again_at = time.monotonic() + _ACCEPT_PAUSE
             return
         self._clients.admit(sock)
 
-    def _talk(self, connection: Connection, events: int) -> None:
+    def _accept_again(self) -> None:
+        if self._accept_again_at is not None and time.monotonic() >= self._accept_again_at:
+            self._accept_again_at = None
+            self._watch_listener()
+
+    def _handle_events(self, connection: ClientConnection, events: int) -> None:
         try:
             if events & selectors.EVENT_WRITE:
                 connection.flush()
-            elif not self._hear(connection):
+            elif not self._handle_packet(connection):
                 return
         except BlockingIOError:
             return
         except OSError:
             self._clients.drop(connection)
             return
-        self._clients.watch(connection)
+        self._clients.update_events(connection)
 
-    def _hear(self, connection: Connection) -> bool:
-        """Take a packet and answer it; whether the connection is to be waited for."""
+    def _handle_packet(self, connection: ClientConnection) -> bool:
+        """Receive a request and answer it. Return false if no event of the connection is to be waited for."""
         try:
             packet = connection.receive()
             if packet is None:
                 self._clients.drop(connection)
                 return False
-            return self._answer(connection, _fields(packet))
+            return self._answer(connection, _request_fields(packet))
         except BadPacket as error:
-            connection.ending = True
-            connection.say(refusal(error))
+            connection.closing = True
+            connection.send(encode_error(error))
         return True
 
-    def _answer(self, connection: Connection, fields: Fields, until: float | None = None) -> bool:
+    def _answer(self, connection: ClientConnection, fields: Fields, until: float | None = None) -> bool:
+        """Answer a request. Return false if it is retried later; after `until` it is refused."""
         now = time.monotonic()
         try:
-            self._carry_out(connection, fields)
-        except Later:
+            self._execute(connection, fields)
+        except TooManyInFlight:
             if until is not None and now >= until:
-                connection.say(refusal(too_many_in_flight()))
+                connection.send(encode_error(descriptors_in_flight()))
                 return True
-            self._later.append((connection, fields, until or now + self._terms.patience))
+            self._retries.append(_Retry(connection, fields, until or now + self._terms.patience))
             self._clients.pause(connection)
             return False
         except BadPacket:
             raise
         except MemtopoError as error:
-            connection.say(refusal(error))
+            connection.send(encode_error(error))
         return True
 
-    def _carry_out(self, connection: Connection, fields: Fields) -> None:
+    def _execute(self, connection: ClientConnection, fields: Fields) -> None:
         request = request_of(fields)
         if request == "release":
             self._release(connection, fields)
             return
         if request == "handles":
-            self._clients.vet_importer(connection)
-        self._answers.answer(connection, request, fields, self._clients.all())
+            self._clients.check_importer(connection)
+        self._responder.answer(connection, request, fields, self._clients.all())
 
-    def _release(self, connection: Connection, fields: Fields) -> None:
-        fields.only("request", "force", "grace")
+    def _release(self, connection: ClientConnection, fields: Fields) -> None:
+        fields.allow_only("request", "force", "grace")
         force, grace = fields.flag("force"), fields.seconds("grace", LONGEST_GRACE)
         bound = [each for each in self._bound() if each is not connection]
         if bound and not force:
-            raise attached(bound)
-        connection.waiting = True
-        self._begin("release", grace)
+            raise still_bound(bound)
+        connection.awaits_release = True
+        self._begin_shutdown("release", grace)
 
-    def _begin(self, why: Why, grace: float, signal: int = 0) -> None:
-        if not self._ending.begin(why, time.monotonic() + grace, signal):
+    def _begin_shutdown(self, why: Why, grace: float, signal: int = 0) -> None:
+        if not self._shutdown.begin(why, time.monotonic() + grace, signal):
             return
-        self._answers.releasing = True
-        self.notes.append(notify("STOPPING=1"))
+        self._responder.releasing = True
+        self.notify_systemd("STOPPING=1")
         for each in tuple(self._clients.all()):
-            if each.attached and not each.waiting:
+            if each.attached and not each.awaits_release:
                 try:
-                    each.say({"notice": "releasing", "grace": grace})
-                    self._clients.watch(each)
+                    each.send({"notice": "releasing", "grace": grace})
+                    self._clients.update_events(each)
                 except OSError:
                     self._clients.drop(each)
 
-    def _bound(self) -> list[Connection]:
-        """Those who lose what they use if the layout goes, and did not ask for that themselves."""
-        offers = self._answers.offers
-        return [each for each in self._clients.all() if not each.waiting and each.bound(offers)]
+    def _bound(self) -> list[ClientConnection]:
+        """Return the clients that lose memory in use by the release, and did not request it."""
+        offers = self._responder.offers
+        return [each for each in self._clients.all() if not each.awaits_release and each.bound(offers)]
 
-    def _try_again(self, now: float) -> None:
-        later, self._later = self._later, []
-        for connection, fields, until in later:
-            if connection not in self._clients.all():
+    def _retry(self) -> None:
+        retries, self._retries = self._retries, []
+        for each in retries:
+            if each.connection not in self._clients.all():
                 continue
-            self._clients.resume(connection)
+            self._clients.resume(each.connection)
             try:
-                again = self._answer(connection, fields, until)
+                answered = self._answer(each.connection, each.fields, each.until)
             except (OSError, BadPacket):
-                self._clients.drop(connection)
+                self._clients.drop(each.connection)
                 continue
-            if again:
-                self._clients.watch(connection)
-        if self._deaf_until is not None and now >= self._deaf_until:
-            self._deaf_until = None
-            self._selector.register(self._listener, selectors.EVENT_READ, lambda _: self._accept())
-
-
-def _fields(packet: Packet) -> Fields:
-    if packet.fds:
-        packet.close()
-        raise BadPacket("a request came with descriptors")
-    return Fields(packet.message, "the request")
+            if answered:
+                self._clients.update_events(each.connection)
 
 
 @contextmanager
-def woken() -> Iterator[socket.socket | None]:
-    """A socket that a signal makes readable; None outside of the main thread, where Python lets nobody hear of one."""
+def signal_wakeup() -> Iterator[socket.socket | None]:
+    """Yield a socket that every signal makes readable; None outside of the main thread, where Python has no such."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)  # noqa: FBT003 the signature is the library's
@@ -236,8 +275,15 @@ def woken() -> Iterator[socket.socket | None]:
             signal.set_wakeup_fd(before)
 
 
-def drain(sock: socket.socket, _events: int = 0) -> None:
-    """Forget the signals that came; the flag that their handler set is what counts."""
+def _drain(sock: socket.socket, _events: int = 0) -> None:
+    """Discard the bytes of signals; the flag that their handler sets is what counts."""
     with suppress(BlockingIOError):
         while sock.recv(4096):
             pass
+
+
+def _request_fields(packet: Packet) -> Fields:
+    if packet.fds:
+        packet.close()
+        raise BadPacket("a request came with descriptors")
+    return Fields(packet.message, "the request")

@@ -1,4 +1,4 @@
-"""What a holder answers to each request but a release, which is more than an answer."""
+"""Answers of a holder to all requests but the release, which ends its loop."""
 
 from __future__ import annotations
 
@@ -14,29 +14,36 @@ from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
 from memtopo.sharing import messages, wire
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.holder.clients import Connection
+from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, ExportProvider, Handle, Offer
 from memtopo.sharing.status import Importer
 
-_TOLD = 1000
+REQUESTS = ("status", "offers", "importers", "handles", "check", "source", "release")
+_LONGEST_PATH = 1000
+_LISTED_PROCESSES = 4
+
+Clients = Collection[ClientConnection]
 
 
-class Later(Exception):
-    """The system takes no more descriptors into queues just now; the request is to be tried again."""
+class TooManyInFlight(Exception):
+    """The system accepts no more descriptors into queues at present (ETOOMANYREFS); the request is to be retried."""
 
 
-class Answers:
-    """Answers from a shelf. `batch` bounds the handles of one answer; `deadline` is in seconds of the epoch."""
+class Responder:
+    """Answers requests from an export provider.
 
-    def __init__(self, shelf: ExportProvider, about: HolderInfo, *, batch: int, deadline: float | None) -> None:
-        self._shelf, self._about, self._batch, self._deadline = shelf, about, batch, deadline
+    `batch` is the limit of handles in one answer; `deadline` is in seconds of the epoch.
+    """
+
+    def __init__(self, provider: ExportProvider, info: HolderInfo, *, batch: int, deadline: float | None) -> None:
+        self._provider, self._info, self._batch, self._deadline = provider, info, batch, deadline
         self._since = time.time()
-        self.offers: Mapping[str, Offer] = {offer.name: offer for offer in shelf.offers()}
-        self.served = 0
+        self.offers: Mapping[str, Offer] = {offer.name: offer for offer in provider.offers()}
+        self.served_handles = 0
         self.releasing = False
-        self._answers: dict[str, Callable[[Connection, Fields, Collection[Connection]], None]] = {
+        self._answers: dict[str, Callable[[ClientConnection, Fields, Clients], None]] = {
             "status": self._status,
             "offers": self._list_offers,
             "importers": self._list_importers,
@@ -45,80 +52,80 @@ class Answers:
             "source": self._source,
         }
 
-    def answer(self, connection: Connection, request: str, fields: Fields, all_: Collection[Connection]) -> None:
-        """Answer one request. Raises `MemtopoError` for what is to be refused, `Later`, `OSError`."""
-        self._answers[request](connection, fields, all_)
+    def answer(self, connection: ClientConnection, request: str, fields: Fields, clients: Clients) -> None:
+        """Answer one request. Raises `MemtopoError` for a refusal, `TooManyInFlight`, `OSError`."""
+        self._answers[request](connection, fields, clients)
 
-    def importers(self, connections: Collection[Connection]) -> Iterator[Importer]:
-        """What is told of those that were given something, by their numbers."""
-        return (each.importer(self.offers) for each in connections if each.attached)
+    def importers(self, clients: Clients) -> Iterator[Importer]:
+        """Yield the records of the clients that received handles, by ascending id."""
+        return (each.importer(self.offers) for each in clients if each.attached)
 
-    def _status(self, connection: Connection, fields: Fields, _: Collection[Connection]) -> None:
-        fields.only("request")
-        about = self._about
+    def _status(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
+        fields.allow_only("request")
+        info = self._info
         status = {
-            "name": about.name,
+            "name": info.name,
             "pid": os.getpid(),
             "since": self._since,
             "state": "releasing" if self.releasing else "serving",
             "deadline": self._deadline,
-            "spec": None if about.spec is None else shorten(about.spec, _TOLD),
-            "machine": messages.machine_fields(about.machine),
+            "spec": None if info.spec is None else shorten(info.spec, _LONGEST_PATH),
+            "machine": messages.encode_machine(info.machine),
         }
-        connection.say({"ok": status})
+        connection.send({"ok": status})
 
-    def _source(self, connection: Connection, fields: Fields, _: Collection[Connection]) -> None:
-        fields.only("request", "first")
-        first, text = fields.number("first"), self._about.source
-        connection.say({"ok": {"total": len(text), "text": text[first : first + messages.TEXT]}})
+    def _source(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
+        fields.allow_only("request", "first")
+        first, text = fields.number("first"), self._info.source
+        connection.send({"ok": {"total": len(text), "text": text[first : first + messages.TEXT_CHARACTERS]}})
 
-    def _list_offers(self, connection: Connection, fields: Fields, _: Collection[Connection]) -> None:
-        fields.only("request", "first")
+    def _list_offers(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
+        fields.allow_only("request", "first")
         first = fields.number("first")
-        told = messages.page(islice(self.offers.values(), first, None)) if first < len(self.offers) else []
-        connection.say({"ok": {"total": len(self.offers), "offers": told}})
+        page = messages.page(islice(self.offers.values(), first, None)) if first < len(self.offers) else []
+        connection.send({"ok": {"total": len(self.offers), "offers": page}})
 
-    def _list_importers(self, connection: Connection, fields: Fields, all_: Collection[Connection]) -> None:
-        fields.only("request", "after")
+    def _list_importers(self, connection: ClientConnection, fields: Fields, clients: Clients) -> None:
+        fields.allow_only("request", "after")
         after = fields.number("after")
-        found = list(self.importers([each for each in all_ if each.id > after]))
-        told = messages.page(found)
-        connection.say({"ok": {"importers": told, "more": len(told) < len(found)}})
+        importers = list(self.importers([each for each in clients if each.id > after]))
+        page = messages.page(importers)
+        connection.send({"ok": {"importers": page, "more": len(page) < len(importers)}})
 
-    def _check(self, connection: Connection, fields: Fields, _: Collection[Connection]) -> None:
-        fields.only("request")
-        connection.say({"ok": messages.checks_fields(self._shelf.check())})
+    def _check(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
+        fields.allow_only("request")
+        connection.send({"ok": messages.encode_checks(self._provider.check())})
 
-    def _handles(self, connection: Connection, fields: Fields, _: Collection[Connection]) -> None:
-        fields.only("request", "export", "first", "count")
+    def _handles(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
+        fields.allow_only("request", "export", "first", "count")
         offer = self._offer(fields.text("export", LONGEST_NAME))
         first, count = fields.number("first"), fields.number("count", 1)
         if first + count > offer.count:
             raise ExchangeError("range", f"export {offer.name!r} has {offer.count:,} handles, counted from 0")
         if self.releasing:
-            raise ExchangeError("releasing", f"layout {self._about.name!r} is being released")
+            raise ExchangeError("releasing", f"layout {self._info.name!r} is being released")
         if connection.unread():
             raise ExchangeError("unread", "the handles before these were not read", hint="read each answer first")
-        self._give(connection, offer, first, min(count, self._batch))
+        self._send_handles(connection, offer, first, min(count, self._batch))
 
-    def _give(self, connection: Connection, offer: Offer, first: int, count: int) -> None:
+    def _send_handles(self, connection: ClientConnection, offer: Offer, first: int, count: int) -> None:
         handles: list[Handle] = []
         try:
             for index in range(first, first + count):
-                handles.append(self._shelf.handle(offer.name, index))  # noqa: PERF401 what was made so far is closed
+                handles.append(self._provider.handle(offer.name, index))  # noqa: PERF401 `finally` closes a part as well
             fds = [handle.fd for handle in handles if handle.fd is not None]
-            told: dict[str, Any] = {"offer": messages.page([offer])[0], "first": first}
-            connection.give({"ok": told | {"handles": messages.handle_fields(handles)}}, fds)
+            answer: dict[str, Any] = {"offer": messages.page([offer])[0], "first": first}
+            connection.send_descriptors({"ok": answer | {"handles": messages.encode_handles(handles)}}, fds)
         except BlockingIOError as error:
             raise ExchangeError("unread", "too much that was sent before is not read") from error
         except OSError as error:
             if error.errno == errno.ETOOMANYREFS:
-                raise Later from error
+                raise TooManyInFlight from error
             raise
         finally:
             wire.close_all(handle.fd for handle in handles if handle.fd is not None)
-        connection.took(offer.name, first, count)
-        self.served += count
+        connection.record(offer.name, first, count)
+        self.served_handles += count
 
     def _offer(self, name: str) -> Offer:
         if name in self.offers:
@@ -129,31 +136,27 @@ class Answers:
         raise ExchangeError("unknown", f"there is no export {shorten(name)!r}", hint=hint)
 
 
-REQUESTS = ("status", "offers", "importers", "handles", "check", "source", "release")
-_LISTED = 4
-
-
 def request_of(fields: Fields) -> str:
-    """Which request a message is. Raises `BadPacket`."""
+    """Return the request of a message. Raises `BadPacket`."""
     try:
         return fields.word("request", *REQUESTS)
     except BadPacket as error:
         raise BadPacket(error.message, "request") from error
 
 
-def attached(bound: Collection[Connection]) -> ExchangeError:
-    """A release was asked for, and some are bound to the layout."""
-    told = ", ".join(f"process {each.peer.pid}" for each in islice(bound, _LISTED))
-    more = f" and {len(bound) - _LISTED} more" if len(bound) > _LISTED else ""
+def still_bound(bound: Clients) -> ExchangeError:
+    """Return the refusal of a release while importers are bound to the layout."""
+    processes = ", ".join(f"process {each.peer.pid}" for each in islice(bound, _LISTED_PROCESSES))
+    more = f" and {len(bound) - _LISTED_PROCESSES} more" if len(bound) > _LISTED_PROCESSES else ""
     return ExchangeError(
         "attached",
-        f"what it exports over ipc is in use by {told}{more}",
-        hint="--force tells them, and takes it from them after --grace",
+        f"what it exports over ipc is in use by {processes}{more}",
+        hint="--force notifies them, and takes it from them after --grace",
     )
 
 
-def too_many_in_flight() -> ExchangeError:
-    """The system took no more descriptors for longer than the holder is patient."""
+def descriptors_in_flight() -> ExchangeError:
+    """Return the refusal of handles after the system accepted no more descriptors for too long."""
     return ExchangeError(
         "limit",
         "too many descriptors of the holder's user lie unread in sockets",

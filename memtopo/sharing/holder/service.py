@@ -1,4 +1,4 @@
-"""Holding a layout: the socket, systemd, the limits, and a loop that serves until the end."""
+"""Service of a layout's exports: its socket, systemd, the limits of descriptors, and the event loop."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from collections.abc import Callable, Collection
 
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
-from memtopo.sharing.holder.loop import ServerLoop, Terms, woken
-from memtopo.sharing.holder.responses import Answers
-from memtopo.sharing.holder.state import Ending, HolderInfo, HoldResult
-from memtopo.sharing.holder.systemd import notify
+from memtopo.sharing.holder.loop import ServerLoop, Terms, signal_wakeup
+from memtopo.sharing.holder.responses import Responder
+from memtopo.sharing.holder.state import HolderInfo, HoldResult, Shutdown
 from memtopo.sharing.offers import ExportProvider
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.wire import MOST_FDS
 
 MOST_CLIENTS = 128
-_OWN = 16  # descriptors that the driver, the selector and the like may need beside
+_OWN = 16  # descriptors that the driver, the selector and others may need
 _LEAST = _OWN + 4 * SPARE
 
 
 def hold(
-    shelf: ExportProvider,
+    provider: ExportProvider,
     claim: Claim,
-    about: HolderInfo,
+    info: HolderInfo,
     *,
     stop: Callable[[], int],
     lasting: float | None = None,
@@ -36,42 +35,42 @@ def hold(
     ready: Callable[[], None] = lambda: None,
     wake: socket.socket | None = None,
 ) -> HoldResult:
-    """Serve a shelf at a claimed place until `stop()` gives a signal's number, a release, or `lasting` seconds.
+    """Serve exports at a claimed endpoint until `stop()` returns a signal's number, a release, or `lasting` seconds.
 
-    Then those who use something over ipc are told, and have `grace` seconds to let go. A client that does not read for
-    `patience` seconds is shown out. `ready` is called once clients can connect. Where `wake` can be read, `stop` is
-    asked at once, as it is after a signal in the main thread. The claim stays the caller's, to be closed when
-    everything is taken down. Raises `ExchangeError` where there can be no socket or too few descriptors.
+    Then clients that use an export over ipc get a notice, and have `grace` seconds. A client that does not read for
+    `patience` seconds is disconnected. `ready` is called once clients can connect. `stop` is called at once when `wake`
+    is readable, and after a signal in the main thread. The caller closes the claim after the teardown. Raises
+    `ExchangeError` if there can be no socket, or if there are too few descriptors.
     """
-    batch, most = _shares()
+    batch, max_clients = _limits()
     began = time.monotonic()
     others = {*allow_uids} - {os.geteuid()}
-    terms = Terms(most, patience, others, stop, grace)
+    terms = Terms(max_clients, patience, others, stop, grace)
     with (
         claim.listen(mode=_mode(claim, others)) as listener,
         selectors.DefaultSelector() as selector,
-        woken() as wakeup,
+        signal_wakeup() as wakeup,
     ):
-        answers = Answers(shelf, about, batch=batch, deadline=None if lasting is None else time.time() + lasting)
-        loop = ServerLoop(selector, answers, Ending(None if lasting is None else began + lasting), terms)
+        responder = Responder(provider, info, batch=batch, deadline=None if lasting is None else time.time() + lasting)
+        loop = ServerLoop(selector, responder, Shutdown(None if lasting is None else began + lasting), terms)
         loop.listen(listener, [each for each in (wakeup, wake) if each])
-        loop.notes.append(notify("READY=1", f"STATUS=holding {about.name}, {len(answers.offers)} exports"))
+        loop.notify_systemd("READY=1", f"STATUS=holding {info.name}, {len(responder.offers)} exports")
         try:
             ready()
             loop.run()
-            return loop.end(claim, about.name, time.monotonic() - began)
+            return loop.finish(claim, info.name, time.monotonic() - began)
         finally:
-            claim.hide()
+            claim.unlink_socket()
             loop.close()
 
 
-def _shares() -> tuple[int, int]:
-    """How many descriptors go out at a time, and how many clients there may be."""
+def _limits() -> tuple[int, int]:
+    """Return the limits of descriptors in one answer and of clients."""
     free = reserve_descriptors(_OWN + MOST_CLIENTS + MOST_FDS, _LEAST) - _OWN
     batch = min(MOST_FDS, max(free // 2, free - MOST_CLIENTS))
     return batch, min(MOST_CLIENTS, free - batch)
 
 
 def _mode(claim: Claim, others: Collection[int]) -> int:
-    """Of a socket that stands in a folder of the user's choice, and that others may use: they are told by their uid."""
-    return 0o666 if others and claim.place.name is None else 0o600
+    """Return the mode of the socket: open to all only in a named folder; then the uid of each client is checked."""
+    return 0o666 if others and claim.endpoint.name is None else 0o600

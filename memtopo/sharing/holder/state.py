@@ -1,4 +1,4 @@
-"""What is held, and how a hold ended, as data."""
+"""State of a hold: its description, its shutdown, and its result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Why = Literal["signal", "release", "deadline"]
 
 @dataclass(frozen=True, slots=True)
 class HolderInfo:
-    """What a holder tells about itself: the layout's name, the spec that it was built from, and the machine.
+    """Description that a holder reports: the layout's name, the path of its spec, and the machine.
 
-    `source` is what the layout can be drawn from, as text for whoever asks; where that is nothing, it is not told.
+    `source` is the text from which clients can draw the layout; empty if it is not reported.
     """
 
     name: str
@@ -26,11 +26,11 @@ class HolderInfo:
 
 @dataclass(frozen=True, slots=True)
 class HoldResult:
-    """How a hold ended, after `seconds`: by a `signal` (its number, or 0), a `release`, or its deadline.
+    """End of a hold, after `seconds`: by a `signal` (its number, else 0), a `release`, or its deadline.
 
-    `lost` are importers that used something over ipc until the end; `kept` those whose descriptors, handles and
-    mappings keep memory from being free. `clients` and `handles` count what was served. `notes` say what did not go as
-    it should.
+    `lost` are importers that used an export over ipc until the end; `kept` those whose descriptors, handles and
+    mappings keep memory from being freed. `clients` and `handles` count what was served. `notes` are failures that did
+    not stop the holder.
     """
 
     why: Why
@@ -44,8 +44,8 @@ class HoldResult:
 
 
 @dataclass(slots=True)
-class Ending:
-    """The end of a hold, which has not come as long as `why` is None. Times are the monotonic clock's."""
+class Shutdown:
+    """Shutdown of a hold, which has begun if `why` is set. Times are in seconds of the monotonic clock."""
 
     deadline: float | None
     why: Why | None = None
@@ -53,7 +53,7 @@ class Ending:
     grace_until: float = 0.0
 
     def begin(self, why: Why, until: float, signal: int = 0) -> bool:
-        """Let it come, with grace until then; whether it had not begun. A second request can only shorten the grace."""
+        """Begin the shutdown, with grace until then. Return false if it had begun: then the grace can only shorten."""
         if self.why:
             self.grace_until = min(self.grace_until, until)
             return False
@@ -61,14 +61,14 @@ class Ending:
         return True
 
     def due(self, now: float) -> bool:
-        """Whether it comes by its deadline."""
+        """Return whether the deadline has passed and the shutdown has not begun."""
         return self.why is None and self.deadline is not None and now >= self.deadline
 
-    def over(self, now: float, *, bound: bool) -> bool:
-        """Whether nobody is served any more: nobody is bound to the layout, or their grace is over."""
+    def complete(self, now: float, *, bound: bool) -> bool:
+        """Return whether serving ends: no importer is bound to the layout, or the grace is over."""
         return self.why is not None and (not bound or now >= self.grace_until)
 
-    def left(self, now: float) -> float | None:
-        """Seconds until something comes by itself."""
+    def remaining(self, now: float) -> float | None:
+        """Return the seconds until the deadline, or until the grace is over."""
         at = self.grace_until if self.why else self.deadline
         return None if at is None else max(at - now, 0.0)
