@@ -38,13 +38,13 @@ class Applied(LiveContext[Live]):
             raise Unsuitable(f"bind: {wrong[0]}", hint=wrong[1])
         running = self._producers = self._resources.enter_context(self._start_producers(planned))
         driver = planned.target.open()
-        session = Session(planned, driver, self._handle_source(planned, driver, running), running.noted)
+        session = Session(planned, driver, self._handle_source(planned, driver, running), running.with_notes)
         live = Live(session)
         session.begin(verify=True)
         return live
 
     def _completed(self, report: Report) -> Report:
-        return self._producers.over(report)
+        return self._producers.with_survivors(report)
 
     def _start_producers(self, planned: Planned) -> AbstractContextManager[Producers]:
         machine = planned.target.machine if planned.target.simulated else None

@@ -122,8 +122,8 @@ def _run(
         _keeper(keeping, request, loaded, stop) as keeper,
         outside.producers(request.geometry, loaded.target, stop) as producers,
     ):
-        report = producers.noted(work(request, loaded, stop, keeper, outside, producers.sockets))
-    return producers.over(report)
+        report = producers.with_notes(work(request, loaded, stop, keeper, outside, producers.sockets))
+    return producers.with_survivors(report)
 
 
 def _keeper(

@@ -1,4 +1,4 @@
-"""What a program gives to be served: descriptors of another API's memory and semaphores, by name."""
+"""Server of external memory and semaphores: a program offers its descriptors to layouts of memtopo."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from memtopo.sharing import Claim, Endpoint, Handle, Offer, Via, claim, endpoint
 from memtopo.sharing.endpoints import NAME
 from memtopo.sharing.holder import HolderInfo, HoldResult, hold
 
-_UUID = 16  # bytes
+_UUID_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalMemory:
     """Memory of another API by its opaque descriptor, which stays the caller's: importers get copies of it.
 
-    `size` is the whole object's in bytes, as it was allocated; `gpu` the UUID of its GPU, 16 bytes or text, since a GPU
-    goes by that in every process (fact 38); `dedicated` whether it was allocated for one resource alone.
+    `size` is the allocation size of the whole object in bytes; `gpu` the UUID of its GPU, 16 bytes or text, which is
+    the same in every process (fact 38); `dedicated` whether it was allocated for a single resource.
     """
 
     fd: int
@@ -36,19 +36,19 @@ class ExternalMemory:
     dedicated: bool = False
 
     def offer(self, name: str) -> Offer:
-        """What is offered under a name. Raises `UsageError`."""
+        """Return the offer under a name. Raises `UsageError`."""
         if not isinstance(self.size, int) or self.size <= 0:
-            raise UsageError(f"external memory {name!r} has a size of {self.size!r}; it has whole bytes")
-        gpu, words = _gpu(self.gpu), ("dedicated",) if self.dedicated else ()
-        return Offer(name, "memory", "opaque_fd", 1, self.size, _words(gpu), gpu, words)
+            raise UsageError(f"external memory {name!r} has a size of {self.size!r}; it must be a number of bytes")
+        gpu, words = _uuid(self.gpu), ("dedicated",) if self.dedicated else ()
+        return Offer(name, "memory", "opaque_fd", 1, self.size, _gpu_name(gpu), gpu, words)
 
 
 @dataclass(frozen=True, slots=True)
 class Semaphore:
     """A semaphore of another API by its opaque descriptor, which stays the caller's: a `timeline`, or a binary one.
 
-    A driver takes one for the other (fact 55), so that nobody else can tell. With `gpu` importers see to it that they
-    have it on that GPU.
+    A driver accepts either type for the other (fact 55), so only the offer tells them apart. With `gpu`, importers
+    check that they import it on that GPU.
     """
 
     fd: int
@@ -56,40 +56,40 @@ class Semaphore:
     gpu: bytes | str | None = None
 
     def offer(self, name: str) -> Offer:
-        """What is offered under a name. Raises `UsageError`."""
-        gpu = None if self.gpu is None else _gpu(self.gpu)
+        """Return the offer under a name. Raises `UsageError`."""
+        gpu = None if self.gpu is None else _uuid(self.gpu)
         via: Via = "timeline_fd" if self.timeline else "opaque_fd"
-        return Offer(name, "semaphore", via, 1, 0, _words(gpu) if gpu else "any GPU", gpu)
+        return Offer(name, "semaphore", via, 1, 0, _gpu_name(gpu) if gpu else "any GPU", gpu)
 
 
-Given = ExternalMemory | Semaphore
+External = ExternalMemory | Semaphore
 
 
 @dataclass(slots=True)
 class ExternalExports:
-    """Given descriptors as a shelf. `taken` has for each name whether a handle of it was asked for.
+    """Export provider of external objects by name. `taken` has an event for each, set once its handle is requested.
 
-    While it is `open`, it has copies of them: a number whose file was closed may soon be another's.
+    While it is `open`, it serves copies of their descriptors, since the number of a closed one may be reused.
     """
 
-    given: Mapping[str, Given]
+    objects: Mapping[str, External]
     taken: Mapping[str, threading.Event] = field(init=False)
     _offers: Sequence[Offer] = field(init=False)
     _copies: dict[str, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in self.given:
+        for name in self.objects:
             if not NAME.fullmatch(name):
-                told = "a name begins with a letter and goes on with letters, digits, _ and -"
-                raise UsageError(f"{shorten(name)!r} is not an export's name", hint=told)
-        self._offers = [each.offer(name) for name, each in self.given.items()]
-        self.taken = {name: threading.Event() for name in self.given}
+                hint = "a name begins with a letter and goes on with letters, digits, _ and -"
+                raise UsageError(f"{shorten(name)!r} is not an export's name", hint=hint)
+        self._offers = [each.offer(name) for name, each in self.objects.items()]
+        self.taken = {name: threading.Event() for name in self.objects}
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Have copies of all descriptors. Raises `UsageError` where one cannot be copied."""
+        """Copy all descriptors until the end of a `with`. Raises `UsageError` if one cannot be copied."""
         try:
-            for name, each in self.given.items():
+            for name, each in self.objects.items():
                 self._copies[name] = _copy(name, each.fd)
             yield
         finally:
@@ -100,77 +100,52 @@ class ExternalExports:
         return self._offers
 
     def handle(self, export: str, index: int) -> Handle:
-        del index  # there is one of each
-        found = Handle(fd=os.dup(self._copies[export]))
+        del index  # every export has one object
+        handle = Handle(fd=os.dup(self._copies[export]))
         self.taken[export].set()
-        return found
+        return handle
 
     def check(self) -> Checks:
-        raise MemtopoError("what is served here was not laid out by memtopo, which has nothing to check it against")
-
-
-def _copy(name: str, fd: int) -> int:
-    try:
-        return os.dup(fd)
-    except (OSError, OverflowError) as error:
-        told = (getattr(error, "strerror", None) or str(error)).lower()
-        raise UsageError(f"the descriptor of {name!r}, {fd}, cannot be copied: {told}") from error
-
-
-def _gpu(given: bytes | str) -> str:
-    """A GPU's UUID as offers have it: 32 hexadecimal digits. Raises `UsageError`."""
-    try:
-        raw = given if isinstance(given, bytes) else bytes.fromhex(given.removeprefix("GPU-").replace("-", ""))
-    except ValueError:
-        raw = b""
-    if len(raw) != _UUID:
-        raise UsageError(
-            f"{given!r} is no GPU's UUID", hint=f"it is {_UUID} bytes, or their text as nvidia-smi -L has it"
-        )
-    return raw.hex()
-
-
-def _words(gpu: str) -> str:
-    return f"GPU-{uuid.UUID(hex=gpu)}"
+        raise MemtopoError("external objects were not laid out by memtopo, and cannot be checked")
 
 
 class Serving:
-    """Exports that are served while a `with` lasts, by a thread, so that the program's own loop goes on."""
+    """Exports that a thread serves during a `with`, while the program's own loop goes on."""
 
     def __init__(
-        self, where: Endpoint, shelf: ExternalExports, machine: MachineLine, allow_uids: Collection[int] = ()
+        self, where: Endpoint, exports: ExternalExports, machine: MachineLine, allow_uids: Collection[int] = ()
     ) -> None:
-        self._place, self._shelf, self._machine, self._allowed = where, shelf, machine, allow_uids
+        self._endpoint, self._exports, self._machine, self._allow_uids = where, exports, machine, allow_uids
         self._stack = ExitStack()
-        self._over = threading.Event()
+        self._stopping = threading.Event()
         self._ready = threading.Event()
-        self._fault: BaseException | None = None
-        self._held: HoldResult | None = None
+        self._error: BaseException | None = None
+        self._result: HoldResult | None = None
 
     @property
     def path(self) -> str:
         """The socket's path."""
-        return self._place.path
+        return self._endpoint.path
 
     @property
     def released(self) -> bool:
-        """Whether somebody asked for its end (`memtopo release`): nothing is served any more."""
-        return self._held is not None and self._held.why == "release"
+        """Whether a client requested the release (`memtopo release`): nothing is served any more."""
+        return self._result is not None and self._result.why == "release"
 
     def taken(self, name: str, timeout: float | None = None) -> bool:
-        """Wait until somebody asks for an export, for at most `timeout` seconds; whether somebody did.
+        """Wait until a client requests an export, for at most `timeout` seconds. Return whether one did.
 
-        Raises `UsageError` where there is none of this name.
+        Raises `UsageError` if nothing is served under this name.
         """
-        if name not in self._shelf.taken:
+        if name not in self._exports.taken:
             raise UsageError(f"nothing is served as {name!r}")
-        return self._shelf.taken[name].wait(timeout)
+        return self._exports.taken[name].wait(timeout)
 
     def __enter__(self) -> Self:
-        """Begin. Raises `ExchangeError` where the place is taken or there can be no socket, `UsageError`."""
+        """Start the thread. Raises `ExchangeError` if the endpoint is taken or has no socket, `UsageError`."""
         with ExitStack() as stack:
-            stack.enter_context(self._shelf.open())
-            claimed = stack.enter_context(claim(self._place))
+            stack.enter_context(self._exports.open())
+            claimed = stack.enter_context(claim(self._endpoint))
             ours, theirs = socket.socketpair()
             stack.enter_context(theirs)
             stack.enter_context(ours)
@@ -178,31 +153,31 @@ class Serving:
             thread = threading.Thread(target=self._run, args=(claimed, theirs), name="memtopo-serve", daemon=True)
             thread.start()
             stack.callback(thread.join)
-            stack.callback(self._end, ours)
+            stack.callback(self._stop, ours)
             self._ready.wait()
-            if self._fault:
-                raise self._fault
+            if self._error:
+                raise self._error
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stack.close()
-        if self._fault and kind is None:
-            raise self._fault
+        if self._error and kind is None:
+            raise self._error
 
     def run(self, stop: Callable[[], int], *, ready: Callable[[], None] = lambda: None) -> HoldResult:
-        """Serve in this thread instead, until `stop()` answers a signal's number, or a release. Not within a `with`.
+        """Serve in this thread until `stop()` returns a signal's number, or a release. Not to be used within a `with`.
 
-        In the main thread any signal has `stop` asked at once, else it is asked five times a second.
+        `stop` is called five times a second; in the main thread, at once after any signal.
         """
-        with self._shelf.open(), claim(self._place) as claimed:
+        with self._exports.open(), claim(self._endpoint) as claimed:
             return self._hold(claimed, stop, ready)
 
     def _run(self, claimed: Claim, wake: socket.socket) -> None:
         try:
-            self._held = self._hold(claimed, lambda: int(self._over.is_set()), self._ready.set, wake)
-        except BaseException as error:  # noqa: BLE001 it is raised where it can be heard
-            self._fault = error
+            self._result = self._hold(claimed, lambda: int(self._stopping.is_set()), self._ready.set, wake)
+        except BaseException as error:  # noqa: BLE001 it is raised again in the program's thread
+            self._error = error
         finally:
             self._ready.set()
 
@@ -213,32 +188,55 @@ class Serving:
         ready: Callable[[], None],
         wake: socket.socket | None = None,
     ) -> HoldResult:
-        about = HolderInfo(self._place.name or Path(self._place.file).stem, None, self._machine)
-        terms = {"stop": stop, "ready": ready, "wake": wake}
-        return hold(self._shelf, claimed, about, allow_uids=self._allowed, **terms)  # type: ignore[arg-type]
+        info = HolderInfo(self._endpoint.name or Path(self._endpoint.file).stem, None, self._machine)
+        return hold(self._exports, claimed, info, stop=stop, allow_uids=self._allow_uids, ready=ready, wake=wake)
 
-    def _end(self, ours: socket.socket) -> None:
-        self._over.set()
+    def _stop(self, ours: socket.socket) -> None:
+        self._stopping.set()
         ours.send(b"\0")
 
 
 def serve(
     where: str | os.PathLike[str],
-    exports: Mapping[str, Given],
+    exports: Mapping[str, External],
     *,
     allow_uids: Collection[int] = (),
 ) -> Serving:
-    """Offer memory and semaphores of another API to memtopo's layouts, for as long as a `with` lasts.
+    """Offer external memory and semaphores to layouts of memtopo during a `with`.
 
-    `where` is the path of a socket, or a name, as a layout has one; a program that `--with` starts finds its path in
-    MEMTOPO_SOCKET. Whoever imports an export gets a new descriptor of it; those that are given here are copied on
-    entering, and stay the caller's to close. `allow_uids` are other users that may import. Raises `UsageError` where
-    something is not what it should be; on entering, `ExchangeError` where the place is taken.
+    `where` is the path of a socket, or a name as a layout has one; a program that `--with` starts finds its path in
+    MEMTOPO_SOCKET. Importers get new descriptors; the given ones are copied on entering, and stay the caller's to
+    close. `allow_uids` are other users that may import. Raises `UsageError` for invalid exports, and on entering
+    `ExchangeError` if the endpoint is taken.
     """
     text = os.fspath(where)
-    if strange := [name for name, each in exports.items() if not isinstance(each, ExternalMemory | Semaphore)]:
-        raise UsageError(f"{strange[0]!r} is neither ExternalMemory nor a Semaphore")
-    shelf = ExternalExports(dict(exports))
-    gpus = dict.fromkeys(offer.location for offer in shelf.offers() if offer.gpu)
+    if invalid := [name for name, each in exports.items() if not isinstance(each, External)]:
+        raise UsageError(f"{invalid[0]!r} is neither ExternalMemory nor a Semaphore")
+    provider = ExternalExports(dict(exports))
+    gpus = dict.fromkeys(offer.location for offer in provider.offers() if offer.gpu)
     line = MachineLine("local", simulated=False, devices=tuple(gpus), driver="another API's")
-    return Serving(endpoint(socket=text) if "/" in text else endpoint(text), shelf, line, allow_uids)
+    return Serving(endpoint(socket=text) if "/" in text else endpoint(text), provider, line, allow_uids)
+
+
+def _copy(name: str, fd: int) -> int:
+    try:
+        return os.dup(fd)
+    except (OSError, OverflowError) as error:
+        message = (getattr(error, "strerror", None) or str(error)).lower()
+        raise UsageError(f"the descriptor of {name!r}, {fd}, cannot be copied: {message}") from error
+
+
+def _uuid(given: bytes | str) -> str:
+    """Return a GPU's UUID as in offers: 32 hexadecimal digits. Raises `UsageError`."""
+    try:
+        raw = given if isinstance(given, bytes) else bytes.fromhex(given.removeprefix("GPU-").replace("-", ""))
+    except ValueError:
+        raw = b""
+    if len(raw) != _UUID_BYTES:
+        hint = f"it must be {_UUID_BYTES} bytes, or text as printed by nvidia-smi -L"
+        raise UsageError(f"{given!r} is not a GPU's UUID", hint=hint)
+    return raw.hex()
+
+
+def _gpu_name(gpu: str) -> str:
+    return f"GPU-{uuid.UUID(hex=gpu)}"

@@ -1,10 +1,11 @@
-"""Imports from outside of the spec: the connection to each holder, and handles as the steps ask for them."""
+"""Imports from holders outside of the spec: a connection to each, and its handles in the order of the steps."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from typing import NamedTuple
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.units import exact
@@ -13,23 +14,31 @@ from memtopo.geometry import BufferGroup, ChunkGroup, EventGroup, ExternalObject
 from memtopo.sharing import Client, ExchangeError, Handle, NoLayout, Offer, connect, endpoint
 from memtopo.sharing.client import IN_FLIGHT
 
-Foreign = ExternalObject | ImportedSemaphore
-Run = ChunkGroup | BufferGroup | EventGroup | Foreign
+External = ExternalObject | ImportedSemaphore
+Import = ChunkGroup | BufferGroup | EventGroup | External
 
-_KINDS: Mapping[type[Run], str] = {
+_KINDS: Mapping[type[Import], str] = {
     ChunkGroup: "chunk", BufferGroup: "buffer", EventGroup: "event",
     ExternalObject: "memory", ImportedSemaphore: "semaphore",
 }  # fmt: skip
 
 
 class ImportMismatch(MemtopoError):
-    """What a holder offers is not what the import declares."""
+    """An offer of a holder that differs from the import's declaration."""
+
+
+class _Comparison(NamedTuple):
+    """One property of an import: as the spec declares it, and as the holder offers it."""
+
+    what: str
+    declared: str
+    offered: str
 
 
 class HolderHandles:
-    """The holders that a geometry imports from. `bound` has socket paths for names of holders (`--with NAME=PATH`).
+    """Source of handles from holders. `bound` has paths of sockets by names of holders (`--with NAME=PATH`).
 
-    `gpus` are the UUIDs of this process's GPUs as hex text: a GPU goes by it in every process (fact 38).
+    `gpus` are the UUIDs of this process's GPUs in hexadecimal digits, which are the same in every process (fact 38).
     """
 
     def __init__(
@@ -39,19 +48,19 @@ class HolderHandles:
         bound: Mapping[str, str] | None = None,
         allow_uids: Collection[int] = (),
     ) -> None:
-        imported = [run for run in geometry.runs if run.origin and not run.origin.siblings]
-        self._runs: list[Run] = [*imported, *geometry.foreign]
-        self._gpus, self._bound, self._allowed = gpus, bound or {}, allow_uids
+        imported = [group for group in geometry.runs if group.origin and not group.origin.siblings]
+        self._imports: list[Import] = [*imported, *geometry.foreign]
+        self._gpus, self._bound, self._allow_uids = gpus, bound or {}, allow_uids
         self._clients: dict[str, Client] = {}
         self._handles: dict[tuple[str, str], Iterator[Handle]] = {}
         self._open: list[int] = []
 
     def attach(self, holder: str) -> int:
-        runs = [run for run in self._runs if run.origin and run.origin.holders == (holder,)]
-        client = self._clients[holder] = self._connected(holder, runs)
+        imports = [each for each in self._imports if each.origin and each.origin.holders == (holder,)]
+        client = self._clients[holder] = self._connect(holder, imports)
         try:
-            for run in runs:
-                self._compare(run, client, holder)
+            for each in imports:
+                self._check_offer(each, client, holder)
         except BaseException:
             self.detach(holder)
             raise
@@ -83,17 +92,17 @@ class HolderHandles:
             os.close(fd)
         self._open.clear()
 
-    def _connected(self, holder: str, runs: Sequence[Run]) -> Client:
+    def _connect(self, holder: str, imports: Sequence[Import]) -> Client:
         path = self._bound.get(holder, holder if "/" in holder else None)
-        where = endpoint(socket=path) if path else endpoint(holder)
         try:
-            return connect(where, allow_uids=self._allowed)
+            return connect(endpoint(socket=path) if path else endpoint(holder), allow_uids=self._allow_uids)
         except NoLayout as error:
-            foreign = next((run for run in runs if isinstance(run, Foreign)), None)
-            if foreign is None or path:
+            external = next((each for each in imports if isinstance(each, External)), None)
+            if external is None or path:
                 raise
-            told = f"nobody is there who offers {_told(foreign)}: {error.message}"
-            raise NoLayout(told, hint=f"--with {holder}=/path/to/its/socket, or --with '{holder}=COMMAND'") from error
+            message = f"no process offers {_described(external)}: {error.message}"
+            hint = f"--with {holder}=/path/to/its/socket, or --with '{holder}=COMMAND'"
+            raise NoLayout(message, hint=hint) from error
 
     def _next(self, holder: str, export: str, index: int) -> Handle:
         key = (holder, export)
@@ -104,65 +113,65 @@ class HolderHandles:
         except ExchangeError as error:
             if error.code != "gone":
                 raise
-            told = f"{self._whose(holder, export)} cannot be had: {error.message}"
-            raise ExchangeError(error.code, told, hint=error.hint) from error
+            message = f"{self._imports_of(holder, export)} cannot be imported: {error.message}"
+            raise ExchangeError(error.code, message, hint=error.hint) from error
 
-    def _whose(self, holder: str, export: str) -> str:
-        """What is declared to come from an export."""
-        runs = [each for each in self._runs if each.origin and each.origin.export == export]
-        return " and ".join(_told(run) for run in runs if run.origin and holder in run.origin.holders)
+    def _imports_of(self, holder: str, export: str) -> str:
+        """Return the imports from an export, for a message."""
+        imports = [each for each in self._imports if each.origin and each.origin.export == export]
+        return " and ".join(_described(each) for each in imports if each.origin and holder in each.origin.holders)
 
-    def _compare(self, run: Run, client: Client, holder: str) -> None:
-        origin = run.origin
-        assert origin
-        offer = client.offers().get(origin.export)
+    def _check_offer(self, each: Import, client: Client, holder: str) -> None:
+        assert each.origin
+        offer = client.offers().get(each.origin.export)
         if offer is None:
-            client.handles(origin.export)  # says what there is, and what was probably meant
+            client.handles(each.origin.export)  # raises an error with the nearest name
             return
-        for what, wanted, seen in self._facts(run, offer):
-            if wanted != seen:
-                told = f"{_told(run)} declares {what} {wanted}; {holder}/{origin.export} has {seen}"
-                raise ImportMismatch(f"{told} (holder: process {client.pid})", hint="declare what the holder exports")
+        for what, declared, offered in self._comparisons(each, offer):
+            if declared != offered:
+                message = f"{_described(each)} declares {what} {declared}; {holder}/{each.origin.export} has {offered}"
+                hint = "declare what the holder exports"
+                raise ImportMismatch(f"{message} (holder: process {client.pid})", hint=hint)
 
-    def _facts(self, run: Run, offer: Offer) -> Iterator[tuple[str, str, str]]:
-        assert run.origin
-        yield "a", _kind(_KINDS[type(run)], run.origin.via), _kind(offer.kind, offer.via)
-        yield "via", run.origin.via, offer.via
-        yield "count", "1" if isinstance(run, Foreign) else f"{run.count:,}", f"{offer.count:,}"
-        if isinstance(run, ChunkGroup | BufferGroup | ExternalObject):
-            yield "size", exact(run.size), exact(offer.size)
-        if isinstance(run, Foreign):
-            yield from self._foreign_facts(run, offer)
+    def _comparisons(self, each: Import, offer: Offer) -> Iterator[_Comparison]:
+        assert each.origin
+        yield _Comparison("a", _kind(_KINDS[type(each)], each.origin.via), _kind(offer.kind, offer.via))
+        yield _Comparison("via", each.origin.via, offer.via)
+        yield _Comparison("count", "1" if isinstance(each, External) else f"{each.count:,}", f"{offer.count:,}")
+        if isinstance(each, ChunkGroup | BufferGroup | ExternalObject):
+            yield _Comparison("size", exact(each.size), exact(offer.size))
+        if isinstance(each, External):
+            yield from self._external_comparisons(each, offer)
         else:
-            yield "location", self._identity(run), offer.gpu or offer.location
+            yield _Comparison("location", self._identity(each), offer.gpu or offer.location)
 
-    def _foreign_facts(self, run: Foreign, offer: Offer) -> Iterator[tuple[str, str, str]]:
-        """What the driver would not tell: of memory where it is, and of a semaphore too where its holder says so."""
-        if isinstance(run, ExternalObject) or offer.gpu:
-            yield "device", self._gpu(self._gpus[run.place.id]), self._gpu(offer.gpu or offer.location)
-        if isinstance(run, ExternalObject):
+    def _external_comparisons(self, each: External, offer: Offer) -> Iterator[_Comparison]:
+        """Yield properties that no driver checks: the GPU, for a semaphore only if it is offered, and `dedicated`."""
+        if isinstance(each, ExternalObject) or offer.gpu:
+            yield _Comparison("device", self._gpu(self._gpus[each.place.id]), self._gpu(offer.gpu or offer.location))
+        if isinstance(each, ExternalObject):
             dedicated = {True: "dedicated memory", False: "memory that is not dedicated"}
-            yield "it as", dedicated[run.dedicated], dedicated["dedicated" in offer.properties]
+            yield _Comparison("it as", dedicated[each.dedicated], dedicated["dedicated" in offer.properties])
 
     def _gpu(self, uuid: str) -> str:
-        """A GPU by its UUID, and where it is one of this process's, by its name here."""
+        """Return a GPU's UUID, with its ordinal if it is one of this process."""
         return f"gpu{self._gpus.index(uuid)} ({uuid})" if uuid in self._gpus else uuid
 
-    def _identity(self, run: ChunkGroup | BufferGroup | EventGroup) -> str:
-        """Where a run is, in words that mean the same in another process."""
-        distinct = list(dict.fromkeys(map(run.place_of, range(run.count))))
-        if all(each.kind is LocationKind.GPU for each in distinct):
-            return ",".join(self._gpus[each.id] for each in distinct)
-        return ", ".join(map(str, distinct))
+    def _identity(self, group: ChunkGroup | BufferGroup | EventGroup) -> str:
+        """Return the locations of a group in terms that are the same in every process."""
+        locations = list(dict.fromkeys(map(group.place_of, range(group.count))))
+        if all(each.kind is LocationKind.GPU for each in locations):
+            return ",".join(self._gpus[each.id] for each in locations)
+        return ", ".join(map(str, locations))
 
 
 def _kind(kind: str, via: str) -> str:
-    """What is offered or wanted, with the one thing that no driver looks at: the type of a semaphore (fact 55)."""
+    """Return a kind, with the type of a semaphore, which no driver checks (fact 55)."""
     types = {"timeline_fd": "timeline semaphore", "opaque_fd": "binary semaphore"}
     return types.get(via, kind) if kind == "semaphore" else kind
 
 
-def _told(run: Run) -> str:
-    """A run by what the spec calls it: `import 'w'`, `external 'frame'`, `semaphore 'ready'`."""
-    section = {ExternalObject: "external", ImportedSemaphore: "semaphore"}.get(type(run), "import")
-    return f"{section} {run.name!r}"
+def _described(each: Import) -> str:
+    """Return an import as the spec names it: `import 'w'`, `external 'frame'`, `semaphore 'ready'`."""
+    section = {ExternalObject: "external", ImportedSemaphore: "semaphore"}.get(type(each), "import")
+    return f"{section} {each.name!r}"

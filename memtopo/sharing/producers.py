@@ -1,4 +1,8 @@
-"""What a name of a spec is bound to: the socket of somebody who is there, or a command that is started."""
+"""Producers: the holders from which a spec imports, by the sockets or commands that their names are bound to.
+
+A spec only names its holders; `--with` or `bind` gives a socket or a command for each. On a simulated machine, holders
+of external objects that are bound to nothing are simulated.
+"""
 
 from __future__ import annotations
 
@@ -37,116 +41,101 @@ __all__ = [
 Bound = str | tuple[str, ...]
 """The path of a socket, or the words of a command."""
 
+PATIENCE = 30.0
+"""Seconds that a program has until it serves."""
+
+_DYING = 0.2
+"""Seconds by which the end of a connection precedes the end of its process."""
+
+_COMMAND = python_command("memtopo.sharing.simulated_producer:main")
+
 
 def resolve(name: str, text: str) -> Bound:
-    """What `--with NAME=TEXT` means: a socket that is there, else a command, split as a shell does and run without one.
+    """Resolve `--with NAME=TEXT`: an existing socket, else a command, split as by a shell and run without one.
 
-    Raises `Unavailable` where there is neither, `UsageError` where the text cannot be split.
+    Raises `Unavailable` if it is neither, `UsageError` if the text cannot be split.
     """
     if _is_socket(text):
         return text
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
-        told = f"--with {name}: {text!r} cannot be split into words: {str(error).lower()}"
-        raise UsageError(told) from error
+        message = f"--with {name}: {text!r} cannot be split into words: {str(error).lower()}"
+        raise UsageError(message) from error
     if not words or shutil.which(words[0]) is None:
-        told = f"--with {name}: there is neither a socket {text!r} nor a program {words[0] if words else ''!r}"
-        raise Unavailable(told, hint="a producer that is not running yet is started by its command")
+        message = f"--with {name}: there is neither a socket {text!r} nor a program {words[0] if words else ''!r}"
+        raise Unavailable(message, hint="a producer that is not running yet is started by its command")
     return words
 
 
 def holders(geometry: Geometry) -> set[str]:
-    """All outside of a spec that it takes something from."""
-    return {holder for member in geometry.members.values() for holder in _holders(member)}
+    """Return the names of all holders outside of a spec from which it imports."""
+    return {holder for member in geometry.members.values() for holder in _holders_of_member(member)}
 
 
-def unused(given: Iterable[str], geometry: Geometry) -> tuple[str, str] | None:
-    """The first of the names that a spec takes nothing from, as an error and its hint; None where it uses them all."""
+def unused(names: Iterable[str], geometry: Geometry) -> tuple[str, str] | None:
+    """Return an error and its hint for the first name from which a spec imports nothing; None if it uses all."""
     known = sorted(holders(geometry))
-    for name in given:
+    for name in names:
         if name not in known:
             meant = nearest(name, known[:COMPARED])
-            help = f"did you mean {meant!r}?" if meant else listed(known) if known else "it takes nothing from outside"
-            return f"the spec takes nothing from {shorten(name)!r}", help
+            hint = f"did you mean {meant!r}?" if meant else listed(known) if known else "it takes nothing from outside"
+            return f"the spec takes nothing from {shorten(name)!r}", hint
     return None
 
 
-def _holders(geometry: Geometry) -> Iterator[str]:
-    origins = [run.origin for run in geometry.runs if run.origin and not run.origin.siblings]
-    for origin in [*origins, *(run.origin for run in geometry.foreign)]:
-        yield from origin.holders
-
-
-def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 the text may be no path at all
-    except (OSError, ValueError):
-        return False
-
-
 def producer_specs(members: Iterable[Geometry], machine: str, gpus: Sequence[str]) -> dict[str, ProducerSpec]:
-    """A script for each holder that goes by a name of its own. `gpus` are UUIDs by ordinal, as hex text.
+    """Return what each holder with a name must export to be simulated.
 
-    Of what is declared several times, the first counts; waits and signals are all of them.
+    `gpus` are UUIDs by ordinal, in hexadecimal digits. The first of several declarations counts, except for the values
+    that are waited for and signalled: the highest count.
     """
     memory: dict[str, dict[str, Memory]] = {}
     semaphores: dict[str, dict[str, Semaphore]] = {}
-    for run in (run for member in members for run in member.foreign):
-        (holder,), name, gpu = run.origin.holders, run.origin.export, gpus[run.place.id]
-        made, signals = memory.setdefault(holder, {}), semaphores.setdefault(holder, {})
-        match run:
+    for each in (external for member in members for external in member.foreign):
+        (holder,), name, gpu = each.origin.holders, each.origin.export, gpus[each.place.id]
+        memory_of_holder = memory.setdefault(holder, {})
+        semaphores_of_holder = semaphores.setdefault(holder, {})
+        match each:
             case ExternalObject():
-                made.setdefault(name, Memory(name, run.size, gpu, run.dedicated))
+                memory_of_holder.setdefault(name, Memory(name, each.size, gpu, each.dedicated))
             case ImportedSemaphore():
-                before = signals.setdefault(name, Semaphore(name, run.timeline, gpu, run.wait, run.signal))
-                highest = _highest(before.wait, run.wait), _highest(before.signal, run.signal)
-                signals[name] = replace(before, wait=highest[0], signal=highest[1])
+                declared = Semaphore(name, each.timeline, gpu, each.wait, each.signal)
+                first = semaphores_of_holder.setdefault(name, declared)
+                wait, signal = _highest(first.wait, each.wait), _highest(first.signal, each.signal)
+                semaphores_of_holder[name] = replace(first, wait=wait, signal=signal)
     return {
-        holder: ProducerSpec(machine, tuple(found.values()), tuple(semaphores[holder].values()))
-        for holder, found in memory.items()
+        holder: ProducerSpec(machine, tuple(objects.values()), tuple(semaphores[holder].values()))
+        for holder, objects in memory.items()
         if "/" not in holder
     }
 
 
-def _highest(*values: int | None) -> int | None:
-    """The highest of the values that there are: a timeline that is there has passed all others."""
-    return max((value for value in values if value is not None), default=None)
-
-
-PATIENCE = 30.0
-"""Seconds that a program has until it serves."""
-
-_DYING = 0.2
-
-_COMMAND = python_command("memtopo.sharing.simulated_producer:main")
-
-
 @dataclass(frozen=True, slots=True)
 class Producers:
-    """The sockets of holders by name, and the programs behind some of them; of these, `played` are memtopo's own."""
+    """Sockets of holders by name, and the programs that were started; those of `simulated` are memtopo's own."""
 
     sockets: Mapping[str, str]
     programs: Sequence[Program] = ()
-    played: Sequence[str] = ()
+    simulated: Sequence[str] = ()
 
-    def noted(self, report: Report) -> Report:
-        """A report that says who was played, and which program ended before its layout did."""
-        told = [f"{name} is played by a built-in producer: this machine is simulated" for name in self.played]
-        # Of a failure it may be the cause: a connection ends some time before the process does.
+    def with_notes(self, report: Report) -> Report:
+        """Return a report with notes of the simulated holders, and of programs that ended before the layout did."""
+        notes = [f"{name} is simulated by a built-in producer: this machine is simulated" for name in self.simulated]
+        # The end of a program may be the cause of a failure, and become visible after it.
         within = _DYING if report.exit_code else 0.0
-        ends = [(program.name, program.ended(within)) for program in self._others()]
-        told += [f"the program of {name} {how} while its layout stood" for name, how in ends if how]
-        return replace(report, notes=(*told, *report.notes)) if told else report
+        programs = [program for program in self.programs if program.name not in self.simulated]
+        ends = [(program.name, program.end(within)) for program in programs]
+        notes += [f"the program of {name} {end} while its layout was in use" for name, end in ends if end]
+        return replace(report, notes=(*notes, *report.notes)) if notes else report
 
-    def over(self, report: Report) -> Report:
-        """A report that says which program was not to be ended, once all were."""
-        left = [(program.name, pid) for program in self.programs if (pid := program.stuck) is not None]
-        told = [f"the program of {name} did not end when it was killed: process {pid} is left" for name, pid in left]
-        return replace(report, notes=(*report.notes, *told)) if told else report
-
-    def _others(self) -> list[Program]:
-        return [program for program in self.programs if program.name not in self.played]
+    def with_survivors(self, report: Report) -> Report:
+        """Return a report with notes of the programs that did not end, after all were ended."""
+        left = [(program.name, program.survivor) for program in self.programs]
+        notes = [
+            f"the program of {name} did not end when it was killed: process {pid} is left" for name, pid in left if pid
+        ]
+        return replace(report, notes=(*report.notes, *notes)) if notes else report
 
 
 @contextmanager
@@ -159,49 +148,49 @@ def start_producers(
     stop: Callable[[], int] = lambda: 0,
     patience: float = PATIENCE,
 ) -> Iterator[Producers]:
-    """Start what has to be started for a layout, and end it again; what the spec does not name is let be.
+    """Start the programs that a layout needs, and end them with the `with`; holders that it does not use are ignored.
 
-    `machine` is the simulated one, called `name`, where there is one: what of another API nobody provides is played
-    there. Raises `ProducerFailed` where a program does not serve within `patience` seconds, `Stopped`.
+    `machine` is the simulated machine, called `name`, if there is one: there, external objects that no process offers
+    are simulated. Raises `ProducerFailed` if a program does not serve within `patience` seconds, `Stopped`.
     """
     used = {holder: bound[holder] for holder in sorted(holders(geometry)) if holder in bound}
     sockets = {holder: path for holder, path in used.items() if isinstance(path, str)}
     programs = [Program(holder, words) for holder, words in used.items() if not isinstance(words, str)]
-    played = _played(geometry, machine, name, used) if machine else []
-    started = [*programs, *played]
+    simulated = _simulated_programs(geometry, machine, name, used) if machine else []
+    started = [*programs, *simulated]
     with ExitStack() as stack:
         try:
             for program in started:
                 stack.enter_context(program)
             for program in started:
-                program.await_served(stop, patience)
+                program.wait_until_serving(stop, patience)
             sockets |= {program.name: program.socket for program in started}
-            yield Producers(sockets, started, [program.name for program in played])
+            yield Producers(sockets, started, [program.name for program in simulated])
         finally:
-            for program in started:  # all of them before one is waited for: their graces are one
-                program.ask()
+            for program in started:  # before one is waited for: their grace periods run at the same time
+                program.terminate()
 
 
-def simulated_program(holder: str, script: ProducerSpec) -> Program:
-    """A built-in producer, before it is started."""
-    return Program(holder, _COMMAND, script.text())
+def simulated_program(holder: str, spec: ProducerSpec) -> Program:
+    """Return the program of a simulated producer, which is not started yet."""
+    return Program(holder, _COMMAND, spec.encode())
 
 
-def _played(geometry: Geometry, machine: Machine, name: str, bound: Mapping[str, Bound]) -> list[Program]:
-    """A built-in producer for each holder of another API's objects that nobody else is."""
+def _simulated_programs(geometry: Geometry, machine: Machine, name: str, bound: Mapping[str, Bound]) -> list[Program]:
+    """Return a program for each holder of external objects that is neither bound nor running."""
     members = geometry.members.values()
     if not any(member.foreign for member in members):
         return []
-    found = producer_specs(members, name, target.uuids(machine))
+    specs = producer_specs(members, name, target.uuids(machine))
     return [
-        simulated_program(holder, script)
-        for holder, script in found.items()
-        if holder not in bound and not _held(holder)
+        simulated_program(holder, spec)
+        for holder, spec in specs.items()
+        if holder not in bound and not _is_held(holder)
     ]
 
 
-def _held(name: str) -> bool:
-    """Whether somebody holds a layout of that name, whatever else may be wrong with it."""
+def _is_held(name: str) -> bool:
+    """Return whether a process holds a layout of this name, even if it refuses a connection."""
     try:
         connect(endpoint(name)).close()
     except NoLayout:
@@ -209,3 +198,21 @@ def _held(name: str) -> bool:
     except ExchangeError:
         return True
     return True
+
+
+def _holders_of_member(geometry: Geometry) -> Iterator[str]:
+    origins = [group.origin for group in geometry.runs if group.origin and not group.origin.siblings]
+    for origin in [*origins, *(each.origin for each in geometry.foreign)]:
+        yield from origin.holders
+
+
+def _is_socket(path: str) -> bool:
+    try:
+        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116 the text may not be a valid path
+    except (OSError, ValueError):
+        return False
+
+
+def _highest(*values: int | None) -> int | None:
+    """Return the highest value: a timeline that has reached it has passed all others."""
+    return max((value for value in values if value is not None), default=None)

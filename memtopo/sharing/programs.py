@@ -1,4 +1,4 @@
-"""A program that serves at a socket of its own: started, waited for until it serves, and ended, with all it started."""
+"""Programs that serve at a socket of their own: start, wait for service, and end of a whole process group."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from memtopo.executor import Stopped
 from memtopo.sharing.sockets import is_listening
 
 GRACE = 5.0
-"""Seconds, where nobody says otherwise."""
+"""Seconds between SIGTERM and SIGKILL."""
 
 _FILE = "producer.sock"
-_GLANCE = 0.01
-# The system sends SIGTERM when whoever started it dies, however that comes about; what Python ignores it does not.
+_INTERVAL = 0.01
+# The system sends SIGTERM when the parent dies for any reason. Signals that Python ignores are restored.
 _LAUNCH = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)
@@ -45,15 +45,15 @@ class ProducerFailed(MemtopoError):
 
 
 class Program:
-    """A command that runs until the `with` ends. It finds the path of its socket in MEMTOPO_SOCKET.
+    """A command that runs until the end of a `with`. It finds the path of its socket in MEMTOPO_SOCKET.
 
-    Its standard output goes where its standard error does. With `said`, that is on its standard input, whose end tells
-    it of ours; else it has none. After SIGTERM it has `grace` seconds to end, and as many after SIGKILL.
+    Its standard output goes to its standard error. `stdin` is written to its standard input, which stays open as long
+    as this process lives; else that is empty. It has `grace` seconds to end after SIGTERM, and as many after SIGKILL.
     """
 
-    def __init__(self, name: str, command: Sequence[str], said: bytes | None = None, *, grace: float = GRACE) -> None:
+    def __init__(self, name: str, command: Sequence[str], stdin: bytes | None = None, *, grace: float = GRACE) -> None:
         self.name = name
-        self._command, self._said, self._grace = command, said, grace
+        self._command, self._stdin, self._grace = command, stdin, grace
         self._folder = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._until: float | None = None
@@ -65,13 +65,13 @@ class Program:
         return str(Path(self._folder, _FILE))
 
     @property
-    def stuck(self) -> int | None:
-        """Its process id, where it did not end although it was killed."""
+    def survivor(self) -> int | None:
+        """The process id, if the program did not end although it was killed."""
         return self._process.pid if self._process and self._killed and self._process.poll() is None else None
 
     def __enter__(self) -> Self:
-        """Start it. Raises `ProducerFailed`."""
-        self._folder = tempfile.mkdtemp(prefix="memtopo-")  # closed to everybody else
+        """Start the program. Raises `ProducerFailed`."""
+        self._folder = tempfile.mkdtemp(prefix="memtopo-")  # closed to other users
         try:
             self._start()
         except BaseException:
@@ -80,99 +80,101 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End it, by SIGTERM and then by SIGKILL, and remove its folder."""
+        """End the program by SIGTERM and then by SIGKILL, and remove its folder."""
         try:
             if self._process:
                 self._end(self._process)
         finally:
             self._remove()
 
-    def ask(self) -> None:
-        """Ask it to end, by SIGTERM, once: its grace begins."""
+    def terminate(self) -> None:
+        """Send SIGTERM, once; the grace begins."""
         if self._process and self._until is None:
             self._until = time.monotonic() + self._grace
             self._signal(signal.SIGTERM)
 
-    def await_served(self, stop: Callable[[], int], patience: float) -> None:
-        """Wait until somebody answers at the socket. Raises `ProducerFailed`, `Stopped`."""
+    def wait_until_serving(self, stop: Callable[[], int], patience: float) -> None:
+        """Wait until a process listens at the socket. Raises `ProducerFailed`, `Stopped`."""
         until = time.monotonic() + patience
         folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             while not is_listening(folder, _FILE):
-                if told := self.ended():
-                    raise ProducerFailed(f"the program of {self.name!r} {told} before it served")
+                if end := self.end():
+                    raise ProducerFailed(f"the program of {self.name!r} {end} before it served")
                 if stop():
                     raise Stopped
                 if time.monotonic() > until:
-                    told = f"the program of {self.name!r} does not serve after {patience:g} s"
-                    raise ProducerFailed(told, hint="it is to listen at the path that it finds in MEMTOPO_SOCKET")
-                time.sleep(_GLANCE)
+                    message = f"the program of {self.name!r} does not serve after {patience:g} s"
+                    raise ProducerFailed(message, hint="it must listen at the path in MEMTOPO_SOCKET")
+                time.sleep(_INTERVAL)
         finally:
             os.close(folder)
 
-    def ended(self, within: float = 0.0) -> str | None:
-        """How it came to its end, if it does in so many seconds: `ended with status 3`, `was killed by SIGSEGV`."""
+    def end(self, within: float = 0.0) -> str | None:
+        """Return how it ended, if it ends in so many seconds: `ended with status 3`, `was killed by SIGSEGV`."""
         until = time.monotonic() + within
         try:
-            while (found := self._found()) is None:
+            while (result := self._result()) is None:
                 if time.monotonic() >= until:
                     return None
-                time.sleep(_GLANCE)
+                time.sleep(_INTERVAL)
         except ChildProcessError:
-            return "ended (nobody knows how)"
-        if found.si_code == os.CLD_EXITED:
-            return f"ended with status {found.si_status}"
-        return f"was killed by {signal_name(found.si_status)}"
+            return "ended (with unknown status)"
+        if result.si_code == os.CLD_EXITED:
+            return f"ended with status {result.si_status}"
+        return f"was killed by {signal_name(result.si_status)}"
 
-    def _found(self) -> os.waitid_result | None:
-        """What became of it. Raises `ChildProcessError` where SIGCHLD is ignored, or somebody else waited for it."""
+    def _result(self) -> os.waitid_result | None:
+        """Return its result, once it ended. Raises `ChildProcessError` if SIGCHLD is ignored or it was waited for."""
         assert self._process
-        # It is not waited for yet: its number stays its own, and that of its group.
+        # WNOWAIT leaves it a zombie: no other process gets its id, or that of its group.
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
     def _start(self) -> None:
-        environment = {key: value for key, value in os.environ.items() if key != "MEMTOPO_WITH"}  # or memtopo, for ever
-        launch = (sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())) if self._said is None else ()
+        environment = {
+            key: value for key, value in os.environ.items() if key != "MEMTOPO_WITH"
+        }  # else a memtopo would start itself for ever
+        launch = (sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())) if self._stdin is None else ()
         try:
-            self._process = process = subprocess.Popen(  # noqa: S603 what the user wrote at the command line, and no shell
+            self._process = process = subprocess.Popen(  # noqa: S603 the user's own command, run without a shell
                 [*launch, *self._command],
-                stdin=subprocess.DEVNULL if self._said is None else subprocess.PIPE,
+                stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
                 stdout=2,
                 env=environment | {"MEMTOPO_SOCKET": self.socket},
-                process_group=0,  # Ctrl-C is ours to hear, and it is to be there until all is taken down
+                process_group=0,  # Ctrl-C interrupts this process alone, which ends the program after the teardown
             )
         except OSError as error:
-            told = f"the program of {self.name!r} cannot be started: {(error.strerror or 'error').lower()}"
-            raise ProducerFailed(told) from error
+            message = f"the program of {self.name!r} cannot be started: {(error.strerror or 'error').lower()}"
+            raise ProducerFailed(message) from error
         if process.stdin:
             with suppress(BrokenPipeError):
-                process.stdin.write(self._said or b"")
+                process.stdin.write(self._stdin or b"")
                 process.stdin.flush()
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         try:
-            self.ask()
-            self.ended(within=(self._until or 0.0) - time.monotonic())
+            self.terminate()
+            self.end(within=(self._until or 0.0) - time.monotonic())
         finally:
-            self._signal(signal.SIGKILL)  # what it started itself as well
+            self._signal(signal.SIGKILL)  # and the processes that it started
             self._killed = True
-            with suppress(subprocess.TimeoutExpired):  # one that hangs in the kernel, or is another user's by now
+            with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, or now belongs to another user
                 process.wait(self._grace)
             if process.stdin:
                 with suppress(BrokenPipeError):
                     process.stdin.close()
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send it to its group, but where all of that may be another user's."""
+        """Send a signal to its process group, unless that may be another's now."""
         assert self._process
         with suppress(ProcessLookupError, PermissionError):
-            if not self._replaced(self._process.pid):
+            if not self._is_replaced(self._process.pid):
                 os.killpg(self._process.pid, number)
 
-    def _replaced(self, pid: int) -> bool:
-        """Whether its number is another process's by now. While its group has anybody left, no process gets that."""
+    def _is_replaced(self, pid: int) -> bool:
+        """Return whether its id may be another process's now. No process gets the id of a group that has members."""
         try:
-            self._found()
+            self._result()
         except ChildProcessError:
             return Path(f"/proc/{pid}").exists()
         return False

@@ -1,4 +1,7 @@
-"""What a built-in producer plays: everything that a spec takes from one holder, and what it is to have signalled."""
+"""Simulated producer: a process that serves external memory and semaphores on a simulated machine.
+
+It reads its specification from standard input, and ends with that.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,21 @@ from dataclasses import asdict, dataclass
 from memtopo.driver.sim import foreign
 from memtopo.plans.report import MachineLine
 from memtopo.sharing import Handle, endpoint
-from memtopo.sharing.external import ExternalExports, ExternalMemory, Given, Serving
-from memtopo.sharing.external import Semaphore as Served
+from memtopo.sharing.external import External, ExternalExports, ExternalMemory, Serving
+from memtopo.sharing.external import Semaphore as ExternalSemaphore
+
+PERIOD = 251
+"""Byte `n` of simulated memory is `n` modulo this."""
+
+FILLED = 16 << 20
+"""Leading bytes of an object that are filled; the others are mostly 0."""
+
+_BLOCK_PERIODS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """External memory of `size` bytes on the GPU with this UUID, as hex text."""
+    """External memory of `size` bytes on the GPU with this UUID, in hexadecimal digits."""
 
     name: str
     size: int
@@ -29,7 +40,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Semaphore:
-    """A semaphore, and what importers wait for and signal, where they do."""
+    """A semaphore, and the values that importers wait for and signal, if they do."""
 
     name: str
     timeline: bool
@@ -46,81 +57,76 @@ class ProducerSpec:
     memory: tuple[Memory, ...]
     semaphores: tuple[Semaphore, ...]
 
-    def text(self) -> bytes:
-        """One line that another process can read."""
+    def encode(self) -> bytes:
+        """Return the specification as one line for the producer's process."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
     @staticmethod
-    def read(line: bytes) -> ProducerSpec:
-        """Read such a line."""
+    def decode(line: bytes) -> ProducerSpec:
+        """Return the specification of such a line."""
         fields = json.loads(line)
         memory = tuple(Memory(**each) for each in fields["memory"])
         return ProducerSpec(fields["machine"], memory, tuple(Semaphore(**each) for each in fields["semaphores"]))
 
 
-PERIOD = 251
-"""Byte `n` of played memory is `n` modulo this."""
+class SimulatedExports(ExternalExports):
+    """External exports whose semaphores are prepared for each importer.
 
-FILLED = 16 << 20
-"""Bytes of an object, the first ones, that are filled; the others are 0, for the most part."""
+    When an importer takes a semaphore, the value that it waits for is signalled, and a binary one that it signals is
+    reset from the importer before.
+    """
 
-_AT_ONCE = 4096
-
-
-def play(script: ProducerSpec, where: str) -> Serving:
-    """Everything that a script says, ready to be served; memory is filled, and nothing is signalled yet."""
-    signals = {each.name: each for each in script.semaphores}
-    given: dict[str, Given] = {each.name: _allocated(each) for each in script.memory}
-    given |= {name: _made(each) for name, each in signals.items()}
-    line = MachineLine(script.machine, simulated=True, devices=(), driver="played")
-    return Serving(endpoint(socket=where), Stage(given, signals), line)
-
-
-class Stage(ExternalExports):
-    """Signals what an importer waits for when it takes a semaphore, and takes what the one before has signalled."""
-
-    def __init__(self, given: Mapping[str, Given], signals: Mapping[str, Semaphore]) -> None:
-        super().__init__(given)
-        self._signals = signals
+    def __init__(self, objects: Mapping[str, External], semaphores: Mapping[str, Semaphore]) -> None:
+        super().__init__(objects)
+        self._semaphores = semaphores
 
     def handle(self, export: str, index: int) -> Handle:
-        found = super().handle(export, index)
-        if each := self._signals.get(export):
-            _prepare(each, self.given[export].fd)
-        return found
+        handle = super().handle(export, index)
+        if semaphore := self._semaphores.get(export):
+            _prepare(semaphore, self.objects[export].fd)
+        return handle
+
+
+def simulated_serving(spec: ProducerSpec, socket: str) -> Serving:
+    """Allocate and fill the memory of a producer, and create its semaphores, unsignalled, to be served at a socket."""
+    semaphores = {each.name: each for each in spec.semaphores}
+    objects: dict[str, External] = {each.name: _allocate(each) for each in spec.memory}
+    objects |= {name: _create(each) for name, each in semaphores.items()}
+    line = MachineLine(spec.machine, simulated=True, devices=(), driver="simulated")
+    return Serving(endpoint(socket=socket), SimulatedExports(objects, semaphores), line)
+
+
+def main() -> None:
+    """Serve the producer of the specification on standard input at the socket in MEMTOPO_SOCKET."""
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _frame: signals.append(number))
+    spec = ProducerSpec.decode(sys.stdin.buffer.readline())
+    simulated_serving(spec, os.environ["MEMTOPO_SOCKET"]).run(lambda: signals[0] if signals else _orphaned())
 
 
 def _prepare(semaphore: Semaphore, fd: int) -> None:
     if semaphore.wait is not None:
-        if foreign.counter(fd) < (semaphore.wait if semaphore.timeline else 1):  # a timeline never goes back
+        if foreign.counter(fd) < (semaphore.wait if semaphore.timeline else 1):  # a timeline only increases
             foreign.signal(fd, semaphore.wait)
     elif semaphore.signal is not None and not semaphore.timeline:
         foreign.wait(fd, timeout=0)
 
 
-def _allocated(memory: Memory) -> ExternalMemory:
+def _allocate(memory: Memory) -> ExternalMemory:
     fd = foreign.allocate(bytes.fromhex(memory.gpu), memory.size)
-    block = bytes(range(PERIOD)) * _AT_ONCE
+    block = bytes(range(PERIOD)) * _BLOCK_PERIODS
     for offset in range(0, min(memory.size, FILLED), len(block)):
         foreign.write(fd, offset, block[: memory.size - offset])
     return ExternalMemory(fd, memory.size, memory.gpu, memory.dedicated)
 
 
-def _made(semaphore: Semaphore) -> Served:
+def _create(semaphore: Semaphore) -> ExternalSemaphore:
     fd = foreign.make_semaphore(timeline=semaphore.timeline)
-    return Served(fd, semaphore.timeline, semaphore.gpu)
+    return ExternalSemaphore(fd, semaphore.timeline, semaphore.gpu)
 
 
-def main() -> None:
-    """Allocate, fill and serve what the script says; the socket's path is in MEMTOPO_SOCKET."""
-    told: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _frame: told.append(number))
-    script = ProducerSpec.read(sys.stdin.buffer.readline())
-    play(script, os.environ["MEMTOPO_SOCKET"]).run(lambda: told[0] if told else _abandoned())
-
-
-def _abandoned() -> int:
-    """SIGTERM's number once whoever started this is gone."""
+def _orphaned() -> int:
+    """Return SIGTERM once standard input has ended, as it does with the parent process."""
     return signal.SIGTERM if select.select([sys.stdin], [], [], 0)[0] else 0
 
 

@@ -26,7 +26,7 @@ def camera(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     with Program(
         "camera", [sys.executable, "-m", "tests.sharing.producers.behaving", "serve", str(1 << 20), GPU]
     ) as program:
-        program.await_served(lambda: 0, PATIENCE)
+        program.wait_until_serving(lambda: 0, PATIENCE)
         yield program.socket
 
 

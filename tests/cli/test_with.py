@@ -61,7 +61,7 @@ def test_a_command(spec: Path) -> None:
     said = applied(spec, "--with", f"camera={SERVE}")
     assert (said.status, said.document["outcome"]) == (0, "ok")
     assert "serving" in said.err
-    assert not any("played" in note for note in said.document["notes"])
+    assert not any("simulated by" in note for note in said.document["notes"])
 
 
 def test_a_command_for_several_processes(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_nobody(spec: Path) -> None:
     """On a simulated machine a holder that is bound to nobody is played, and the report says so"""
     said = applied(spec)
     assert said.document["outcome"] == "ok"
-    assert "camera is played by a built-in producer: this machine is simulated" in said.document["notes"]
+    assert "camera is simulated by a built-in producer: this machine is simulated" in said.document["notes"]
 
 
 def test_the_variable(spec: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_program_that_dies_before_the_handle(spec: Path) -> None:
     """A producer that dies between offer and handle ends the run in 4, undone; what was declared is named"""
     said = applied(spec, "--with", f"camera={BEHAVING} vanishes 65536 {GPU}")
     assert (said.status, said.document["outcome"]) == (4, "failed")
-    assert said.document["failure"]["error"].startswith("external 'frame' cannot be had: the holder ended")
+    assert said.document["failure"]["error"].startswith("external 'frame' cannot be imported: the holder ended")
     assert not any(said.document["left"]["ledger_after"].values())
 
 
@@ -214,4 +214,4 @@ def test_a_program_that_dies_while_its_layout_stands(spec: Path) -> None:
         it.terminate()
         report = json.loads(it.communicate(timeout=PATIENCE)[0])
     assert (it.returncode, report["outcome"]) == (0, "ok")
-    assert "the program of camera ended with status 9 while its layout stood" in report["notes"]
+    assert "the program of camera ended with status 9 while its layout was in use" in report["notes"]

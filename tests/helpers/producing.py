@@ -37,5 +37,5 @@ def handle_source(run_request: RunRequest, machine: Machine) -> HandleSource | N
 def _served(holder: str, script: ProducerSpec) -> str:
     program = simulated_program(holder, script).__enter__()
     atexit.register(program.__exit__)
-    program.await_served(lambda: 0, patience=60.0)
+    program.wait_until_serving(lambda: 0, patience=60.0)
     return program.socket

@@ -114,7 +114,7 @@ def test_a_producer_that_dies_before_the_handle(producer: Callable[..., tuple[st
     process.send(signal.SIGKILL)
     process.ended()
     assert found.gone("camera")
-    with pytest.raises(ExchangeError, match=r"^external 'frame' cannot be had: the holder ended the connection"):
+    with pytest.raises(ExchangeError, match=r"^external 'frame' cannot be imported: the holder ended the connection"):
         found.take("camera", "frame", 0)
     found.detach("camera")
     assert fds() == before
@@ -122,7 +122,7 @@ def test_a_producer_that_dies_before_the_handle(producer: Callable[..., tuple[st
 
 def test_nobody_is_there(runtime: Path) -> None:
     """A name that is bound to nobody is told with what is to be bound"""
-    with pytest.raises(NoLayout, match="nobody is there who offers external 'frame': no layout 'camera'") as error:
+    with pytest.raises(NoLayout, match="no process offers external 'frame': no layout 'camera'") as error:
         holders().attach("camera")
     assert "--with camera=/" in str(error.value.hint)
 

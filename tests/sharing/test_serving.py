@@ -163,10 +163,10 @@ def test_a_descriptor_that_is_closed_before(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("exports", "told"),
     [
-        ({"frame": memtopo.ExternalMemory(0, 4096, gpu="gpu0")}, "'gpu0' is no GPU's UUID"),
-        ({"frame": memtopo.ExternalMemory(0, 4096, gpu=b"short")}, "no GPU's UUID"),
+        ({"frame": memtopo.ExternalMemory(0, 4096, gpu="gpu0")}, "'gpu0' is not a GPU's UUID"),
+        ({"frame": memtopo.ExternalMemory(0, 4096, gpu=b"short")}, "not a GPU's UUID"),
         ({"frame": memtopo.ExternalMemory(0, 0, gpu=UUID)}, "'frame' has a size of 0"),
-        ({"ready": memtopo.Semaphore(0, gpu="GPU-")}, "no GPU's UUID"),
+        ({"ready": memtopo.Semaphore(0, gpu="GPU-")}, "not a GPU's UUID"),
         ({"a/b": memtopo.Semaphore(0)}, "'a/b' is not an export's name"),
         ({"": memtopo.Semaphore(0)}, "is not an export's name"),
     ],

@@ -145,7 +145,7 @@ def test_a_producer_that_ends_before_the_import_is_named_with_the_entry(producer
     assert (report.exit_code, ledger.empty) == (4, True), report
     assert report.failure
     assert report.failure.step == "copy descriptor frame"
-    assert "external 'frame' cannot be had" in report.failure.error
+    assert "external 'frame' cannot be imported" in report.failure.error
 
 
 def test_an_interrupted_wait_ends_in_the_teardown(producer: Silent) -> None:

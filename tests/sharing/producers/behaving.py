@@ -20,7 +20,7 @@ from typing import NoReturn
 import memtopo
 from memtopo.driver.sim import foreign
 from memtopo.sharing import connect, endpoint
-from memtopo.sharing.external import ExternalExports, Given, Serving
+from memtopo.sharing.external import External, ExternalExports, Serving
 from tests.sharing.holding import until
 from tests.sharing.shelves import MACHINE
 
@@ -36,7 +36,7 @@ def main(how: str, *more: str) -> None:
     memory = foreign.allocate(bytes.fromhex(gpu), size)
     foreign.write(memory, 0, b"memory")
     semaphore = memtopo.Semaphore(foreign.make_semaphore(timeline=True))
-    given: dict[str, Given] = {"frame": memtopo.ExternalMemory(memory, size, gpu), "ready": semaphore}
+    given: dict[str, External] = {"frame": memtopo.ExternalMemory(memory, size, gpu), "ready": semaphore}
     shelf = Vanishing(given) if how == "vanishes" else ExternalExports(given)
     with Serving(endpoint(socket=os.environ["MEMTOPO_SOCKET"]), shelf, MACHINE) as served:
         sys.stdout.write(f"serving as {os.getpid()}\n")

@@ -9,7 +9,7 @@ from memtopo.sharing.programs import Program
 
 if __name__ == "__main__":
     with Program("camera", sys.argv[1:]) as program:
-        program.await_served(lambda: 0, 60.0)
+        program.wait_until_serving(lambda: 0, 60.0)
         sys.stdout.write(f"{program.socket}\n")
         sys.stdout.flush()
         signal.pause()

@@ -68,7 +68,7 @@ def taken(found: HolderHandles, holder: str, export: str) -> int:
 def test_what_it_plays() -> None:
     """Each holder is a process of its own, which has all that the spec takes from it, as the spec declares it"""
     with start_producers(geometry(), {}, MACHINE) as played, attached(SPEC, played):
-        assert played.played == ["camera", "lidar"]
+        assert played.simulated == ["camera", "lidar"]
         pids = set()
         for path in played.sockets.values():
             with connect(endpoint(socket=path)) as client:
@@ -133,7 +133,7 @@ def test_who_is_bound_is_not_played(tmp_path: Path) -> None:
     with memtopo.serve(tmp_path / "lidar.sock", {"points": memtopo.ExternalMemory(fd, 1 << 16, GPUS[0])}) as served:
         bound = {"lidar": resolve("lidar", served.path), "radar": ("false",)}
         with start_producers(geometry(), bound, MACHINE) as played:
-            assert (played.played, played.sockets["lidar"]) == (["camera"], served.path)
+            assert (played.simulated, played.sockets["lidar"]) == (["camera"], served.path)
             assert played.sockets.keys() == {"camera", "lidar"}
     os.close(fd)
 
@@ -147,14 +147,14 @@ def test_who_is_held_is_not_played(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         memtopo.serve("lidar", {"points": memtopo.ExternalMemory(fd, 1 << 16, GPUS[0])}),
         start_producers(geometry(), {}, MACHINE) as played,
     ):
-        assert played.played == ["camera"]
+        assert played.simulated == ["camera"]
     os.close(fd)
 
 
 def test_nobody_is_played_on_a_real_machine() -> None:
     """On a real machine nobody is played"""
     with start_producers(geometry(), {}, None) as found:
-        assert (found.sockets, found.played) == ({}, [])
+        assert (found.sockets, found.simulated) == ({}, [])
 
 
 def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
     env = environment(MEMTOPO_SOCKET=where)
     with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, env=env) as process:
         assert process.stdin
-        process.stdin.write(script.text())
+        process.stdin.write(script.encode())
         process.stdin.flush()
         until(Path(where).exists)
         process.stdin.close()
@@ -178,8 +178,8 @@ def test_a_script_is_read_as_it_was_written() -> None:
     from memtopo.sharing.producers import producer_specs
 
     for script in producer_specs([geometry()], "h200x2", GPUS).values():
-        assert ProducerSpec.read(script.text()) == script
-        assert json.loads(script.text())["machine"] == "h200x2"
+        assert ProducerSpec.decode(script.encode()) == script
+        assert json.loads(script.encode())["machine"] == "h200x2"
 
 
 def test_from_a_program() -> None:
@@ -190,7 +190,7 @@ def test_from_a_program() -> None:
         assert layout.buffers["frame"].size == 4096
     assert layout.report
     assert layout.report.outcome == "ok"
-    assert "camera is played by a built-in producer: this machine is simulated" in layout.report.notes
+    assert "camera is simulated by a built-in producer: this machine is simulated" in layout.report.notes
 
 
 def test_a_name_that_is_bound_in_vain() -> None:

@@ -47,13 +47,13 @@ def test_from_start_to_end(folders: Path) -> None:
     """It serves at a socket in a folder that nobody else may enter, until the end, and leaves nothing"""
     before = fds()
     with Program("camera", [*BEHAVING, "serve"]) as program:
-        program.await_served(lambda: 0, PATIENCE)
+        program.wait_until_serving(lambda: 0, PATIENCE)
         (folder,) = folders.iterdir()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         with connect(endpoint(socket=program.socket)) as client:
             assert [*client.offers()] == ["frame", "ready"]
             pid = client.pid
-        assert program.ended() is None
+        assert program.end() is None
     assert gone(pid)
     assert (fds(), [*folders.iterdir()]) == (before, [])
 
@@ -73,7 +73,7 @@ def test_it_ends_before_it_serves(code: str, told: str, folders: Path) -> None:
         Program("camera", [sys.executable, "-c", code]) as program,
         pytest.raises(ProducerFailed, match=rf"^the program of 'camera' {told}$"),
     ):
-        program.await_served(lambda: 0, PATIENCE)
+        program.wait_until_serving(lambda: 0, PATIENCE)
     assert [*folders.iterdir()] == []
 
 
@@ -83,14 +83,14 @@ def test_it_never_serves() -> None:
         Program("camera", ["sleep", "1000"]) as program,
         pytest.raises(ProducerFailed, match=r"does not serve after 0\.1 s") as error,
     ):
-        program.await_served(lambda: 0, 0.1)
+        program.wait_until_serving(lambda: 0, 0.1)
     assert "MEMTOPO_SOCKET" in str(error.value.hint)
 
 
 def test_a_signal_while_it_starts() -> None:
     """Who is asked to stop does not wait for a program any more"""
     with Program("camera", ["sleep", "1000"]) as program, pytest.raises(Stopped):
-        program.await_served(lambda: signal.SIGINT, PATIENCE)
+        program.wait_until_serving(lambda: signal.SIGINT, PATIENCE)
 
 
 def test_a_command_that_cannot_be_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -101,14 +101,14 @@ def test_a_command_that_cannot_be_run(tmp_path: Path, capfd: pytest.CaptureFixtu
         Program("camera", [str(tmp_path / "nonsense")]) as program,
         pytest.raises(ProducerFailed, match="ended with status 1 before it served"),
     ):
-        program.await_served(lambda: 0, PATIENCE)
+        program.wait_until_serving(lambda: 0, PATIENCE)
     assert "nonsense cannot be started: exec format error" in capfd.readouterr().err
 
 
 def test_one_that_does_not_end() -> None:
     """A program that ignores SIGTERM is killed once its grace is over"""
     with Program("camera", [*BEHAVING, "stubborn"], grace=0.1) as program:
-        program.await_served(lambda: 0, PATIENCE)
+        program.wait_until_serving(lambda: 0, PATIENCE)
         with connect(endpoint(socket=program.socket)) as client:
             pid = client.pid
     assert gone(pid)
@@ -118,7 +118,7 @@ def test_one_that_is_interrupted(folders: Path) -> None:
     """Ctrl-C while a program has its grace is heard, and the program is killed all the same"""
     with ExitStack() as stack:
         program = stack.enter_context(Program("camera", [*BEHAVING, "interrupting"], grace=PATIENCE))
-        program.await_served(lambda: 0, PATIENCE)
+        program.wait_until_serving(lambda: 0, PATIENCE)
         with connect(endpoint(socket=program.socket)) as client:
             pid = client.pid
         with pytest.raises(KeyboardInterrupt):
@@ -136,13 +136,13 @@ def test_one_that_cannot_be_killed() -> None:
             os.setresuid(65534, 65534, 0)
     finally:
         os.setresuid(0, 0, 0)
-    pid = program.stuck
+    pid = program.survivor
     assert pid
     machine = invented(2)
-    report = Producers({}, [program]).over(run(run_request(Path(QUICKSTART), machine), machine).report)
+    report = Producers({}, [program]).with_survivors(run(run_request(Path(QUICKSTART), machine), machine).report)
     assert report.notes[-1] == f"the program of camera did not end when it was killed: process {pid} is left"
     os.kill(pid, signal.SIGKILL)
-    until(lambda: program.stuck is None)
+    until(lambda: program.survivor is None)
 
 
 def test_nobody_knows_how_it_ended(capfd: pytest.CaptureFixture[str]) -> None:
@@ -152,14 +152,14 @@ def test_nobody_knows_how_it_ended(capfd: pytest.CaptureFixture[str]) -> None:
         with (
             Program("camera", ["sh", "-c", "sleep 1000 & echo $! >&2"]) as program,
             pytest.raises(
-                ProducerFailed, match=r"^the program of 'camera' ended \(nobody knows how\) before it served$"
+                ProducerFailed, match=r"^the program of 'camera' ended \(with unknown status\) before it served$"
             ),
         ):
-            program.await_served(lambda: 0, PATIENCE)
+            program.wait_until_serving(lambda: 0, PATIENCE)
         child = int(capfd.readouterr().err)
         until(lambda: gone(child))
         with Program("camera", [*BEHAVING, "serve"]) as program:
-            program.await_served(lambda: 0, PATIENCE)
+            program.wait_until_serving(lambda: 0, PATIENCE)
             with connect(endpoint(socket=program.socket)) as client:
                 pid = client.pid
         assert gone(pid)
@@ -183,7 +183,7 @@ def test_all_have_one_grace(tmp_path: Path) -> None:
 def test_what_it_started_ends_too(tmp_path: Path) -> None:
     """What a program started itself ends with it"""
     with Program("camera", [*BEHAVING, "parent", str(tmp_path / "child")]) as program:
-        program.await_served(lambda: 0, PATIENCE)
+        program.wait_until_serving(lambda: 0, PATIENCE)
         child = int((tmp_path / "child").read_text())
         assert not gone(child)
     until(lambda: gone(child))
@@ -192,7 +192,7 @@ def test_what_it_started_ends_too(tmp_path: Path) -> None:
 def test_its_output(capfd: pytest.CaptureFixture[str]) -> None:
     """What a program prints goes to stderr, since stdout is for results alone"""
     with Program("camera", [*BEHAVING, "serve"]) as program:
-        program.await_served(lambda: 0, PATIENCE)
+        program.wait_until_serving(lambda: 0, PATIENCE)
     said = capfd.readouterr()
     assert said.out == ""
     assert said.err.startswith("serving as ")
@@ -201,7 +201,7 @@ def test_its_output(capfd: pytest.CaptureFixture[str]) -> None:
 def test_ctrl_c_is_not_for_it() -> None:
     """A program is in a process group of its own: Ctrl-C does not reach it while a layout still uses what it serves"""
     with Program("camera", [*BEHAVING, "serve"]) as program:
-        program.await_served(lambda: 0, PATIENCE)
+        program.wait_until_serving(lambda: 0, PATIENCE)
         with connect(endpoint(socket=program.socket)) as client:
             assert os.getpgid(client.pid) not in (os.getpgid(0), 0)
 
@@ -217,13 +217,15 @@ def test_whoever_started_it_is_killed() -> None:
 
 
 def test_one_that_ends_early_is_in_the_report() -> None:
-    """A report says of a program that it ended while its layout stood, and how"""
+    """A report says of a program that it ended while its layout was in use, and how"""
     spec, machine = judged("external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}}"), invented(2)
     assert spec.geometry
     report = run(run_request(Path(QUICKSTART), machine), machine).report
     with start_producers(spec.geometry, {"camera": (*BEHAVING, "dies")}, machine) as found:
-        assert found.noted(report) is report
+        assert found.with_notes(report) is report
         with connect(endpoint(socket=found.sockets["camera"])) as client:
             next(client.handles("frame")).close()
-            until(lambda: found.noted(report) is not report)
-        assert found.noted(report).notes == ("the program of camera ended with status 9 while its layout stood",)
+            until(lambda: found.with_notes(report) is not report)
+        assert found.with_notes(report).notes == (
+            "the program of camera ended with status 9 while its layout was in use",
+        )
