@@ -1,6 +1,6 @@
-"""Handles between processes: what is offered, the packets that carry it, where sockets stand, and the importer's end.
+"""Sharing of handles between processes: offers, packets, endpoints of sockets, and the client of a holder.
 
-`docs/protocol.md` has the packets for those who write another client.
+`docs/protocol.md` describes the packets for other clients.
 """
 
 from memtopo.sharing.claims import Claim, claim

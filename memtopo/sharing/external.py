@@ -129,7 +129,7 @@ class Serving:
 
     @property
     def released(self) -> bool:
-        """Whether a client requested the release (`memtopo release`): nothing is served any more."""
+        """True once a client has requested the release (`memtopo release`): nothing is served any more."""
         return self._result is not None and self._result.why == "release"
 
     def taken(self, name: str, timeout: float | None = None) -> bool:

@@ -41,7 +41,7 @@ class Offer:
 
     @property
     def descriptors(self) -> bool:
-        """Whether the handles are file descriptors."""
+        """True if the handles are file descriptors."""
         return self.via in DESCRIPTORS
 
 

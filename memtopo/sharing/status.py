@@ -37,7 +37,7 @@ class Importer:
     handles: int
     bytes: int
     bound: bool
-    """Whether it uses an export over ipc, which becomes invalid when the holder releases it (facts 31, 32)."""
+    """True if it uses an export over ipc, which becomes invalid when the holder releases it (facts 31, 32)."""
     taken: tuple[Taken, ...] = ()
 
 

@@ -12,8 +12,8 @@ import memtopo
 from memtopo.machine.target import Target, uuids
 from memtopo.sharing.programs import Program
 from tests.cli.running import ROOT, environment
+from tests.helpers.holders import PATIENCE
 from tests.helpers.machines import invented
-from tests.sharing.holding import PATIENCE
 
 GPU = uuids(invented(2))[1]
 
@@ -24,7 +24,7 @@ def camera(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     monkeypatch.chdir(ROOT)
     with Program(
-        "camera", [sys.executable, "-m", "tests.sharing.producers.behaving", "serve", str(1 << 20), GPU]
+        "camera", [sys.executable, "-m", "tests.sharing.children.misbehaving_producer", "serve", str(1 << 20), GPU]
     ) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
         yield program.socket

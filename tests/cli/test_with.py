@@ -15,9 +15,9 @@ import pytest
 
 from memtopo.machine import target
 from tests.cli.running import MEMTOPO, QUICKSTART, ROOT, Said, environment, memtopo
-from tests.sharing.holding import PATIENCE, gone, until
+from tests.helpers.holders import PATIENCE, gone, until
 
-BEHAVING = f"{sys.executable} -m tests.sharing.producers.behaving"
+BEHAVING = f"{sys.executable} -m tests.sharing.children.misbehaving_producer"
 GPU = target.uuids(target.resolve("h200x2").machine)[0]
 SERVE = f"{BEHAVING} serve 65536 {GPU}"
 SPEC = """memtopo: 1

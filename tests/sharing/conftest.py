@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from memtopo.sharing import Client, connect, endpoint
-from tests.sharing.holding import Holder, Process
+from tests.helpers.holders import Holder, Process
 
 
 @pytest.fixture
 def start(runtime: Path) -> Iterator[Callable[..., Any]]:
-    """Starts holders, or other producer_specs beside them."""
+    """Starts holders, or other programs of tests/sharing/children beside them."""
     started: list[Process] = []
 
     def begin(script: str = "holder", **wish: Any) -> Process:

@@ -9,8 +9,8 @@ import pytest
 
 from memtopo.output import schemas
 from tests.cli.running import memtopo
+from tests.helpers.holders import Process
 from tests.output.test_schemas import VALIDATORS, faults, spoilt
-from tests.sharing.holding import Process
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,9 @@ from tests.sharing.holding import Process
         ("release", ["release", "kv", "--force", "--grace", "100ms"]),
     ],
 )
-def test_a_document(start: Callable[..., Process], runtime: Any, kind: str, command: list[str]) -> None:
-    """Each document is one kind's, and its first key tells which"""
+def test_a_document_is_of_one_kind_which_its_first_key_names(
+    start: Callable[..., Process], runtime: Any, kind: str, command: list[str]
+) -> None:
     start(differences=2)
     importer = start("importer", export="block")
     importer.said()

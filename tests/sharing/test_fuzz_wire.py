@@ -15,11 +15,11 @@ import pytest
 from memtopo.common.errors import MemtopoError
 from memtopo.plans.report import Tally
 from memtopo.sharing import Client, connect, endpoint, wire
-from tests.sharing.holding import Holder, fds, heard, raw, scripted, until
-from tests.sharing.mutating import Mutator
-from tests.sharing.shelves import OFFERS
-from tests.sharing.test_lies import BLOCKS, FRAME, NOBODY, PAGES, READY, RELEASING, STATUS, given
-from tests.sharing.test_lies import OFFERS as LISTED
+from tests.helpers.holders import Holder, fds, heard, raw, scripted, until
+from tests.helpers.memfd_exports import OFFERS
+from tests.sharing.packet_mutator import Mutator
+from tests.sharing.test_dishonest_holders import BLOCKS, FRAME, NOBODY, PAGES, READY, RELEASING, STATUS, given
+from tests.sharing.test_dishonest_holders import OFFERS as LISTED
 
 FEW, MANY = 1_000, 50_000
 """Packets to each end."""
@@ -47,8 +47,9 @@ def messages(default: int) -> int:
 @pytest.mark.parametrize(
     "count", [messages(FEW), pytest.param(MANY, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])]
 )
-def test_a_holder(runtime: Path, holder: Holder, count: int) -> None:
-    """A holder answers every packet or ends the connection, and gives handles for right requests alone"""
+def test_a_holder_answers_or_ends_the_connection_and_serves_valid_requests_only(
+    runtime: Path, holder: Holder, count: int
+) -> None:
     mutator = Mutator(REQUESTS, seed=count)
     before, given_ = fds(), 0
     sent = 0
@@ -92,8 +93,7 @@ def exchanged(sock: Any, data: bytes, count: int, file: int) -> tuple[bool, int]
 @pytest.mark.parametrize(
     "count", [messages(FEW), pytest.param(MANY, marks=[pytest.mark.exhaustive, pytest.mark.timeout(3600)])]
 )
-def test_a_client(count: int) -> None:
-    """A client believes an answer or raises an error that it can name, and every descriptor that came is closed"""
+def test_a_client_accepts_an_answer_or_raises_a_named_error_and_leaks_no_descriptor(count: int) -> None:
     mutator = Mutator((), seed=count)
     file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     believed: Counter[object] = Counter()

@@ -8,14 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from memtopo.sharing import Client, ExchangeError, Secret, connect, endpoint
-from tests.sharing.holding import Holder, Process, fds, until
-from tests.sharing.shelves import OFFERS, secret
+from tests.helpers.holders import Holder, Process, fds, until
+from tests.helpers.memfd_exports import OFFERS, secret
 
 MEMORY = "memory of the shelf"
 
 
-def test_a_descriptor_is_the_memory(client: Client) -> None:
-    """What is written through a handle is seen through another one of the same export, and each is closed on exec"""
+def test_descriptors_of_an_export_share_its_memory_and_are_closed_on_exec(client: Client) -> None:
     (hot,) = client.handles("hot")
     (again,) = client.handles("hot")
     assert hot.fd is not None
@@ -30,8 +29,7 @@ def test_a_descriptor_is_the_memory(client: Client) -> None:
 
 @pytest.mark.parametrize("offer", OFFERS, ids=lambda offer: offer.name)
 @pytest.mark.parametrize("batch", [1, 2, 64, 253, 1000])
-def test_a_whole_export(client: Client, offer: object, batch: int) -> None:
-    """An export is all its handles in their order, whatever the batch: descriptors, or secrets with their offsets"""
+def test_an_export_is_all_its_handles_in_order_for_any_batch(client: Client, offer: object, batch: int) -> None:
     known = client.offers()[offer.name]  # type: ignore[attr-defined]
     assert known == offer
     index = 0
@@ -45,8 +43,7 @@ def test_a_whole_export(client: Client, offer: object, batch: int) -> None:
 
 
 @pytest.mark.parametrize(("first", "count", "taken"), [(0, 0, 0), (999, None, 1), (10, 20, 20), (1000, None, 0)])
-def test_a_part(client: Client, first: int, count: int | None, taken: int) -> None:
-    """A part of an export is handles from one on, counted from 0"""
+def test_a_part_of_an_export_is_counted_from_0(client: Client, first: int, count: int | None, taken: int) -> None:
     found = list(client.handles("page", first, count))
     for each in found:
         each.close()
@@ -54,31 +51,31 @@ def test_a_part(client: Client, first: int, count: int | None, taken: int) -> No
 
 
 @pytest.mark.parametrize(("first", "count"), [(1001, None), (-1, None), (0, 1001), (999, 2), (5, -1)])
-def test_what_is_not_there(client: Client, first: int, count: int | None) -> None:
-    """A part that is not there is told at once, and the connection goes on"""
+def test_a_part_out_of_range_is_an_error_and_the_connection_goes_on(
+    client: Client, first: int, count: int | None
+) -> None:
     with pytest.raises(ExchangeError, match="'page' has 1,000 handles") as told:
         client.handles("page", first, count)
     assert told.value.code == "range"
     assert client.status().name == "kv"
 
 
-def test_an_unknown_export(holder: Holder, client: Client) -> None:
-    """An export that is not there is told at once, naming both ends and what was probably meant"""
+def test_an_unknown_export_is_an_error_that_names_both_ends_and_the_nearest_name(
+    holder: Holder, client: Client
+) -> None:
     with pytest.raises(ExchangeError, match=f"holder: process {holder.pid} .* client: process {os.getpid()}") as told:
         client.handles("pages")
     assert (told.value.code, told.value.exit_code, told.value.hint) == ("unknown", 4, "did you mean 'page'?")
 
 
-def test_a_handle_that_cannot_be_made(client: Client) -> None:
-    """Where the driver refuses a handle, the importer is told why, and the connection goes on"""
+def test_a_refusal_of_the_driver_reaches_the_importer_and_the_connection_goes_on(client: Client) -> None:
     with pytest.raises(ExchangeError, match=r"cuMemExportToShareableHandle: broken\.0 cannot be had") as told:
         list(client.handles("broken"))
     assert (told.value.code, told.value.hint) == ("failed", "ask for another")
     assert client.status().importers == ()
 
 
-def test_what_is_not_taken_is_closed(holder: Holder, client: Client) -> None:
-    """Who stops in the middle has closed what lay in flight"""
+def test_closing_the_iterator_closes_handles_in_flight(holder: Holder, client: Client) -> None:
     before = fds()
     found = client.handles("page", batch=100)
     next(found).close()
@@ -88,8 +85,7 @@ def test_what_is_not_taken_is_closed(holder: Holder, client: Client) -> None:
     until(lambda: holder.fds() == holder.idle + 1)
 
 
-def test_secrets_are_not_shown(client: Client) -> None:
-    """A secret is in no repr, text, format, JSON or pickle"""
+def test_secrets_appear_in_no_repr_text_format_json_or_pickle(client: Client) -> None:
     handle = next(client.handles("woven"))
     for text in (repr(handle), str(handle), f"{handle.secret}", f"{handle.secret!r:>20}", f"{handle.secret!s}"):
         assert "<secret>" in text
@@ -101,14 +97,12 @@ def test_secrets_are_not_shown(client: Client) -> None:
 
 
 @pytest.mark.parametrize("length", [0, 63, 65])
-def test_a_secret_has_its_size(length: int) -> None:
-    """A handle of another length is none"""
+def test_a_secret_of_another_length_is_refused(length: int) -> None:
     with pytest.raises(ValueError, match=f"a handle of {length} bytes"):
         Secret(b"x" * length)
 
 
-def test_8000_handles_under_a_limit_of_256(start: Callable[..., Process]) -> None:
-    """8,000 handles go to one client under a limit of 256 open files, on both ends, where each is closed in time"""
+def test_a_client_reads_8000_handles_under_a_limit_of_256_open_files(start: Callable[..., Process]) -> None:
     start(pages=8000, limit=256)
     importer = start("importer", limit=256)
     told = importer.said()
@@ -116,31 +110,27 @@ def test_8000_handles_under_a_limit_of_256(start: Callable[..., Process]) -> Non
     assert told["fds"] < 20
 
 
-def test_a_limit_that_can_be_raised(start: Callable[..., Process]) -> None:
-    """Who keeps 8,000 descriptors has its soft limit raised, as far as the hard one goes"""
+def test_the_soft_limit_of_open_files_is_raised_up_to_the_hard_limit(start: Callable[..., Process]) -> None:
     start(pages=8000)
     told = start("importer", keep=True, limit=256, hard=10000).said()
     assert told["taken"] == 8000
     assert told["fds"] > 8000
 
 
-def test_a_limit_that_cannot(start: Callable[..., Process]) -> None:
-    """Where the hard limit is too low, the error says which limit, what it is, and what it has to be"""
+def test_a_low_hard_limit_is_an_error_with_the_number_that_is_needed(start: Callable[..., Process]) -> None:
     start()
     told = start("importer", keep=True, limit=256).said()
     assert "the limit of open files is 256, of which 19" in told["error"]
     assert "RLIMIT_NOFILE" in told["hint"]
 
 
-def test_a_holder_with_too_low_a_limit(start: Callable[..., Holder]) -> None:
-    """A holder that could serve nobody does not begin, and says which limit is too low"""
+def test_a_holder_that_could_serve_no_client_does_not_start(start: Callable[..., Holder]) -> None:
     told = start(limit=40).begun
     assert "the limit of open files is 40" in told["error"]
     assert told["exit_code"] == 4
 
 
-def test_three_clients_at_once(start: Callable[..., Process]) -> None:
-    """1,000 handles go to each of three processes at once; the status names all three, and their ends free it all"""
+def test_three_clients_at_once_get_1000_handles_each_and_free_them_at_their_end(start: Callable[..., Process]) -> None:
     holder = start()
     importers = [start("importer") for _ in range(3)]
     assert [each.said()["taken"] for each in importers] == [1000] * 3

@@ -12,7 +12,7 @@ import pytest
 from memtopo.sharing import wire
 from memtopo.sharing.holder.responses import REQUESTS
 from tests.cli.running import ROOT
-from tests.sharing.holding import Holder, heard, raw
+from tests.helpers.holders import Holder, heard, raw
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
 SECTION = re.compile(r"^### (\w+)\n\n```json\n(.*?)^```\n\n```json\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
@@ -28,14 +28,12 @@ def shape(value: Any) -> Any:
     return type(value)
 
 
-def test_every_request_is_there() -> None:
-    """The page has every request, each with its answer"""
+def test_the_page_has_every_request_and_its_answer() -> None:
     assert set(PAIRS) == set(REQUESTS) == {request["request"] for request, _ in PAIRS.values()}
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_an_answer(runtime: Path, holder: Holder, name: str) -> None:
-    """A request of the page is answered with the page's keys and types"""
+def test_answers_have_the_keys_and_types_of_the_page(runtime: Path, holder: Holder, name: str) -> None:
     request, answer = PAIRS[name]
     with raw(runtime / "memtopo" / "kv.sock") as sock:
         if name == "importers":
@@ -50,8 +48,7 @@ def test_an_answer(runtime: Path, holder: Holder, name: str) -> None:
         assert shape(packet.message) == shape(answer)
 
 
-def test_every_code_is_there() -> None:
-    """Every code that a holder's errors have is in the page's table"""
+def test_the_page_has_every_code_of_a_holders_errors() -> None:
     source = "".join(path.read_text() for path in [*ROOT.glob("memtopo/sharing/**/*.py")])
     sent = set(re.findall(r'ExchangeError\(\s*"(\w+)"', source)) | {"packet", "version", "request", "failed"}
     ours = {"gone", "timeout", "lie", "folder", "held", "starting"}

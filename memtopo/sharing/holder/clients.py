@@ -77,7 +77,7 @@ class ClientConnection:
 
     @property
     def flushed(self) -> bool:
-        """Whether no message is queued."""
+        """True if no message is queued."""
         return not self._outgoing
 
     def unread(self) -> bool:
@@ -99,7 +99,7 @@ class ClientConnection:
 
     @property
     def attached(self) -> bool:
-        """Whether the client received any handle."""
+        """True if the client received any handle."""
         return bool(self._taken)
 
     def bound(self, offers: Mapping[str, Offer]) -> bool:

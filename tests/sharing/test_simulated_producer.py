@@ -22,9 +22,9 @@ from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Producers, holders, resolve, start_producers
 from memtopo.sharing.simulated_producer import FILLED, PERIOD, Memory, ProducerSpec
 from tests.cli.running import ROOT, environment
+from tests.helpers.holders import PATIENCE, until
 from tests.helpers.machines import invented
 from tests.helpers.specs import judged
-from tests.sharing.holding import PATIENCE, until
 
 MACHINE = invented(2)
 GPUS = target.uuids(MACHINE)
@@ -65,8 +65,7 @@ def taken(found: HolderHandles, holder: str, export: str) -> int:
     return fd
 
 
-def test_what_it_plays() -> None:
-    """Each holder is a process of its own, which has all that the spec takes from it, as the spec declares it"""
+def test_each_holder_is_a_process_with_all_exports_that_the_spec_declares() -> None:
     with start_producers(geometry(), {}, MACHINE) as played, attached(SPEC, played):
         assert played.simulated == ["camera", "lidar"]
         pids = set()
@@ -76,8 +75,7 @@ def test_what_it_plays() -> None:
         assert len(pids - {os.getpid()}) == 2
 
 
-def test_memory_is_filled() -> None:
-    """Byte n of played memory is n modulo 251, at its beginning and at its end"""
+def test_byte_n_of_simulated_memory_is_n_modulo_251() -> None:
     with start_producers(geometry(), {}, MACHINE) as played, attached(SPEC, played) as found:
         for holder, export, size in (("camera", "frame", 8 << 20), ("lidar", "points", 64 << 10)):
             fd = taken(found, holder, export)
@@ -85,8 +83,7 @@ def test_memory_is_filled() -> None:
                 assert foreign.read(fd, at, 100) == bytes(n % PERIOD for n in range(at, at + 100))
 
 
-def test_a_large_object_is_filled_at_its_beginning(tmp_path: Path) -> None:
-    """A large object takes no more of the system's memory than its beginning"""
+def test_only_the_beginning_of_a_large_object_takes_memory(tmp_path: Path) -> None:
     spec = "external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 8GiB}}"
     with start_producers(geometry(spec), {}, MACHINE) as played, attached(spec, played) as found:
         fd = taken(found, "camera", "frame")
@@ -94,15 +91,13 @@ def test_a_large_object_is_filled_at_its_beginning(tmp_path: Path) -> None:
         assert os.fstat(fd).st_blocks * 512 < 2 * FILLED
 
 
-def test_what_is_waited_for_is_signalled() -> None:
-    """With its handle, a semaphore has what the spec waits for; others are as they were made"""
+def test_a_semaphore_comes_with_the_value_that_the_spec_waits_for() -> None:
     with start_producers(geometry(), {}, MACHINE) as played, attached(SPEC, played) as found:
         values = {name: foreign.counter(taken(found, "camera", name)) for name in ("ready", "done", "flip", "flop")}
         assert values == {"ready": 5, "done": 0, "flip": 1, "flop": 0}
 
 
-def test_the_next_importer_finds_the_same() -> None:
-    """Who comes next finds the same, whatever the one before has signalled or waited for; a timeline never goes back"""
+def test_semaphores_are_prepared_for_each_importer() -> None:
     with start_producers(geometry(), {}, MACHINE) as played:
         for value in (5, 6):
             with attached(SPEC, played) as found:
@@ -113,8 +108,7 @@ def test_the_next_importer_finds_the_same() -> None:
                 foreign.signal(fds["flop"])
 
 
-def test_several_processes() -> None:
-    """Of a spec of several processes a holder has what all of them take"""
+def test_a_holder_has_the_exports_for_all_processes_of_a_spec() -> None:
     spec = """
 processes:
   one: {external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}}}
@@ -127,8 +121,7 @@ processes:
         assert [*client.offers()] == ["frame", "ready"]
 
 
-def test_who_is_bound_is_not_played(tmp_path: Path) -> None:
-    """Where a name is bound, its holder is that one; a binding that the spec does not name starts nothing"""
+def test_a_bound_holder_is_not_simulated(tmp_path: Path) -> None:
     fd = os.memfd_create("frame")
     with memtopo.serve(tmp_path / "lidar.sock", {"points": memtopo.ExternalMemory(fd, 1 << 16, GPUS[0])}) as served:
         bound = {"lidar": resolve("lidar", served.path), "radar": ("false",)}
@@ -138,8 +131,7 @@ def test_who_is_bound_is_not_played(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def test_who_is_held_is_not_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where somebody serves under a holder's name, nobody is played in its place"""
+def test_a_running_holder_is_not_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     fd = os.memfd_create("frame")
@@ -151,14 +143,12 @@ def test_who_is_held_is_not_played(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     os.close(fd)
 
 
-def test_nobody_is_played_on_a_real_machine() -> None:
-    """On a real machine nobody is played"""
+def test_no_holder_is_simulated_on_a_real_machine() -> None:
     with start_producers(geometry(), {}, None) as found:
         assert (found.sockets, found.simulated) == ({}, [])
 
 
-def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
-    """A built-in producer ends with its standard input, which its parent's death ends too"""
+def test_a_simulated_producer_ends_with_its_standard_input(tmp_path: Path) -> None:
     script = ProducerSpec("test", (Memory("frame", 4096, GPUS[0], dedicated=False),), ())
     command = [sys.executable, "-m", "memtopo.sharing.simulated_producer"]
     where = str(tmp_path / "camera.sock")
@@ -173,8 +163,7 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_script_is_read_as_it_was_written() -> None:
-    """A script is the same after it was written and read"""
+def test_a_specification_is_the_same_after_encoding_and_decoding() -> None:
     from memtopo.sharing.producers import producer_specs
 
     for script in producer_specs([geometry()], "h200x2", GPUS).values():
@@ -182,8 +171,7 @@ def test_a_script_is_read_as_it_was_written() -> None:
         assert json.loads(script.encode())["machine"] == "h200x2"
 
 
-def test_from_a_program() -> None:
-    """`memtopo.applied` has it played too, and its report says so"""
+def test_the_report_of_an_applied_layout_notes_its_simulated_producers() -> None:
     opened = target.resolve("h200x2")
     machine = Target("h200x2", opened.machine, simulated=True, _opener=opened.open)
     with memtopo.applied(SPEC_OF_ONE, machine=machine) as layout:
@@ -193,8 +181,7 @@ def test_from_a_program() -> None:
     assert "camera is simulated by a built-in producer: this machine is simulated" in layout.report.notes
 
 
-def test_a_name_that_is_bound_in_vain() -> None:
-    """`memtopo.applied` refuses a name in `bind` that the spec takes nothing from, with the one that was meant"""
+def test_a_name_in_bind_that_the_spec_does_not_use_is_refused() -> None:
     layout = memtopo.applied(SPEC_OF_ONE, "h200x2", bind={"camra": "/run/camera.sock"})
     with pytest.raises(memtopo.Unsuitable, match=r"nothing from 'camra' \(hint: did you mean 'camera'\?\)"):
         layout.__enter__()

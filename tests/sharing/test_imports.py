@@ -14,10 +14,10 @@ from memtopo.common.errors import MemtopoError
 from memtopo.machine import target
 from memtopo.sharing import ExchangeError, NoLayout
 from memtopo.sharing.imports import HolderHandles, ImportMismatch
+from tests.helpers.holders import Process, fds, until
 from tests.helpers.machines import invented
 from tests.helpers.specs import judged
-from tests.sharing.holding import Process, fds, until
-from tests.sharing.producer import BYTES
+from tests.sharing.children.producer import BYTES
 
 MACHINE = invented(2)
 GPUS = target.uuids(MACHINE)
@@ -46,8 +46,9 @@ def producer(start: Callable[..., Process], tmp_path: Path) -> Callable[..., tup
     return begin
 
 
-def test_as_declared(producer: Callable[..., tuple[str, Process]]) -> None:
-    """What is as declared is taken from the export of the name of its own entry, and nothing stays open"""
+def test_a_handle_as_declared_is_taken_from_the_export_of_the_same_name(
+    producer: Callable[..., tuple[str, Process]],
+) -> None:
     where, process = producer(frame=FRAME, ready=READY)
     before, found = fds(), holders(where)
     found.attach("camera")
@@ -63,8 +64,7 @@ def test_as_declared(producer: Callable[..., tuple[str, Process]]) -> None:
     assert fds() == before
 
 
-def test_another_export(producer: Callable[..., tuple[str, Process]]) -> None:
-    """`camera/other` is the export of that name"""
+def test_an_export_of_another_name_is_taken_after_a_slash(producer: Callable[..., tuple[str, Process]]) -> None:
     where, _ = producer(other=FRAME)
     found = holders(where, SPEC.splitlines()[1].replace("from: camera", "from: camera/other"))
     found.attach("camera")
@@ -89,8 +89,9 @@ def test_another_export(producer: Callable[..., tuple[str, Process]]) -> None:
         ({"ready": READY | {"gpu": GPUS[1]}}, "semaphore 'ready' declares device gpu0 .*; camera/ready has gpu1"),
     ],
 )
-def test_not_as_declared(producer: Callable[..., tuple[str, Process]], changed: Any, told: str) -> None:
-    """What differs is told by what the spec declares, what the producer has, and who that is; nothing stays open"""
+def test_a_mismatch_reports_declaration_offer_and_producer(
+    producer: Callable[..., tuple[str, Process]], changed: Any, told: str
+) -> None:
     where, process = producer(**({"frame": FRAME, "ready": READY} | changed))
     before, found = fds(), holders(where)
     with pytest.raises(ImportMismatch, match=rf"{told}.*\(holder: process {process.pid}\)"):
@@ -98,16 +99,16 @@ def test_not_as_declared(producer: Callable[..., tuple[str, Process]], changed: 
     assert fds() == before
 
 
-def test_an_export_that_is_not_there(producer: Callable[..., tuple[str, Process]]) -> None:
-    """Where the producer has no such export, the error says which ones there are"""
+def test_an_unknown_export_is_an_error_that_lists_the_known_ones(producer: Callable[..., tuple[str, Process]]) -> None:
     where, _ = producer(frame=FRAME, steady=READY)
     with pytest.raises(ExchangeError, match="no export 'ready'") as error:
         holders(where).attach("camera")
     assert error.value.hint == "did you mean 'steady'?"
 
 
-def test_a_producer_that_dies_before_the_handle(producer: Callable[..., tuple[str, Process]]) -> None:
-    """A producer that dies between its offer and the handle is an error that names what was declared"""
+def test_a_producer_that_dies_before_the_handle_is_an_error_that_names_the_import(
+    producer: Callable[..., tuple[str, Process]],
+) -> None:
     where, process = producer(frame=FRAME, ready=READY)
     before, found = fds(), holders(where)
     found.attach("camera")
@@ -120,14 +121,12 @@ def test_a_producer_that_dies_before_the_handle(producer: Callable[..., tuple[st
     assert fds() == before
 
 
-def test_nobody_is_there(runtime: Path) -> None:
-    """A name that is bound to nobody is told with what is to be bound"""
+def test_an_unbound_name_is_an_error_with_the_option_that_binds_it(runtime: Path) -> None:
     with pytest.raises(NoLayout, match="no process offers external 'frame': no layout 'camera'") as error:
         holders().attach("camera")
     assert "--with camera=/" in str(error.value.hint)
 
 
-def test_a_socket_that_nobody_serves(tmp_path: Path) -> None:
-    """A socket that was bound and is not served is told by its path"""
+def test_a_bound_socket_without_a_listener_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(MemtopoError, match=str(tmp_path / "camera.sock")):
         holders(str(tmp_path / "camera.sock")).attach("camera")

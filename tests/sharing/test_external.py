@@ -14,8 +14,8 @@ import pytest
 import memtopo
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.sharing import Client, ExchangeError, NoLayout, connect, endpoint
-from tests.sharing.holding import PATIENCE, Process, fds, until
-from tests.sharing.producer import BYTES
+from tests.helpers.holders import PATIENCE, Process, fds, until
+from tests.sharing.children.producer import BYTES
 
 UUID = bytes(range(16))
 TEXT = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
@@ -38,8 +38,7 @@ def reached(served: memtopo.api.Serving) -> Client:
     return connect(endpoint(socket=served.path))
 
 
-def test_what_is_offered(tmp_path: Path) -> None:
-    """Memory is offered with its size, its GPU and whether it is dedicated; a semaphore by its type"""
+def test_offers_have_size_gpu_and_dedication_of_memory_and_type_of_semaphores(tmp_path: Path) -> None:
     with given() as exports:
         exports["own"] = memtopo.ExternalMemory(exports["frame"].fd, 4096, gpu=TEXT, dedicated=True)
         exports["flip"] = memtopo.Semaphore(exports["ready"].fd, timeline=False, gpu=UUID.hex())
@@ -54,8 +53,7 @@ def test_what_is_offered(tmp_path: Path) -> None:
     assert (flip.kind, flip.via) == ("semaphore", "opaque_fd")
 
 
-def test_a_client_gets_a_descriptor_of_its_own(tmp_path: Path) -> None:
-    """Every client has a new descriptor of the same object, and what was given stays open"""
+def test_every_client_gets_a_new_descriptor_of_the_same_object(tmp_path: Path) -> None:
     with given() as exports:
         with memtopo.serve(tmp_path / "camera.sock", exports) as served, reached(served) as one, reached(served) as two:
             handles = [next(client.handles("frame")) for client in (one, two)]
@@ -67,8 +65,7 @@ def test_a_client_gets_a_descriptor_of_its_own(tmp_path: Path) -> None:
         assert os.pread(exports["frame"].fd, len(BYTES), 0) == BYTES
 
 
-def test_who_took_what(tmp_path: Path) -> None:
-    """A program can wait until an export was asked for, and is told where nobody did in time"""
+def test_taken_waits_for_a_request_of_an_export(tmp_path: Path) -> None:
     with given() as exports, memtopo.serve(tmp_path / "camera.sock", exports) as served:
         assert not served.taken("frame", timeout=0)
         with reached(served) as client:
@@ -79,8 +76,7 @@ def test_who_took_what(tmp_path: Path) -> None:
         assert not served.taken("ready", timeout=0)
 
 
-def test_nothing_is_left(tmp_path: Path) -> None:
-    """After the end there is neither a socket nor a thread, and no descriptor more than before; clients see the end"""
+def test_no_socket_thread_or_descriptor_is_left_after_the_end(tmp_path: Path) -> None:
     with given() as exports:
         before, threads = fds(), threading.active_count()
         with memtopo.serve(tmp_path / "camera.sock", exports) as served:
@@ -92,8 +88,9 @@ def test_nothing_is_left(tmp_path: Path) -> None:
         assert (fds(), threading.active_count(), os.listdir(tmp_path)) == (before, threads, [])
 
 
-def test_in_another_process(start: Callable[..., Process], tmp_path: Path) -> None:
-    """A producer is a process of its own: its memory is seen here, and its descriptors stay open there"""
+def test_memory_of_another_process_is_shared_and_stays_open_there(
+    start: Callable[..., Process], tmp_path: Path
+) -> None:
     wish = {"frame": {"kind": "memory", "size": 4096, "gpu": TEXT}, "flip": {"kind": "semaphore", "timeline": False}}
     producer = start("producer", where=str(tmp_path / "camera.sock"), exports=wish)
     with connect(endpoint(socket=producer.said()["serving"])) as client:
@@ -107,23 +104,20 @@ def test_in_another_process(start: Callable[..., Process], tmp_path: Path) -> No
     assert producer.ended() == 0
 
 
-def test_a_name_instead_of_a_path(runtime: Path) -> None:
-    """A place without a slash is a name, as a layout has one"""
+def test_an_endpoint_without_a_slash_is_a_name(runtime: Path) -> None:
     with given() as exports, memtopo.serve("camera", exports) as served:
         assert served.path == str(runtime / "memtopo" / "camera.sock")
         with connect(endpoint("camera")) as client:
             assert [*client.offers()] == ["frame", "ready"]
 
 
-def test_a_place_is_served_once(tmp_path: Path) -> None:
-    """A second producer at a place is told so on entering"""
+def test_a_second_producer_at_an_endpoint_is_refused_on_entering(tmp_path: Path) -> None:
     where = tmp_path / "camera.sock"
     with given() as exports, memtopo.serve(where, exports), pytest.raises(ExchangeError, match="already held"):
         memtopo.serve(where, exports).__enter__()
 
 
-def test_it_can_be_released(tmp_path: Path) -> None:
-    """Who asks for the release gets it; the program sees that nothing is served any more"""
+def test_release_ends_the_service_and_the_program_sees_it(tmp_path: Path) -> None:
     with given() as exports, memtopo.serve(tmp_path / "camera.sock", exports) as served:
         assert not served.released
         client = reached(served)
@@ -134,16 +128,14 @@ def test_it_can_be_released(tmp_path: Path) -> None:
             reached(served)
 
 
-def test_there_is_nothing_to_check(tmp_path: Path) -> None:
-    """A check of what memtopo did not lay out is refused, and everything goes on"""
+def test_a_check_of_external_objects_is_refused_and_service_goes_on(tmp_path: Path) -> None:
     with given() as exports, memtopo.serve(tmp_path / "camera.sock", exports) as served, reached(served) as client:
         with pytest.raises(ExchangeError, match="not laid out by memtopo"):
             client.check()
         assert [*client.offers()] == ["frame", "ready"]
 
 
-def test_a_descriptor_that_is_closed_meanwhile(tmp_path: Path) -> None:
-    """What was given may be closed while it is served: the object is handed out, and not what has its number now"""
+def test_closing_a_given_descriptor_does_not_change_the_served_object(tmp_path: Path) -> None:
     with given() as exports, memtopo.serve(tmp_path / "camera.sock", exports) as served, reached(served) as client:
         with open(os.devnull) as other:  # noqa: PTH123
             os.dup2(other.fileno(), exports["frame"].fd)
@@ -153,8 +145,7 @@ def test_a_descriptor_that_is_closed_meanwhile(tmp_path: Path) -> None:
         handle.close()
 
 
-def test_a_descriptor_that_is_closed_before(tmp_path: Path) -> None:
-    """A descriptor that is not open is told on entering, and nothing is served"""
+def test_a_closed_descriptor_is_refused_on_entering(tmp_path: Path) -> None:
     with given() as exports, pytest.raises(UsageError, match="descriptor of 'gone', 9999, cannot be copied: bad file"):
         memtopo.serve(tmp_path / "camera.sock", exports | {"gone": memtopo.Semaphore(9999)}).__enter__()
     assert os.listdir(tmp_path) == []
@@ -171,14 +162,12 @@ def test_a_descriptor_that_is_closed_before(tmp_path: Path) -> None:
         ({"": memtopo.Semaphore(0)}, "is not an export's name"),
     ],
 )
-def test_what_cannot_be_offered(exports: Mapping[str, Any], told: str, tmp_path: Path) -> None:
-    """What is given wrongly is told before anything is served"""
+def test_invalid_exports_are_refused_before_service(exports: Mapping[str, Any], told: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=told):
         memtopo.serve(tmp_path / "camera.sock", exports)
 
 
-def test_a_place_that_is_none(tmp_path: Path) -> None:
-    """A place that there cannot be is told"""
+def test_an_invalid_endpoint_is_refused(tmp_path: Path) -> None:
     with given() as exports:
         with pytest.raises(MemtopoError, match="is not a layout's name"):
             memtopo.serve("cam era", exports)

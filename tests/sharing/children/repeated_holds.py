@@ -9,7 +9,7 @@ import threading
 
 from memtopo.sharing import claim, connect, endpoint
 from memtopo.sharing.holder import HolderInfo, hold
-from tests.sharing.shelves import MACHINE, Memfds
+from tests.helpers.memfd_exports import MACHINE, Memfds
 
 
 def main(rounds: int) -> None:

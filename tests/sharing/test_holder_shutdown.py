@@ -12,16 +12,15 @@ import pytest
 
 from memtopo.sharing import Client, ExchangeError, NoLayout, claim, connect, endpoint
 from memtopo.sharing.holder import HolderInfo, HoldResult, hold
-from tests.sharing.holding import Holder, Process, until
-from tests.sharing.shelves import MACHINE, OFFERS, Memfds
+from tests.helpers.holders import Holder, Process, until
+from tests.helpers.memfd_exports import MACHINE, OFFERS, Memfds
 
 
 def left(runtime: Path) -> list[str]:
     return os.listdir(runtime / "memtopo")
 
 
-def test_status(holder: Holder, client: Client) -> None:
-    """A holder tells its name, process, times, spec, machine and offers"""
+def test_status_has_name_process_times_spec_machine_and_offers(holder: Holder, client: Client) -> None:
     found = client.status()
     assert (found.name, found.pid, found.uid, found.state) == ("kv", holder.pid, os.geteuid(), "serving")
     assert (found.spec, found.machine, found.deadline) == ("kv.yaml", MACHINE, None)
@@ -30,16 +29,16 @@ def test_status(holder: Holder, client: Client) -> None:
     assert found.since > 1.7e9
 
 
-def test_a_status_of_many_exports(start: Callable[..., Holder]) -> None:
-    """A status that no packet could carry comes in several"""
+def test_a_status_larger_than_a_packet_comes_in_several(start: Callable[..., Holder]) -> None:
     start(exports=2000)
     with connect(endpoint("kv")) as client:
         assert len(client.status().offers) == len(OFFERS) + 1 + 2000
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_in_order(runtime: Path, holder: Holder, client: Client, number: signal.Signals) -> None:
-    """A signal ends a hold: it says why, no descriptor is more than before, and socket and lock are gone"""
+def test_a_signal_ends_a_hold_and_leaves_no_descriptor_socket_or_lock(
+    runtime: Path, holder: Holder, client: Client, number: signal.Signals
+) -> None:
     list(client.handles("woven"))
     told = holder.end(number)
     assert (told["held"]["why"], told["held"]["signal"], told["fds"]) == ("signal", number, 0)
@@ -52,15 +51,13 @@ def test_a_signal_ends_it_in_order(runtime: Path, holder: Holder, client: Client
     assert gone.value.code == "gone"
 
 
-def test_a_signal_wakes_it(start: Callable[..., Holder]) -> None:
-    """A holder to whom nobody talks hears of a signal at once"""
+def test_a_signal_ends_an_idle_hold_at_once(start: Callable[..., Holder]) -> None:
     holder = start(patience=1000.0)
     until(lambda: Path(f"/proc/{holder.pid}/stat").read_text().rpartition(")")[2].split()[0] == "S")  # it waits
     assert holder.end()["held"]["seconds"] < 30
 
 
-def test_a_hold_in_another_thread(runtime: Path) -> None:
-    """Outside of the main thread a hold ends by its flag alone, and the signals of the process are left as they were"""
+def test_a_hold_in_another_thread_ends_by_its_flag_and_leaves_signals_alone(runtime: Path) -> None:
     flag: list[int] = []
     found: list[HoldResult] = []
 
@@ -81,8 +78,7 @@ def test_a_hold_in_another_thread(runtime: Path) -> None:
     assert left(runtime) == []
 
 
-def test_a_deadline(runtime: Path, start: Callable[..., Holder]) -> None:
-    """A hold ends by itself when its time is over, and its status says when that is"""
+def test_a_hold_ends_at_its_deadline_which_its_status_has(runtime: Path, start: Callable[..., Holder]) -> None:
     told = start(lasting=0.5).end(None)
     assert told["held"]["why"] == "deadline"
     assert told["held"]["seconds"] == pytest.approx(0.5, abs=0.4)
@@ -94,8 +90,7 @@ def test_a_deadline(runtime: Path, start: Callable[..., Holder]) -> None:
     assert found.deadline - found.since == pytest.approx(600, abs=5)
 
 
-def test_a_release(runtime: Path, holder: Holder) -> None:
-    """A release is over when everything is taken down: then the process, its socket and its lock are gone"""
+def test_release_returns_after_the_process_its_socket_and_its_lock_are_gone(runtime: Path, holder: Holder) -> None:
     with connect(endpoint("kv")) as client:
         done = client.release()
         assert (done.name, done.lost, done.kept, done.gone) == ("kv", (), (), True)
@@ -104,8 +99,9 @@ def test_a_release(runtime: Path, holder: Holder) -> None:
 
 
 @pytest.mark.parametrize(("export", "bound"), [("block", True), ("done", True), ("page", False), ("woven", False)])
-def test_a_release_that_is_refused(start: Callable[..., Any], export: str, bound: bool) -> None:
-    """A release is refused while somebody uses ipc buffers or events, who is named; descriptors keep nobody"""
+def test_release_is_refused_while_ipc_is_in_use_but_not_for_descriptors(
+    start: Callable[..., Any], export: str, bound: bool
+) -> None:
     holder, importer = start(), start("importer", export=export)
     importer.said()
     with connect(endpoint("kv")) as client:
@@ -120,8 +116,7 @@ def test_a_release_that_is_refused(start: Callable[..., Any], export: str, bound
             assert holder.end(None)["held"]["kept"][0]["pid"] == importer.pid
 
 
-def test_a_forced_release_tells_the_users(start: Callable[..., Any]) -> None:
-    """With force, users over ipc are told how long they have; who does not let go has lost, and is reported"""
+def test_forced_release_notifies_users_of_ipc_and_reports_those_that_lost(start: Callable[..., Any]) -> None:
     holder, importer = start(), start("importer", export="block", notices=1)
     importer.said()
     with connect(endpoint("kv")) as client:
@@ -132,8 +127,7 @@ def test_a_forced_release_tells_the_users(start: Callable[..., Any]) -> None:
     assert holder.end(None)["held"]["lost"][0]["pid"] == importer.pid
 
 
-def test_a_grace_ends_with_the_last_user(start: Callable[..., Any]) -> None:
-    """A grace of a minute is over as soon as the last user over ipc has let go, who then lost nothing"""
+def test_grace_ends_with_the_last_user_of_ipc(start: Callable[..., Any]) -> None:
     holder, importer = start(grace=60.0), start("importer", export="block", notices=1)
     importer.said()
     holder.send(signal.SIGTERM)
@@ -149,15 +143,15 @@ def test_a_grace_ends_with_the_last_user(start: Callable[..., Any]) -> None:
     assert told["held"]["seconds"] < 50
 
 
-def test_whoever_asks_is_not_waited_for(holder: Holder, client: Client) -> None:
-    """Who uses ipc buffers itself may release them"""
+def test_release_does_not_wait_for_its_own_client(holder: Holder, client: Client) -> None:
     list(client.handles("block"))
     assert client.release().gone
     assert holder.end(None)["held"]["lost"] == []
 
 
-def test_an_importer_is_gone_with_its_connection(holder: Holder, start: Callable[..., Process]) -> None:
-    """A connection is a lease: however its process dies, the importer is gone"""
+def test_an_importer_ends_with_its_connection_however_its_process_dies(
+    holder: Holder, start: Callable[..., Process]
+) -> None:
     importer = start("importer", export="block")
     importer.said()
     with connect(endpoint("kv")) as client:
@@ -169,7 +163,6 @@ def test_an_importer_is_gone_with_its_connection(holder: Holder, start: Callable
 
 
 def test_the_same_handles_count_once(client: Client) -> None:
-    """An importer that asks for the same handles twice uses their bytes once"""
     for _ in range(2):
         for each in client.handles("page", 10, 20):
             each.close()
@@ -178,8 +171,9 @@ def test_the_same_handles_count_once(client: Client) -> None:
 
 
 @pytest.mark.parametrize("differences", [0, 1, 500])
-def test_check(start: Callable[..., Holder], differences: int) -> None:
-    """A check tells how much was looked at, the first differences, and how many there are"""
+def test_check_reports_tallies_the_first_differences_and_their_number(
+    start: Callable[..., Holder], differences: int
+) -> None:
     start(differences=differences)
     with connect(endpoint("kv")) as client:
         found = client.check()
@@ -188,8 +182,7 @@ def test_check(start: Callable[..., Holder], differences: int) -> None:
 
 
 @pytest.mark.parametrize("abstract", [False, True])
-def test_systemd(tmp_path: Path, runtime: Path, abstract: bool) -> None:
-    """Systemd is told when the holder serves and when it stops, on a path and on an abstract name"""
+def test_systemd_is_notified_on_a_path_and_on_an_abstract_name(tmp_path: Path, runtime: Path, abstract: bool) -> None:
     address = f"\0memtopo-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(address)
@@ -204,8 +197,7 @@ def test_systemd(tmp_path: Path, runtime: Path, abstract: bool) -> None:
 
 
 @pytest.mark.parametrize("address", ["/nobody/is/here", "@nobody", "vsock:1:2"])
-def test_no_systemd(runtime: Path, address: str) -> None:
-    """A systemd that cannot be told ends nothing, and a note says so"""
+def test_a_failed_notification_of_systemd_is_a_note(runtime: Path, address: str) -> None:
     holder = Holder(runtime, NOTIFY_SOCKET=address)
     try:
         assert len(holder.end()["held"]["notes"]) == 2
@@ -213,8 +205,7 @@ def test_no_systemd(runtime: Path, address: str) -> None:
         holder.kill()
 
 
-def test_200_rounds(holder: Holder) -> None:
-    """After 200 rounds of attach and release of the lease, descriptors are where they were on both ends"""
+def test_attaching_200_times_leaks_no_descriptor_on_either_end(holder: Holder) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(200):
         with connect(endpoint("kv")) as client:
@@ -227,9 +218,8 @@ def test_200_rounds(holder: Holder) -> None:
     assert (told["held"]["clients"], told["held"]["handles"], told["fds"]) == (200, 200 * 102, 0)
 
 
-def test_200_holds(runtime: Path) -> None:
-    """After 200 holds in one process, one after another, its descriptors are where they were"""
-    holder = Process("rounds", {"rounds": 200}, runtime)
+def test_holding_200_times_leaks_no_descriptor(runtime: Path) -> None:
+    holder = Process("repeated_holds", {"rounds": 200}, runtime)
     try:
         before, after = holder.said()
         assert before == after
@@ -238,8 +228,7 @@ def test_200_holds(runtime: Path) -> None:
         holder.kill()
 
 
-def test_nobody_there(runtime: Path) -> None:
-    """A layout that nobody holds is 3, also where there is no directory yet, and nothing is made by asking"""
+def test_a_layout_that_is_not_held_is_exit_code_3_and_creates_nothing(runtime: Path) -> None:
     for asked in (endpoint("kv"), endpoint(socket=str(runtime / "else.sock"))):
         with pytest.raises(NoLayout) as told:
             connect(asked)
@@ -247,8 +236,7 @@ def test_nobody_there(runtime: Path) -> None:
     assert os.listdir(runtime) == []
 
 
-def test_a_name_that_was_meant(holder: Holder) -> None:
-    """Where a name is not held, the one that was probably meant is named"""
+def test_an_unknown_layout_gets_the_nearest_held_name(holder: Holder) -> None:
     with pytest.raises(NoLayout) as told:
         connect(endpoint("kvs"))
     assert str(told.value.hint).startswith("did you mean 'kv'?")

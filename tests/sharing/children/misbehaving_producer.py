@@ -21,8 +21,8 @@ import memtopo
 from memtopo.driver.sim import foreign
 from memtopo.sharing import connect, endpoint
 from memtopo.sharing.external import External, ExternalExports, Serving
-from tests.sharing.holding import until
-from tests.sharing.shelves import MACHINE
+from tests.helpers.holders import until
+from tests.helpers.memfd_exports import MACHINE
 
 
 def main(how: str, *more: str) -> None:

@@ -13,7 +13,7 @@ from memtopo.cli.signals import Stopper
 from memtopo.common.errors import MemtopoError
 from memtopo.sharing import claim, endpoint
 from memtopo.sharing.holder import HolderInfo, hold
-from tests.sharing.shelves import MACHINE, OFFERS, PAGES, Memfds
+from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGES, Memfds
 
 
 def main(

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from memtopo.sharing import ExchangeError, Handle, connect, endpoint, wire
-from tests.sharing.holding import Holder, Process, asked, fds, heard, raw, until
+from tests.helpers.holders import Holder, Process, asked, fds, heard, raw, until
 
 NOBODY = 65534
 DEEP = b'{"memtopo":1,"request":' + b"[" * 9 + b"]" * 9 + b"}"
@@ -114,8 +114,9 @@ def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
     ],
     ids=lambda value: value[:40].decode("latin-1") if isinstance(value, bytes) else value,
 )
-def test_a_packet_that_breaks_the_rules(path: Path, data: bytes, code: str) -> None:
-    """It is told why, without a word of what it said, and its connection ends"""
+def test_a_malformed_packet_is_refused_without_repeating_it_and_ends_the_connection(
+    path: Path, data: bytes, code: str
+) -> None:
     with raw(path) as sock:
         sock.send(data)
         packet = heard(sock)
@@ -134,8 +135,7 @@ def test_a_packet_that_breaks_the_rules(path: Path, data: bytes, code: str) -> N
         ({"request": "handles", "export": "broken", "first": 0, "count": 1}, "failed"),
     ],
 )
-def test_a_request_that_is_refused(path: Path, fields: dict[str, Any], code: str) -> None:
-    """It is told why, and its connection goes on"""
+def test_a_refused_request_leaves_the_connection_open(path: Path, fields: dict[str, Any], code: str) -> None:
     with raw(path) as sock:
         assert asked(sock, **fields)["error"]["code"] == code
         assert asked(sock, "offers", first=10**9)["ok"]["offers"] == []
@@ -143,8 +143,7 @@ def test_a_request_that_is_refused(path: Path, fields: dict[str, Any], code: str
 
 
 @pytest.mark.parametrize("count", [1, 253])
-def test_descriptors_that_nobody_asked_for(path: Path, holder: Holder, count: int) -> None:
-    """A request that comes with descriptors is refused, and they are closed"""
+def test_descriptors_in_a_request_are_refused_and_closed(path: Path, holder: Holder, count: int) -> None:
     with raw(path) as sock, open(os.devnull) as file:  # noqa: PTH123
         wire.send(sock, request(request="status"), [file.fileno()] * count)
         packet = heard(sock)
@@ -154,8 +153,7 @@ def test_descriptors_that_nobody_asked_for(path: Path, holder: Holder, count: in
     until(lambda: holder.fds() == holder.idle)
 
 
-def test_an_empty_packet(path: Path) -> None:
-    """An empty packet is the end of a connection, also where it carries descriptors"""
+def test_an_empty_packet_ends_the_connection(path: Path) -> None:
     for count in (0, 3):
         with raw(path) as sock:
             wire.send(sock, b"", [sock.fileno()] * count)
@@ -163,8 +161,7 @@ def test_an_empty_packet(path: Path) -> None:
             assert found is None or found.message["error"]["code"] == "packet"
 
 
-def test_more_than_was_asked_for(path: Path) -> None:
-    """One answer carries at most 253 descriptors, however many are asked for"""
+def test_one_answer_has_at_most_253_descriptors(path: Path) -> None:
     with raw(path) as sock:
         wire.send(sock, request(request="handles", export="page", first=0, count=1000))
         packet = heard(sock)
@@ -173,8 +170,7 @@ def test_more_than_was_asked_for(path: Path) -> None:
         packet.close()
 
 
-def test_a_client_that_does_not_read(path: Path, holder: Holder) -> None:
-    """Who asks for more handles before it has read the first ones gets no more of them to pile up"""
+def test_handles_are_refused_while_earlier_ones_are_unread(path: Path, holder: Holder) -> None:
     with raw(path) as sock:
         for _ in range(50):
             wire.send(sock, request(request="handles", export="page", first=0, count=253))
@@ -188,8 +184,9 @@ def test_a_client_that_does_not_read(path: Path, holder: Holder) -> None:
             packet.close()
 
 
-def test_a_client_that_never_reads(start: Callable[..., Any], runtime: Path) -> None:
-    """Who does not read for longer than the holder's patience is shown out; others are served all the while"""
+def test_a_client_that_never_reads_is_disconnected_while_others_are_served(
+    start: Callable[..., Any], runtime: Path
+) -> None:
     holder = start(patience=0.5)
     with ExitStack() as stack:
         stuck = [stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(5)]
@@ -206,10 +203,9 @@ def test_a_client_that_never_reads(start: Callable[..., Any], runtime: Path) -> 
     until(lambda: holder.fds() == holder.idle)
 
 
-def test_a_stopped_client(start: Callable[..., Any], runtime: Path) -> None:
-    """A client that is stopped before it reads its handles is shown out; its process is no worse off than that"""
+def test_a_stopped_client_with_unread_handles_is_disconnected(start: Callable[..., Any], runtime: Path) -> None:
     start(patience=0.5)
-    stopped = Process("stopped", {"path": str(runtime / "memtopo" / "kv.sock")}, runtime)
+    stopped = Process("stopped_client", {"path": str(runtime / "memtopo" / "kv.sock")}, runtime)
     try:
         with connect(endpoint("kv")) as client:
             until(lambda: [each.pid for each in client.status().importers] == [stopped.pid])
@@ -220,8 +216,7 @@ def test_a_stopped_client(start: Callable[..., Any], runtime: Path) -> None:
         stopped.kill()
 
 
-def test_a_stopped_importer(start: Callable[..., Any]) -> None:
-    """An importer that is stopped while it has nothing to read keeps its lease"""
+def test_a_stopped_importer_with_nothing_to_read_keeps_its_lease(start: Callable[..., Any]) -> None:
     start(patience=0.2)
     importer = start("importer", count=5)
     importer.said()
@@ -232,8 +227,7 @@ def test_a_stopped_importer(start: Callable[..., Any]) -> None:
             assert [each.pid for each in client.status().importers] == [importer.pid]
 
 
-def test_a_stop_among_clients_that_shout(runtime: Path, holder: Holder) -> None:
-    """Clients that ask without an end do not keep a signal from ending the hold"""
+def test_a_signal_ends_the_hold_among_clients_that_send_without_pause(runtime: Path, holder: Holder) -> None:
 
     def shout() -> None:
         with suppress(OSError, AssertionError), raw(runtime / "memtopo" / "kv.sock") as sock:
@@ -251,8 +245,7 @@ def test_a_stop_among_clients_that_shout(runtime: Path, holder: Holder) -> None:
         assert not each.is_alive()
 
 
-def test_more_clients_than_there_may_be(path: Path, holder: Holder) -> None:
-    """Of 200 connections that say nothing the newest are turned away, and a second later the idlest make room"""
+def test_too_many_silent_clients_are_refused_and_the_longest_idle_make_room(path: Path, holder: Holder) -> None:
     with ExitStack() as stack:
         socks = [stack.enter_context(raw(path)) for _ in range(200)]
         told = [heard(sock) for sock in socks if select.select([sock], [], [], 0)[0]]
@@ -262,8 +255,7 @@ def test_more_clients_than_there_may_be(path: Path, holder: Holder) -> None:
         until(lambda: importers() == 0)
 
 
-def test_more_importers_than_there_may_be(path: Path) -> None:
-    """Importers do not take the last places: whoever wants a release gets in"""
+def test_importers_leave_connections_for_a_release(path: Path) -> None:
     with ExitStack() as stack:
         codes = []
         for _ in range(128):
@@ -274,8 +266,7 @@ def test_more_importers_than_there_may_be(path: Path) -> None:
         until(lambda: importers() == 120)
 
 
-def test_a_stopped_holder(holder: Holder) -> None:
-    """A holder that does not answer is told as such in time, naming both ends, and the connection is over"""
+def test_a_stopped_holder_is_a_timeout_that_names_both_ends(holder: Holder) -> None:
     holder.send(signal.SIGSTOP)
     with connect(endpoint("kv"), timeout=0.3) as client:
         with pytest.raises(ExchangeError, match=f"within 0.3 s .*process {holder.pid} .*process {os.getpid()}") as told:
@@ -286,8 +277,7 @@ def test_a_stopped_holder(holder: Holder) -> None:
     holder.send(signal.SIGCONT)
 
 
-def test_a_stopped_holder_with_a_full_queue(holder: Holder, path: Path) -> None:
-    """A holder whose queue is full is told as such in time"""
+def test_a_stopped_holder_with_a_full_queue_is_a_timeout(holder: Holder, path: Path) -> None:
     holder.send(signal.SIGSTOP)
     with ExitStack() as stack:
         with suppress(BlockingIOError):
@@ -301,8 +291,7 @@ def test_a_stopped_holder_with_a_full_queue(holder: Holder, path: Path) -> None:
     holder.send(signal.SIGCONT)
 
 
-def test_a_holder_that_dies_half_way(holder: Holder) -> None:
-    """Where the holder dies between two batches, what came stays usable, and the rest is an error"""
+def test_handles_stay_usable_after_the_holder_died_between_batches(holder: Holder) -> None:
     before = fds()
     with connect(endpoint("kv")) as client:
         found = client.handles("page", batch=10)
@@ -318,29 +307,27 @@ def test_a_holder_that_dies_half_way(holder: Holder) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_another_user(start: Callable[..., Any], shared: Path) -> None:
-    """Both ends refuse another user, unless that one is allowed by number, at a place where both may be"""
+def test_both_ends_refuse_another_user_unless_it_is_allowed(start: Callable[..., Any], shared: Path) -> None:
     path = shared / "shared.sock"
     start(socket=str(path))
-    stranger = start("stranger", path=str(path), uid=NOBODY, allow=[0])
+    stranger = start("other_user", path=str(path), uid=NOBODY, allow=[0])
     told = stranger.said()
     assert told["code"] == "forbidden"
     assert "another user's" in told["error"]  # the socket is 0600
     path.chmod(0o666)
-    stranger = start("stranger", path=str(path), uid=NOBODY, allow=[])
+    stranger = start("other_user", path=str(path), uid=NOBODY, allow=[])
     assert f"belongs to uid 0, and this process to uid {NOBODY}" in stranger.said()["error"]
-    stranger = start("stranger", path=str(path), uid=NOBODY, allow=[0])
+    stranger = start("other_user", path=str(path), uid=NOBODY, allow=[0])
     assert f"belongs to uid {NOBODY}, and this process to uid 0" in (told := stranger.said())["error"]
     assert "--allow-uid 65534" in told["hint"]
     other = shared / "open.sock"
     start(name="open", socket=str(other), allow_uids=[NOBODY])
-    stranger = start("stranger", path=str(other), uid=NOBODY, allow=[0])
+    stranger = start("other_user", path=str(other), uid=NOBODY, allow=[0])
     assert stranger.said() == {"name": "open", "uids": [NOBODY], "file": "memory of the shelf"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
-def test_what_the_system_lets_lie_in_queues(start: Callable[..., Any], shared: Path) -> None:
-    """Where unread descriptors are as many as the system allows, the next client waits, and then has its own"""
+def test_a_client_waits_while_the_system_limits_descriptors_in_flight(start: Callable[..., Any], shared: Path) -> None:
     os.chown(shared, NOBODY, NOBODY)
     path = shared / "kv.sock"
     start(socket=str(path), uid=NOBODY, limit=100, allow_uids=[0])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from memtopo.sharing import Client, ExchangeError, Offer
-from tests.sharing.holding import fds, scripted
-from tests.sharing.shelves import GPU, MACHINE
+from tests.helpers.holders import fds, scripted
+from tests.helpers.memfd_exports import GPU, MACHINE
 
 PAGES = Offer("page", "chunk", "fd", 4, 4096, "gpu0", GPU)
 BLOCKS = Offer("block", "buffer", "ipc", 2, 4096, "gpu0", GPU)
@@ -122,8 +122,9 @@ def told(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> Exchan
         ([({"ok": {"name": "kv", "lost": [{}], "kept": []}}, 0)], Client.release),
     ],
 )  # fmt: skip
-def test_a_lie(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> None:
-    """What is not as its status said, or has another shape than the protocol, ends the exchange"""
+def test_an_answer_unlike_the_offer_or_the_protocol_ends_the_connection(
+    packets: list[tuple[Any, int]], act: Callable[[Client], Any]
+) -> None:
     assert told(packets, act).code == "lie"
 
 
@@ -141,8 +142,9 @@ def test_a_lie(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> 
     ],
 )
 @pytest.mark.parametrize("count", [0, 7])
-def test_garbage(data: bytes, code: str, count: int) -> None:
-    """What is no packet of the protocol ends the exchange, and what came with it is closed"""
+def test_a_malformed_packet_ends_the_connection_and_its_descriptors_are_closed(
+    data: bytes, code: str, count: int
+) -> None:
     assert told([(data, count)], Client.offers).code == ("packet" if code == "gone" and count else code)
 
 
@@ -159,13 +161,11 @@ def test_garbage(data: bytes, code: str, count: int) -> None:
         ([], Client.release),
     ],
 )
-def test_a_holder_that_goes(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> None:
-    """A holder that ends the connection in the middle is gone, wherever that was"""
+def test_a_connection_that_ends_early_is_gone(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> None:
     assert told(packets, act).code == "gone"
 
 
-def test_more_than_can_be_opened() -> None:
-    """Where descriptors were lost since this process may open no more, the error is about that limit"""
+def test_descriptors_lost_to_the_limit_of_open_files_are_an_error_about_that_limit() -> None:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -183,16 +183,14 @@ def test_more_than_can_be_opened() -> None:
     assert error.value.code == "limit"
 
 
-def test_notices_do_not_disturb() -> None:
-    """A notice between a question and its answer is kept for who asks for it"""
+def test_a_notice_before_an_answer_is_kept() -> None:
     with scripted((RELEASING, []), (OFFERS, [])) as talk:
         client = Client(talk)
         assert list(client.offers()) == ["page", "block", "frame", "ready"]
         assert client.notice() is not None
 
 
-def test_what_was_right_before_is_right() -> None:
-    """The script of these tests, told without a lie, is believed"""
+def test_the_correct_answers_of_these_tests_are_accepted() -> None:
     file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     script = [(STATUS, []), (OFFERS, []), (NOBODY, []), (given(count=3), [file] * 3), (given(count=1, first=3), [file])]
     with scripted(*script, (given(BLOCKS, 2), [])) as talk:

@@ -24,12 +24,12 @@ PATIENCE = 60.0
 
 
 class Process:
-    """A script of tests/sharing in a process of its own, which says a line of JSON at a time."""
+    """A program of tests/sharing/children in a process of its own, which says a line of JSON at a time."""
 
     def __init__(self, script: str, wish: Any, runtime: Path | None = None, **variables: str) -> None:
         known = {"XDG_RUNTIME_DIR": str(runtime)} if runtime else {}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.sharing.{script}", json.dumps(wish)],
+            [sys.executable, "-m", f"tests.sharing.children.{script}", json.dumps(wish)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,

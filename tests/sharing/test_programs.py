@@ -18,17 +18,17 @@ from memtopo.sharing import connect, endpoint
 from memtopo.sharing.producers import ProducerFailed, Producers, start_producers
 from memtopo.sharing.programs import Program
 from tests.cli.running import QUICKSTART, ROOT, environment
+from tests.helpers.holders import PATIENCE, fds, gone, until
 from tests.helpers.machines import invented
 from tests.helpers.specs import judged, run, run_request
-from tests.sharing.holding import PATIENCE, fds, gone, until
 
-BEHAVING = (sys.executable, "-m", "tests.sharing.producers.behaving")
+BEHAVING = (sys.executable, "-m", "tests.sharing.children.misbehaving_producer")
 OF_TWO = """
 external:
   frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}
   depth: {from: lidar/frame, via: opaque_fd, device: gpu0, size: 4KiB}
 """
-STARTING = (sys.executable, "-m", "tests.sharing.producers.starting")
+STARTING = (sys.executable, "-m", "tests.sharing.children.program_parent")
 
 
 @pytest.fixture(autouse=True)
@@ -43,8 +43,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
-def test_from_start_to_end(folders: Path) -> None:
-    """It serves at a socket in a folder that nobody else may enter, until the end, and leaves nothing"""
+def test_a_program_serves_in_a_private_folder_and_leaves_nothing(folders: Path) -> None:
     before = fds()
     with Program("camera", [*BEHAVING, "serve"]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
@@ -67,8 +66,7 @@ def test_from_start_to_end(folders: Path) -> None:
         ("import os; os.kill(os.getpid(), 40)", "was killed by signal 40 before it served"),
     ],
 )
-def test_it_ends_before_it_serves(code: str, told: str, folders: Path) -> None:
-    """A program that ends before it serves is told with how it ended"""
+def test_a_program_that_ends_before_it_serves_is_an_error_with_its_status(code: str, told: str, folders: Path) -> None:
     with (
         Program("camera", [sys.executable, "-c", code]) as program,
         pytest.raises(ProducerFailed, match=rf"^the program of 'camera' {told}$"),
@@ -77,8 +75,7 @@ def test_it_ends_before_it_serves(code: str, told: str, folders: Path) -> None:
     assert [*folders.iterdir()] == []
 
 
-def test_it_never_serves() -> None:
-    """A program that goes on and does not serve is told once the time is over, and ended"""
+def test_a_program_that_never_serves_is_an_error_and_is_ended() -> None:
     with (
         Program("camera", ["sleep", "1000"]) as program,
         pytest.raises(ProducerFailed, match=r"does not serve after 0\.1 s") as error,
@@ -87,14 +84,14 @@ def test_it_never_serves() -> None:
     assert "MEMTOPO_SOCKET" in str(error.value.hint)
 
 
-def test_a_signal_while_it_starts() -> None:
-    """Who is asked to stop does not wait for a program any more"""
+def test_a_signal_ends_the_wait_for_a_program() -> None:
     with Program("camera", ["sleep", "1000"]) as program, pytest.raises(Stopped):
         program.wait_until_serving(lambda: signal.SIGINT, PATIENCE)
 
 
-def test_a_command_that_cannot_be_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """A file that is no program is told by the system's words on stderr, and by its status"""
+def test_a_file_that_cannot_be_run_is_reported_on_stderr_and_by_its_status(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "nonsense").write_bytes(b"\x7fELF nonsense")
     (tmp_path / "nonsense").chmod(0o755)
     with (
@@ -105,8 +102,7 @@ def test_a_command_that_cannot_be_run(tmp_path: Path, capfd: pytest.CaptureFixtu
     assert "nonsense cannot be started: exec format error" in capfd.readouterr().err
 
 
-def test_one_that_does_not_end() -> None:
-    """A program that ignores SIGTERM is killed once its grace is over"""
+def test_a_program_that_ignores_sigterm_is_killed_after_its_grace() -> None:
     with Program("camera", [*BEHAVING, "stubborn"], grace=0.1) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
         with connect(endpoint(socket=program.socket)) as client:
@@ -114,8 +110,7 @@ def test_one_that_does_not_end() -> None:
     assert gone(pid)
 
 
-def test_one_that_is_interrupted(folders: Path) -> None:
-    """Ctrl-C while a program has its grace is heard, and the program is killed all the same"""
+def test_ctrl_c_during_the_grace_interrupts_and_the_program_is_killed(folders: Path) -> None:
     with ExitStack() as stack:
         program = stack.enter_context(Program("camera", [*BEHAVING, "interrupting"], grace=PATIENCE))
         program.wait_until_serving(lambda: 0, PATIENCE)
@@ -128,8 +123,7 @@ def test_one_that_is_interrupted(folders: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not kill its own child")
-def test_one_that_cannot_be_killed() -> None:
-    """A program that may not be killed, as one that became another user, is left after a while; a report names it"""
+def test_a_program_that_cannot_be_killed_is_left_and_reported() -> None:
     program = Program("camera", ["sleep", "1000"], grace=0.1)
     try:
         with program:
@@ -145,8 +139,9 @@ def test_one_that_cannot_be_killed() -> None:
     until(lambda: program.survivor is None)
 
 
-def test_nobody_knows_how_it_ended(capfd: pytest.CaptureFixture[str]) -> None:
-    """Where SIGCHLD is ignored, how a program ended cannot be known, but that it did; what it started ends too"""
+def test_with_sigchld_ignored_the_end_of_a_program_is_seen_without_its_status(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         with (
@@ -167,8 +162,7 @@ def test_nobody_knows_how_it_ended(capfd: pytest.CaptureFixture[str]) -> None:
         signal.signal(signal.SIGCHLD, before)
 
 
-def test_all_have_one_grace(tmp_path: Path) -> None:
-    """All programs are asked to end before one of them is waited for"""
+def test_all_programs_are_terminated_before_one_is_waited_for(tmp_path: Path) -> None:
     machine = invented(2)
     spec = judged(OF_TWO, machine)
     assert spec.geometry
@@ -180,8 +174,7 @@ def test_all_have_one_grace(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir() if each.is_file()) == ["one", "one-end", "two", "two-end"]
 
 
-def test_what_it_started_ends_too(tmp_path: Path) -> None:
-    """What a program started itself ends with it"""
+def test_processes_that_a_program_started_end_with_it(tmp_path: Path) -> None:
     with Program("camera", [*BEHAVING, "parent", str(tmp_path / "child")]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
         child = int((tmp_path / "child").read_text())
@@ -189,8 +182,7 @@ def test_what_it_started_ends_too(tmp_path: Path) -> None:
     until(lambda: gone(child))
 
 
-def test_its_output(capfd: pytest.CaptureFixture[str]) -> None:
-    """What a program prints goes to stderr, since stdout is for results alone"""
+def test_output_of_a_program_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     with Program("camera", [*BEHAVING, "serve"]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
     said = capfd.readouterr()
@@ -198,16 +190,14 @@ def test_its_output(capfd: pytest.CaptureFixture[str]) -> None:
     assert said.err.startswith("serving as ")
 
 
-def test_ctrl_c_is_not_for_it() -> None:
-    """A program is in a process group of its own: Ctrl-C does not reach it while a layout still uses what it serves"""
+def test_ctrl_c_does_not_reach_a_program() -> None:
     with Program("camera", [*BEHAVING, "serve"]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
         with connect(endpoint(socket=program.socket)) as client:
             assert os.getpgid(client.pid) not in (os.getpgid(0), 0)
 
 
-def test_whoever_started_it_is_killed() -> None:
-    """A program ends when whoever started it is killed, who could not end it"""
+def test_a_program_ends_when_its_parent_is_killed() -> None:
     with subprocess.Popen([*STARTING, *BEHAVING, "serve"], stdout=subprocess.PIPE, text=True, cwd=ROOT) as starter:
         assert starter.stdout
         with connect(endpoint(socket=starter.stdout.readline().strip())) as client:
@@ -216,8 +206,7 @@ def test_whoever_started_it_is_killed() -> None:
             until(lambda: gone(client.pid))
 
 
-def test_one_that_ends_early_is_in_the_report() -> None:
-    """A report says of a program that it ended while its layout was in use, and how"""
+def test_a_program_that_ends_during_the_layout_is_in_the_report() -> None:
     spec, machine = judged("external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}}"), invented(2)
     assert spec.geometry
     report = run(run_request(Path(QUICKSTART), machine), machine).report

@@ -16,30 +16,27 @@ from memtopo.common.errors import UsageError
 from memtopo.language.fields import NAME as LANGUAGE
 from memtopo.sharing import ExchangeError, NoLayout, claim, connect, endpoint, survey
 from memtopo.sharing.endpoints import NAME
-from tests.sharing.holding import Holder, Process, raw
-from tests.sharing.shelves import PAGES
+from tests.helpers.holders import Holder, Process, raw
+from tests.helpers.memfd_exports import PAGES
 
 NOBODY = 65534
 LONGEST = "n" * 128
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 
 
-def test_one_pattern_of_names() -> None:
-    """A layout's name is the same for the language and for the directory"""
+def test_names_of_layouts_are_the_same_in_the_language_and_in_sharing() -> None:
     assert (NAME.pattern, NAME.flags) == (LANGUAGE.pattern, LANGUAGE.flags)
 
 
-def test_modes(runtime: Path, holder: Holder) -> None:
-    """The directory is 0700, the socket and the lock 0600, whatever the umask"""
+def test_folder_is_0700_and_socket_and_lock_are_0600_under_any_umask(runtime: Path, holder: Holder) -> None:
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [runtime / "memtopo", *runtime.glob("*/*")]}
     assert modes == {"memtopo": 0o700, "kv.sock": 0o600, "kv.sock.lock": 0o600}
 
 
 @pytest.mark.parametrize("umask", ["000", "077", "277"])
-def test_umask(runtime: Path, umask: str) -> None:
-    """Neither an open nor a closed umask changes who can connect"""
+def test_the_umask_does_not_change_who_can_connect(runtime: Path, umask: str) -> None:
     script = "import os,sys; os.umask(int(sys.argv[1], 8)); sys.argv[1:] = ['{}']; "
-    script += "from tests.sharing.holder import main; main(lasting=30)"
+    script += "from tests.sharing.children.holder import main; main(lasting=30)"
     holder = subprocess.Popen([sys.executable, "-c", script, umask], stdout=subprocess.PIPE)
     try:
         assert holder.stdout
@@ -55,21 +52,20 @@ def test_umask(runtime: Path, umask: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "..", "../kv", "a/b", "/kv", "kv.sock", ".kv", "9", "a b", "kv\n", "kv\0", "ä", "n" * 129]
 )
-def test_names_stay_in_the_directory(runtime: Path, name: str) -> None:
-    """What is no name leads nowhere, and is wrong usage"""
+def test_an_invalid_name_is_wrong_usage(runtime: Path, name: str) -> None:
     with pytest.raises(UsageError, match="is not a layout's name"):
         endpoint(name)
 
 
 @pytest.mark.parametrize("path", ["", "/", "a/", "a\0b", "/" + "n" * 251])
-def test_paths(path: str) -> None:
-    """What cannot be the path of a socket is wrong usage"""
+def test_an_invalid_path_is_wrong_usage(path: str) -> None:
     with pytest.raises(UsageError, match="is no path for a socket"):
         endpoint(socket=path)
 
 
-def test_a_long_name_in_a_long_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name of 128 characters is held and found in a directory whose path no socket's address could carry"""
+def test_a_name_of_128_characters_works_in_a_folder_longer_than_a_socket_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runtime = tmp_path / ("d" * 200) / ("e" * 200)
     runtime.mkdir(parents=True, mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
@@ -83,8 +79,7 @@ def test_a_long_name_in_a_long_directory(tmp_path: Path, monkeypatch: pytest.Mon
         holder.kill()
 
 
-def test_a_socket_elsewhere(tmp_path: Path, start: Callable[..., Holder]) -> None:
-    """A socket stands where it is wished, and everything works there as it does by name"""
+def test_a_socket_at_a_given_path_works_like_one_by_name(tmp_path: Path, start: Callable[..., Holder]) -> None:
     path = tmp_path / "elsewhere.sock"
     holder = start(socket=str(path))
     with connect(endpoint(socket=str(path))) as client:
@@ -104,53 +99,48 @@ def distrusted(folder: str = "memtopo") -> None:
         assert told.value.hint
 
 
-def test_a_link(tmp_path: Path, runtime: Path) -> None:
-    """A directory that is a link is not used, wherever it leads"""
+def test_a_folder_that_is_a_link_is_not_used(tmp_path: Path, runtime: Path) -> None:
     (tmp_path / "other").mkdir(mode=0o700)
     (runtime / "memtopo").symlink_to(tmp_path / "other")
     distrusted()
     assert os.listdir(tmp_path / "other") == []
 
 
-def test_a_file(runtime: Path) -> None:
-    """A directory that is a file is not used"""
+def test_a_folder_that_is_a_file_is_not_used(runtime: Path) -> None:
     (runtime / "memtopo").write_text("")
     distrusted()
 
 
 @pytest.mark.parametrize("mode", [0o701, 0o710, 0o755, 0o777, 0o1777])
-def test_an_open_directory(runtime: Path, mode: int) -> None:
-    """A directory that others may enter is not used"""
+def test_a_folder_that_others_may_enter_is_not_used(runtime: Path, mode: int) -> None:
     (runtime / "memtopo").mkdir()
     (runtime / "memtopo").chmod(mode)
     distrusted()
 
 
 @as_root
-def test_another_users_directory(runtime: Path) -> None:
-    """A directory of another user is not used"""
+def test_a_folder_of_another_user_is_not_used(runtime: Path) -> None:
     (runtime / "memtopo").mkdir(mode=0o700)
     os.chown(runtime / "memtopo", NOBODY, NOBODY)
     distrusted()
 
 
 @as_root
-def test_another_users_runtime_directory(runtime: Path) -> None:
-    """A runtime directory of another user, as su leaves it behind, is not used"""
+def test_a_runtime_folder_of_another_user_is_not_used(runtime: Path) -> None:
     os.chown(runtime, NOBODY, NOBODY)
     distrusted("run")
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770])
-def test_where_others_could_move_it(runtime: Path, mode: int) -> None:
-    """A directory within one that others may write to is not used, since they could put another one there"""
+def test_a_folder_that_others_could_replace_is_not_used(runtime: Path, mode: int) -> None:
     runtime.chmod(mode)
     distrusted("run")
 
 
 @pytest.mark.parametrize("given", ["", "relative", "/not/there"])
-def test_the_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str) -> None:
-    """Without a runtime directory it is one of the user's own in the temporary one, just as strict"""
+def test_without_a_runtime_folder_one_in_the_temporary_folder_is_used_as_strictly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
     tmp_path.chmod(0o1777)
     monkeypatch.setenv("XDG_RUNTIME_DIR", given)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -162,15 +152,13 @@ def test_the_fallback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: st
     distrusted("memtopo-")
 
 
-def test_without_anything(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without both variables it stands in /tmp"""
+def test_without_both_variables_the_folder_is_in_tmp(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.delenv("TMPDIR", raising=False)
     assert endpoint("kv").folder == f"/tmp/memtopo-{os.geteuid()}"
 
 
-def test_two_holders_of_one_name(holder: Holder, start: Callable[..., Any]) -> None:
-    """A name that is held is refused to a second holder, which names the first; the first one goes on"""
+def test_a_second_holder_of_a_name_is_refused_and_the_first_goes_on(holder: Holder, start: Callable[..., Any]) -> None:
     told = start().begun
     assert told["error"] == f"layout 'kv' is already held by process {holder.pid}"
     assert told["exit_code"] == 4
@@ -179,8 +167,7 @@ def test_two_holders_of_one_name(holder: Holder, start: Callable[..., Any]) -> N
         assert client.pid == holder.pid
 
 
-def test_many_at_once(runtime: Path) -> None:
-    """Of eight holders that begin at once one has the name, while clients look and clean up"""
+def test_one_of_eight_concurrent_holders_gets_the_name_while_clients_remove_stale_files(runtime: Path) -> None:
     started = [Process("holder", {}, runtime) for _ in range(8)]
     try:
         told: list[Any] = []
@@ -195,8 +182,9 @@ def test_many_at_once(runtime: Path) -> None:
             each.kill()
 
 
-def test_a_dead_holder(runtime: Path, start: Callable[..., Holder]) -> None:
-    """What a killed holder left is found by whoever asks, and removed; the name is free"""
+def test_stale_files_of_a_killed_holder_are_removed_and_the_name_is_free(
+    runtime: Path, start: Callable[..., Holder]
+) -> None:
     for look in (survey, str):
         start().kill()
         assert sorted(os.listdir(runtime / "memtopo")) == ["kv.sock", "kv.sock.lock"]
@@ -210,8 +198,7 @@ def test_a_dead_holder(runtime: Path, start: Callable[..., Holder]) -> None:
         assert client.pid == again.pid
 
 
-def test_a_holder_that_died_while_it_began(runtime: Path) -> None:
-    """A lock without a socket, and one with a socket that nobody ever saw, are what is left of nobody"""
+def test_a_lock_without_a_socket_or_with_a_temporary_one_is_stale(runtime: Path) -> None:
     with claim(endpoint("kv")) as claimed:
         lock = runtime / "memtopo" / "kv.sock.lock"
         hidden = runtime / "memtopo" / f".{lock.stat().st_ino}.new"
@@ -230,16 +217,16 @@ def test_a_holder_that_died_while_it_began(runtime: Path) -> None:
     assert hidden
 
 
-def test_a_lock_that_was_removed(runtime: Path, holder: Holder, start: Callable[..., Any]) -> None:
-    """A holder that answers keeps its socket, though somebody removed its lock"""
+def test_a_listening_holder_keeps_its_socket_without_its_lock_file(
+    runtime: Path, holder: Holder, start: Callable[..., Any]
+) -> None:
     (runtime / "memtopo" / "kv.sock.lock").unlink()
     assert start().begun["error"].startswith("layout 'kv' is already held by")
     with connect(endpoint("kv")) as client:
         assert client.pid == holder.pid
 
 
-def test_a_client_that_cleans_up(runtime: Path) -> None:
-    """A lock that is taken for a moment, as by a client that cleans up, does not keep a holder from the name"""
+def test_a_lock_that_a_client_holds_for_a_moment_does_not_refuse_a_holder(runtime: Path) -> None:
     (runtime / "memtopo").mkdir(mode=0o700)
     script = "import fcntl,sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print(flush=True); sys.stdin.read(1)"
     cleaner = subprocess.Popen(
@@ -256,8 +243,7 @@ def test_a_client_that_cleans_up(runtime: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda path: path.write_text("precious"), lambda path: path.mkdir()])
-def test_what_is_no_socket_stays(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    """A path at which something else stands is refused, and that stays"""
+def test_a_file_that_is_no_socket_is_refused_and_stays(tmp_path: Path, make: Callable[[Path], None]) -> None:
     path = tmp_path / "precious"
     make(path)
     with pytest.raises(ExchangeError, match="it is no socket of this user"):
@@ -269,8 +255,7 @@ def test_what_is_no_socket_stays(tmp_path: Path, make: Callable[[Path], None]) -
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
-def test_a_lock_that_is_none(runtime: Path, tmp_path: Path, kind: str) -> None:
-    """A lock that is a link, a fifo or a directory is refused without waiting, and nothing is made at its end"""
+def test_a_lock_that_is_no_regular_file_is_refused_without_waiting(runtime: Path, tmp_path: Path, kind: str) -> None:
     (runtime / "memtopo").mkdir(mode=0o700)
     lock = runtime / "memtopo" / "kv.sock.lock"
     if kind == "link":
@@ -282,23 +267,20 @@ def test_a_lock_that_is_none(runtime: Path, tmp_path: Path, kind: str) -> None:
     assert not (tmp_path / "made").exists()
 
 
-def test_a_socket_that_is_a_link(runtime: Path, holder: Holder, tmp_path: Path) -> None:
-    """A client follows no link at a socket's name"""
+def test_a_link_at_the_name_of_a_socket_is_not_followed(runtime: Path, holder: Holder, tmp_path: Path) -> None:
     (runtime / "memtopo" / "link.sock").symlink_to("kv.sock")
     with pytest.raises(ExchangeError, match="cannot be used"):
         connect(endpoint("link"))
 
 
-def test_the_lock_says_who(runtime: Path, holder: Holder) -> None:
-    """The lock is locked while the holder lives, and says which process that is"""
+def test_the_lock_is_held_while_the_holder_lives_and_names_its_process(runtime: Path, holder: Holder) -> None:
     with (runtime / "memtopo" / "kv.sock.lock").open("r+") as lock:
         assert int(lock.read()) == holder.pid
         with pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_survey(start: Callable[..., Holder], runtime: Path) -> None:
-    """All layouts are listed by name with what they are; a holder that does not answer is listed with the reason"""
+def test_survey_lists_all_layouts_and_why_one_does_not_answer(start: Callable[..., Holder], runtime: Path) -> None:
     first, stopped = start(), start(name="stopped")
     (runtime / "memtopo" / "9.sock").write_text("not a name")
     stopped.send(signal.SIGSTOP)
@@ -311,7 +293,6 @@ def test_survey(start: Callable[..., Holder], runtime: Path) -> None:
     assert f"process {stopped.pid}" in silent.error
 
 
-def test_the_address_is_short(runtime: Path, holder: Holder) -> None:
-    """A client of another make connects by the path where that is short enough"""
+def test_another_client_connects_by_a_short_path(runtime: Path, holder: Holder) -> None:
     with raw(runtime / "memtopo" / "kv.sock") as sock:
         assert sock.getpeername()
