@@ -1,7 +1,7 @@
 """Packets: one JSON object each, of at most 64 KiB, with at most 253 descriptors, over a SOCK_SEQPACKET socket.
 
-`send` never blocks, and `receive` only on request. A malformed packet raises `BadPacket`, and the descriptors that came
-with it are closed.
+`send` and `receive` never block. A malformed packet raises `BadPacket`, and the descriptors that came with it are
+closed.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ DEEPEST = 8
 """Nesting of brackets in a packet; the protocol's own packets have four levels."""
 
 _FD = array.array("i").itemsize
+_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 # The closing quote is optional: a pattern that cannot fail takes linear time for any input.
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
@@ -81,13 +82,12 @@ def decode(data: bytes) -> dict[str, Any]:
     return message
 
 
-def receive(sock: socket.socket, *, wait: bool = False) -> Packet | None:
-    """Receive a packet; None at the end of the connection. With `wait`, block until either.
+def receive(sock: socket.socket) -> Packet | None:
+    """Receive a packet; None at the end of the connection.
 
     Raises `BlockingIOError` if nothing has arrived, `BadPacket`, and `OSError` if the connection broke.
     """
-    how = socket.MSG_CMSG_CLOEXEC | (0 if wait else socket.MSG_DONTWAIT)
-    data, control, flags, _ = sock.recvmsg(LARGEST, socket.CMSG_SPACE(MOST_FDS * _FD), how)
+    data, control, flags, _ = sock.recvmsg(LARGEST, socket.CMSG_SPACE(MOST_FDS * _FD), _FLAGS)
     packet = Packet({}, _descriptors(control))
     if not data and not packet.fds and not flags & socket.MSG_TRUNC:
         return None
