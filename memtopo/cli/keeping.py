@@ -14,8 +14,7 @@ from memtopo.run.processes import Coordinator, ProcessExports
 from memtopo.run.request import HoldResult
 from memtopo.sharing import Claim, ExportProvider, Importer, claim, endpoint
 from memtopo.sharing.exports import LayoutExports
-from memtopo.sharing.holder import HolderInfo, hold
-from memtopo.sharing.holder import HoldResult as HoldSummary
+from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from memtopo.common.units import shorten
 from memtopo.plans.report import Checks, MachineLine
 from memtopo.sharing import Claim, Endpoint, Handle, Offer, Via, claim, endpoint
 from memtopo.sharing.endpoints import NAME
-from memtopo.sharing.holder import HolderInfo, HoldResult, hold
+from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
 
 _UUID_BYTES = 16
 
@@ -120,7 +120,7 @@ class Serving:
         self._stopping = threading.Event()
         self._ready = threading.Event()
         self._error: BaseException | None = None
-        self._result: HoldResult | None = None
+        self._result: HoldSummary | None = None
 
     @property
     def path(self) -> str:
@@ -165,7 +165,7 @@ class Serving:
         if self._error and kind is None:
             raise self._error
 
-    def run(self, stop: Callable[[], int], *, ready: Callable[[], None] = lambda: None) -> HoldResult:
+    def run(self, stop: Callable[[], int], *, ready: Callable[[], None] = lambda: None) -> HoldSummary:
         """Serve in this thread until `stop()` returns a signal's number, or a release. Not to be used within a `with`.
 
         `stop` is called five times a second; in the main thread, at once after any signal.
@@ -187,7 +187,7 @@ class Serving:
         stop: Callable[[], int],
         ready: Callable[[], None],
         wake: socket.socket | None = None,
-    ) -> HoldResult:
+    ) -> HoldSummary:
         info = HolderInfo(self._endpoint.name or Path(self._endpoint.file).stem, None, self._machine)
         return hold(self._exports, claimed, info, stop=stop, allow_uids=self._allow_uids, ready=ready, wake=wake)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from memtopo.sharing import Client, ExchangeError, NoLayout, claim, connect, endpoint
-from memtopo.sharing.holder import HolderInfo, HoldResult, hold
+from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
 from tests.helpers.holders import Holder, Process, until
 from tests.helpers.memfd_exports import MACHINE, OFFERS, Memfds
 
@@ -59,7 +59,7 @@ def test_a_signal_ends_an_idle_hold_at_once(start: Callable[..., Holder]) -> Non
 
 def test_a_hold_in_another_thread_ends_by_its_flag_and_leaves_signals_alone(runtime: Path) -> None:
     flag: list[int] = []
-    found: list[HoldResult] = []
+    found: list[HoldSummary] = []
 
     def held() -> None:
         about = HolderInfo("kv", None, MACHINE)

@@ -22,7 +22,7 @@ from memtopo.sharing.holder.responses import (
     request_of,
     still_bound,
 )
-from memtopo.sharing.holder.state import HoldResult, Shutdown, Why
+from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
 from memtopo.sharing.holder.systemd import notify
 from memtopo.sharing.messages import Fields, encode_error, encode_importers
 from memtopo.sharing.wire import Packet
@@ -98,7 +98,7 @@ class ServerLoop:
             self._accept_again()
             self._clients.drop_unresponsive(time.monotonic())
 
-    def finish(self, claim: Claim, name: str, seconds: float) -> HoldResult:
+    def finish(self, claim: Claim, name: str, seconds: float) -> HoldSummary:
         """Answer the clients that requested the release, pass their connections to the claim, and return the result."""
         assert self._shutdown.why
         requesters = [each for each in self._clients.all() if each.awaits_release]
@@ -111,7 +111,7 @@ class ServerLoop:
                 each.send({"ok": answer})
             self._clients.remove(each)
             claim.keep_open(each.sock)
-        return HoldResult(
+        return HoldSummary(
             why=self._shutdown.why,
             signal=self._shutdown.signal,
             seconds=seconds,

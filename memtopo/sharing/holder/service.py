@@ -12,7 +12,7 @@ from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.loop import ServerLoop, Terms, signal_wakeup
 from memtopo.sharing.holder.responses import Responder
-from memtopo.sharing.holder.state import HolderInfo, HoldResult, Shutdown
+from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown
 from memtopo.sharing.offers import ExportProvider
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.wire import MOST_FDS
@@ -34,7 +34,7 @@ def hold(
     allow_uids: Collection[int] = (),
     ready: Callable[[], None] = lambda: None,
     wake: socket.socket | None = None,
-) -> HoldResult:
+) -> HoldSummary:
     """Serve exports at a claimed endpoint until `stop()` returns a signal's number, a release, or `lasting` seconds.
 
     Then clients that use an export over ipc get a notice, and have `grace` seconds. A client that does not read for

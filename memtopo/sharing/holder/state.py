@@ -25,7 +25,7 @@ class HolderInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class HoldResult:
+class HoldSummary:
     """End of a hold, after `seconds`: by a `signal` (its number, else 0), a `release`, or its deadline.
 
     `lost` are importers that used an export over ipc until the end; `kept` those whose descriptors, handles and
