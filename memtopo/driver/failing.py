@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
-from memtopo.driver.names import call_name
-from memtopo.driver.protocol import Driver
+from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.types import DriverError
 
 if TYPE_CHECKING:

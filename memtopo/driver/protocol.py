@@ -9,14 +9,26 @@ current context (fact 8), sharing chunks neither (fact 44); those that copy, set
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Protocol
 
-from memtopo.driver.external import ExternalResources
-from memtopo.driver.managed import ManagedMemory
-from memtopo.driver.types import Attribute, EventFlags, Grant, HandleType, Location, PeerAttribute, Properties
+from memtopo.driver.types import (
+    Advice,
+    Attribute,
+    EventFlags,
+    Grant,
+    HandleType,
+    Location,
+    MemAttach,
+    MemoryHandleType,
+    PeerAttribute,
+    Properties,
+    RangeAttribute,
+    SemaphoreHandleType,
+)
 
 
-class Driver(ManagedMemory, ExternalResources, Protocol):
+class Driver(Protocol):
     """The CUDA driver API, as far as memtopo uses it; two kinds of calls stand in modules of their own."""
 
     def init(self) -> None:
@@ -165,3 +177,84 @@ class Driver(ManagedMemory, ExternalResources, Protocol):
 
     def memcpy_dtoh(self, address: int, count: int) -> bytes:
         """Copy bytes from the device; needs a current context whose device may read (fact 23)."""
+
+    def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
+        """Allocate managed memory; needs a current context. `SINGLE` is refused here (facts 39, 60)."""
+
+    def mem_advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
+        """Advise how a managed range is going to be used (fact 60)."""
+
+    def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int = 0) -> None:
+        """Have a managed range migrate to a GPU or the host (fact 60)."""
+
+    def mem_range_get_attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
+        """What a managed range was advised: 0 or 1, or GPUs by ordinal with `HOST` for the host; without any, empty."""
+
+    def stream_attach_mem_async(self, stream: int, address: int, flags: MemAttach) -> None:
+        """Say who uses all of an allocation of managed memory: with `SINGLE`, a stream other than 0 alone (fact 60)."""
+
+    def pointer_is_managed(self, address: int) -> bool:
+        """Whether an address is in managed memory."""
+
+    def host_write(self, address: int, data: bytes) -> None:
+        """The CPU's own store; it dies of SIGSEGV where the CPU may not write (facts 21, 39, 40)."""
+
+    def host_read(self, address: int, count: int) -> bytes:
+        """The CPU's own load; it dies of SIGSEGV where the CPU may not read (facts 21, 39, 40)."""
+
+    def stream_create(self, flags: int = 1) -> int:
+        """Create a stream of the current context; with 1 it does not wait for stream 0."""
+
+    def stream_destroy(self, stream: int) -> None:
+        """Give up a stream; what it still waits for goes on holding its context (fact 58)."""
+
+    def stream_query(self, stream: int) -> bool:
+        """Whether all work of a stream is done."""
+
+    def import_external_memory(self, fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool = False) -> int:
+        """An object of `size` bytes that another API made; needs the current context of its GPU (facts 53, 55).
+
+        The descriptor is the driver's from then on. Where it is refused, it may be closed and may be open (fact 54).
+        """
+
+    def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
+        """The address of a part of an object (fact 53)."""
+
+    def destroy_external_memory(self, memory: int) -> None:
+        """Give up an object, once. A second time ends the process (fact 57)."""
+
+    def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
+        """A semaphore that another API made; needs a current context. The descriptor is the driver's then (fact 54)."""
+
+    def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
+        """Have a stream signal, once its work is done; the value counts for timelines alone (fact 56)."""
+
+    def wait_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
+        """Have a stream wait; nothing ends that but the signal (facts 56, 58)."""
+
+    def destroy_external_semaphore(self, semaphore: int) -> None:
+        """Give up a semaphore, once (fact 57). It waits for all that was not signalled yet, for ever (fact 58)."""
+
+
+_LAUNCHED = ("fill", "verify", "store", "load")
+_OTHERS = {
+    "pointer_is_managed": "cuPointerGetAttribute",
+    "signal_external_semaphore": "cuSignalExternalSemaphoresAsync",
+    "wait_external_semaphore": "cuWaitExternalSemaphoresAsync",
+    "host_write": "the CPU's store",
+    "host_read": "the CPU's load",
+}
+_SPELT = {"p2p": "P2P", "pci": "PCI", "htod": "HtoD", "dtoh": "DtoH", "dtod": "DtoD"}
+
+
+@cache
+def call_name(method: str) -> str:
+    """The driver call behind a method: `cuMemMap` for `mem_map`, `cuMemcpyHtoD` for `memcpy_htod`.
+
+    It may be a launch, or what the CPU does itself.
+    """
+    if method in _LAUNCHED:
+        return "cuLaunchKernel"
+    if method in _OTHERS:
+        return _OTHERS[method]
+    return "cu" + "".join(_SPELT.get(word) or word.capitalize() for word in method.split("_"))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from memtopo.common.errors import Unavailable
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.renumbered import Renumbered
-from memtopo.driver.trying import Extras, Foreign
+from memtopo.driver.trials import Extras, Foreign
 from memtopo.driver.types import DriverError
 from memtopo.machine import Machine, load, parse
 

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from memtopo.driver.sim import foreign
+from memtopo.driver.sim import external_api
 from memtopo.plans.report import MachineLine
 from memtopo.sharing import Handle, endpoint
 from memtopo.sharing.external import External, ExternalExports, ExternalMemory, Serving
@@ -106,22 +106,22 @@ def main() -> None:
 
 def _prepare(semaphore: Semaphore, fd: int) -> None:
     if semaphore.wait is not None:
-        if foreign.counter(fd) < (semaphore.wait if semaphore.timeline else 1):  # a timeline only increases
-            foreign.signal(fd, semaphore.wait)
+        if external_api.counter(fd) < (semaphore.wait if semaphore.timeline else 1):  # a timeline only increases
+            external_api.signal(fd, semaphore.wait)
     elif semaphore.signal is not None and not semaphore.timeline:
-        foreign.wait(fd, timeout=0)
+        external_api.wait(fd, timeout=0)
 
 
 def _allocate(memory: Memory) -> ExternalMemory:
-    fd = foreign.allocate(bytes.fromhex(memory.gpu), memory.size)
+    fd = external_api.allocate(bytes.fromhex(memory.gpu), memory.size)
     block = bytes(range(PERIOD)) * _BLOCK_PERIODS
     for offset in range(0, min(memory.size, FILLED), len(block)):
-        foreign.write(fd, offset, block[: memory.size - offset])
+        external_api.write(fd, offset, block[: memory.size - offset])
     return ExternalMemory(fd, memory.size, memory.gpu, memory.dedicated)
 
 
 def _create(semaphore: Semaphore) -> ExternalSemaphore:
-    fd = foreign.make_semaphore(timeline=semaphore.timeline)
+    fd = external_api.make_semaphore(timeline=semaphore.timeline)
     return ExternalSemaphore(fd, semaphore.timeline, semaphore.gpu)
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import memtopo
-from memtopo.driver.sim import foreign
+from memtopo.driver.sim import external_api
 from memtopo.machine import load
 from memtopo.machine.target import uuids
 
@@ -21,7 +21,7 @@ def test_serving_and_importing_in_one_process(tmp_path: Path) -> None:
         "name": "viewer",
         "external": {"frame": {"from": "camera", "via": "opaque_fd", "device": "gpu0", "size": "1MiB"}},
     }
-    fd = foreign.allocate(gpu, SIZE)
+    fd = external_api.allocate(gpu, SIZE)
     exports = {"frame": memtopo.ExternalMemory(fd, SIZE, gpu=gpu)}
     for turn in range(20):
         where = tmp_path / f"{turn}.sock"

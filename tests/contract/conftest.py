@@ -10,7 +10,7 @@ import pytest
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.trying import Foreign
+from memtopo.driver.trials import Foreign
 from memtopo.driver.types import Properties, gpu
 from memtopo.machine.target import external_api
 from tests.contract.other import Other

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trying import ForeignSemaphore
+from memtopo.driver.trials import ForeignSemaphore
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType
 
 OPAQUE = MemoryHandleType.OPAQUE_FD

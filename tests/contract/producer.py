@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memtopo.driver.trying import Foreign
+from memtopo.driver.trials import Foreign
 from memtopo.machine.target import external_api
 from tests.contract.making import PATIENCE
 

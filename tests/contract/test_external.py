@@ -10,7 +10,7 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trying import Foreign
+from memtopo.driver.trials import Foreign
 from memtopo.driver.types import HandleType, MemoryHandleType, gpu
 from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, created, current, refused
 from tests.contract.making import OPAQUE, UNKNOWN, buffer, external, is_open, whole

@@ -5,8 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from memtopo.driver.kernels import Area, KernelDriver, Verified
-from memtopo.driver.pattern import pattern, word
+from memtopo.driver.kernels import Area, KernelDriver, Verified, pattern, word
 from memtopo.driver.types import Access, Grant, gpu
 from tests.contract.built import (
     INVALID_CONTEXT,

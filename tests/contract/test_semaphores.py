@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trying import Foreign
+from memtopo.driver.trials import Foreign
 from memtopo.driver.types import SemaphoreHandleType
 from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, current, refused
 from tests.contract.making import (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trying import Foreign
+from memtopo.driver.trials import Foreign
 from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, current, refused
 from tests.contract.making import TIMELINE, ends, semaphore, stream, streams
 from tests.contract.other import Other

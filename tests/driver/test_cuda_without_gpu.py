@@ -16,10 +16,10 @@ from cuda.bindings import driver as bindings
 
 from memtopo.common.errors import Unavailable
 from memtopo.driver.cuda import CudaDriver, kernel_release, numa_nodes
-from memtopo.driver.cuda.calling import call
-from memtopo.driver.cuda.structs import (
+from memtopo.driver.cuda.bindings import (
     access_descriptors,
     allocation_prop,
+    call,
     ipc_event_handle,
     ipc_mem_handle,
     mem_location,

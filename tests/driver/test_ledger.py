@@ -7,7 +7,7 @@ import pytest
 from memtopo import machine
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.driver.sim import SimDriver, foreign
+from memtopo.driver.sim import SimDriver, external_api
 from memtopo.driver.types import DriverError, MemAttach
 from tests.contract.built import PLAIN, current
 from tests.contract.making import OPAQUE, TIMELINE
@@ -159,9 +159,9 @@ def test_openings_are_counted(ledger: Ledger) -> None:
 def test_what_another_api_made_is_counted(ledger: Ledger) -> None:
     """Objects, their buffers, semaphores, streams and managed memory are counted from their opening to their end"""
     with current(ledger):
-        memory = ledger.import_external_memory(foreign.allocate(ledger.device_get_uuid(0), M), OPAQUE, M)
+        memory = ledger.import_external_memory(external_api.allocate(ledger.device_get_uuid(0), M), OPAQUE, M)
         address = ledger.external_memory_get_mapped_buffer(memory, 0, 100)
-        semaphore = ledger.import_external_semaphore(foreign.make_semaphore(timeline=True), TIMELINE)
+        semaphore = ledger.import_external_semaphore(external_api.make_semaphore(timeline=True), TIMELINE)
         stream, managed = ledger.stream_create(), ledger.mem_alloc_managed(200, MemAttach.GLOBAL)
         assert (ledger.external, ledger.semaphores, ledger.streams) == ({memory}, {semaphore}, {stream})
         assert ledger.allocations == {address: 100, managed: 200}

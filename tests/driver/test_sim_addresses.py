@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.driver.sim.holes import Holes
+from memtopo.driver.sim.address_space import Holes
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1, 2, 8, 64]), st.booleans()), max_size=60))

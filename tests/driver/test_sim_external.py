@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.units import GiB, KiB, MiB
-from memtopo.driver.sim import LAXER, STRICTER, SimDriver, foreign
+from memtopo.driver.sim import LAXER, STRICTER, SimDriver, external_api
 from memtopo.driver.types import Advice, DriverError, MemAttach, Properties, RangeAttribute, gpu
 from tests.contract.built import HOST, INVALID_DEVICE, NODE, NOT_SUPPORTED, created, current, refused
 from tests.contract.making import BINARY, OPAQUE, TIMELINE, UNKNOWN, buffer, external, semaphore, stream, whole
@@ -29,11 +29,11 @@ def sim() -> Iterator[SimDriver]:
 
 
 def memory(sim: SimDriver, size: int = M, device: int = 0) -> int:
-    return foreign.allocate(sim.device_get_uuid(device), size)
+    return external_api.allocate(sim.device_get_uuid(device), size)
 
 
 def timeline() -> int:
-    return foreign.make_semaphore(timeline=True)
+    return external_api.make_semaphore(timeline=True)
 
 
 def why(call: Callable[..., object], *arguments: int) -> str:

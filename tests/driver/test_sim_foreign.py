@@ -9,60 +9,60 @@ import threading
 
 import pytest
 
-from memtopo.driver.sim import foreign
+from memtopo.driver.sim import external_api
 from tests.contract.shared import closing
 from tests.helpers.specs import ROOT
 
 UUID = bytes(range(16))
 OTHER = """
 import sys
-from memtopo.driver.sim import foreign
+from memtopo.driver.sim import external_api
 memory, timeline, binary = map(int, sys.argv[1:])
-assert foreign.wait(timeline, 3)
-assert foreign.read(memory, 100, 4) == b"ours"
-foreign.write(memory, 0, b"theirs")
-foreign.signal(binary)
+assert external_api.wait(timeline, 3)
+assert external_api.read(memory, 100, 4) == b"ours"
+external_api.write(memory, 0, b"theirs")
+external_api.signal(binary)
 """
 
 
 def test_memory_holds_bytes() -> None:
     """Memory reads as zero, then as what was written, by every descriptor of it, and not past its end"""
-    with closing(foreign.allocate(UUID, 1 << 20)) as fd, closing(os.dup(fd)) as another:
-        assert foreign.read(fd, 100, 3) == bytes(3)
-        foreign.write(fd, 100, b"abc")
-        assert foreign.read(another, 99, 5) == b"\0abc\0"
+    with closing(external_api.allocate(UUID, 1 << 20)) as fd, closing(os.dup(fd)) as another:
+        assert external_api.read(fd, 100, 3) == bytes(3)
+        external_api.write(fd, 100, b"abc")
+        assert external_api.read(another, 99, 5) == b"\0abc\0"
         with pytest.raises(ValueError, match="1048576 bytes"):
-            foreign.write(fd, (1 << 20) - 1, b"ab")
+            external_api.write(fd, (1 << 20) - 1, b"ab")
         with pytest.raises(ValueError, match="1048576 bytes"):
-            foreign.read(fd, -1, 1)
+            external_api.read(fd, -1, 1)
 
 
 def test_small_memory_is_rounded_up() -> None:
     """Fact 53: memory of 100,000 bytes can be used a little beyond"""
-    with closing(foreign.allocate(UUID, 100_000)) as fd:
-        foreign.write(fd, 104_095, b"x")
+    with closing(external_api.allocate(UUID, 100_000)) as fd:
+        external_api.write(fd, 104_095, b"x")
         assert os.fstat(fd).st_size == 128 << 10
 
 
 def test_a_timeline_counts() -> None:
     """A timeline begins at its value, goes where it is set, and a wait is over at any value that is at least wanted"""
-    with closing(foreign.make_semaphore(timeline=True, value=5)) as fd:
-        assert foreign.counter(fd) == 5
-        assert foreign.wait(fd, 5, timeout=0)
-        assert not foreign.wait(fd, 6, timeout=0)
-        foreign.signal(fd, 1 << 63)
-        assert foreign.wait(fd, 6, timeout=0)
-        assert foreign.counter(fd) == 1 << 63
+    with closing(external_api.make_semaphore(timeline=True, value=5)) as fd:
+        assert external_api.counter(fd) == 5
+        assert external_api.wait(fd, 5, timeout=0)
+        assert not external_api.wait(fd, 6, timeout=0)
+        external_api.signal(fd, 1 << 63)
+        assert external_api.wait(fd, 6, timeout=0)
+        assert external_api.counter(fd) == 1 << 63
 
 
 def test_a_binary_signal_is_taken_once() -> None:
     """Of many who wait for a binary semaphore, one signal ends one wait"""
-    with closing(foreign.make_semaphore(timeline=False)) as fd:
-        assert not foreign.wait(fd, timeout=0)
-        foreign.signal(fd, 7)
-        assert foreign.counter(fd) == 1
+    with closing(external_api.make_semaphore(timeline=False)) as fd:
+        assert not external_api.wait(fd, timeout=0)
+        external_api.signal(fd, 7)
+        assert external_api.counter(fd) == 1
         over: list[bool] = []
-        threads = [threading.Thread(target=lambda: over.append(foreign.wait(fd, timeout=0.1))) for _ in range(8)]
+        threads = [threading.Thread(target=lambda: over.append(external_api.wait(fd, timeout=0.1))) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -73,18 +73,18 @@ def test_a_binary_signal_is_taken_once() -> None:
 def test_another_process_has_the_same() -> None:
     """Memory and semaphores work in every process that has their descriptors"""
     with (
-        closing(foreign.allocate(UUID, 1 << 16)) as memory,
-        closing(foreign.make_semaphore(timeline=True)) as timeline,
-        closing(foreign.make_semaphore(timeline=False)) as binary,
+        closing(external_api.allocate(UUID, 1 << 16)) as memory,
+        closing(external_api.make_semaphore(timeline=True)) as timeline,
+        closing(external_api.make_semaphore(timeline=False)) as binary,
     ):
         fds = (memory, timeline, binary)
         done = subprocess.Popen(
             [sys.executable, "-c", OTHER, *map(str, fds)], env=os.environ | {"PYTHONPATH": str(ROOT)}, pass_fds=fds
         )
-        foreign.write(memory, 100, b"ours")
-        foreign.signal(timeline, 3)
-        assert foreign.wait(binary, timeout=60)
-        assert foreign.read(memory, 0, 6) == b"theirs"
+        external_api.write(memory, 100, b"ours")
+        external_api.signal(timeline, 3)
+        assert external_api.wait(binary, timeout=60)
+        assert external_api.read(memory, 0, 6) == b"theirs"
         assert done.wait(60) == 0
 
 
@@ -94,15 +94,15 @@ def test_what_is_something_else_is_refused() -> None:
     with (
         closing(ours),
         closing(theirs),
-        closing(foreign.allocate(UUID, 8)) as memory,
-        closing(foreign.make_semaphore(timeline=True)) as semaphore,
+        closing(external_api.allocate(UUID, 8)) as memory,
+        closing(external_api.make_semaphore(timeline=True)) as semaphore,
     ):
         with pytest.raises(ValueError, match="simulated memory"):
-            foreign.signal(memory)
+            external_api.signal(memory)
         with pytest.raises(ValueError, match="simulated timeline"):
-            foreign.read(semaphore, 0, 1)
+            external_api.read(semaphore, 0, 1)
         with pytest.raises(ValueError, match="nothing of a simulator"):
-            foreign.counter(ours)
+            external_api.counter(ours)
     for uuid, size in ((UUID, 0), (b"short", 8)):
         with pytest.raises(ValueError, match="more than 0 bytes"):
-            foreign.allocate(uuid, size)
+            external_api.allocate(uuid, size)

@@ -16,7 +16,7 @@ import pytest
 
 from memtopo.common.units import GiB, MiB
 from memtopo.driver.sim import SimDriver
-from memtopo.driver.sim.files import SEALS, Tag
+from memtopo.driver.sim.shared_files import SEALS, Tag
 from memtopo.driver.types import EventFlags, HandleType, Location, Properties, gpu
 from memtopo.machine import Machine, Trial, dump
 from tests.contract.built import created, current, refused

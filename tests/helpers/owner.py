@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from memtopo.common.units import MiB
-from memtopo.driver.sim import SimDriver, foreign
+from memtopo.driver.sim import SimDriver, external_api
 from memtopo.driver.types import MemoryHandleType
 from memtopo.machine import Machine, target
 
@@ -56,9 +56,9 @@ def uuid(machine: Machine, device: int = 0) -> bytes:
 
 def camera(machine: Machine, *, size: int = 8 * MiB, device: int = 0, signalled: int = 1) -> Owner:
     """An owner of memory called `frame` that begins with `BYTES`, and of a timeline called `ready`."""
-    frame = foreign.allocate(uuid(machine, device), size)
-    foreign.write(frame, 0, BYTES)
-    return Owner({"frame": frame, "ready": foreign.make_semaphore(timeline=True, value=signalled)})
+    frame = external_api.allocate(uuid(machine, device), size)
+    external_api.write(frame, 0, BYTES)
+    return Owner({"frame": frame, "ready": external_api.make_semaphore(timeline=True, value=signalled)})
 
 
 def still_good(fd: int, machine: Machine) -> bool:
@@ -68,4 +68,4 @@ def still_good(fd: int, machine: Machine) -> bool:
         driver.ctx_push_current(driver.device_primary_ctx_retain(0))
         memory = driver.import_external_memory(os.dup(fd), MemoryHandleType.OPAQUE_FD, 8 * MiB)
         at = driver.external_memory_get_mapped_buffer(memory, 0, len(BYTES))
-        return driver.memcpy_dtoh(at, len(BYTES)) == BYTES == foreign.read(fd, 0, len(BYTES))
+        return driver.memcpy_dtoh(at, len(BYTES)) == BYTES == external_api.read(fd, 0, len(BYTES))

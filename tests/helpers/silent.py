@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import memtopo
-from memtopo.driver.sim import foreign
+from memtopo.driver.sim import external_api
 
 SIZE = 8 << 20
 
@@ -51,15 +51,15 @@ def silent(where: Path, gpu: bytes) -> Iterator[Silent]:
 
 
 def main(where: str, gpu: str) -> None:
-    frame, ready = foreign.allocate(bytes.fromhex(gpu), SIZE), foreign.make_semaphore(timeline=True)
+    frame, ready = external_api.allocate(bytes.fromhex(gpu), SIZE), external_api.make_semaphore(timeline=True)
     memory, semaphore = memtopo.ExternalMemory(frame, SIZE, gpu, dedicated=True), memtopo.Semaphore(ready)
     with memtopo.serve(where, {"frame": memory, "ready": semaphore}) as served:
         _say(served.path)
         for line in sys.stdin:
             word, *value = line.split()
             if word == "signal":
-                foreign.signal(ready, int(value[0]))
-            _say(foreign.counter(ready))
+                external_api.signal(ready, int(value[0]))
+            _say(external_api.counter(ready))
 
 
 def _say(what: object) -> None:

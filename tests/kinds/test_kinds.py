@@ -12,7 +12,7 @@ import pytest
 from memtopo.common.units import MiB
 from memtopo.driver.failing import Failing
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.sim import SimDriver, foreign
+from memtopo.driver.sim import SimDriver, external_api
 from memtopo.driver.types import MemAttach
 from memtopo.machine import Machine
 from memtopo.plans.report import Check, Report
@@ -102,8 +102,8 @@ def test_what_another_api_made(check: Check) -> None:
         assert (report.outcome, ledger.empty, owner.attached) == ("ok", True, 0), report
         found = tallied(report)
         assert [found[each] for each in ("external", "wait", "readable", "signal")] == [(3, 3), (1, 1), (6, 6), (1, 1)]
-        assert foreign.counter(owner.given["ready"]) == 2
-        assert foreign.read(owner.given["frame"], 0, 8 * MiB) == BYTES.ljust(8 * MiB, b"\0")
+        assert external_api.counter(owner.given["ready"]) == 2
+        assert external_api.read(owner.given["frame"], 0, 8 * MiB) == BYTES.ljust(8 * MiB, b"\0")
         (note,) = [note for note in report.notes if "camera" in note]
         mine = f"frame and ready are camera's (process {os.getpid()})"
         assert note == f"{mine}; their descriptors were copied, and the copies closed"
@@ -114,7 +114,7 @@ def test_nothing_is_used_without_a_check() -> None:
     with camera(MACHINE, signalled=0) as owner:
         report, _, _ = applied(FRAME, owner, check="none")
         assert report.outcome == "ok"
-        assert foreign.counter(owner.given["ready"]) == 0
+        assert external_api.counter(owner.given["ready"]) == 0
 
 
 def test_several_at_once() -> None:
@@ -127,12 +127,12 @@ semaphores:
   take: {from: camera/binary, via: opaque_fd, device: gpu0, wait: true}
   give: {from: camera/other, via: opaque_fd, device: gpu0, signal: true}
 """
-    made = {name: foreign.make_semaphore(timeline=name == "timeline") for name in ("timeline", "binary", "other")}
-    foreign.signal(made["binary"])
+    made = {name: external_api.make_semaphore(timeline=name == "timeline") for name in ("timeline", "binary", "other")}
+    external_api.signal(made["binary"])
     with Owner(made) as owner:
         report, ledger, _ = applied(text, owner)
         assert (report.outcome, ledger.empty) == ("ok", True), report
-        assert [foreign.counter(fd) for fd in made.values()] == [2, 0, 1]
+        assert [external_api.counter(fd) for fd in made.values()] == [2, 0, 1]
         assert tallied(report)["stream"] == (2, 2)
 
 
@@ -176,11 +176,11 @@ def _null() -> int:
 
 
 def _other_gpu() -> int:
-    return foreign.allocate(uuid(MACHINE, 1), 8 * MiB)
+    return external_api.allocate(uuid(MACHINE, 1), 8 * MiB)
 
 
 def _small() -> int:
-    return foreign.allocate(uuid(MACHINE), 4 * MiB)
+    return external_api.allocate(uuid(MACHINE), 4 * MiB)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def _small() -> int:
 )
 def test_bad_memory(made: Callable[[], int], step: str, cause: str) -> None:
     """What is no memory, another GPU's, or smaller than declared is told with the entry's name and the cause"""
-    with Owner({"frame": made(), "ready": foreign.make_semaphore(timeline=True, value=1)}) as owner:
+    with Owner({"frame": made(), "ready": external_api.make_semaphore(timeline=True, value=1)}) as owner:
         before = os.fstat(owner.given["frame"])
         report, ledger, _ = applied(FRAME, owner)
         assert (report.exit_code, ledger.empty) == (4, True), report
@@ -253,7 +253,7 @@ def test_a_number_that_is_somebody_elses_by_now(tmp_path: Path) -> None:
     file = tmp_path / "theirs"
     file.write_bytes(BYTES)
     with (
-        Owner({"frame": _null(), "ready": foreign.make_semaphore(timeline=True)}) as owner,
+        Owner({"frame": _null(), "ready": external_api.make_semaphore(timeline=True)}) as owner,
         Reuses(MACHINE, file) as sim,
     ):
         sim.init()

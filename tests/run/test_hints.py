@@ -7,8 +7,7 @@ from pathlib import Path
 
 from memtopo.driver.failing import Failing
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.names import call_name
-from memtopo.driver.protocol import Driver
+from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError
 from memtopo.run.apply import apply

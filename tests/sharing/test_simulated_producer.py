@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import memtopo
-from memtopo.driver.sim import foreign
+from memtopo.driver.sim import external_api
 from memtopo.geometry import Geometry
 from memtopo.machine import target
 from memtopo.machine.target import Target
@@ -80,20 +80,22 @@ def test_byte_n_of_simulated_memory_is_n_modulo_251() -> None:
         for holder, export, size in (("camera", "frame", 8 << 20), ("lidar", "points", 64 << 10)):
             fd = taken(found, holder, export)
             for at in (0, 12345, size - 100):
-                assert foreign.read(fd, at, 100) == bytes(n % PERIOD for n in range(at, at + 100))
+                assert external_api.read(fd, at, 100) == bytes(n % PERIOD for n in range(at, at + 100))
 
 
 def test_only_the_beginning_of_a_large_object_takes_memory(tmp_path: Path) -> None:
     spec = "external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 8GiB}}"
     with start_producers(geometry(spec), {}, MACHINE) as played, attached(spec, played) as found:
         fd = taken(found, "camera", "frame")
-        assert foreign.read(fd, FILLED - 1, 1) == bytes([(FILLED - 1) % PERIOD])
+        assert external_api.read(fd, FILLED - 1, 1) == bytes([(FILLED - 1) % PERIOD])
         assert os.fstat(fd).st_blocks * 512 < 2 * FILLED
 
 
 def test_a_semaphore_comes_with_the_value_that_the_spec_waits_for() -> None:
     with start_producers(geometry(), {}, MACHINE) as played, attached(SPEC, played) as found:
-        values = {name: foreign.counter(taken(found, "camera", name)) for name in ("ready", "done", "flip", "flop")}
+        values = {
+            name: external_api.counter(taken(found, "camera", name)) for name in ("ready", "done", "flip", "flop")
+        }
         assert values == {"ready": 5, "done": 0, "flip": 1, "flop": 0}
 
 
@@ -102,10 +104,14 @@ def test_semaphores_are_prepared_for_each_importer() -> None:
         for value in (5, 6):
             with attached(SPEC, played) as found:
                 fds = {name: taken(found, "camera", name) for name in ("ready", "flip", "flop")}
-                assert {name: foreign.counter(fd) for name, fd in fds.items()} == {"ready": value, "flip": 1, "flop": 0}
-                foreign.signal(fds["ready"], 6)
-                assert foreign.wait(fds["flip"], timeout=0)
-                foreign.signal(fds["flop"])
+                assert {name: external_api.counter(fd) for name, fd in fds.items()} == {
+                    "ready": value,
+                    "flip": 1,
+                    "flop": 0,
+                }
+                external_api.signal(fds["ready"], 6)
+                assert external_api.wait(fds["flip"], timeout=0)
+                external_api.signal(fds["flop"])
 
 
 def test_a_holder_has_the_exports_for_all_processes_of_a_spec() -> None:

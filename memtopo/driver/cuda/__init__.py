@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from memtopo.driver.cuda.host import closed_devices, free_memory, kernel_release, numa_nodes
-from memtopo.driver.cuda.links import links
 from memtopo.driver.cuda.opening import open_cuda
+from memtopo.driver.cuda.system import closed_devices, free_memory, kernel_release, links, numa_nodes
 
 if TYPE_CHECKING:
-    from memtopo.driver.cuda.calls import CudaDriver
-    from memtopo.driver.cuda.extras import CudaExtras
+    from memtopo.driver.cuda.driver import CudaDriver
     from memtopo.driver.cuda.meter import CudaMeter
+    from memtopo.driver.cuda.trials import CudaExtras
 
 __all__ = [
     "CudaDriver",
@@ -29,11 +28,11 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name == "CudaDriver":
         # Not above: where the bindings are missing, open_cuda must still be there to say so.
-        from memtopo.driver.cuda.calls import CudaDriver  # noqa: PLC0415
+        from memtopo.driver.cuda.driver import CudaDriver  # noqa: PLC0415
 
         return CudaDriver
     if name == "CudaExtras":
-        from memtopo.driver.cuda.extras import CudaExtras  # noqa: PLC0415
+        from memtopo.driver.cuda.trials import CudaExtras  # noqa: PLC0415
 
         return CudaExtras
     if name == "CudaMeter":

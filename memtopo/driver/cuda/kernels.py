@@ -13,9 +13,8 @@ from struct import Struct
 
 from cuda.bindings import driver as cuda
 
-from memtopo.driver.cuda.calling import call
-from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified
-from memtopo.driver.pattern import base, word
+from memtopo.driver.cuda.bindings import call
+from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, base, word
 from memtopo.driver.types import DriverError
 
 _PTX = Path(__file__).with_name("kernels.ptx")

@@ -19,9 +19,8 @@ from typing import Any
 
 from cuda.bindings import driver as cuda
 
-from memtopo.driver.cuda.calling import call
-from memtopo.driver.cuda.structs import access_descriptors, allocation_prop
-from memtopo.driver.cuda.trial_kernels import Kernels
+from memtopo.driver.cuda.bindings import access_descriptors, allocation_prop, call
+from memtopo.driver.cuda.trials import Kernels
 from memtopo.driver.types import Access, Attribute, DriverError, Grant, Properties, gpu
 
 SIZE, PHYSICAL = 512 << 20, 64 << 20

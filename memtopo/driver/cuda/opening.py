@@ -6,11 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable
-from memtopo.driver.cuda.host import closed_devices
+from memtopo.driver.cuda.system import closed_devices
 from memtopo.driver.types import DriverError
 
 if TYPE_CHECKING:
-    from memtopo.driver.cuda.calls import CudaDriver
+    from memtopo.driver.cuda.driver import CudaDriver
 
 _SIMULATE = "use --machine h200x2 to validate or simulate without a GPU"
 _CAUSES = {
@@ -42,7 +42,7 @@ def open_cuda() -> CudaDriver:
 
 def _bound() -> CudaDriver:
     try:
-        from memtopo.driver.cuda.calls import CudaDriver  # noqa: PLC0415  # its absence is what is looked for
+        from memtopo.driver.cuda.driver import CudaDriver  # noqa: PLC0415  # its absence is what is looked for
     except ImportError as error:
         told = f"the Python package cuda-bindings cannot be imported ({error})"
         raise Unavailable(told, hint=f"run 'pip install cuda-python', or {_SIMULATE}") from error

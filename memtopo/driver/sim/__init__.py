@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from memtopo.driver.sim.driver import SimDriver
-from memtopo.driver.sim.extras import SimExtras
-from memtopo.driver.sim.other import SimForeign
+from memtopo.driver.sim.trials import SimExtras, SimForeign
 
 __all__ = ["LAXER", "STRICTER", "SimDriver", "SimExtras", "SimForeign"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
-from memtopo.driver.sim.arena import Arena, Physical
-from memtopo.driver.sim.budget import Budget
-from memtopo.driver.sim.creation import Creation
-from memtopo.driver.sim.refusal import invalid
-from memtopo.driver.types import Properties
+from memtopo.driver.sim.calls import Refused, invalid, unsupported
+from memtopo.driver.sim.devices import HOST_NODE, Budget
+from memtopo.driver.sim.physical import Arena, Physical
+from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties
+from memtopo.machine import Machine
 
 FIRST_HANDLE = 0x3E00_0000
 
@@ -85,3 +85,88 @@ class Chunks:
             if not chunk.imported:
                 self._budget.give(chunk.properties.location, chunk.size)
             self._arena.give(chunk.physical)
+
+
+USUAL_GRANULE = 2 << 20  # what the driver answers even for a device that does not exist (fact 2)
+
+
+class Creation:
+    """The rules of creation on one machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._checked: dict[Properties, Properties] = {}
+
+    def granularity(self, properties: Properties, *, recommended: bool = False) -> int:
+        """The recorded granularity; where there is none, that of plain chunks there, or the usual one (fact 2)."""
+        found = self._machine.granularity(properties) or self._machine.granularity(Properties(properties.location))
+        if found is None:
+            return USUAL_GRANULE
+        return found.recommended if recommended else found.minimum
+
+    def address_granule(self) -> int:
+        """What reservations are a multiple of: the smallest granularity there is."""
+        every = [entry.minimum for memory in self._machine.locations.values() for entry in memory.granularity]
+        return min(every, default=USUAL_GRANULE)
+
+    def check(self, size: int, properties: Properties, flags: int) -> Properties:
+        """What a chunk's properties will read back as; refuses what cannot be created (facts 3, 4, 6)."""
+        if flags:
+            raise invalid("flags must be 0")
+        if size <= 0 or size % self.granularity(properties):
+            raise invalid("the size is not a multiple of the granularity")
+        created = self._checked.get(properties)
+        if created is None:
+            created = self._checked[properties] = self._check_properties(properties)
+        return created
+
+    def check_fabric(self) -> None:
+        """Refuse fabric handles on a machine on which they work nowhere."""
+        gpus = [place for place in self._machine.locations if place.kind == LocationKind.GPU]
+        if not any(self._machine.trial(place, "fabric").works for place in gpus):
+            for place in gpus:
+                self._check_trial(place, "fabric")
+            raise unsupported("there is no gpu")
+
+    def _check_properties(self, properties: Properties) -> Properties:
+        if properties.type != AllocationType.PINNED:
+            raise invalid("only pinned memory can be created")
+        if properties.location.kind == LocationKind.GPU:
+            if properties.location not in self._machine.locations:
+                raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{properties.location} does not exist")
+        else:
+            self._check_host(properties)
+        for what in ("vmm", *_extras(properties)):
+            self._check_trial(properties.location, what)
+        if properties.location.kind == LocationKind.HOST:
+            properties = properties._replace(location=HOST_NODE)
+        # Compression is silently left out of memory that network cards can reach (fact 41).
+        return properties._replace(compressible=properties.compressible and not properties.rdma)
+
+    def _check_host(self, properties: Properties) -> None:
+        location = properties.location
+        if location.kind == LocationKind.HOST_NUMA_CURRENT:
+            raise invalid("memory cannot be created on the current NUMA node")
+        if properties.rdma or properties.compressible:
+            raise invalid("host memory is neither rdma nor compressible")
+        if location.kind == LocationKind.HOST and properties.handles != HandleType.NONE:
+            raise invalid("host memory takes no handle types; a NUMA node's does")
+        if location not in self._machine.locations:
+            raise invalid(f"{location} does not exist")
+
+    def _check_trial(self, location: Location, what: str) -> None:
+        """Only a trial tells what works (fact 4); without one, what is rare is taken not to work."""
+        trial = self._machine.trial(location, what)
+        if trial.works is None:
+            if what in {"win32", "win32_kmt"}:
+                raise invalid(f"{what} handles are another system's")  # fact 3
+            if what == "fabric":
+                raise unsupported(f"{what} on {location} was never tried")
+        if trial.refused:
+            raise Refused(trial.error or "CUDA_ERROR_NOT_SUPPORTED", f"{what} on {location} does not work")
+
+
+def _extras(properties: Properties) -> list[str]:
+    """What is asked for beyond plain memory, by the names of a machine's trials."""
+    both = ["fd+fabric"] * (HandleType.FD | HandleType.FABRIC in properties.handles)
+    return [*properties.handles.words, *both, *["rdma"] * properties.rdma, *["compressible"] * properties.compressible]

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from memtopo.driver.sim.refusal import Refused, invalid
-from memtopo.driver.types import Attribute, PeerAttribute
-from memtopo.machine import Device, Machine, Peer
+import threading
+
+from memtopo.common.units import rounded
+from memtopo.driver.sim.calls import Refused, invalid
+from memtopo.driver.types import Attribute, Location, LocationKind, PeerAttribute, gpu
+from memtopo.machine import CONTEXT_BYTES, Device, Machine, Peer
+
+INVISIBLE_GPU = gpu(-2)
+"""Location of imported memory whose GPU this process does not have (fact 43)."""
 
 
 class Devices:
@@ -63,3 +69,113 @@ class Devices:
             PeerAttribute.NATIVE_ATOMIC_SUPPORTED: link.native_atomics,
         }
         return int(known[attribute] or 0)
+
+    def location_name(self, location: Location) -> str:
+        """Name of a location that is the same in every process (fact 38): a GPU's UUID, or a NUMA node's number."""
+        if location.kind == LocationKind.GPU:
+            return f"gpu {self.uuid(location.id).hex()}"
+        return f"node {location.id:x}"
+
+    def locate(self, name: str) -> Location:
+        """Location with such a name; `INVISIBLE_GPU` for a GPU that this process does not have (fact 43)."""
+        kind, _, number = name.partition(" ")
+        if kind == "node":
+            return Location(LocationKind.HOST_NUMA, int(number, 16))
+        return next((gpu(i) for i in range(self.count()) if self.uuid(i).hex() == number), INVISIBLE_GPU)
+
+
+HOST_BYTES = 1 << 40  # machines do not record host memory; unlimited would be more than any has
+HOST_NODE = Location(LocationKind.HOST_NUMA, 0)
+"""Where memory of the host is, also on a machine that lists no such node (fact 6)."""
+
+
+class Budget:
+    """Free and total bytes of every location of a machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        nodes = [location for location in machine.locations if location.kind == LocationKind.HOST_NUMA]
+        self._total = {gpu(i): device.memory_bytes for i, device in enumerate(machine.devices)}
+        self._total |= dict.fromkeys([*nodes, HOST_NODE], HOST_BYTES)
+        self._used = dict.fromkeys(self._total, 0)
+
+    def take(self, location: Location, size: int) -> None:
+        """Take memory, or refuse with `CUDA_ERROR_OUT_OF_MEMORY`."""
+        if size > self.free(location):
+            raise Refused("CUDA_ERROR_OUT_OF_MEMORY", f"{location} has {rounded(self.free(location))} free")
+        self._used[location] += size
+
+    def give(self, location: Location, size: int) -> None:
+        """Give memory back."""
+        self._used[location] -= size
+
+    def free(self, location: Location) -> int:
+        """Bytes that can still be taken."""
+        return self._total[location] - self._used[location]
+
+    def total(self, location: Location) -> int:
+        """Bytes in all."""
+        return self._total[location]
+
+
+FIRST_CONTEXT = 0x5600_0000
+
+
+class _Stack(threading.local):
+    """The contexts that are current on a thread, the last one on top."""
+
+    def __init__(self) -> None:
+        self.devices: list[int] = []
+
+
+class Contexts:
+    """The primary contexts of one process."""
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._retains: dict[int, int] = {}
+        self._stack = _Stack()
+
+    def retain(self, device: int) -> int:
+        """Retain a device's primary context, which costs device memory while it is active (fact 30)."""
+        if not self.active(device):
+            self._budget.take(gpu(device), CONTEXT_BYTES)
+        self._retains[device] = self._retains.get(device, 0) + 1
+        return FIRST_CONTEXT + device
+
+    def release(self, device: int) -> None:
+        """Give one retain back; the last one makes the context inactive."""
+        if not self.active(device):
+            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "the primary context is not retained")
+        self._retains[device] -= 1
+        if not self._retains[device]:
+            del self._retains[device]
+            self._budget.give(gpu(device), CONTEXT_BYTES)
+
+    def is_last(self, device: int) -> bool:
+        """Whether the next release ends a device's primary context."""
+        return self._retains.get(device) == 1
+
+    def active(self, device: int) -> bool:
+        """Whether a device's primary context is retained."""
+        return device in self._retains
+
+    def push(self, context: int) -> None:
+        """Make a context current on this thread."""
+        if not self.active(context - FIRST_CONTEXT):
+            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "the context is not retained")
+        self._stack.devices.append(context - FIRST_CONTEXT)
+
+    def pop(self) -> int:
+        """Take the current context off this thread."""
+        if not self._stack.devices:
+            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
+        return FIRST_CONTEXT + self._stack.devices.pop()
+
+    def current(self) -> int:
+        """The device whose context is current on this thread."""
+        if not self._stack.devices:
+            raise Refused("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
+        device = self._stack.devices[-1]
+        if not self.active(device):
+            raise Refused("CUDA_ERROR_CONTEXT_IS_DESTROYED", "the current context was released")
+        return device

@@ -4,33 +4,22 @@ from __future__ import annotations
 
 from typing import Self
 
-from memtopo.driver.names import call_name
-from memtopo.driver.sim.access import AccessRules
-from memtopo.driver.sim.addresses import Addresses
+from memtopo.driver.protocol import call_name
+from memtopo.driver.sim.access import AccessRules, Contents
+from memtopo.driver.sim.address_space import Addresses, Blocks
 from memtopo.driver.sim.allocations import Allocations
-from memtopo.driver.sim.arena import Arena
-from memtopo.driver.sim.blocks import Blocks
-from memtopo.driver.sim.budget import Budget
-from memtopo.driver.sim.calling import driver_call
-from memtopo.driver.sim.chunks import Chunks
-from memtopo.driver.sim.contents import Contents
-from memtopo.driver.sim.contexts import Contexts
-from memtopo.driver.sim.creation import Creation
-from memtopo.driver.sim.devices import Devices
-from memtopo.driver.sim.event_calls import EventCalls
-from memtopo.driver.sim.events import Events
-from memtopo.driver.sim.external import ExternalMemory
-from memtopo.driver.sim.external_calls import ExternalCalls
-from memtopo.driver.sim.files import Files
-from memtopo.driver.sim.ipc import MemoryHandles
-from memtopo.driver.sim.kernels import SimKernels
-from memtopo.driver.sim.launching import Launching
-from memtopo.driver.sim.managed import Managed
-from memtopo.driver.sim.managed_calls import ManagedCalls
+from memtopo.driver.sim.calls import driver_call, invalid
+from memtopo.driver.sim.chunks import Chunks, Creation
+from memtopo.driver.sim.devices import Budget, Contexts, Devices
+from memtopo.driver.sim.events import EventCalls, Events
+from memtopo.driver.sim.external import ExternalCalls, ExternalMemory
+from memtopo.driver.sim.ipc import MemoryHandles, Sharing
+from memtopo.driver.sim.kernels import Launching, SimKernels
+from memtopo.driver.sim.managed import Managed, ManagedCalls
 from memtopo.driver.sim.mappings import Mappings
-from memtopo.driver.sim.refusal import invalid
+from memtopo.driver.sim.physical import Arena
 from memtopo.driver.sim.semaphores import Semaphores
-from memtopo.driver.sim.sharing import Sharing
+from memtopo.driver.sim.shared_files import Files
 from memtopo.driver.sim.streams import Streams
 from memtopo.driver.types import (
     Attribute,

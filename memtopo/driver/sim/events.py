@@ -11,17 +11,17 @@ import os
 from dataclasses import dataclass
 from itertools import count
 
-from memtopo.driver.sim import places, tickets
-from memtopo.driver.sim.devices import Devices
-from memtopo.driver.sim.files import Files, Tag, nonce
-from memtopo.driver.sim.refusal import Refused, invalid
+from memtopo.driver.sim import handles
+from memtopo.driver.sim.calls import Callee, Refused, driver_call, invalid
+from memtopo.driver.sim.devices import Contexts, Devices
+from memtopo.driver.sim.shared_files import Files, Tag, nonce
 from memtopo.driver.types import EventFlags, gpu
 
 FIRST_EVENT = 0x7E00_0000
 _EVERY_FLAG = EventFlags.BLOCKING_SYNC | EventFlags.DISABLE_TIMING | EventFlags.INTERPROCESS
 _COUNT = 8  # bytes
 # Of zero bytes this was measured; of an exporter that is gone, or has destroyed the event, nothing was.
-_REFUSALS = tickets.Refusals("CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED")
+_REFUSALS = handles.Refusals("CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED")
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +51,7 @@ class Events:
             return self._add(Event(device))
         if not flags & EventFlags.DISABLE_TIMING:
             raise invalid("an interprocess event keeps no time: it is created with DISABLE_TIMING too")
-        tag = Tag("event", _COUNT, 1, places.told(gpu(device), self._devices), nonce())
+        tag = Tag("event", _COUNT, 1, self._devices.location_name(gpu(device)), nonce())
         return self._add(Event(device, self._files.create(tag), tag))
 
     def get(self, event: int) -> Event:
@@ -95,14 +95,14 @@ class Events:
         found = self.get(event)
         if found.fd is None or found.tag is None or found.imported:
             raise Refused("CUDA_ERROR_INVALID_HANDLE", "the event is no interprocess event of this process")
-        return tickets.write(found.fd, found.tag)
+        return handles.write(found.fd, found.tag)
 
     def open(self, handle: bytes, device: int) -> int:
         """Another process's event as one in the context of a device, however often it is here already (fact 47)."""
-        ticket = tickets.read(handle, _REFUSALS)
+        ticket = handles.read(handle, _REFUSALS)
         if ticket.is_ours:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "an event cannot be opened in the process that created it")
-        fd, tag = tickets.redeem(ticket, "event", self._files, _REFUSALS)
+        fd, tag = handles.redeem(ticket, "event", self._files, _REFUSALS)
         return self._add(Event(device, fd, tag, imported=True))
 
     def drop(self, device: int) -> None:
@@ -129,3 +129,51 @@ def _count_one(fd: int) -> None:
         os.pwrite(fd, (seen + 1).to_bytes(_COUNT, "little"), 0)
     finally:
         fcntl.lockf(fd, fcntl.LOCK_UN)
+
+
+class EventCalls(Callee):
+    """A part of the driver."""
+
+    _contexts: Contexts
+    _events: Events
+
+    def event_records(self, event: int) -> int:
+        """How often an open event was recorded, here and by all who share it: what no real driver tells."""
+        with self.lock:
+            return self._events.records(event)
+
+    @driver_call
+    def event_create(self, flags: EventFlags) -> int:
+        return self._events.create(flags, self._contexts.current())
+
+    @driver_call
+    def event_destroy(self, event: int) -> None:
+        self._events.destroy(event)
+
+    @driver_call
+    def event_record(self, event: int, stream: int = 0) -> None:
+        self._events.record(event, stream, self._contexts.current())
+
+    @driver_call
+    def event_query(self, event: int) -> bool:
+        self._events.get(event)
+        return True
+
+    @driver_call
+    def event_synchronize(self, event: int) -> None:
+        self._contexts.current()
+        self._events.get(event)
+
+    @driver_call
+    def ipc_get_event_handle(self, event: int) -> bytes:
+        self._contexts.current()
+        return self._events.share(event)
+
+    @driver_call
+    def ipc_open_event_handle(self, handle: bytes) -> int:
+        return self._events.open(handle, self._contexts.current())
+
+    @driver_call
+    def stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
+        self._contexts.current()
+        self._events.wait(event, stream, flags)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import count
 
-from memtopo.driver.sim import handing, places
 from memtopo.driver.sim.allocations import Allocations
-from memtopo.driver.sim.arena import Physical
-from memtopo.driver.sim.devices import Devices
-from memtopo.driver.sim.files import Files, Tag
-from memtopo.driver.sim.payloads import BINARY, TIMELINE
-from memtopo.driver.sim.refusal import Refused, invalid, unsupported
-from memtopo.driver.types import MemoryHandleType, gpu
+from memtopo.driver.sim.calls import Callee, Refused, driver_call, invalid, unsupported
+from memtopo.driver.sim.devices import Contexts, Devices
+from memtopo.driver.sim.physical import Physical
+from memtopo.driver.sim.semaphores import BINARY, TIMELINE, Semaphores
+from memtopo.driver.sim.shared_files import Files, Tag, check_descriptor, close_descriptor
+from memtopo.driver.sim.streams import Stream, Streams
+from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType, gpu
 
 FIRST_MEMORY = 0x6E00_0000
 
@@ -41,13 +41,13 @@ class ExternalMemory:
 
         Any size is believed, and what is a semaphore's too (facts 53, 55).
         """
-        _check(handing.checked(fd), kind, size)
-        found = handing.opened(fd, self._files, "memory", "chunk", TIMELINE, BINARY)
-        handing.closed(fd)
+        _check(check_descriptor(fd), kind, size)
+        found = self._files.adopt_descriptor(fd, "memory", "chunk", TIMELINE, BINARY)
+        close_descriptor(fd)
         if found is None:
             raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no memory's; it is closed now")
         own, tag = found
-        if not _is_semaphore(tag) and places.found(tag.place, self._devices) != gpu(device):
+        if not _is_semaphore(tag) and self._devices.locate(tag.location) != gpu(device):
             self._files.close(own)
             raise Refused("CUDA_ERROR_UNKNOWN", f"the memory is not of gpu{device}; its file descriptor is closed now")
         number = next(self._numbers)
@@ -99,3 +99,56 @@ def _check(fd: int, kind: MemoryHandleType, size: int) -> None:
 
 def _is_semaphore(tag: Tag) -> bool:
     return tag.kind in {TIMELINE, BINARY}
+
+
+class ExternalCalls(Callee):
+    """A part of the driver: the protocol `ExternalResources`."""
+
+    _contexts: Contexts
+    _external: ExternalMemory
+    _semaphores: Semaphores
+    _streams: Streams
+
+    @driver_call
+    def stream_create(self, flags: int = 1) -> int:
+        return self._streams.create(flags, self._contexts.current())
+
+    @driver_call
+    def stream_destroy(self, stream: int) -> None:
+        self._streams.destroy(stream)
+
+    @driver_call
+    def stream_query(self, stream: int) -> bool:
+        return self._streams.is_done(stream, None if stream else self._contexts.current())
+
+    @driver_call
+    def import_external_memory(self, fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool = False) -> int:
+        return self._external.take(fd, kind, size, self._contexts.current(), dedicated=dedicated)
+
+    @driver_call
+    def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
+        self._contexts.current()
+        return self._external.map(memory, offset, size)
+
+    @driver_call
+    def destroy_external_memory(self, memory: int) -> None:
+        self._external.destroy(memory)
+
+    @driver_call
+    def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
+        return self._semaphores.take(fd, kind, self._contexts.current())
+
+    @driver_call
+    def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
+        self._semaphores.signal(semaphore, value, self._stream(stream))
+
+    @driver_call
+    def wait_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
+        self._semaphores.wait(semaphore, value, self._stream(stream))
+
+    @driver_call
+    def destroy_external_semaphore(self, semaphore: int) -> None:
+        self._semaphores.destroy(semaphore)
+
+    def _stream(self, stream: int) -> Stream:
+        return self._streams.get(stream, None if stream else self._contexts.current())

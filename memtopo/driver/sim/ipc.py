@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from memtopo.driver.sim import places, tickets
+import os
+
+from memtopo.driver.sim import handles
 from memtopo.driver.sim.allocations import Allocation, Allocations
-from memtopo.driver.sim.arena import Arena
-from memtopo.driver.sim.devices import Devices
-from memtopo.driver.sim.files import Files, Tag, nonce
-from memtopo.driver.sim.refusal import Refused, invalid
-from memtopo.driver.types import Location, gpu
+from memtopo.driver.sim.calls import Refused, invalid
+from memtopo.driver.sim.chunks import Chunk, Chunks, Creation
+from memtopo.driver.sim.devices import INVISIBLE_GPU, Devices
+from memtopo.driver.sim.physical import Arena
+from memtopo.driver.sim.shared_files import Files, Tag, nonce
+from memtopo.driver.types import HandleType, Location, Properties, gpu
 
 LAZY_PEER_ACCESS = 1
-_REFUSALS = tickets.Refusals("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
+_REFUSALS = handles.Refusals("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
 
 
 class MemoryHandles:
@@ -27,18 +30,18 @@ class MemoryHandles:
         if allocation is None or allocation.kind != "own":
             raise invalid("the address is in no allocation of this process's device memory")
         tag = allocation.physical.tag or self._move(allocation)
-        return tickets.write(allocation.physical.fd, tag)
+        return handles.write(allocation.physical.fd, tag)
 
     def open(self, handle: bytes, flags: int, device: int) -> int:
         """The address of another process's allocation, for the context of a device; each opening is counted."""
         if flags != LAZY_PEER_ACCESS:
             raise invalid("flags must be 1, which enables peer access")
-        ticket = tickets.read(handle, _REFUSALS)
+        ticket = handles.read(handle, _REFUSALS)
         if ticket.is_ours:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
-        fd, tag = tickets.redeem(ticket, "allocation", self._files, _REFUSALS)
+        fd, tag = handles.redeem(ticket, "allocation", self._files, _REFUSALS)
         try:
-            self._check_owner(places.found(tag.place, self._devices), device)
+            self._check_owner(self._devices.locate(tag.location), device)
             allocation = self._allocations.opened(tag.nonce)
         except Refused:
             self._files.close(fd)
@@ -57,13 +60,76 @@ class MemoryHandles:
 
     def _check_owner(self, owner: Location, device: int) -> None:
         # Neither was ever seen on hardware.
-        if owner == places.ELSEWHERE:
+        if owner == INVISIBLE_GPU:
             raise invalid("the memory is of a gpu that is not here")
         if owner != gpu(device) and not self._devices.can_access_peer(device, owner.id):
             raise Refused("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}")
 
     def _move(self, allocation: Allocation) -> Tag:
-        place = places.told(gpu(allocation.device), self._devices)
+        place = self._devices.location_name(gpu(allocation.device))
         tag = Tag("allocation", allocation.size, 1, place, nonce())
         self._arena.share(allocation.physical, tag)
         return tag
+
+
+_INVALID = "CUDA_ERROR_INVALID_VALUE"
+_FABRIC = handles.Refusals(_INVALID, _INVALID, _INVALID)  # never measured: no machine had fabric that works
+
+
+class Sharing:
+    """Exports chunks of one process, and imports those of others."""
+
+    def __init__(self, devices: Devices, creation: Creation, chunks: Chunks, arena: Arena, files: Files) -> None:
+        self._devices, self._creation, self._chunks = devices, creation, chunks
+        self._arena, self._files = arena, files
+
+    def export(self, handle: int, kind: HandleType, flags: int) -> int | bytes:
+        """A new descriptor of a chunk's memory, or 64 bytes that lead to it (facts 26, 44)."""
+        if flags:
+            raise invalid("flags must be 0")
+        _check_kind(kind)
+        chunk = self._chunks.get(handle)
+        if chunk.imported:
+            raise invalid("an imported chunk cannot be exported again")
+        if kind not in chunk.properties.handles:
+            raise invalid(f"the chunk was not created with handle type {kind.words[0]}")
+        tag = chunk.physical.tag or self._move(chunk)
+        return os.dup(chunk.physical.fd) if kind == HandleType.FD else handles.write(chunk.physical.fd, tag)
+
+    def take(self, shared: int | bytes, kind: HandleType) -> int:
+        """A handle to a shared chunk, however often it is here already (facts 27, 43)."""
+        _check_kind(kind)
+        if kind == HandleType.FD:
+            fd, tag = self._described(shared)
+        else:
+            handle = handles.sized(shared)
+            self._creation.check_fabric()
+            ticket = handles.read(handle, _FABRIC)
+            fd, tag = handles.redeem(ticket, "chunk", self._files, _FABRIC)
+        location = self._devices.locate(tag.location)
+        properties = Properties(location, HandleType.NONE, tag.rdma, tag.compressible)
+        return self._chunks.adopt(properties, tag.granule, self._arena.adopt(fd, tag))
+
+    def _described(self, fd: int | bytes) -> tuple[int, Tag]:
+        """A descriptor of one's own beside the one given, which stays its owner's."""
+        if not isinstance(fd, int) or not 0 <= fd < 1 << 31:
+            raise invalid("that is no file descriptor")
+        found = self._files.adopt(f"/proc/self/fd/{fd}", "chunk", "memory")
+        if found is None:
+            raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no chunk's")
+        if found[1].size % found[1].granule:  # another API's memory (fact 59), but such was never tried
+            self._files.close(found[0])
+            raise Refused("CUDA_ERROR_UNKNOWN", "the memory's size is not a multiple of the granularity")
+        return found
+
+    def _move(self, chunk: Chunk) -> Tag:
+        place = self._devices.location_name(chunk.properties.location)
+        _, _, rdma, compressible, _ = chunk.properties
+        tag = Tag("chunk", chunk.size, chunk.granule, place, nonce(), rdma, compressible)
+        self._arena.share(chunk.physical, tag)
+        return tag
+
+
+def _check_kind(kind: HandleType) -> None:
+    if kind not in {HandleType.FD, HandleType.FABRIC}:
+        raise invalid("a chunk is shared as fd or as fabric, one at a time")

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified
-from memtopo.driver.pattern import pattern
+from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, pattern
 from memtopo.driver.sim.access import AccessRules
-from memtopo.driver.sim.arena import Physical
-from memtopo.driver.sim.refusal import Refused, invalid
+from memtopo.driver.sim.calls import Callee, Refused, driver_call, invalid
+from memtopo.driver.sim.devices import Contexts
+from memtopo.driver.sim.physical import Physical
+from memtopo.driver.sim.streams import Streams
 from memtopo.driver.types import Access
 
 END = 4 << 10
@@ -128,3 +129,40 @@ def _units(at: int, size: int, whole: int) -> Iterator[tuple[int, int]]:
     tail = whole - whole % 16 - at
     yield from ((where, 8) for where in range(0, min(size, tail), 8))
     yield from ((where, 1) for where in range(max(0, tail), size))
+
+
+class Launching(Callee):
+    """A part of the driver: the protocol `Kernels`."""
+
+    _contexts: Contexts
+    _kernels: SimKernels
+    _streams: Streams
+
+    @driver_call
+    def module_load_data(self) -> int:
+        return self._kernels.load(self._contexts.current())
+
+    @driver_call
+    def module_unload(self, module: int) -> None:
+        self._streams.check_done(self._contexts.current())
+        self._kernels.unload(module)
+
+    @driver_call
+    def fill(self, areas: Sequence[Area]) -> None:
+        self._kernels.fill(self._contexts.current(), areas)
+
+    @driver_call
+    def verify(self, areas: Sequence[Area]) -> Verified:
+        return self._kernels.verify(self._contexts.current(), areas)
+
+    @driver_call
+    def store(self, address: int, value: int) -> None:
+        self._kernels.store_word(self._contexts.current(), address, value)
+
+    @driver_call
+    def load(self, address: int) -> int:
+        return self._kernels.load_word(self._contexts.current(), address)
+
+    def doomed(self) -> tuple[str, str] | None:
+        """A kernel's forbidden access has ended this process (fact 24); told by the next call, and each one after."""
+        return (ILLEGAL, self._kernels.doom) if self._kernels.doom else None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memtopo.driver.sim.advice import Advised, Uses
-from memtopo.driver.sim.allocations import Allocation, Allocations
-from memtopo.driver.sim.refusal import Refused, invalid, unsupported
+from memtopo.driver.sim.access import AccessRules, Contents
+from memtopo.driver.sim.allocations import Advised, Allocation, Allocations, Uses
+from memtopo.driver.sim.calls import Callee, Refused, driver_call, invalid, unsupported
+from memtopo.driver.sim.devices import Contexts
+from memtopo.driver.sim.streams import Streams
 from memtopo.driver.types import HOST, Advice, Attribute, Location, LocationKind, MemAttach, RangeAttribute
 from memtopo.machine import Machine
 
@@ -100,3 +102,56 @@ def _with(uses: Uses, advice: Advice, place: int) -> Uses:
             return uses._replace(preferred=(place,))
         case Advice.SET_ACCESSED_BY:
             return uses._replace(accessed_by=tuple(dict.fromkeys((*uses.accessed_by, place))))
+
+
+class ManagedCalls(Callee):
+    """A part of the driver: the protocol `ManagedMemory`."""
+
+    _access: AccessRules
+    _contexts: Contexts
+    _contents: Contents
+    _managed: Managed
+    _streams: Streams
+
+    @driver_call
+    def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
+        return self._managed.allocate(size, flags, self._contexts.current())
+
+    @driver_call
+    def mem_advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
+        self._contexts.current()
+        self._managed.advise(address, size, advice, location)
+
+    @driver_call
+    def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int = 0) -> None:
+        self._contexts.current()
+        work = self._managed.prefetch(address, size, location)
+        if stream:
+            self._streams.add(self._streams.get(stream), work)
+        else:
+            work()
+
+    @driver_call
+    def mem_range_get_attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
+        self._contexts.current()
+        return self._managed.attribute(address, size, attribute)
+
+    @driver_call
+    def stream_attach_mem_async(self, stream: int, address: int, flags: MemAttach) -> None:
+        self._contexts.current()
+        if stream:
+            self._streams.get(stream)
+        self._managed.attach(stream, address, flags)
+
+    @driver_call
+    def pointer_is_managed(self, address: int) -> bool:
+        self._contexts.current()
+        return self._access.is_managed(address)
+
+    @driver_call
+    def host_write(self, address: int, data: bytes) -> None:
+        self._contents.host_write(address, data)
+
+    @driver_call
+    def host_read(self, address: int, count: int) -> bytes:
+        return self._contents.host_read(address, count)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
-from memtopo.driver.sim.addresses import Addresses
-from memtopo.driver.sim.arena import Physical
+from memtopo.driver.sim.address_space import Addresses
+from memtopo.driver.sim.calls import invalid, unsupported
 from memtopo.driver.sim.chunks import Chunk, Chunks
-from memtopo.driver.sim.refusal import invalid, unsupported
+from memtopo.driver.sim.physical import Physical
 from memtopo.driver.types import Location
 
 

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
-from memtopo.driver.sim import handing, payloads
-from memtopo.driver.sim.files import Files, Tag
-from memtopo.driver.sim.payloads import BINARY, TIMELINE
-from memtopo.driver.sim.refusal import Refused, invalid, unsupported
+from memtopo.driver.sim.calls import Refused, invalid, unsupported
+from memtopo.driver.sim.shared_files import Files, Tag, check_descriptor, close_descriptor
 from memtopo.driver.sim.streams import Stream, Streams
 from memtopo.driver.types import SemaphoreHandleType
+
+SIZE = 8
+"""Bytes: a timeline's value, or of a binary semaphore whether it is signalled."""
+
+TIMELINE, BINARY = "timeline", "binary"
 
 FIRST_SEMAPHORE = 0x7A00_0000
 _KINDS = {SemaphoreHandleType.OPAQUE_FD: BINARY, SemaphoreHandleType.TIMELINE_FD: TIMELINE}
@@ -39,12 +46,12 @@ class Semaphores:
         """A semaphore by a descriptor, which is closed then, and of whichever GPU and type it is (facts 54, 55)."""
         if kind not in _KINDS:
             raise unsupported("only opaque file descriptors can be imported")
-        if handing.checked(fd) < 0 and kind == SemaphoreHandleType.TIMELINE_FD:
+        if check_descriptor(fd) < 0 and kind == SemaphoreHandleType.TIMELINE_FD:
             raise invalid("that is no file descriptor")
-        found = handing.opened(fd, self._files, TIMELINE, BINARY, "memory")
+        found = self._files.adopt_descriptor(fd, TIMELINE, BINARY, "memory")
         if found is None:
             raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no semaphore's")
-        handing.closed(fd)
+        close_descriptor(fd)
         number = next(self._numbers)
         self._open[number] = Semaphore(device, _KINDS[kind], *found)
         return number
@@ -54,7 +61,7 @@ class Semaphores:
         found = self._usable(semaphore, value, stream)
 
         def work() -> bool:
-            payloads.signal(found.fd, found.kind, value)
+            signal(found.fd, found.kind, value)
             return True
 
         self._streams.add(stream, work)
@@ -62,7 +69,7 @@ class Semaphores:
     def wait(self, semaphore: int, value: int, stream: Stream) -> None:
         """Have a stream wait for at least a value of a timeline, or for the signal of a binary one (fact 56)."""
         found = self._usable(semaphore, value, stream)
-        self._streams.add(stream, lambda: payloads.taken(found.fd, found.kind, value))
+        self._streams.add(stream, lambda: taken(found.fd, found.kind, value))
 
     def destroy(self, semaphore: int) -> None:
         """Give up a semaphore, once no stream has anything left to wait for (fact 58)."""
@@ -90,3 +97,40 @@ class Semaphores:
         if found.kind != found.tag.kind:
             raise invalid(f"what was imported as a {found.kind} semaphore is something else: {found.tag.kind}")
         return found
+
+
+def held(fd: int) -> int:
+    """A timeline's value; of a binary semaphore 1 where it is signalled, else 0."""
+    return int.from_bytes(os.pread(fd, SIZE, 0), "little")
+
+
+def signal(fd: int, kind: str, value: int) -> None:
+    """Set a timeline's value, be it to a lower one; of a binary semaphore the value is ignored."""
+    if kind == TIMELINE:
+        os.pwrite(fd, value.to_bytes(SIZE, "little"), 0)
+        return
+    with _alone(fd) as own:
+        os.pwrite(own, (1).to_bytes(SIZE, "little"), 0)
+
+
+def taken(fd: int, kind: str, value: int) -> bool:
+    """Whether a wait is over. It takes a binary semaphore's signal away with it, so only one of several waits is."""
+    if kind == TIMELINE:
+        return held(fd) >= value
+    with _alone(fd) as own:
+        signalled = held(own) != 0
+        if signalled:
+            os.pwrite(own, bytes(SIZE), 0)
+        return signalled
+
+
+@contextmanager
+def _alone(fd: int) -> Iterator[int]:
+    """The file, while no other thread or process changes it."""
+    # Opened anew: a lock belongs to whoever opened the file, and descriptors that were passed on share that.
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX)
+        yield own
+    finally:
+        os.close(own)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from memtopo.driver.sim.refusal import Outstanding, Refused, invalid
+from memtopo.driver.sim.calls import Outstanding, Refused, invalid
 
 FIRST_STREAM = 0x5A00_0000
 NON_BLOCKING = 1

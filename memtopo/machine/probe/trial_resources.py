@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trying import WORD, Extras, Foreign
+from memtopo.driver.trials import WORD, Extras, Foreign
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.machine.probe.messages import ImportAnswer, ImportRequest, SharedObject
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from memtopo.driver.trying import WORD, ForeignSemaphore
+from memtopo.driver.trials import WORD, ForeignSemaphore
 from memtopo.driver.types import (
     DriverError,
     EventFlags,

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from memtopo.driver.kernels import ALIGNED, Area
-from memtopo.driver.pattern import pattern
+from memtopo.driver.kernels import ALIGNED, Area, pattern
 from memtopo.driver.types import Access, Location, LocationKind
 from memtopo.kinds.layout import current
 from memtopo.plans.report import Finding

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
-from memtopo.driver.pattern import pattern
+from memtopo.driver.kernels import pattern
 from memtopo.driver.types import Access, Grant, LocationKind
 from memtopo.kinds.layout import current
 from memtopo.plans.report import Finding

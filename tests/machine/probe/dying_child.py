@@ -7,7 +7,7 @@ import signal
 import sys
 from typing import TYPE_CHECKING, Any
 
-from memtopo.driver.names import call_name
+from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError
 from memtopo.machine.probe.child import main
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtopo.driver.failing import Failing
+from memtopo.driver.kernels import pattern, word
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.pattern import pattern, word
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, Properties, gpu
 from memtopo.plans.report import Checks

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import memtopo
-from memtopo.driver.sim import foreign
+from memtopo.driver.sim import external_api
 from memtopo.sharing import connect, endpoint
 from memtopo.sharing.external import External, ExternalExports, Serving
 from tests.helpers.holders import until
@@ -33,9 +33,9 @@ def main(how: str, *more: str) -> None:
         child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
         Path(more[0]).write_text(str(child.pid))
     size, gpu = (int(more[0]), more[1]) if len(more) > 1 else (4096, "0" * 32)
-    memory = foreign.allocate(bytes.fromhex(gpu), size)
-    foreign.write(memory, 0, b"memory")
-    semaphore = memtopo.Semaphore(foreign.make_semaphore(timeline=True))
+    memory = external_api.allocate(bytes.fromhex(gpu), size)
+    external_api.write(memory, 0, b"memory")
+    semaphore = memtopo.Semaphore(external_api.make_semaphore(timeline=True))
     given: dict[str, External] = {"frame": memtopo.ExternalMemory(memory, size, gpu), "ready": semaphore}
     shelf = Vanishing(given) if how == "vanishes" else ExternalExports(given)
     with Serving(endpoint(socket=os.environ["MEMTOPO_SOCKET"]), shelf, MACHINE) as served:

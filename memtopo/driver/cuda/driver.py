@@ -5,48 +5,54 @@ The bindings take plain ints for addresses, handles, contexts and devices, and g
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 
 from cuda.bindings import driver as cuda
 
-from memtopo.driver.cuda.calling import call, named
-from memtopo.driver.cuda.external import CudaExternal
-from memtopo.driver.cuda.kernels import CudaKernels
-from memtopo.driver.cuda.managed import CudaManaged
-from memtopo.driver.cuda.structs import (
+from memtopo.driver.cuda.bindings import (
     SHARED_BYTES,
     access_descriptors,
     allocation_prop,
+    call,
+    fitting,
     ipc_event_handle,
     ipc_mem_handle,
     mem_location,
+    named,
     properties_of,
     shared_bytes,
 )
+from memtopo.driver.cuda.kernels import CudaKernels
 from memtopo.driver.types import (
+    Advice,
     Attribute,
     DriverError,
     EventFlags,
     Grant,
     HandleType,
     Location,
+    MemAttach,
+    MemoryHandleType,
     PeerAttribute,
     Properties,
+    RangeAttribute,
+    SemaphoreHandleType,
 )
 
 _TEXT = 256
 # Bindings for CUDA 12 have both; only the second tells the instances of a partitioned GPU apart.
 _get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", cuda.cuDeviceGetUuid)
+# Bindings for CUDA 12 have both; only the second takes a location.
+_advise = getattr(cuda, "cuMemAdvise_v2", cuda.cuMemAdvise)
+_prefetch = getattr(cuda, "cuMemPrefetchAsync_v2", cuda.cuMemPrefetchAsync)
+_ONE = 4  # bytes of an attribute
+_EVERY = 4 * 64  # of the one that lists GPUs and the host: more than a computer has
+_NOWHERE = -2
+_DEDICATED = 1  # a flag of CUDA_EXTERNAL_MEMORY_HANDLE_DESC
 
 
-def _sized(data: object, function: Callable[..., object]) -> bytes:
-    """The bytes of a shared handle. The bindings would hand the driver fewer, or a number as a pointer."""
-    if not isinstance(data, bytes) or len(data) != SHARED_BYTES:
-        raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", f"a shared handle has {SHARED_BYTES} bytes")
-    return data
-
-
-class CudaDriver(CudaKernels, CudaManaged, CudaExternal):
+class CudaDriver(CudaKernels):
     """The real driver. It keeps nothing but where its kernels are: all other state is the driver's own."""
 
     def init(self) -> None:
@@ -212,6 +218,101 @@ class CudaDriver(CudaKernels, CudaManaged, CudaExternal):
         data = bytearray(count)
         call(cuda.cuMemcpyDtoH, data, address, count)
         return bytes(data)
+
+    def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
+        return int(call(cuda.cuMemAllocManaged, size, int(flags))[1])
+
+    def mem_advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
+        call(_advise, address, size, named(cuda.CUmem_advise, advice, _advise), mem_location(location))
+
+    def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int = 0) -> None:
+        call(_prefetch, address, size, mem_location(location), 0, stream)
+
+    def mem_range_get_attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
+        function = cuda.cuMemRangeGetAttribute
+        room = _EVERY if attribute == RangeAttribute.ACCESSED_BY else _ONE
+        told = call(function, room, named(cuda.CUmem_range_attribute, attribute, function), address, size)[1]
+        every = told if isinstance(told, list) else [told]
+        return tuple(int(each) for each in every if each != _NOWHERE)
+
+    def stream_attach_mem_async(self, stream: int, address: int, flags: MemAttach) -> None:
+        call(cuda.cuStreamAttachMemAsync, stream, address, 0, int(flags))  # 0 bytes are the whole allocation
+
+    def pointer_is_managed(self, address: int) -> bool:
+        attribute = cuda.CUpointer_attribute.CU_POINTER_ATTRIBUTE_IS_MANAGED
+        return bool(call(cuda.cuPointerGetAttribute, attribute, address)[1])
+
+    def host_write(self, address: int, data: bytes) -> None:
+        ctypes.memmove(address, data, len(data))
+
+    def host_read(self, address: int, count: int) -> bytes:
+        return ctypes.string_at(address, count)
+
+    def stream_create(self, flags: int = 1) -> int:
+        return int(call(cuda.cuStreamCreate, flags)[1])
+
+    def stream_destroy(self, stream: int) -> None:
+        call(cuda.cuStreamDestroy, stream)
+
+    def stream_query(self, stream: int) -> bool:
+        try:
+            call(cuda.cuStreamQuery, stream)
+        except DriverError as error:
+            if error.name != "CUDA_ERROR_NOT_READY":
+                raise
+            return False
+        return True
+
+    def import_external_memory(self, fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool = False) -> int:
+        function = cuda.cuImportExternalMemory
+        described = cuda.CUDA_EXTERNAL_MEMORY_HANDLE_DESC()
+        described.type = named(cuda.CUexternalMemoryHandleType, kind, function)
+        described.flags = _DEDICATED * dedicated
+        with fitting(function):
+            described.handle.fd, described.size = fd, size
+        return int(call(function, described)[1])
+
+    def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
+        function = cuda.cuExternalMemoryGetMappedBuffer
+        described = cuda.CUDA_EXTERNAL_MEMORY_BUFFER_DESC()
+        with fitting(function):
+            described.offset, described.size = offset, size
+        return int(call(function, memory, described)[1])
+
+    def destroy_external_memory(self, memory: int) -> None:
+        call(cuda.cuDestroyExternalMemory, memory)
+
+    def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
+        function = cuda.cuImportExternalSemaphore
+        described = cuda.CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC()
+        described.type = named(cuda.CUexternalSemaphoreHandleType, kind, function)
+        with fitting(function):
+            described.handle.fd = fd
+        return int(call(function, described)[1])
+
+    def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
+        function = cuda.cuSignalExternalSemaphoresAsync
+        parameters = cuda.CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS()
+        with fitting(function):
+            parameters.params.fence.value = value
+        call(function, [cuda.CUexternalSemaphore(semaphore)], [parameters], 1, stream)
+
+    def wait_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
+        function = cuda.cuWaitExternalSemaphoresAsync
+        parameters = cuda.CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS()
+        with fitting(function):
+            parameters.params.fence.value = value
+        call(function, [cuda.CUexternalSemaphore(semaphore)], [parameters], 1, stream)
+
+    def destroy_external_semaphore(self, semaphore: int) -> None:
+        call(cuda.cuDestroyExternalSemaphore, semaphore)
+
+
+def _sized(data: object, function: Callable[..., object]) -> bytes:
+    """The bytes of a shared handle. The bindings would hand the driver fewer, or a number as a pointer."""
+    if not isinstance(data, bytes) or len(data) != SHARED_BYTES:
+        raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", f"a shared handle has {SHARED_BYTES} bytes")
+    return data
 
 
 def _text(padded: bytes) -> str:

@@ -1,19 +1,60 @@
-"""The driver's structs as memory, so that no enum of the bindings can refuse a number that the driver takes (fact 5).
-
-Offsets are those of `cuda.h`, the same in every release since 11.3.
-"""
+"""How a call of `cuda.bindings.driver` is made, and what its status means."""
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
 from functools import lru_cache
 from struct import Struct
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from cuda.bindings import driver
 
-from memtopo.driver.types import AllocationType, Grant, HandleType, Location, LocationKind, Properties
+from memtopo.common.errors import Unavailable
+from memtopo.driver.types import AllocationType, DriverError, Grant, HandleType, Location, LocationKind, Properties
+
+
+def call(function: Callable[..., tuple[Any, ...]], *arguments: object) -> tuple[Any, ...]:
+    """Make one driver call; its status and what came with it.
+
+    Raises `DriverError` where the status is no success, and `Unavailable` where libcuda, or the function, is missing.
+    """
+    try:
+        answer = function(*arguments)
+    except OverflowError as error:  # the driver's parameter cannot hold the number
+        raise _refused(function, error) from error
+    except (KeyError, ValueError) as error:  # a status that these bindings have no name for
+        raise DriverError(function.__name__, "CUDA_ERROR_UNKNOWN", f"cuda-bindings: {error}") from error
+    except RuntimeError as error:
+        told = f"the NVIDIA driver has no {function.__name__}: {error}"
+        raise Unavailable(told, hint="update the driver: virtual memory management came with CUDA 11") from error
+    if answer[0]:
+        raise DriverError(function.__name__, answer[0].name)
+    return answer
+
+
+def named(kind: Callable[[int], object], number: int, function: Callable[..., object]) -> object:
+    """A number as the bindings name it; one that they have no name for is refused as the driver would."""
+    try:
+        return kind(int(number))
+    except ValueError as error:
+        raise _refused(function, f"cuda-bindings: {error}") from error
+
+
+@contextmanager
+def fitting(function: Callable[..., object]) -> Iterator[None]:
+    """Refuse numbers that a field of a struct for this call cannot hold."""
+    try:
+        yield
+    except OverflowError as error:
+        raise _refused(function, error) from error
+
+
+def _refused(function: Callable[..., object], reason: object) -> DriverError:
+    return DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", str(reason))
+
 
 # type, requestedHandleTypes, location.type, location.id, win32HandleMetaData,
 # allocFlags.compressionType, .gpuDirectRDMACapable, .usage, .reserved

@@ -7,8 +7,8 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
-from memtopo.driver.sim.files import Files, Tag
-from memtopo.driver.sim.refusal import Refused, invalid
+from memtopo.driver.sim.calls import Refused, invalid
+from memtopo.driver.sim.shared_files import Files, Tag
 
 _TICKET = Struct("=8sQQQ8s24x")  # magic, pid, birth, fd, nonce
 _MAGIC = b"memtopo\0"

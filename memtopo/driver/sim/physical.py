@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memtopo.driver.sim.files import Files, Tag
+from memtopo.driver.sim.shared_files import Files, Tag
 
 STEP = 1 << 40
 PAGE = mmap.PAGESIZE

@@ -7,8 +7,11 @@ import os
 import re
 import resource
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+from memtopo.driver.sim.calls import invalid
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _SPARE = 200  # descriptors that the process may need beside
@@ -21,15 +24,15 @@ _NAME = re.compile(
 class Tag(NamedTuple):
     """What a file holds, as its name tells it: a descriptor carries that along to whoever is given it.
 
-    `kind` is chunk, allocation or event, or of what another API made memory, timeline or binary (semaphores). `place`
-    is its GPU by UUID or its NUMA node, since ordinals differ from process to process (fact 38); a semaphore's means
-    nothing. `nonce` tells it from every other file.
+    `kind` is chunk, allocation or event, or for objects of another API memory, timeline or binary (semaphores).
+    `location` is the GPU by UUID or the NUMA node, since ordinals differ between processes (fact 38); it has no meaning
+    for a semaphore. `nonce` distinguishes the file from every other file.
     """
 
     kind: str
     size: int
     granule: int
-    place: str
+    location: str
     nonce: str
     rdma: bool = False
     compressible: bool = False
@@ -37,7 +40,7 @@ class Tag(NamedTuple):
     @property
     def name(self) -> str:
         extras = f"{int(self.rdma)} {int(self.compressible)}"
-        return f"memtopo {self.kind} {self.size} {self.granule} {self.place} {extras} {self.nonce}"
+        return f"memtopo {self.kind} {self.size} {self.granule} {self.location} {extras} {self.nonce}"
 
 
 def nonce() -> str:
@@ -65,8 +68,8 @@ def read_tag(fd: str) -> Tag | None:
         return None
     if match is None:
         return None
-    kind, size, granule, place, rdma, compressible, nonce = match.groups()
-    return Tag(kind, int(size), int(granule), place, nonce, rdma == "1", compressible == "1")
+    kind, size, granule, location, rdma, compressible, nonce = match.groups()
+    return Tag(kind, int(size), int(granule), location, nonce, rdma == "1", compressible == "1")
 
 
 class Files:
@@ -109,6 +112,10 @@ class Files:
         self.close(fd)
         return None
 
+    def adopt_descriptor(self, fd: int, *kinds: str) -> tuple[int, Tag] | None:
+        """A descriptor of one's own for the file behind a descriptor of this process, with its tag; None as above."""
+        return self.adopt(f"/proc/self/fd/{fd}", *kinds)
+
     def close(self, fd: int) -> None:
         """Close one file."""
         self._open.remove(fd)
@@ -142,3 +149,16 @@ def _is_whole(fd: int, tag: Tag) -> bool:
 def _close_all(files: set[int]) -> None:
     while files:
         os.close(files.pop())
+
+
+def check_descriptor(fd: int) -> int:
+    """Return a number that fits the driver's parameter for a descriptor, which may be negative; refuse any other."""
+    if not isinstance(fd, int) or not -(1 << 31) <= fd < 1 << 31:
+        raise invalid("that is no file descriptor")
+    return fd
+
+
+def close_descriptor(fd: int) -> None:
+    """Close a descriptor whose ownership was passed to the driver, if it is open (fact 54)."""
+    with suppress(OSError):
+        os.close(fd)

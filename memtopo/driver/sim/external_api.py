@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import time
 
-from memtopo.driver.sim import payloads
-from memtopo.driver.sim.files import Tag, make, nonce, read_tag
+from memtopo.driver.sim import semaphores
+from memtopo.driver.sim.shared_files import Tag, make, nonce, read_tag
 
 GRAIN = 64 << 10
 """Bytes that memory is a multiple of: what is asked for is rounded up, as Vulkan's was (fact 53)."""
@@ -34,7 +34,7 @@ def allocate(gpu_uuid: bytes, size: int) -> int:
 
 def make_semaphore(*, timeline: bool, value: int = 0) -> int:
     """A semaphore: a timeline that begins at `value`, or a binary one, signalled where `value` is not 0."""
-    fd = make(Tag(payloads.TIMELINE if timeline else payloads.BINARY, payloads.SIZE, 1, _NOWHERE, nonce()))
+    fd = make(Tag(semaphores.TIMELINE if timeline else semaphores.BINARY, semaphores.SIZE, 1, _NOWHERE, nonce()))
     if value:
         signal(fd, value)
     return fd
@@ -42,13 +42,13 @@ def make_semaphore(*, timeline: bool, value: int = 0) -> int:
 
 def signal(fd: int, value: int = 1) -> None:
     """Set a timeline to a value, or signal a binary semaphore."""
-    payloads.signal(fd, _semaphore(fd), value)
+    semaphores.signal(fd, _semaphore(fd), value)
 
 
 def counter(fd: int) -> int:
     """A timeline's value; of a binary semaphore 1 where it is signalled, else 0."""
     _semaphore(fd)
-    return payloads.held(fd)
+    return semaphores.held(fd)
 
 
 def wait(fd: int, value: int = 1, timeout: float = 10.0) -> bool:
@@ -57,7 +57,7 @@ def wait(fd: int, value: int = 1, timeout: float = 10.0) -> bool:
     It looks every millisecond: nobody is told of what others write into a file.
     """
     kind, deadline = _semaphore(fd), time.monotonic() + timeout
-    while not payloads.taken(fd, kind, value):
+    while not semaphores.taken(fd, kind, value):
         if time.monotonic() >= deadline:
             return False
         time.sleep(_PAUSE)
@@ -78,7 +78,7 @@ def write(fd: int, offset: int, data: bytes) -> None:
 
 def _semaphore(fd: int) -> str:
     kind = _tag(fd).kind
-    if kind not in {payloads.TIMELINE, payloads.BINARY}:
+    if kind not in {semaphores.TIMELINE, semaphores.BINARY}:
         raise ValueError(f"the descriptor is no semaphore's but that of a simulated {kind}")
     return kind
 

@@ -1,0 +1,132 @@
+"""`memtopo.driver.trials.Extras` on the simulator: what kernels and pools do, by bytes."""
+
+from __future__ import annotations
+
+import os
+from typing import Self
+
+from memtopo.driver.sim import external_api
+from memtopo.driver.sim.calls import Callee, driver_call
+from memtopo.driver.sim.driver import SimDriver
+from memtopo.driver.trials import WORD
+from memtopo.driver.types import DriverError, HandleType, Location, Properties
+
+
+class SimExtras(Callee):
+    """What trials ask of a simulator that is initialised.
+
+    A pool is a chunk of one granule here: it is created, exported and imported alike, and nothing is taken from it.
+    """
+
+    def __init__(self, driver: SimDriver) -> None:
+        super().__init__()
+        self.lock, self.shut = driver.lock, driver.shut
+        self._driver = driver
+        self._contexts, self._contents = driver.parts()
+
+    def store(self, address: int, value: int) -> None:
+        try:
+            self.launch_kernel(address, value)
+        except DriverError as error:
+            raise DriverError("cuCtxSynchronize", "CUDA_ERROR_ILLEGAL_ADDRESS", error.reason) from None
+
+    @driver_call
+    def launch_kernel(self, address: int, value: int) -> None:
+        """A kernel of the current context that stores a word."""
+        self._contents.store(self._contexts.current(), address, value.to_bytes(WORD, "little"))
+
+    def meet(self, address: int, value: int) -> bool:
+        self._driver.host_write(address, bytes(2 * WORD))
+        self.store(address + WORD, value)
+        return self._driver.host_read(address + WORD, WORD) == value.to_bytes(WORD, "little")
+
+    def mem_pool_create(self, location: Location, handles: HandleType) -> int:
+        properties = Properties(location, handles)
+        return self._driver.mem_create(self._driver.mem_get_allocation_granularity(properties), properties)
+
+    def mem_pool_export_to_shareable_handle(self, pool: int, kind: HandleType) -> int | bytes:
+        return self._driver.mem_export_to_shareable_handle(pool, kind)
+
+    def mem_pool_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
+        return self._driver.mem_import_from_shareable_handle(shared, kind)
+
+    def mem_pool_destroy(self, pool: int) -> None:
+        self._driver.mem_release(pool)
+
+
+class SimForeign:
+    """Another API on the GPU with this UUID."""
+
+    def __init__(self, uuid: bytes) -> None:
+        self._uuid = uuid
+        self._made: list[_Made] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for made in self._made:
+            made.free()
+
+    def allocate(self, size: int, *, dedicated: bool = False) -> SimForeignMemory:
+        del dedicated  # it is the same to a simulator
+        return self.adopt(external_api.allocate(self._uuid, size), size)
+
+    def adopt(self, fd: int, size: int) -> SimForeignMemory:
+        memory = SimForeignMemory(fd, size)
+        self._made.append(memory)
+        return memory
+
+    def timeline(self, value: int = 0) -> SimForeignSemaphore:
+        return self._semaphore(external_api.make_semaphore(timeline=True, value=value))
+
+    def binary(self) -> SimForeignSemaphore:
+        return self._semaphore(external_api.make_semaphore(timeline=False))
+
+    def _semaphore(self, fd: int) -> SimForeignSemaphore:
+        semaphore = SimForeignSemaphore(fd)
+        self._made.append(semaphore)
+        return semaphore
+
+
+class _Made:
+    """Something by a descriptor, which is kept until it is freed."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fd(self) -> int:
+        return os.dup(self._fd)
+
+    def free(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class SimForeignMemory(_Made):
+    """Memory."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        super().__init__(fd)
+        self.whole = size
+
+    def read(self, offset: int, count: int) -> bytes:
+        return external_api.read(self._fd, offset, count)
+
+    def write(self, offset: int, data: bytes) -> None:
+        external_api.write(self._fd, offset, data)
+
+
+class SimForeignSemaphore(_Made):
+    """A semaphore."""
+
+    @property
+    def counter(self) -> int:
+        return external_api.counter(self._fd)
+
+    def signal(self, value: int = 1) -> None:
+        external_api.signal(self._fd, value)
+
+    def wait(self, value: int, seconds: float) -> bool:
+        return external_api.wait(self._fd, value, seconds)
