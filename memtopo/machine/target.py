@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.renumbered import Renumbered
 from memtopo.driver.trials import Extras, Foreign
 from memtopo.driver.types import DriverError
+from memtopo.driver.wrappers import Renumbered
 from memtopo.machine import Machine, load, parse
 
 if TYPE_CHECKING:

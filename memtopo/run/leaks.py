@@ -88,7 +88,7 @@ class ResourceBalance:
         missing = self._exclusive and left and any(each.after < each.before for each in left.memory)
         paths = {step.leak_name(): step.path for step in self._execution.plan.steps}
         for label, handle in self._handles.items():
-            counted = handle in self._ledger.handles
+            counted = handle in self._ledger.accounts["handles"]
             if counted or (missing and self._release_again(handle)):
                 cause = (
                     "a handle to it is still open" if counted else "the driver had another reference to it, now gone,"

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.driver.failing import Failing
 from memtopo.driver.sim import SimDriver
+from memtopo.driver.wrappers import Failing
 from memtopo.machine.target import Target
 from tests.api.test_specs import SMALL
 from tests.helpers.machines import invented

@@ -41,10 +41,10 @@ def test_everything_open_is_counted(ledger: Ledger) -> None:
     handle = ledger.mem_create(M, PLAIN)
     ledger.mem_map(address, M, handle)
     ledger.device_primary_ctx_retain(1)
-    assert ledger.reservations == {address: 2 * M}
-    assert ledger.handles == {handle: 1}
-    assert ledger.mappings == {address: M}
-    assert ledger.contexts == {1: 1}
+    assert ledger.accounts["reservations"] == {address: 2 * M}
+    assert ledger.accounts["handles"] == {handle: 1}
+    assert ledger.accounts["mappings"] == {address: M}
+    assert ledger.accounts["contexts"] == {1: 1}
     assert ledger.counts() == {"reservations": 1, "handles": 1, "mappings": 1, "contexts": 1}
     ledger.device_primary_ctx_release(1)
     ledger.mem_unmap(address, M)
@@ -63,13 +63,13 @@ def test_references_are_counted(ledger: Ledger) -> None:
     ledger.mem_retain_allocation_handle(address)
     ledger.device_primary_ctx_retain(0)
     ledger.device_primary_ctx_retain(0)
-    assert (ledger.handles, ledger.contexts) == ({handle: 2}, {0: 2})
+    assert (ledger.accounts["handles"], ledger.accounts["contexts"]) == ({handle: 2}, {0: 2})
     ledger.mem_release(handle)
     ledger.device_primary_ctx_release(0)
-    assert (ledger.handles, ledger.contexts) == ({handle: 1}, {0: 1})
+    assert (ledger.accounts["handles"], ledger.accounts["contexts"]) == ({handle: 1}, {0: 1})
     ledger.mem_release(handle)
     ledger.mem_retain_allocation_handle(address)
-    assert ledger.handles == {handle: 1}
+    assert ledger.accounts["handles"] == {handle: 1}
 
 
 def test_one_call_unmaps_many(ledger: Ledger) -> None:
@@ -79,10 +79,10 @@ def test_one_call_unmaps_many(ledger: Ledger) -> None:
     for place in (0, 1, 2, 4, 6):
         ledger.mem_map(address + place * M, M, handle)
     ledger.mem_unmap(address + M, 2 * M)
-    assert ledger.mappings == {address + place * M: M for place in (0, 4, 6)}
+    assert ledger.accounts["mappings"] == {address + place * M: M for place in (0, 4, 6)}
     ledger.mem_unmap(address + 7 * M, M)
     ledger.mem_unmap(address, 6 * M)
-    assert ledger.mappings == {address + 6 * M: M}
+    assert ledger.accounts["mappings"] == {address + 6 * M: M}
 
 
 def test_a_refused_call_changes_nothing(ledger: Ledger) -> None:
@@ -114,7 +114,7 @@ def test_an_import_is_a_reference(ledger: Ledger) -> None:
     assert isinstance(fd, int)
     with closing(fd):
         another = ledger.mem_import_from_shareable_handle(fd, FD)
-    assert ledger.handles == {handle: 1, another: 1}
+    assert ledger.accounts["handles"] == {handle: 1, another: 1}
     ledger.mem_release(handle)
     ledger.mem_release(another)
     assert ledger.empty
@@ -125,7 +125,7 @@ def test_what_is_rare_is_told_once_it_occurred(ledger: Ledger) -> None:
     assert ledger.counts() == NOTHING
     with current(ledger):
         address, event = ledger.mem_alloc(100), ledger.event_create(SHARED_EVENT)
-        assert (ledger.allocations, ledger.events) == ({address: 100}, {event})
+        assert (ledger.accounts["allocations"], ledger.accounts["events"]) == ({address: 100}, {event: 1})
         assert ledger.counts() == NOTHING | {"contexts": 1, "allocations": 1, "events": 1}
         ledger.mem_free(0)
         ledger.mem_free(address)
@@ -144,7 +144,8 @@ def test_openings_are_counted(ledger: Ledger) -> None:
         address = ledger.ipc_open_mem_handle(memory)
         ledger.ipc_open_mem_handle(memory)
         events = {ledger.ipc_open_event_handle(event) for _ in range(2)}
-        assert (ledger.opened, ledger.events) == ({address: 2}, events)
+        assert ledger.accounts["opened"] == {address: 2}
+        assert ledger.accounts["events"] == dict.fromkeys(events, 1)
         assert ledger.counts() == NOTHING | {"contexts": 1, "opened": 2, "events": 2}
         for _ in range(2):
             assert not ledger.empty
@@ -163,8 +164,12 @@ def test_what_another_api_made_is_counted(ledger: Ledger) -> None:
         address = ledger.external_memory_get_mapped_buffer(memory, 0, 100)
         semaphore = ledger.import_external_semaphore(external_api.make_semaphore(timeline=True), TIMELINE)
         stream, managed = ledger.stream_create(), ledger.mem_alloc_managed(200, MemAttach.GLOBAL)
-        assert (ledger.external, ledger.semaphores, ledger.streams) == ({memory}, {semaphore}, {stream})
-        assert ledger.allocations == {address: 100, managed: 200}
+        assert [ledger.accounts[kind] for kind in ("external", "semaphores", "streams")] == [
+            {memory: 1},
+            {semaphore: 1},
+            {stream: 1},
+        ]
+        assert ledger.accounts["allocations"] == {address: 100, managed: 200}
         rare = {"allocations": 2, "external": 1, "semaphores": 1, "streams": 1}
         assert ledger.counts() == NOTHING | {"contexts": 1} | rare
         for end, what in (

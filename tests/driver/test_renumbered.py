@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.renumbered import Renumbered
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import HOST, Advice, Location, LocationKind, MemAttach, RangeAttribute, gpu
+from memtopo.driver.wrappers import Renumbered
 from tests.contract.built import INVALID_DEVICE, NODE, current, refused
 from tests.helpers.machines import invented
 

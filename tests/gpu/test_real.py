@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from memtopo import planner
-from memtopo.driver.failing import Failing
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import LocationKind
+from memtopo.driver.wrappers import Failing
 from memtopo.language import read_file, read_text
 from memtopo.machine.target import Target, resolve
 from memtopo.plans.report import MachineLine, Report
@@ -125,14 +125,14 @@ def _run(made: RunRequest, driver: KernelDriver, at: int) -> tuple[Report, Faili
 
 def _clean(ledger: Ledger, driver: KernelDriver) -> None:
     """Take down by the ledger what a failed undo left, so that the next run begins with nothing."""
-    for address, size in ledger.mappings.items():
+    for address, size in ledger.accounts["mappings"].items():
         driver.mem_unmap(address, size)
-    for address, size in ledger.reservations.items():
+    for address, size in ledger.accounts["reservations"].items():
         driver.mem_address_free(address, size)
-    for handle, references in ledger.handles.items():
+    for handle, references in ledger.accounts["handles"].items():
         for _ in range(references):
             driver.mem_release(handle)
-    for device, retains in ledger.contexts.items():
+    for device, retains in ledger.accounts["contexts"].items():
         for _ in range(retains):
             driver.device_primary_ctx_release(device)
 

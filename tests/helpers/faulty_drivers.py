@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from memtopo.driver.failing import Failing
 from memtopo.driver.kernels import Area
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, DriverError, Grant, Location, Properties, gpu
+from memtopo.driver.wrappers import Failing
 from memtopo.machine import Machine
 from memtopo.run.apply import apply
 from memtopo.run.request import RunRequest

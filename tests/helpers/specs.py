@@ -8,9 +8,9 @@ from pathlib import Path
 
 from memtopo import planner
 from memtopo.diagnostics.model import Diagnostic
-from memtopo.driver.failing import Failing
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
+from memtopo.driver.wrappers import Failing
 from memtopo.language import Document, read_file, read_text
 from memtopo.machine import Machine
 from memtopo.plans.report import Check, MachineLine, Report

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.units import MiB
-from memtopo.driver.failing import Failing
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver, external_api
 from memtopo.driver.types import MemAttach
+from memtopo.driver.wrappers import Failing
 from memtopo.machine import Machine
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import apply

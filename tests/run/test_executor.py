@@ -10,9 +10,9 @@ import pytest
 
 from memtopo import planner
 from memtopo.common.errors import InternalError
-from memtopo.driver.failing import Failing
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
+from memtopo.driver.wrappers import Failing
 from memtopo.executor import STRIDE, Execution, StepFailed, Stopped
 from memtopo.kinds.steps import CreateChunk, MapChunk, Phase, ReserveRange
 from memtopo.planner import Plan

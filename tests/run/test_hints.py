@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from memtopo.driver.failing import Failing
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError
+from memtopo.driver.wrappers import Failing
 from memtopo.run.apply import apply
 from memtopo.run.hints import _BY_CALL, _BY_ERROR, error_hint
 from tests.helpers.machines import invented

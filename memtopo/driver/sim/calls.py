@@ -65,25 +65,24 @@ def driver_call(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[
     name = call_name(method.__name__)
     survives = method.__name__ in _SURVIVING or method.__name__.startswith(("device_get", "device_total", "driver_"))
 
-    def once(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        with self.lock:
-            if self.shut:
-                raise DriverError(name, *self.shut)
-            if not survives and (doom := self.doomed()):
-                raise DriverError(name, *doom)
-            try:
-                return method(self, *args, **kwargs)
-            except Refused as refused:
-                raise DriverError(name, refused.name, refused.reason) from None
-            except OSError as error:  # no descriptor or memory is left to simulate with
-                raise DriverError(name, "CUDA_ERROR_OPERATING_SYSTEM", f"the simulator: {error.strerror}") from error
-
     @wraps(method)
     def call(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
         while True:
-            try:
-                return once(self, *args, **kwargs)
-            except Outstanding:
-                time.sleep(_PAUSE)  # without the lock: another thread may be the one that is waited for
+            with self.lock:
+                if self.shut:
+                    raise DriverError(name, *self.shut)
+                if not survives and (doom := self.doomed()):
+                    raise DriverError(name, *doom)
+                try:
+                    return method(self, *args, **kwargs)
+                except Outstanding:
+                    pass
+                except Refused as refused:
+                    raise DriverError(name, refused.name, refused.reason) from None
+                except OSError as error:  # no descriptor or memory is left to simulate with
+                    raise DriverError(
+                        name, "CUDA_ERROR_OPERATING_SYSTEM", f"the simulator: {error.strerror}"
+                    ) from error
+            time.sleep(_PAUSE)  # without the lock: another thread may be the one that is waited for
 
     return call

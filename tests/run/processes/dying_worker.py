@@ -11,8 +11,8 @@ import signal
 import sys
 from typing import Any
 
-from memtopo.driver.failing import Failing
 from memtopo.driver.protocol import Driver
+from memtopo.driver.wrappers import Failing
 from memtopo.run.processes.worker import main
 
 

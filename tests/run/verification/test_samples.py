@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.driver.failing import Failing
 from memtopo.driver.kernels import pattern, word
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, Properties, gpu
+from memtopo.driver.wrappers import Failing
 from memtopo.plans.report import Checks
 from memtopo.run.apply import apply
 from memtopo.run.verification.samples import WINDOW

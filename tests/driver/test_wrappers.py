@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.driver.failing import Failing
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError, gpu
+from memtopo.driver.wrappers import Failing
 from tests.contract.built import PLAIN
 from tests.helpers.machines import invented
 

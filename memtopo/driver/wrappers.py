@@ -1,0 +1,158 @@
+"""Drivers that forward their calls to another driver: fault injection, and translation of GPU ordinals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, wraps
+from typing import TYPE_CHECKING, Any
+
+from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.protocol import Driver, call_name
+from memtopo.driver.types import (
+    HOST,
+    DriverError,
+    Grant,
+    Location,
+    LocationKind,
+    Properties,
+    RangeAttribute,
+    gpu,
+)
+
+if TYPE_CHECKING:
+
+    class _Forwarded(KernelDriver, Any):  # type: ignore[misc]
+        """Every call with its type: at run time they are found by name, so that none can be missing."""
+else:
+    _Forwarded = object
+
+Call = Callable[..., Any]
+
+
+class Forwarder(_Forwarded):
+    """A driver that forwards every call to another one.
+
+    A subclass changes calls in `_wrap`, or by defining them.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver: Any = driver
+        for method in _CALLS:
+            if not hasattr(type(self), method):
+                setattr(self, method, self._wrap(method, getattr(driver, method)))
+
+    def _wrap(self, method: str, call: Call) -> Call:
+        """Return what is called for a method, by default the other driver's method itself."""
+        del method
+        return call
+
+
+_CALLS = tuple(name for name in dir(KernelDriver) if not name.startswith("_"))
+
+
+@cache
+def parameters(method: str) -> tuple[str, ...]:
+    """Names of the parameters of a driver call, as the protocol declares them."""
+    code = getattr(KernelDriver, method).__code__
+    return tuple(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])
+
+
+class Failing(Forwarder):
+    """A driver whose `at`-th call raises `DriverError`.
+
+    Calls are counted from 1, queries included. With `only`, the named methods alone are counted (`{"mem_unmap"}`); with
+    `every`, all counted calls from the `at`-th on fail. `calls` is the number of counted calls, `failed` the driver's
+    name of the call that failed last.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        at: int,
+        *,
+        error: str = "CUDA_ERROR_UNKNOWN",
+        only: Collection[str] | None = None,
+        every: bool = False,
+    ) -> None:
+        self.calls = 0
+        self.failed: str | None = None
+        self._at, self._error, self._only, self._every = at, error, only, every
+        super().__init__(driver)
+
+    def _wrap(self, method: str, call: Call) -> Call:
+        if self._only is not None and method not in self._only:
+            return call
+
+        @wraps(call)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self.calls += 1
+            if self.calls == self._at or (self._every and self.calls > self._at):
+                self.failed = call_name(method)
+                raise DriverError(self.failed, self._error, f"made to fail, as call {self.calls}")
+            return call(*args, **kwargs)
+
+        return counted
+
+
+class Renumbered(Forwarder):
+    """A driver that sees some of the GPUs only, called with the ordinals of a process that sees all of them.
+
+    GPU `ordinals[i]` of the caller is the driver's GPU `i`. Arguments are translated by the names of their parameters.
+    """
+
+    def __init__(self, driver: Driver, ordinals: Sequence[int]) -> None:
+        self._own = {ordinal: own for own, ordinal in enumerate(ordinals)}
+        self._callers = dict(enumerate(ordinals))
+        self._translations: dict[str, Callable[[Any], Any]] = {
+            "device": self._device,
+            "peer": self._device,
+            "location": self._location,
+            "properties": self._properties,
+            "grants": self._grants,
+        }
+        super().__init__(driver)
+
+    def _wrap(self, method: str, call: Call) -> Call:
+        names = parameters(method)
+        translations = {name: self._translations[name] for name in names if name in self._translations}
+        if not translations:
+            return call
+
+        @wraps(call)
+        def translated(*args: Any, **kwargs: Any) -> Any:
+            arguments = dict(zip(names, args, strict=False)) | kwargs
+            arguments |= {name: translations[name](arguments[name]) for name in translations if name in arguments}
+            return call(**arguments)
+
+        return translated
+
+    def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
+        """Properties of a chunk; a GPU that the driver cannot name keeps the driver's number for it (fact 43)."""
+        found: Properties = self._driver.mem_get_allocation_properties_from_handle(handle)
+        if found.location.kind != LocationKind.GPU:
+            return found
+        return found._replace(location=gpu(self._caller(found.location.id)))
+
+    def mem_range_get_attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
+        """An attribute of a managed range, with GPUs by the caller's ordinals."""
+        found: tuple[int, ...] = self._driver.mem_range_get_attribute(address, size, attribute)
+        if attribute == RangeAttribute.READ_MOSTLY:
+            return found
+        return tuple(each if each == HOST else self._caller(each) for each in found)
+
+    def _caller(self, own: int) -> int:
+        return self._callers.get(own, own)
+
+    def _device(self, ordinal: int) -> int:
+        if ordinal not in self._own:
+            raise DriverError("cuDeviceGet", "CUDA_ERROR_INVALID_DEVICE", f"this process does not see gpu{ordinal}")
+        return self._own[ordinal]
+
+    def _location(self, location: Location) -> Location:
+        return gpu(self._device(location.id)) if location.kind is LocationKind.GPU else location
+
+    def _properties(self, properties: Properties) -> Properties:
+        return properties._replace(location=self._location(properties.location))
+
+    def _grants(self, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+        return tuple(Grant(self._location(grant.location), grant.access) for grant in grants)
