@@ -107,9 +107,9 @@ def _probed(found: Target, *, bandwidth: bool) -> probe.Probed:
 
 def _unseen(machine: Machine) -> list[str]:
     """What may be missing from a real machine, and why."""
-    from memtopo.driver.cuda import closed_devices
+    from memtopo.driver.cuda import inaccessible_devices
 
-    notes = [f"this process may not open {file}" for file in closed_devices()]
+    notes = [f"this process may not open {file}" for file in inaccessible_devices()]
     if ignored := ignored_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), len(machine.devices)):
         notes.append(f"CUDA_VISIBLE_DEVICES: the driver ignores {ignored!r}")
     notes += [

@@ -1,1 +1,1 @@
-"""The driver boundary: one protocol, and wrappers that hold for every driver behind it."""
+"""The driver protocol, its wrappers, and its implementations by CUDA and by a simulator."""

@@ -1,7 +1,11 @@
-"""What memtopo has SMs do to bytes; beside `Driver`, since a simulator cannot run PTX.
+"""Kernels that write and verify memory, and the pattern that they write.
 
-All of it is launched in the current context, whose device must have access (fact 24: without it, every later call of
-the process fails). `fill` and `store` are not waited for; `verify` and `load` wait for all work of the context.
+Kernels are apart from `Driver`, since a simulator cannot run PTX. They are launched in the current context, whose
+device must have access (fact 24: an illegal access fails every later call of the process). `fill` and `store` return
+before they are done; `verify` and `load` wait for all work of the context.
+
+The pattern consists of 64-bit words that depend on a seed and on their offset: word k is x ^ (x >> 32) with
+x = seed + k * STEP, modulo 2^64, little-endian. `memtopo/driver/cuda/kernels.ptx` has the same formula.
 """
 
 from __future__ import annotations
@@ -13,14 +17,14 @@ from typing import NamedTuple, Protocol
 from memtopo.driver.protocol import Driver
 
 ALIGNED = 16
-"""What addresses that are filled or verified are multiples of; a load or a store wants 8."""
+"""Alignment of areas that are filled or verified; a load or store needs 8."""
 
 MOST_AREAS = 1 << 16
-"""Areas of one verification."""
+"""Limit of the areas of one verification."""
 
 
 class Area(NamedTuple):
-    """`size` bytes at an address, which hold what stands from `first` on in a chunk of this seed (`pattern`).
+    """`size` bytes at an address, with the pattern of a chunk with this seed from offset `first` on.
 
     `first` is in bytes, a multiple of 8.
     """
@@ -32,29 +36,29 @@ class Area(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """How many words (of the last 15 bytes of an area, how many bytes) differ, and one of the lowest that do.
+    """Number of words that differ (in the last 15 bytes of an area: bytes), and one of the lowest of them.
 
-    `area` is its number and `offset` its place in it; `wanted` and `seen` are the word there, or the byte.
+    `area` is its index and `offset` its offset in it; `expected` and `actual` are values of the word or byte.
     """
 
     mismatches: int
     area: int = 0
     offset: int = 0
-    wanted: int = 0
-    seen: int = 0
+    expected: int = 0
+    actual: int = 0
 
 
 class Kernels(Protocol):
     """Stores and loads by kernels."""
 
     def module_load_data(self) -> int:
-        """Load the kernels into the current context, once; they want unloading there. Takes the others' place."""
+        """Load the kernels into the current context; returns the module, which replaces an earlier one."""
 
     def module_unload(self, module: int) -> None:
-        """Unload them, in their context."""
+        """Unload the kernels, in their context."""
 
     def fill(self, areas: Sequence[Area]) -> None:
-        """Write the pattern to areas, whole ones each by 16-byte stores."""
+        """Write the pattern to areas, by 16-byte stores."""
 
     def verify(self, areas: Sequence[Area]) -> Verified:
         """Compare areas with the pattern."""
@@ -67,7 +71,7 @@ class Kernels(Protocol):
 
 
 class KernelDriver(Driver, Kernels, Protocol):
-    """A driver that can run them."""
+    """A driver that can run kernels."""
 
 
 STEP = 0x9E37_79B9_7F4A_7C15
@@ -78,18 +82,18 @@ _LOW = _WORDS - 1
 
 
 def base(seed: int, first: int) -> int:
-    """The x of the word `first` bytes from a chunk's start; a multiple of 8."""
+    """Value x of the word at offset `first` of a chunk, a multiple of 8."""
     return (seed + first // 8 * STEP) & _LOW
 
 
 def word(seed: int, offset: int) -> int:
-    """The word that holds the byte at an offset."""
+    """Word that contains the byte at an offset."""
     x = base(seed, offset)
     return x ^ (x >> 32)
 
 
 def pattern(seed: int, offset: int, size: int) -> bytes:
-    """`size` bytes from an offset on, which is a multiple of 8."""
+    """Return `size` bytes of the pattern from an offset on, which is a multiple of 8."""
     pairs = -(-size // 16)
     ones, steps, lanes, halves = _lanes(pairs)
     whole = 0
@@ -102,7 +106,7 @@ def pattern(seed: int, offset: int, size: int) -> bytes:
 
 @lru_cache(maxsize=64)
 def _lanes(count: int) -> tuple[int, int, int, int]:
-    """For `count` lanes: ones, twice the step times their numbers, and masks of their low 64 and 32 bits."""
+    """For `count` lanes: ones, twice the step times their indices, and masks of their low 64 and 32 bits."""
     ones = sum(1 << (128 * lane) for lane in range(count))
     steps = sum(((2 * lane * STEP) & _LOW) << (128 * lane) for lane in range(count))
     return ones, steps, ones * _LOW, ones * 0xFFFF_FFFF

@@ -1,10 +1,12 @@
-"""What memtopo asks of a driver: one method per driver call, named after it, no retries, nothing composed.
+"""Driver calls that memtopo uses: one method per call, named after it, without retries or compound operations.
 
-Addresses, handles, contexts, events and streams are ints; sizes are bytes. Every method raises `DriverError` where the
-driver does not return `CUDA_SUCCESS`, and where a number does not fit what the driver takes. VMM methods need no
-current context (fact 8), sharing chunks neither (fact 44); those that copy, set or count memory do,
-`mem_get_address_range`, and those of allocations and events but for `mem_free`, `event_query` and `event_destroy`
-(facts 45 to 47).
+Addresses, handles, contexts, events and streams are ints; sizes are bytes. Every method raises `DriverError` if the
+driver does not return `CUDA_SUCCESS`, or if a number does not fit the driver's parameter.
+
+VMM calls and the export and import of chunks need no current context (facts 8, 44). A current context is needed by
+calls that copy, set or count memory, by `mem_get_address_range`, and by those for allocations and events except
+`mem_free`, `event_query` and `event_destroy` (facts 45 to 47). Managed allocations and buffers mapped from external
+memory are freed by `mem_free`.
 """
 
 from __future__ import annotations
@@ -29,52 +31,56 @@ from memtopo.driver.types import (
 
 
 class Driver(Protocol):
-    """The CUDA driver API, as far as memtopo uses it; two kinds of calls stand in modules of their own."""
+    """The part of the CUDA driver API that memtopo uses.
+
+    To add a call: a method here, in `cuda/driver.py` and in the simulator, and a line of the ledger's table if the call
+    opens or closes something.
+    """
 
     def init(self) -> None:
         """`cuInit(0)`."""
 
     def driver_get_version(self) -> int:
-        """The CUDA version that the driver supports: 13000 for 13.0."""
+        """CUDA version that the driver supports: 13000 for 13.0."""
 
     def device_get_count(self) -> int:
-        """How many GPUs this process may use."""
+        """Number of GPUs visible to this process."""
 
     def device_get_name(self, device: int) -> str:
-        """The product name."""
+        """Product name."""
 
     def device_get_uuid(self, device: int) -> bytes:
-        """16 bytes that name the GPU in every process and API (fact 38)."""
+        """UUID of 16 bytes, the same in every process and API (fact 38)."""
 
     def device_get_pci_bus_id(self, device: int) -> str:
-        """`0000:1b:00.0`."""
+        """PCI bus id, such as `0000:1b:00.0`."""
 
     def device_get_attribute(self, device: int, attribute: Attribute) -> int:
-        """One advertised attribute; not a promise (fact 4)."""
+        """Advertised attribute; not a guarantee (fact 4)."""
 
     def device_total_mem(self, device: int) -> int:
         """Bytes of device memory."""
 
     def device_can_access_peer(self, device: int, peer: int) -> bool:
-        """Whether `device` can reach the memory of `peer`."""
+        """Return whether `device` can access the memory of `peer`."""
 
     def device_get_p2p_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
-        """One attribute of the link from `device` to `peer`."""
+        """Attribute of the link from `device` to `peer`."""
 
     def device_primary_ctx_retain(self, device: int) -> int:
-        """Retain the device's primary context; wants its own release."""
+        """Retain the device's primary context; each retain needs a release."""
 
     def device_primary_ctx_release(self, device: int) -> None:
-        """Give one retain back."""
+        """Release one retain of the primary context."""
 
     def device_primary_ctx_get_state(self, device: int) -> bool:
-        """Whether the primary context is active."""
+        """Return whether the primary context is active."""
 
     def ctx_push_current(self, context: int) -> None:
-        """Make a context current on this thread, above the one that was."""
+        """Push a context on this thread's stack, which makes it current."""
 
     def ctx_pop_current(self) -> int:
-        """Take the current context off this thread and return it."""
+        """Pop the current context of this thread and return it."""
 
     def ctx_synchronize(self) -> None:
         """Wait until the current context's work is done."""
@@ -83,10 +89,10 @@ class Driver(Protocol):
         """Free and total bytes of the current context's device."""
 
     def mem_get_allocation_granularity(self, properties: Properties, *, recommended: bool = False) -> int:
-        """Minimum or recommended granularity of chunks with exactly these properties, in bytes (facts 1, 2)."""
+        """Minimum or recommended granularity, in bytes, of chunks with exactly these properties (facts 1, 2)."""
 
     def mem_address_reserve(self, size: int, alignment: int = 0, address: int = 0, flags: int = 0) -> int:
-        """Reserve addresses; `address` is a wish (facts 9 to 11)."""
+        """Reserve addresses; `address` is a hint (facts 9 to 11)."""
 
     def mem_address_free(self, address: int, size: int) -> None:
         """Free exactly one reservation (fact 12)."""
@@ -95,7 +101,7 @@ class Driver(Protocol):
         """Create a chunk of physical memory; returns its handle (fact 3)."""
 
     def mem_release(self, handle: int) -> None:
-        """Give one reference to a chunk back (fact 18)."""
+        """Release one reference to a chunk (fact 18)."""
 
     def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
         """Map a whole chunk (facts 13 to 16)."""
@@ -107,154 +113,154 @@ class Driver(Protocol):
         """Set access for whole mappings without a hole (fact 20)."""
 
     def mem_get_access(self, address: int, location: Location) -> int:
-        """The access flags of a location at an address (fact 22)."""
+        """Access flags of a location at an address (fact 22)."""
 
     def mem_retain_allocation_handle(self, address: int) -> int:
-        """The handle mapped at an address, with a reference that wants its own release (fact 18)."""
+        """Handle mapped at an address, with a new reference that needs a release (fact 18)."""
 
     def mem_get_allocation_properties_from_handle(self, handle: int) -> Properties:
-        """What a chunk was created with (facts 6, 7)."""
+        """Properties of a chunk (facts 6, 7)."""
 
     def mem_get_address_range(self, address: int) -> tuple[int, int]:
-        """Base and size of the mapping or allocation around an address that the current context's device may access."""
+        """Base and size of the mapping or allocation around an address that the current context's device can access."""
 
     def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:
-        """Share a chunk, as a new file descriptor or as the 64 bytes of a fabric handle (facts 26, 44).
+        """Export a chunk as a new file descriptor or as a fabric handle of 64 bytes (facts 26, 44).
 
-        The descriptor is close-on-exec, and the caller's to close.
+        The descriptor is close-on-exec and the caller's to close.
         """
 
     def mem_import_from_shareable_handle(self, shared: int | bytes, kind: HandleType) -> int:
-        """A new handle to a shared chunk, with a reference of its own (facts 27 to 29, 43).
+        """Import an exported chunk; returns a new handle with a reference of its own (facts 27 to 29, 43).
 
-        A descriptor stays the caller's, and may be closed at once.
+        A descriptor stays the caller's and may be closed at once.
         """
 
     def mem_alloc(self, size: int) -> int:
         """Allocate memory of the current context's device; returns its address (fact 45)."""
 
     def mem_free(self, address: int) -> None:
-        """Free an allocation, by the address that it was given; 0 is none (fact 45)."""
+        """Free an allocation by its start address; 0 is ignored (fact 45)."""
 
     def ipc_get_mem_handle(self, address: int) -> bytes:
-        """64 bytes that name the allocation around an address to other processes (facts 31, 46)."""
+        """IPC handle of 64 bytes for the allocation around an address (facts 31, 46)."""
 
     def ipc_open_mem_handle(self, handle: bytes, flags: int = 1) -> int:
-        """The address, here, of another process's allocation; each opening wants its own close (fact 46)."""
+        """Open another process's allocation; returns its address here. Each opening needs a close (fact 46)."""
 
     def ipc_close_mem_handle(self, address: int) -> None:
-        """Give one opening back, by the address that it was given (fact 46)."""
+        """Close one opening of an allocation, by its start address (fact 46)."""
 
     def event_create(self, flags: EventFlags) -> int:
         """Create an event in the current context (fact 47)."""
 
     def event_destroy(self, event: int) -> None:
-        """Give up an event, created or opened here; others keep theirs."""
+        """Destroy an event that was created or opened here; other processes keep theirs."""
 
     def event_record(self, event: int, stream: int = 0) -> None:
-        """Have an event happen once the work that is now in a stream is done."""
+        """Record an event in a stream: it completes when all work submitted so far is done."""
 
     def event_query(self, event: int) -> bool:
-        """Whether what was recorded last is done; an event that was never recorded is (fact 47)."""
+        """Return whether the last record has completed; true for an event that was never recorded (fact 47)."""
 
     def event_synchronize(self, event: int) -> None:
-        """Wait until what was recorded last is done."""
+        """Wait until the last record has completed."""
 
     def ipc_get_event_handle(self, event: int) -> bytes:
-        """64 bytes that name an interprocess event to other processes (facts 32, 47)."""
+        """IPC handle of 64 bytes for an interprocess event (facts 32, 47)."""
 
     def ipc_open_event_handle(self, handle: bytes) -> int:
-        """Another process's event as one here, which wants its own destruction (fact 47)."""
+        """Open another process's event; the returned event needs its own destruction (fact 47)."""
 
     def stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
-        """Have later work of a stream wait for what an event recorded last."""
+        """Make later work of a stream wait for the last record of an event."""
 
     def memset_d8(self, address: int, value: int, count: int) -> None:
-        """Fill `count` bytes; needs a current context whose device may write (fact 23)."""
+        """Fill `count` bytes; the current context's device needs write access (fact 23)."""
 
     def memcpy_htod(self, address: int, data: bytes) -> None:
-        """Copy bytes to the device; needs a current context whose device may write (fact 23)."""
+        """Copy bytes to the device; the current context's device needs write access (fact 23)."""
 
     def memcpy_dtoh(self, address: int, count: int) -> bytes:
-        """Copy bytes from the device; needs a current context whose device may read (fact 23)."""
+        """Copy bytes from the device; the current context's device needs read access (fact 23)."""
 
     def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
-        """Allocate managed memory; needs a current context. `SINGLE` is refused here (facts 39, 60)."""
+        """Allocate managed memory; needs a current context. `SINGLE` is refused (facts 39, 60)."""
 
     def mem_advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
-        """Advise how a managed range is going to be used (fact 60)."""
+        """Advise the driver on the use of a managed range (fact 60)."""
 
     def mem_prefetch_async(self, address: int, size: int, location: Location, stream: int = 0) -> None:
-        """Have a managed range migrate to a GPU or the host (fact 60)."""
+        """Migrate a managed range to a GPU or the host (fact 60)."""
 
     def mem_range_get_attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
-        """What a managed range was advised: 0 or 1, or GPUs by ordinal with `HOST` for the host; without any, empty."""
+        """Attribute of a managed range: 0 or 1, or GPUs by ordinal with `HOST` for the host; may be empty."""
 
     def stream_attach_mem_async(self, stream: int, address: int, flags: MemAttach) -> None:
-        """Say who uses all of an allocation of managed memory: with `SINGLE`, a stream other than 0 alone (fact 60)."""
+        """Attach a managed allocation to a stream; `SINGLE` needs a stream other than 0 (fact 60)."""
 
     def pointer_is_managed(self, address: int) -> bool:
-        """Whether an address is in managed memory."""
+        """Return whether an address is in managed memory."""
 
     def host_write(self, address: int, data: bytes) -> None:
-        """The CPU's own store; it dies of SIGSEGV where the CPU may not write (facts 21, 39, 40)."""
+        """Store bytes by the CPU; ends the process with SIGSEGV if the CPU has no write access (facts 21, 39, 40)."""
 
     def host_read(self, address: int, count: int) -> bytes:
-        """The CPU's own load; it dies of SIGSEGV where the CPU may not read (facts 21, 39, 40)."""
+        """Load bytes by the CPU; ends the process with SIGSEGV if the CPU has no read access (facts 21, 39, 40)."""
 
     def stream_create(self, flags: int = 1) -> int:
-        """Create a stream of the current context; with 1 it does not wait for stream 0."""
+        """Create a stream in the current context; with flags 1 it does not wait for stream 0."""
 
     def stream_destroy(self, stream: int) -> None:
-        """Give up a stream; what it still waits for goes on holding its context (fact 58)."""
+        """Destroy a stream; outstanding waits still keep its context busy (fact 58)."""
 
     def stream_query(self, stream: int) -> bool:
-        """Whether all work of a stream is done."""
+        """Return whether all work of a stream is done."""
 
     def import_external_memory(self, fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool = False) -> int:
-        """An object of `size` bytes that another API made; needs the current context of its GPU (facts 53, 55).
+        """Import memory of `size` bytes that an external API allocated; needs a context of its GPU (facts 53, 55).
 
-        The descriptor is the driver's from then on. Where it is refused, it may be closed and may be open (fact 54).
+        Ownership of the descriptor passes to the driver. After an error it may be closed or still open (fact 54).
         """
 
     def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
-        """The address of a part of an object (fact 53)."""
+        """Map a part of external memory; returns its address (fact 53)."""
 
     def destroy_external_memory(self, memory: int) -> None:
-        """Give up an object, once. A second time ends the process (fact 57)."""
+        """Destroy external memory, once: a second call ends the process (fact 57)."""
 
     def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
-        """A semaphore that another API made; needs a current context. The descriptor is the driver's then (fact 54)."""
+        """Import an external semaphore; needs a current context. The descriptor passes to the driver (fact 54)."""
 
     def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
-        """Have a stream signal, once its work is done; the value counts for timelines alone (fact 56)."""
+        """Make a stream signal a semaphore after its work so far; only timelines use the value (fact 56)."""
 
     def wait_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:
-        """Have a stream wait; nothing ends that but the signal (facts 56, 58)."""
+        """Make a stream wait for a semaphore; only a signal ends the wait (facts 56, 58)."""
 
     def destroy_external_semaphore(self, semaphore: int) -> None:
-        """Give up a semaphore, once (fact 57). It waits for all that was not signalled yet, for ever (fact 58)."""
+        """Destroy an external semaphore, once (fact 57). Waits for ever for outstanding signals (fact 58)."""
 
 
-_LAUNCHED = ("fill", "verify", "store", "load")
-_OTHERS = {
+_LAUNCHES = ("fill", "verify", "store", "load")
+_SPECIAL = {
     "pointer_is_managed": "cuPointerGetAttribute",
     "signal_external_semaphore": "cuSignalExternalSemaphoresAsync",
     "wait_external_semaphore": "cuWaitExternalSemaphoresAsync",
     "host_write": "the CPU's store",
     "host_read": "the CPU's load",
 }
-_SPELT = {"p2p": "P2P", "pci": "PCI", "htod": "HtoD", "dtoh": "DtoH", "dtod": "DtoD"}
+_SPELLINGS = {"p2p": "P2P", "pci": "PCI", "htod": "HtoD", "dtoh": "DtoH", "dtod": "DtoD"}
 
 
 @cache
 def call_name(method: str) -> str:
-    """The driver call behind a method: `cuMemMap` for `mem_map`, `cuMemcpyHtoD` for `memcpy_htod`.
+    """Driver's name of a method's call: `cuMemMap` for `mem_map`, `cuMemcpyHtoD` for `memcpy_htod`.
 
-    It may be a launch, or what the CPU does itself.
+    For kernels it is the launch, for loads and stores by the CPU a description.
     """
-    if method in _LAUNCHED:
+    if method in _LAUNCHES:
         return "cuLaunchKernel"
-    if method in _OTHERS:
-        return _OTHERS[method]
-    return "cu" + "".join(_SPELT.get(word) or word.capitalize() for word in method.split("_"))
+    if method in _SPECIAL:
+        return _SPECIAL[method]
+    return "cu" + "".join(_SPELLINGS.get(word) or word.capitalize() for word in method.split("_"))

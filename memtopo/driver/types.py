@@ -1,4 +1,4 @@
-"""The few types that cross the driver boundary. Numbers are the driver's own (`cuda.h`)."""
+"""Types of the driver protocol. Numbers are those of `cuda.h`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memtopo.common.errors import MemtopoError
 
 
 class LocationKind(IntEnum):
-    """Where memory lives, or who accesses it (`CUmemLocationType`)."""
+    """Kind of a location of memory, or of a processor with access (`CUmemLocationType`)."""
 
     GPU = 1
     HOST = 2
@@ -37,12 +37,12 @@ class Location(NamedTuple):
 
 
 def gpu(ordinal: int) -> Location:
-    """The location of a GPU."""
+    """Location of a GPU."""
     return Location(LocationKind.GPU, ordinal)
 
 
 class HandleType(IntFlag):
-    """Ways to share a chunk with another process (`CUmemAllocationHandleType`); a bit mask (fact 5)."""
+    """Shareable handle types of a chunk (`CUmemAllocationHandleType`); a bit mask (fact 5)."""
 
     NONE = 0
     FD = 1
@@ -52,7 +52,7 @@ class HandleType(IntFlag):
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The names a spec uses: `("fd", "fabric")`."""
+        """Names in a spec: `("fd", "fabric")`."""
         return _words(self)
 
 
@@ -62,7 +62,7 @@ def _words(handles: HandleType) -> tuple[str, ...]:
 
 
 class Access(IntFlag):
-    """What a device may do with a mapping (`CUmemAccess_flags`)."""
+    """Access to a mapping (`CUmemAccess_flags`)."""
 
     NONE = 0
     R = 1
@@ -70,12 +70,12 @@ class Access(IntFlag):
 
     @property
     def word(self) -> str:
-        """The name a spec uses: `none`, `r` or `rw`."""
+        """Name in a spec: `none`, `r` or `rw`."""
         return {0: "none", 1: "r", 3: "rw"}.get(int(self), f"flags {int(self)}")
 
 
 class EventFlags(IntFlag):
-    """How an event is created (`CUevent_flags`); one that is shared wants the last two (facts 32, 47)."""
+    """Flags of an event (`CUevent_flags`); a shared event needs the last two (facts 32, 47)."""
 
     NONE = 0
     BLOCKING_SYNC = 1
@@ -84,14 +84,14 @@ class EventFlags(IntFlag):
 
 
 class AllocationType(IntEnum):
-    """The kind of physical memory (`CUmemAllocationType`)."""
+    """Kind of physical memory (`CUmemAllocationType`)."""
 
     PINNED = 1
     MANAGED = 2
 
 
 class MemAttach(IntEnum):
-    """Who uses managed memory (`CUmemAttach_flags`)."""
+    """Attachment of managed memory (`CUmemAttach_flags`)."""
 
     GLOBAL = 1
     HOST = 2
@@ -99,7 +99,7 @@ class MemAttach(IntEnum):
 
 
 class Advice(IntEnum):
-    """How managed memory is going to be used (`CUmem_advise`)."""
+    """Advice on the use of managed memory (`CUmem_advise`)."""
 
     SET_READ_MOSTLY = 1
     SET_PREFERRED_LOCATION = 3
@@ -107,7 +107,7 @@ class Advice(IntEnum):
 
 
 class RangeAttribute(IntEnum):
-    """What a range of managed memory was advised (`CUmem_range_attribute`)."""
+    """Attribute of a range of managed memory (`CUmem_range_attribute`)."""
 
     READ_MOSTLY = 1
     PREFERRED_LOCATION = 2
@@ -116,11 +116,11 @@ class RangeAttribute(IntEnum):
 
 
 HOST = -1
-"""The host among the ordinals that a range attribute answers (`CU_DEVICE_CPU`)."""
+"""The host among the ordinals of a range attribute (`CU_DEVICE_CPU`)."""
 
 
 class MemoryHandleType(IntEnum):
-    """Kinds of external memory (`CUexternalMemoryHandleType`)."""
+    """Kind of external memory (`CUexternalMemoryHandleType`)."""
 
     OPAQUE_FD = 1
     OPAQUE_WIN32 = 2
@@ -134,7 +134,7 @@ class MemoryHandleType(IntEnum):
 
 
 class SemaphoreHandleType(IntEnum):
-    """Kinds of external semaphores (`CUexternalSemaphoreHandleType`); an opaque fd is a binary semaphore."""
+    """Kind of an external semaphore (`CUexternalSemaphoreHandleType`); an opaque fd is a binary semaphore."""
 
     OPAQUE_FD = 1
     OPAQUE_WIN32 = 2
@@ -149,7 +149,7 @@ class SemaphoreHandleType(IntEnum):
 
 
 class Properties(NamedTuple):
-    """What a chunk is created with (`CUmemAllocationProp`)."""
+    """Properties of a chunk (`CUmemAllocationProp`)."""
 
     location: Location
     handles: HandleType = HandleType.NONE
@@ -166,7 +166,7 @@ class Grant(NamedTuple):
 
 
 class Attribute(IntEnum):
-    """The device attributes that memtopo asks for (`CUdevice_attribute`)."""
+    """Device attributes that memtopo queries (`CUdevice_attribute`)."""
 
     MULTIPROCESSOR_COUNT = 16
     INTEGRATED = 18
@@ -199,7 +199,7 @@ class Attribute(IntEnum):
 
 
 class PeerAttribute(IntEnum):
-    """What is known of a pair of GPUs (`CUdevice_P2PAttribute`)."""
+    """Attribute of a pair of GPUs (`CUdevice_P2PAttribute`)."""
 
     PERFORMANCE_RANK = 1
     ACCESS_SUPPORTED = 2
@@ -209,8 +209,8 @@ class PeerAttribute(IntEnum):
 class DriverError(MemtopoError):
     """A driver call that did not return `CUDA_SUCCESS`.
 
-    `call` is the driver's name for it (`cuMemMap`), `name` the error (`CUDA_ERROR_INVALID_VALUE`), `reason` what only
-    the simulator can tell: which rule was broken.
+    `call` is the driver's name of the call (`cuMemMap`), `name` the error (`CUDA_ERROR_INVALID_VALUE`), and `reason`,
+    on the simulator alone, the rule that was broken.
     """
 
     def __init__(self, call: str, name: str, reason: str | None = None) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.trials import Extras, Foreign
+from memtopo.driver.trials import ExternalApi, TrialCalls
 from memtopo.driver.types import DriverError
 from memtopo.driver.wrappers import Renumbered
 from memtopo.machine import Machine, load, parse
@@ -74,30 +74,30 @@ def open_in_worker(machine: Machine | None, *, simulated: bool, visible: Sequenc
     return Renumbered(driver, visible) if visible else driver
 
 
-def open_for_trials(record: bytes | None) -> tuple[KernelDriver, Extras]:
+def open_for_trials(record: bytes | None) -> tuple[KernelDriver, TrialCalls]:
     """Return an initialised driver with the extra calls for trials: the real driver, or a simulator of a record.
 
     Raises `Unavailable`.
     """
     if record is None:
-        from memtopo.driver.cuda import CudaExtras, open_cuda  # noqa: PLC0415
+        from memtopo.driver.cuda import CudaTrialCalls, open_cuda  # noqa: PLC0415
 
-        return open_cuda(), CudaExtras()
-    from memtopo.driver.sim import SimDriver, SimExtras  # noqa: PLC0415
+        return open_cuda(), CudaTrialCalls()
+    from memtopo.driver.sim import SimDriver, SimTrialCalls  # noqa: PLC0415
 
     simulated = SimDriver(parse(record, "the probed machine"))
     simulated.init()
-    return simulated, SimExtras(simulated)
+    return simulated, SimTrialCalls(simulated)
 
 
-def external_api(*, simulated: bool) -> Callable[[bytes], Foreign]:
+def external_api(*, simulated: bool) -> Callable[[bytes], ExternalApi]:
     """Return a function that opens an external API for a GPU's UUID: Vulkan, or its simulation."""
     if simulated:
-        from memtopo.driver.sim import SimForeign  # noqa: PLC0415
+        from memtopo.driver.sim import SimExternalApi  # noqa: PLC0415
 
-        return SimForeign
+        return SimExternalApi
 
-    def open_vulkan(uuid: bytes) -> Foreign:
+    def open_vulkan(uuid: bytes) -> ExternalApi:
         from memtopo.vulkan import Gpu  # noqa: PLC0415
 
         return Gpu(uuid)

@@ -10,7 +10,7 @@ import pytest
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.trials import Foreign
+from memtopo.driver.trials import ExternalApi
 from memtopo.driver.types import Properties, gpu
 from memtopo.machine.target import external_api
 from tests.contract.other import Other
@@ -86,18 +86,20 @@ def other(start: Callable[..., Other]) -> Other:
 
 
 @pytest.fixture(scope="session")
-def makers() -> Iterator[tuple[ExitStack, dict[bytes, Foreign]]]:
+def makers() -> Iterator[tuple[ExitStack, dict[bytes, ExternalApi]]]:
     """Another API's devices, by the UUIDs of their GPUs: Vulkan's take long to make."""
     with ExitStack() as stack:
         yield stack, {}
 
 
 @pytest.fixture
-def make(on_hardware: bool, driver: Ledger, makers: tuple[ExitStack, dict[bytes, Foreign]]) -> Callable[[int], Foreign]:
+def make(
+    on_hardware: bool, driver: Ledger, makers: tuple[ExitStack, dict[bytes, ExternalApi]]
+) -> Callable[[int], ExternalApi]:
     """Another API on one of the driver's GPUs, by ordinal."""
     stack, made = makers
 
-    def on(device: int) -> Foreign:
+    def on(device: int) -> ExternalApi:
         uuid = driver.device_get_uuid(device)
         if uuid not in made:
             try:
@@ -110,7 +112,7 @@ def make(on_hardware: bool, driver: Ledger, makers: tuple[ExitStack, dict[bytes,
 
 
 @pytest.fixture
-def maker(make: Callable[[int], Foreign]) -> Foreign:
+def maker(make: Callable[[int], ExternalApi]) -> ExternalApi:
     """Another API on the first GPU."""
     return make(0)
 

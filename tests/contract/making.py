@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trials import ForeignSemaphore
+from memtopo.driver.trials import ExternalApiSemaphore
 from memtopo.driver.types import MemoryHandleType, SemaphoreHandleType
 
 OPAQUE = MemoryHandleType.OPAQUE_FD
@@ -79,7 +79,7 @@ def ends(driver: Driver, stream: int) -> bool:
     return True
 
 
-def reaches(made: ForeignSemaphore, value: int) -> bool:
+def reaches(made: ExternalApiSemaphore, value: int) -> bool:
     """Whether a timeline comes to a value, as the other API sees it."""
     deadline = time.monotonic() + PATIENCE
     while made.counter < value:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from memtopo.driver.trials import Foreign
+from memtopo.driver.trials import ExternalApi
 from memtopo.machine.target import external_api
 from tests.contract.making import PATIENCE
 
@@ -36,7 +36,7 @@ def produced(uuid: bytes, *, on_hardware: bool) -> Iterator[tuple[int, int, subp
         process.wait()
 
 
-def main(channel: socket.socket, maker: Foreign) -> None:
+def main(channel: socket.socket, maker: ExternalApi) -> None:
     memory, timeline = maker.allocate(SIZE), maker.timeline()
     memory.write(0, BYTES)
     socket.send_fds(channel, [b"."], [memory.fd(), timeline.fd()])

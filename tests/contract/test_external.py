@@ -10,7 +10,7 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trials import Foreign
+from memtopo.driver.trials import ExternalApi
 from memtopo.driver.types import HandleType, MemoryHandleType, gpu
 from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, created, current, refused
 from tests.contract.making import OPAQUE, UNKNOWN, buffer, external, is_open, whole
@@ -22,7 +22,7 @@ from tests.contract.shared import FD, SHARED, closing, exported, imported, usabl
 SIZE = 8 * MiB
 
 
-def test_bytes_go_both_ways(driver: Driver, maker: Foreign) -> None:
+def test_bytes_go_both_ways(driver: Driver, maker: ExternalApi) -> None:
     """Facts 35 and 53: what either writes, the other reads, at the same offsets"""
     made = maker.allocate(SIZE)
     with current(driver), whole(driver, made.fd(), SIZE) as address:
@@ -36,7 +36,7 @@ def test_bytes_go_both_ways(driver: Driver, maker: Foreign) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4096, 2 * MiB, SIZE, SIZE + 4096, 2 * SIZE])
-def test_any_size_is_believed(driver: Driver, maker: Foreign, size: int) -> None:
+def test_any_size_is_believed(driver: Driver, maker: ExternalApi, size: int) -> None:
     """Facts 35 and 53: any size imports; what is mapped must be inside of the declared and the real one"""
     with current(driver), external(driver, maker.allocate(SIZE).fd(), size) as memory:
         inside = min(size, SIZE)
@@ -50,7 +50,7 @@ def test_any_size_is_believed(driver: Driver, maker: Foreign, size: int) -> None
 
 @pytest.mark.parametrize("allocated", [False, True])
 @pytest.mark.parametrize("told", [False, True])
-def test_dedicated_is_not_guarded(driver: Driver, maker: Foreign, *, allocated: bool, told: bool) -> None:
+def test_dedicated_is_not_guarded(driver: Driver, maker: ExternalApi, *, allocated: bool, told: bool) -> None:
     """Fact 53: memory imports whichever way it was allocated and is told to be"""
     fd = maker.allocate(SIZE, dedicated=allocated).fd()
     with current(driver), external(driver, fd, SIZE, dedicated=told) as memory:
@@ -60,7 +60,7 @@ def test_dedicated_is_not_guarded(driver: Driver, maker: Foreign, *, allocated: 
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_dedicated_memory_is_mapped_from_its_begin(driver: Driver, maker: Foreign, *, told: bool) -> None:
+def test_dedicated_memory_is_mapped_from_its_begin(driver: Driver, maker: ExternalApi, *, told: bool) -> None:
     """Fact 53: what is told to be dedicated is mapped from offset 0 alone, a part of it too"""
     fd = maker.allocate(SIZE, dedicated=True).fd()
     with current(driver), external(driver, fd, SIZE, dedicated=told) as memory:
@@ -74,7 +74,7 @@ def test_dedicated_memory_is_mapped_from_its_begin(driver: Driver, maker: Foreig
                 pass
 
 
-def test_two_buffers_are_one_memory(driver: Driver, maker: Foreign) -> None:
+def test_two_buffers_are_one_memory(driver: Driver, maker: ExternalApi) -> None:
     """Fact 53: two buffers have different addresses and the same bytes; each has the range that was asked for"""
     with (
         current(driver),
@@ -90,7 +90,7 @@ def test_two_buffers_are_one_memory(driver: Driver, maker: Foreign) -> None:
         assert driver.mem_get_address_range(two) == (two, 4096)
 
 
-def test_a_buffer_is_no_mapping(driver: Driver, maker: Foreign) -> None:
+def test_a_buffer_is_no_mapping(driver: Driver, maker: ExternalApi) -> None:
     """Fact 53: the calls for mappings and for sharing know nothing of a buffer; it is freed once"""
     with current(driver), external(driver, maker.allocate(SIZE).fd(), SIZE) as memory:
         with buffer(driver, memory, 0, SIZE) as address:
@@ -104,7 +104,7 @@ def test_a_buffer_is_no_mapping(driver: Driver, maker: Foreign) -> None:
             driver.mem_free(address)
 
 
-def test_mapping_takes_no_memory(driver: Driver, maker: Foreign) -> None:
+def test_mapping_takes_no_memory(driver: Driver, maker: ExternalApi) -> None:
     """Fact 53: what is mapped was there already"""
     made = maker.allocate(SIZE)
     with current(driver):
@@ -114,7 +114,7 @@ def test_mapping_takes_no_memory(driver: Driver, maker: Foreign) -> None:
         assert driver.mem_get_info() == free
 
 
-def test_a_buffer_outlives_its_object(driver: Driver, maker: Foreign) -> None:
+def test_a_buffer_outlives_its_object(driver: Driver, maker: ExternalApi) -> None:
     """Fact 53: an object that is given up under its buffer leaves the buffer as it was"""
     with current(driver):
         with external(driver, maker.allocate(SIZE).fd(), SIZE) as memory:
@@ -124,7 +124,7 @@ def test_a_buffer_outlives_its_object(driver: Driver, maker: Foreign) -> None:
         driver.mem_free(address)
 
 
-def test_memory_outlives_its_maker(driver: Driver, maker: Foreign) -> None:
+def test_memory_outlives_its_maker(driver: Driver, maker: ExternalApi) -> None:
     """Fact 53: once the other API has freed it, the bytes stay, and a descriptor that is still there imports"""
     made = maker.allocate(SIZE)
     with current(driver), whole(driver, made.fd(), SIZE) as one:
@@ -135,7 +135,9 @@ def test_memory_outlives_its_maker(driver: Driver, maker: Foreign) -> None:
                 assert driver.memcpy_dtoh(two, 5) == driver.memcpy_dtoh(one, 5) == b"bytes"
 
 
-def test_memory_outlives_its_makers_process(driver: Driver, on_hardware: bool, make: Callable[[int], Foreign]) -> None:
+def test_memory_outlives_its_makers_process(
+    driver: Driver, on_hardware: bool, make: Callable[[int], ExternalApi]
+) -> None:
     """Facts 37 and 53: after its exporter was killed memory keeps its bytes, and still imports"""
     make(0)  # skips where there is no other API
     with current(driver), produced(driver.device_get_uuid(0), on_hardware=on_hardware) as (memory, timeline, process):
@@ -160,7 +162,7 @@ def test_what_is_no_memory_is_closed(driver: Driver) -> None:
                 driver.import_external_memory(wrong, OPAQUE, SIZE)
 
 
-def test_what_is_refused_otherwise_stays_open(driver: Driver, maker: Foreign) -> None:
+def test_what_is_refused_otherwise_stays_open(driver: Driver, maker: ExternalApi) -> None:
     """Fact 54: no size, another kind of handle, or no context: the descriptor is still the caller's"""
     kinds = MemoryHandleType
     with closing(maker.allocate(SIZE).fd()) as fd:
@@ -178,7 +180,7 @@ def test_what_is_refused_otherwise_stays_open(driver: Driver, maker: Foreign) ->
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_memory_is_imported_on_its_gpu(driver: Driver, make: Callable[[int], Foreign]) -> None:
+def test_memory_is_imported_on_its_gpu(driver: Driver, make: Callable[[int], ExternalApi]) -> None:
     """Facts 38 and 55: in another GPU's context memory is unknown, and its descriptor closed"""
     made = make(1).allocate(SIZE)
     fd = made.fd()
@@ -208,7 +210,7 @@ def test_a_chunk_imports_as_external_memory(driver: Driver, granule: int) -> Non
         assert driver.memcpy_dtoh(two + granule - 2, 2) == b"ZZ"
 
 
-def test_the_other_imports_a_chunk(driver: Driver, granule: int, maker: Foreign) -> None:
+def test_the_other_imports_a_chunk(driver: Driver, granule: int, maker: ExternalApi) -> None:
     """Fact 59: the other API takes a chunk's descriptor, and bytes go both ways"""
     with (
         current(driver),
@@ -225,7 +227,7 @@ def test_the_other_imports_a_chunk(driver: Driver, granule: int, maker: Foreign)
         theirs.free()
 
 
-def test_it_imports_as_a_chunk(driver: Driver, granule: int, maker: Foreign) -> None:
+def test_it_imports_as_a_chunk(driver: Driver, granule: int, maker: ExternalApi) -> None:
     """Fact 59: memory of the other API imports as a chunk of the GPU without handle types, and is mapped"""
     made = maker.allocate(granule)
     with current(driver), closing(made.fd()) as fd, imported(driver, fd) as handle:
@@ -240,7 +242,9 @@ def test_it_imports_as_a_chunk(driver: Driver, granule: int, maker: Foreign) -> 
 
 
 @pytest.mark.parametrize("call", ["destroy_external_memory", "external_memory_get_mapped_buffer"])
-def test_using_what_was_destroyed_ends_the_process(other: Other, maker: Foreign, on_hardware: bool, call: str) -> None:
+def test_using_what_was_destroyed_ends_the_process(
+    other: Other, maker: ExternalApi, on_hardware: bool, call: str
+) -> None:
     """Fact 57: an object is given up once, and not mapped after: the simulator refuses, hardware ends by SIGSEGV"""
     context = other.device_primary_ctx_retain(0)
     other.ctx_push_current(context)

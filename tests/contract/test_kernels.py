@@ -75,7 +75,7 @@ def test_any_size(driver: KernelDriver, granule: int, size: int) -> None:
             found = driver.verify([area])
             assert (found.mismatches, found.area) == (1, 0)
             assert found.offset <= at < found.offset + 8
-            assert found.wanted ^ found.seen == 0x10 << (at - found.offset) * 8
+            assert found.expected ^ found.actual == 0x10 << (at - found.offset) * 8
             driver.memcpy_htod(address + 4096 + at, before)
 
 

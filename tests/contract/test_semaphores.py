@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trials import Foreign
+from memtopo.driver.trials import ExternalApi
 from memtopo.driver.types import SemaphoreHandleType
 from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, current, refused
 from tests.contract.making import (
@@ -32,7 +32,7 @@ from tests.contract.shared import closing
 SIZE = 2 << 20
 
 
-def test_a_timeline_shows_what_was_signalled(driver: Driver, maker: Foreign) -> None:
+def test_a_timeline_shows_what_was_signalled(driver: Driver, maker: ExternalApi) -> None:
     """Facts 36 and 56: a signal shows in the other API's counter, and takes it back too"""
     made = maker.timeline()
     with current(driver), stream(driver) as at, semaphore(driver, made.fd()) as imported:
@@ -42,7 +42,7 @@ def test_a_timeline_shows_what_was_signalled(driver: Driver, maker: Foreign) -> 
             assert made.counter == value
 
 
-def test_a_wait_lasts_until_the_other_signals(driver: Driver, maker: Foreign) -> None:
+def test_a_wait_lasts_until_the_other_signals(driver: Driver, maker: ExternalApi) -> None:
     """Facts 36 and 56: a stream waits until the other API's counter is at the value, or beyond it"""
     made = maker.timeline()
     with current(driver), stream(driver) as at, semaphore(driver, made.fd()) as imported:
@@ -54,7 +54,7 @@ def test_a_wait_lasts_until_the_other_signals(driver: Driver, maker: Foreign) ->
             assert ends(driver, at)
 
 
-def test_a_wait_ends_by_a_second_import(driver: Driver, maker: Foreign) -> None:
+def test_a_wait_ends_by_a_second_import(driver: Driver, maker: ExternalApi) -> None:
     """Fact 56: what one stream waits for may be signalled by another one, and through another import"""
     made = maker.timeline()
     with (
@@ -69,7 +69,7 @@ def test_a_wait_ends_by_a_second_import(driver: Driver, maker: Foreign) -> None:
         assert ends(driver, waiting)
 
 
-def test_a_stream_keeps_its_order(driver: Driver, maker: Foreign) -> None:
+def test_a_stream_keeps_its_order(driver: Driver, maker: ExternalApi) -> None:
     """Fact 56: a signal behind a wait comes when the wait is over, and not before"""
     made = maker.timeline()
     with current(driver), stream(driver) as at, semaphore(driver, made.fd()) as imported:
@@ -82,7 +82,7 @@ def test_a_stream_keeps_its_order(driver: Driver, maker: Foreign) -> None:
         assert made.counter == 2
 
 
-def test_what_a_signal_sets_going(driver: Driver, maker: Foreign) -> None:
+def test_what_a_signal_sets_going(driver: Driver, maker: ExternalApi) -> None:
     """Fact 56: work behind a wait is done as soon as another stream ends that, though nobody asks for it"""
     first, second = maker.timeline(), maker.timeline()
     with (
@@ -97,7 +97,7 @@ def test_what_a_signal_sets_going(driver: Driver, maker: Foreign) -> None:
         assert reaches(second, 7)
 
 
-def test_a_binary_signal_is_consumed(driver: Driver, maker: Foreign) -> None:
+def test_a_binary_signal_is_consumed(driver: Driver, maker: ExternalApi) -> None:
     """Fact 56: a binary semaphore's signal ends one wait, whatever the values are; the next wait wants another"""
     made = maker.binary()
     with current(driver), stream(driver) as at, semaphore(driver, made.fd(), BINARY) as imported:
@@ -110,7 +110,7 @@ def test_a_binary_signal_is_consumed(driver: Driver, maker: Foreign) -> None:
         assert ends(driver, at)
 
 
-def test_a_binary_signal_reaches_the_other(driver: Driver, maker: Foreign) -> None:
+def test_a_binary_signal_reaches_the_other(driver: Driver, maker: ExternalApi) -> None:
     """Fact 56: the other API waits for a binary signal of this one"""
     made = maker.binary()
     with current(driver), stream(driver) as at, semaphore(driver, made.fd(), BINARY) as imported:
@@ -121,7 +121,7 @@ def test_a_binary_signal_reaches_the_other(driver: Driver, maker: Foreign) -> No
 
 @pytest.mark.parametrize("kind", [BINARY, TIMELINE])
 @pytest.mark.parametrize("what", ["timeline", "binary", "memory"])
-def test_types_are_not_guarded(driver: Driver, maker: Foreign, what: str, kind: SemaphoreHandleType) -> None:
+def test_types_are_not_guarded(driver: Driver, maker: ExternalApi, what: str, kind: SemaphoreHandleType) -> None:
     """Fact 55: either type imports as either, and memory as both; the descriptor is closed"""
     made = maker.allocate(SIZE) if what == "memory" else maker.timeline() if what == "timeline" else maker.binary()
     fd = made.fd()
@@ -129,7 +129,7 @@ def test_types_are_not_guarded(driver: Driver, maker: Foreign, what: str, kind: 
         assert not is_open(fd)
 
 
-def test_a_semaphore_imports_as_memory(driver: Driver, maker: Foreign) -> None:
+def test_a_semaphore_imports_as_memory(driver: Driver, maker: ExternalApi) -> None:
     """Fact 55: a semaphore's descriptor imports as memory of any size"""
     with current(driver), external(driver, maker.timeline().fd(), SIZE):
         pass
@@ -148,7 +148,7 @@ def test_what_is_no_semaphore_stays_open(driver: Driver, kind: SemaphoreHandleTy
             driver.import_external_semaphore(-1, kind)
 
 
-def test_other_kinds_are_refused(driver: Driver, maker: Foreign) -> None:
+def test_other_kinds_are_refused(driver: Driver, maker: ExternalApi) -> None:
     """Fact 54: only opaque descriptors are taken on Linux, and the rest stay open"""
     with current(driver), closing(maker.timeline().fd()) as fd:
         for kind in (SemaphoreHandleType.OPAQUE_WIN32, SemaphoreHandleType.TIMELINE_WIN32):
@@ -157,7 +157,7 @@ def test_other_kinds_are_refused(driver: Driver, maker: Foreign) -> None:
         assert is_open(fd)
 
 
-def test_only_the_import_wants_a_context(driver: Driver, maker: Foreign) -> None:
+def test_only_the_import_wants_a_context(driver: Driver, maker: ExternalApi) -> None:
     """Fact 56: with a stream, signals and waits need no current context, and giving up needs none either"""
     made = maker.timeline()
     with closing(made.fd()) as fd, refused(INVALID_CONTEXT):
@@ -175,7 +175,7 @@ def test_only_the_import_wants_a_context(driver: Driver, maker: Foreign) -> None
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_another_gpu_signals(driver: Driver, make: Callable[[int], Foreign]) -> None:
+def test_another_gpu_signals(driver: Driver, make: Callable[[int], ExternalApi]) -> None:
     """Fact 55: a semaphore of one GPU is imported and signalled in another's context"""
     made = make(1).timeline()
     with current(driver, 0), stream(driver) as at, semaphore(driver, made.fd()) as imported:
@@ -184,7 +184,7 @@ def test_another_gpu_signals(driver: Driver, make: Callable[[int], Foreign]) -> 
         assert made.counter == 2
 
 
-def test_a_semaphore_outlives_its_maker(driver: Driver, on_hardware: bool, make: Callable[[int], Foreign]) -> None:
+def test_a_semaphore_outlives_its_maker(driver: Driver, on_hardware: bool, make: Callable[[int], ExternalApi]) -> None:
     """Fact 56: after its exporter was killed a timeline is imported, signalled and waited for as before"""
     make(0)  # skips where there is no other API
     with produced(driver.device_get_uuid(0), on_hardware=on_hardware) as (memory, timeline, process):
@@ -196,7 +196,7 @@ def test_a_semaphore_outlives_its_maker(driver: Driver, on_hardware: bool, make:
             assert ends(driver, at)
 
 
-def test_what_was_destroyed_is_not_signalled(driver: Driver, maker: Foreign, on_hardware: bool) -> None:
+def test_what_was_destroyed_is_not_signalled(driver: Driver, maker: ExternalApi, on_hardware: bool) -> None:
     """Fact 57: the simulator refuses a signal of a destroyed semaphore; hardware may do anything"""
     if on_hardware:
         pytest.skip("its memory may be another's by then")
@@ -207,7 +207,7 @@ def test_what_was_destroyed_is_not_signalled(driver: Driver, maker: Foreign, on_
             driver.signal_external_semaphore(imported, 3, at)
 
 
-def test_destroying_twice_ends_the_process(other: Other, maker: Foreign, on_hardware: bool) -> None:
+def test_destroying_twice_ends_the_process(other: Other, maker: ExternalApi, on_hardware: bool) -> None:
     """Fact 57: a semaphore is destroyed once; the simulator refuses the second time, and hardware dies"""
     context = other.device_primary_ctx_retain(0)
     other.ctx_push_current(context)
@@ -225,7 +225,7 @@ def test_destroying_twice_ends_the_process(other: Other, maker: Foreign, on_hard
 
 
 @pytest.mark.parametrize("call", ["destroy_external_semaphore", "mem_free", "ctx_synchronize"])
-def test_what_waits_for_an_outstanding_wait(other: Other, maker: Foreign, on_hardware: bool, call: str) -> None:
+def test_what_waits_for_an_outstanding_wait(other: Other, maker: ExternalApi, on_hardware: bool, call: str) -> None:
     """Fact 58: while a stream waits, giving up the semaphore, freeing memory and synchronising do not come back"""
     made = maker.timeline()
     context = other.device_primary_ctx_retain(0)
@@ -251,7 +251,7 @@ def test_what_waits_for_an_outstanding_wait(other: Other, maker: Foreign, on_har
     other.device_primary_ctx_release(0)
 
 
-def test_a_process_ends_with_a_wait_outstanding(other: Other, maker: Foreign) -> None:
+def test_a_process_ends_with_a_wait_outstanding(other: Other, maker: ExternalApi) -> None:
     """Fact 58: a process that ends while a stream waits ends as any other"""
     other.ctx_push_current(other.device_primary_ctx_retain(0))
     with closing(maker.timeline().fd()) as fd:
@@ -262,7 +262,7 @@ def test_a_process_ends_with_a_wait_outstanding(other: Other, maker: Foreign) ->
     assert other.fate() == 0
 
 
-def test_memory_and_a_timeline_go_together(driver: Driver, maker: Foreign) -> None:
+def test_memory_and_a_timeline_go_together(driver: Driver, maker: ExternalApi) -> None:
     """Facts 35 and 36: what the other API wrote before it signalled is there when the wait is over, and back again"""
     memory, made = maker.allocate(SIZE), maker.timeline()
     with (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trials import Foreign
+from memtopo.driver.trials import ExternalApi
 from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, current, refused
 from tests.contract.making import TIMELINE, ends, semaphore, stream, streams
 from tests.contract.other import Other
@@ -36,7 +36,7 @@ def test_nothing_to_do_is_done(driver: Driver) -> None:
         assert driver.stream_query(0)
 
 
-def test_each_waits_for_itself(driver: Driver, maker: Foreign) -> None:
+def test_each_waits_for_itself(driver: Driver, maker: ExternalApi) -> None:
     """Facts 56 and 58: what one stream waits for keeps neither another one nor stream 0 from its work"""
     made = maker.timeline()
     with (
@@ -55,7 +55,9 @@ def test_each_waits_for_itself(driver: Driver, maker: Foreign) -> None:
         assert ends(driver, one)
 
 
-def test_a_stream_goes_before_its_work_is_done(driver: Driver, other: Other, maker: Foreign, on_hardware: bool) -> None:
+def test_a_stream_goes_before_its_work_is_done(
+    driver: Driver, other: Other, maker: ExternalApi, on_hardware: bool
+) -> None:
     """Fact 58: a stream that waits is given up at once; what it waits for holds its context until it comes"""
     made = maker.timeline()
     other.ctx_push_current(other.device_primary_ctx_retain(0))

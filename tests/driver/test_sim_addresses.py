@@ -3,13 +3,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.driver.sim.address_space import Holes
+from memtopo.driver.sim.address_space import FreeRanges
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.sampled_from([1, 2, 8, 64]), st.booleans()), max_size=60))
 def test_addresses_are_handed_out_once(asked: list[tuple[int, int, bool]]) -> None:
     """No two reservations overlap, every alignment is honoured, and all addresses come back when all are freed"""
-    holes = Holes(64, 2048)
+    holes = FreeRanges(64, 2048)
     taken: dict[int, int] = {}
     for size, alignment, give in asked:
         address = holes.take(size, alignment)
@@ -27,7 +27,7 @@ def test_addresses_are_handed_out_once(asked: list[tuple[int, int, bool]]) -> No
 
 def test_a_hole_that_fits_is_found() -> None:
     """Addresses run out only where no hole is large and aligned enough, whichever hole that is"""
-    holes = Holes(0, 64)
+    holes = FreeRanges(0, 64)
     assert holes.take_at(17, 47)
     assert holes.take_at(0, 2)
     assert holes.take(16, 4) is None

@@ -1,23 +1,23 @@
-"""The CUDA driver behind the boundary; `cuda.bindings` is imported when `CudaDriver` is first asked for."""
+"""The CUDA driver; `cuda.bindings` is imported when `CudaDriver` is first used."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from memtopo.driver.cuda.opening import open_cuda
-from memtopo.driver.cuda.system import closed_devices, free_memory, kernel_release, links, numa_nodes
+from memtopo.driver.cuda.system import free_memory, inaccessible_devices, kernel_release, links, numa_nodes
 
 if TYPE_CHECKING:
     from memtopo.driver.cuda.driver import CudaDriver
     from memtopo.driver.cuda.meter import CudaMeter
-    from memtopo.driver.cuda.trials import CudaExtras
+    from memtopo.driver.cuda.trials import CudaTrialCalls
 
 __all__ = [
     "CudaDriver",
-    "CudaExtras",
     "CudaMeter",
-    "closed_devices",
+    "CudaTrialCalls",
     "free_memory",
+    "inaccessible_devices",
     "kernel_release",
     "links",
     "numa_nodes",
@@ -27,14 +27,14 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     if name == "CudaDriver":
-        # Not above: where the bindings are missing, open_cuda must still be there to say so.
+        # Not above: without the bindings, open_cuda must still be importable to report that.
         from memtopo.driver.cuda.driver import CudaDriver  # noqa: PLC0415
 
         return CudaDriver
-    if name == "CudaExtras":
-        from memtopo.driver.cuda.trials import CudaExtras  # noqa: PLC0415
+    if name == "CudaTrialCalls":
+        from memtopo.driver.cuda.trials import CudaTrialCalls  # noqa: PLC0415
 
-        return CudaExtras
+        return CudaTrialCalls
     if name == "CudaMeter":
         from memtopo.driver.cuda.meter import CudaMeter  # noqa: PLC0415
 

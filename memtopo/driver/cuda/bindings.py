@@ -1,4 +1,8 @@
-"""How a call of `cuda.bindings.driver` is made, and what its status means."""
+"""Calls of `cuda.bindings.driver` with their status, and the driver's structs.
+
+Structs are written as memory, so that no enum of the bindings refuses a number that the driver takes (fact 5). Offsets
+are those of `cuda.h`, the same in every release since 11.3.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from memtopo.driver.types import AllocationType, DriverError, Grant, HandleType,
 
 
 def call(function: Callable[..., tuple[Any, ...]], *arguments: object) -> tuple[Any, ...]:
-    """Make one driver call; its status and what came with it.
+    """Make one driver call; returns its status and results.
 
     Raises `DriverError` where the status is no success, and `Unavailable` where libcuda, or the function, is missing.
     """
@@ -28,15 +32,15 @@ def call(function: Callable[..., tuple[Any, ...]], *arguments: object) -> tuple[
     except (KeyError, ValueError) as error:  # a status that these bindings have no name for
         raise DriverError(function.__name__, "CUDA_ERROR_UNKNOWN", f"cuda-bindings: {error}") from error
     except RuntimeError as error:
-        told = f"the NVIDIA driver has no {function.__name__}: {error}"
-        raise Unavailable(told, hint="update the driver: virtual memory management came with CUDA 11") from error
+        message = f"the NVIDIA driver has no {function.__name__}: {error}"
+        raise Unavailable(message, hint="update the driver: virtual memory management came with CUDA 11") from error
     if answer[0]:
         raise DriverError(function.__name__, answer[0].name)
     return answer
 
 
 def named(kind: Callable[[int], object], number: int, function: Callable[..., object]) -> object:
-    """A number as the bindings name it; one that they have no name for is refused as the driver would."""
+    """Return a number as a member of an enum of the bindings; a number without a member is an invalid value."""
     try:
         return kind(int(number))
     except ValueError as error:
@@ -45,7 +49,7 @@ def named(kind: Callable[[int], object], number: int, function: Callable[..., ob
 
 @contextmanager
 def fitting(function: Callable[..., object]) -> Iterator[None]:
-    """Refuse numbers that a field of a struct for this call cannot hold."""
+    """Refuse numbers that do not fit a field of a struct for this call."""
     try:
         yield
     except OverflowError as error:
@@ -64,7 +68,7 @@ _ACCESS = Struct("=iii")
 
 _COMPRESSION_GENERIC = 1
 SHARED_BYTES = 64
-"""The size of every handle that is handed to another process as bytes."""
+"""Size of every handle that is passed to another process as bytes."""
 
 
 class Record(Protocol):
@@ -78,7 +82,7 @@ _Named = TypeVar("_Named", bound=IntEnum)
 
 @lru_cache(maxsize=1024)
 def allocation_prop(properties: Properties) -> Record:
-    """A `CUmemAllocationProp`, made once for equal properties; nobody writes to it again."""
+    """A `CUmemAllocationProp`, cached for equal properties; not to be changed."""
     kind, number = properties.location
     flags = _COMPRESSION_GENERIC * properties.compressible, int(properties.rdma), 0
     packed = _PROP.pack(properties.type, properties.handles, kind, number, 0, *flags)
@@ -87,13 +91,13 @@ def allocation_prop(properties: Properties) -> Record:
 
 @lru_cache(maxsize=1024)
 def access_descriptors(grants: tuple[Grant, ...]) -> list[Record]:
-    """A list of `CUmemAccessDesc`, made once for equal grants; nobody writes to it again."""
+    """A list of `CUmemAccessDesc`, cached for equal grants; not to be changed."""
     return [_filled(driver.CUmemAccessDesc(), _ACCESS.pack(*grant.location, grant.access)) for grant in grants]
 
 
 @lru_cache(maxsize=1024)
 def mem_location(location: Location) -> Record:
-    """A `CUmemLocation`, made once for equal locations; nobody writes to it again."""
+    """A `CUmemLocation`, cached for equal locations; not to be changed."""
     return _filled(driver.CUmemLocation(), _LOCATION.pack(*location))
 
 
@@ -108,19 +112,19 @@ def ipc_event_handle(data: bytes) -> Record:
 
 
 def shared_bytes(handle: Record) -> bytes:
-    """The 64 bytes of a `CUipcMemHandle`, a `CUipcEventHandle` or a `CUmemFabricHandle`."""
+    """Return the 64 bytes of a `CUipcMemHandle`, a `CUipcEventHandle` or a `CUmemFabricHandle`."""
     return ctypes.string_at(handle.getPtr(), SHARED_BYTES)
 
 
 def properties_of(prop: Record) -> Properties:
-    """What a `CUmemAllocationProp` says; a number without a name stays a number."""
+    """Decode a `CUmemAllocationProp`; a number without a name stays a number."""
     return _read(ctypes.string_at(prop.getPtr(), _PROP.size))
 
 
 @lru_cache(maxsize=1024)
 def _read(memory: bytes) -> Properties:
-    kind, handles, place, number, _, compression, rdma, _ = _PROP.unpack(memory)
-    location = Location(_named(LocationKind, place), number)
+    kind, handles, location_kind, number, _, compression, rdma, _ = _PROP.unpack(memory)
+    location = Location(_named(LocationKind, location_kind), number)
     return Properties(location, HandleType(handles), bool(rdma), bool(compression), _named(AllocationType, kind))
 
 
@@ -133,4 +137,4 @@ def _named(kind: type[_Named], number: int) -> _Named:
     try:
         return kind(number)
     except ValueError:
-        return number  # type: ignore[return-value]  # a later driver's kind, or none: better seen than hidden
+        return number  # type: ignore[return-value]  # a later driver's kind, or none: returned as it is

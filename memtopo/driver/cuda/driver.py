@@ -1,6 +1,6 @@
 """`memtopo.driver.protocol.Driver` by `cuda.bindings.driver`: one method, one driver call.
 
-The bindings take plain ints for addresses, handles, contexts and devices, and give objects back.
+The bindings take plain ints for addresses, handles, contexts and devices, and return objects.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from memtopo.driver.types import (
 )
 
 _TEXT = 256
-# Bindings for CUDA 12 have both; only the second tells the instances of a partitioned GPU apart.
+# Bindings for CUDA 12 have both; only the second distinguishes the instances of a partitioned GPU.
 _get_uuid = getattr(cuda, "cuDeviceGetUuid_v2", cuda.cuDeviceGetUuid)
 # Bindings for CUDA 12 have both; only the second takes a location.
 _advise = getattr(cuda, "cuMemAdvise_v2", cuda.cuMemAdvise)
 _prefetch = getattr(cuda, "cuMemPrefetchAsync_v2", cuda.cuMemPrefetchAsync)
 _ONE = 4  # bytes of an attribute
-_EVERY = 4 * 64  # of the one that lists GPUs and the host: more than a computer has
+_EVERY = 4 * 64  # of the attribute that lists GPUs and the host: more than a computer has
 _NOWHERE = -2
 _DEDICATED = 1  # a flag of CUDA_EXTERNAL_MEMORY_HANDLE_DESC
 
 
 class CudaDriver(CudaKernels):
-    """The real driver. It keeps nothing but where its kernels are: all other state is the driver's own."""
+    """The CUDA driver. Its only state is the loaded kernels."""
 
     def init(self) -> None:
         call(cuda.cuInit, 0)
@@ -231,9 +231,9 @@ class CudaDriver(CudaKernels):
     def mem_range_get_attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
         function = cuda.cuMemRangeGetAttribute
         room = _EVERY if attribute == RangeAttribute.ACCESSED_BY else _ONE
-        told = call(function, room, named(cuda.CUmem_range_attribute, attribute, function), address, size)[1]
-        every = told if isinstance(told, list) else [told]
-        return tuple(int(each) for each in every if each != _NOWHERE)
+        value = call(function, room, named(cuda.CUmem_range_attribute, attribute, function), address, size)[1]
+        values = value if isinstance(value, list) else [value]
+        return tuple(int(each) for each in values if each != _NOWHERE)
 
     def stream_attach_mem_async(self, stream: int, address: int, flags: MemAttach) -> None:
         call(cuda.cuStreamAttachMemAsync, stream, address, 0, int(flags))  # 0 bytes are the whole allocation
@@ -309,7 +309,7 @@ class CudaDriver(CudaKernels):
 
 
 def _sized(data: object, function: Callable[..., object]) -> bytes:
-    """The bytes of a shared handle. The bindings would hand the driver fewer, or a number as a pointer."""
+    """Return a shared handle after a check, since the bindings would accept fewer bytes, or a number as a pointer."""
     if not isinstance(data, bytes) or len(data) != SHARED_BYTES:
         raise DriverError(function.__name__, "CUDA_ERROR_INVALID_VALUE", f"a shared handle has {SHARED_BYTES} bytes")
     return data

@@ -1,4 +1,4 @@
-"""`memtopo.driver.kernels.Kernels` by a little PTX, which drivers of CUDA 11 and later compile for their GPU."""
+"""`memtopo.driver.kernels.Kernels` in PTX, which drivers for CUDA 11 and later compile for their GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, base, wo
 from memtopo.driver.types import DriverError
 
 _PTX = Path(__file__).with_name("kernels.ptx")
-_FOUND = Struct("=QQQQ")
+_RESULT = Struct("=QQQQ")
 _NOTHING = 2**64 - 1
 _LOW = (1 << 48) - 1
 _WORD = (1 << 64) - 1
@@ -27,20 +27,20 @@ _FIRST, _AREAS = 128, 2048
 
 _THREADS = 256
 _TILE = 16 << 10
-"""Bytes that one block takes at a time."""
+"""Bytes that a block processes at a time."""
 
 _BLOCKS = 8192
-"""Blocks of a launch, over all its areas: many times what a GPU runs at a time, so that all of it ends together."""
+"""Blocks of a launch over all its areas: many times what a GPU runs at once, so that all of it ends together."""
 
 _SHARE = 64
-"""Tiles of the largest area that one block takes, so that it is not still at work when all small ones are done."""
+"""Tiles of the largest area for one block, so that it does not run on after all small areas are done."""
 
 _MOST_BLOCKS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The kernels in one context, where they look for their areas, and where they leave what they found."""
+    """Kernels loaded in one context, with the addresses of their result and of their table of areas."""
 
     module: int
     functions: dict[str, int]
@@ -74,35 +74,35 @@ class CudaKernels:
         self._loaded = {context: each for context, each in self._loaded.items() if each.module != module}
 
     def fill(self, areas: Sequence[Area]) -> None:
-        here = self._here()
+        loaded = self._current()
         for packed, shape, _ in _launches(areas):
-            call(cuda.cuMemcpyHtoDAsync, here.areas, packed, len(packed), 0)
-            _launch(here.functions["fill"], shape, _THREADS)
+            call(cuda.cuMemcpyHtoDAsync, loaded.areas, packed, len(packed), 0)
+            _launch(loaded.functions["fill"], shape, _THREADS)
 
     def verify(self, areas: Sequence[Area]) -> Verified:
-        here = self._here()
-        call(cuda.cuMemcpyHtoD, here.found, _FOUND.pack(0, _NOTHING, _NOTHING, 0), _FOUND.size)
+        loaded = self._current()
+        call(cuda.cuMemcpyHtoD, loaded.found, _RESULT.pack(0, _NOTHING, _NOTHING, 0), _RESULT.size)
         for packed, shape, before in _launches(areas):
-            call(cuda.cuMemcpyHtoDAsync, here.areas, packed, len(packed), 0)
-            _launch(here.functions["verify"], shape, _THREADS, ctypes.c_uint32(before))
-        mismatches, lowest, first, saw = _FOUND.unpack(_read(here.found, _FOUND.size))
+            call(cuda.cuMemcpyHtoDAsync, loaded.areas, packed, len(packed), 0)
+            _launch(loaded.functions["verify"], shape, _THREADS, ctypes.c_uint32(before))
+        mismatches, lowest, first, first_actual = _RESULT.unpack(_read(loaded.found, _RESULT.size))
         if not mismatches:
             return Verified(0)
-        # The lowest is read again, which another mismatch than one that comes and goes survives.
+        # The lowest mismatch is read again, since it may have been transient.
         offset = lowest & _LOW
-        seen = self.load(areas[lowest >> 48].address + offset - offset % 8) >> offset % 8 * 8
-        again = _judged(mismatches, areas, lowest, seen)
-        return again if again.wanted != again.seen else _judged(mismatches, areas, first, saw)
+        actual = self.load(areas[lowest >> 48].address + offset - offset % 8) >> offset % 8 * 8
+        again = _result(mismatches, areas, lowest, actual)
+        return again if again.expected != again.actual else _result(mismatches, areas, first, first_actual)
 
     def store(self, address: int, value: int) -> None:
-        _launch(self._here().functions["store"], (1, 1, 1), 1, ctypes.c_uint64(address), ctypes.c_uint64(value))
+        _launch(self._current().functions["store"], (1, 1, 1), 1, ctypes.c_uint64(address), ctypes.c_uint64(value))
 
     def load(self, address: int) -> int:
-        here = self._here()
-        _launch(here.functions["load"], (1, 1, 1), 1, ctypes.c_uint64(address))
-        return _FOUND.unpack(_read(here.found, _FOUND.size))[3]  # type: ignore[no-any-return]
+        loaded = self._current()
+        _launch(loaded.functions["load"], (1, 1, 1), 1, ctypes.c_uint64(address))
+        return _RESULT.unpack(_read(loaded.found, _RESULT.size))[3]  # type: ignore[no-any-return]
 
-    def _here(self) -> Loaded:
+    def _current(self) -> Loaded:
         loaded = self._loaded.get(_context())
         if loaded is None:
             raise DriverError("cuLaunchKernel", "CUDA_ERROR_INVALID_HANDLE", "no kernels are loaded in this context")
@@ -117,9 +117,9 @@ def _context() -> int:
 
 
 def _launches(areas: Sequence[Area]) -> Iterator[tuple[bytes, tuple[int, int, int], int]]:
-    """For each launch its table of areas, its shape, and how many areas came before.
+    """Yield for each launch its table of areas, its grid, and the number of areas before.
 
-    The first ones are small, so that the GPU has something to do while the next tables are made.
+    The first launches are small, so that the GPU works while the next tables are made.
     """
     if len(areas) > MOST_AREAS:
         raise DriverError("cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", "there are too many areas")
@@ -130,9 +130,9 @@ def _launches(areas: Sequence[Area]) -> Iterator[tuple[bytes, tuple[int, int, in
 
 
 def _table(areas: Sequence[Area]) -> bytes:
-    # Column by column: one area at a time would take Python longer than the GPU takes for its pages.
+    # By columns: by areas, Python would need more time than the GPU needs for their pages.
     addresses, sizes, seeds, firsts = zip(*areas, strict=True)
-    # Nothing of this would be refused by the driver, and a misaligned access ends the process as a forbidden one does.
+    # The driver checks none of this, and a misaligned access ends the process like an illegal one.
     if min(sizes) < 0 or reduce(or_, addresses) % ALIGNED or reduce(or_, firsts) % 8:
         raise DriverError("cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", "an area is not aligned")
     table = array("Q", bytes(24 * len(areas)))
@@ -148,7 +148,7 @@ def _shape(areas: Sequence[Area]) -> tuple[int, int, int]:
 
 
 def _launch(function: int, shape: tuple[int, int, int], threads: int, *parameters: ctypes._CData) -> None:
-    """Have the driver copy the parameters and launch."""
+    """Launch a kernel; the driver copies the parameters."""
     addresses = (ctypes.c_void_p * max(1, len(parameters)))(*(ctypes.addressof(each) for each in parameters))
     call(cuda.cuLaunchKernel, function, *shape, threads, 1, 1, 0, 0, ctypes.addressof(addresses), 0)
 
@@ -159,11 +159,11 @@ def _read(address: int, size: int) -> bytes:
     return bytes(data)
 
 
-def _judged(mismatches: int, areas: Sequence[Area], key: int, seen: int) -> Verified:
-    """What was wanted where a key says, and seen there: a word or, of the last bytes of an area, a byte."""
+def _result(mismatches: int, areas: Sequence[Area], key: int, actual: int) -> Verified:
+    """Result for a mismatch at a key: a word or, in the last bytes of an area, a byte."""
     number, offset = key >> 48, key & _LOW
     area = areas[number]
-    wanted = word(area.seed, area.first + offset)
+    expected = word(area.seed, area.first + offset)
     if offset >= area.size - area.size % 16:
-        wanted, seen = wanted >> offset % 8 * 8 & 0xFF, seen & 0xFF
-    return Verified(mismatches, number, offset, wanted, seen)
+        expected, actual = expected >> offset % 8 * 8 & 0xFF, actual & 0xFF
+    return Verified(mismatches, number, offset, expected, actual)

@@ -1,10 +1,9 @@
-"""Measures copies between GPUs, and between a GPU and the host, in the way of nvbandwidth.
+"""Bandwidth and latency of copies between GPUs, and between a GPU and the host, measured like nvbandwidth.
 
-Copies are queued one behind the other, and events around them take the time; each figure is the median of several such
-series. The buffers have 512 MiB of addresses, and the same 64 MiB of a GPU behind them again and again: a copy of less
-would show the time that starting it takes, and a probe is to take little memory. The latency of an engine is that of
-copies of a few bytes, each behind the one before, all of them queued by the time that the first begins. That of a
-kernel is of loads whose address comes from the load before.
+Copies are queued one after another, with events around them for the time; each figure is the median of several such
+series. A buffer has 512 MiB of addresses, all of which map the same 64 MiB of a GPU: a smaller copy would measure the
+launch, and a probe should take little memory. The latency of a copy engine is that of dependent copies of a few bytes,
+all of them queued before the first one begins. The latency of a kernel is that of dependent loads.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from memtopo.driver.types import Access, Attribute, DriverError, Grant, Properti
 SIZE, PHYSICAL = 512 << 20, 64 << 20
 COPIES, WARM_UP, SERIES = 16, 4, 5
 FEW, BURST = 16, 64
-"""Bytes of a copy whose latency is taken, and how many of them make one series."""
+"""Bytes of a copy whose latency is measured, and number of copies in a series."""
 LOADS = 10_000
 THREADS, BLOCKS_PER_SM = 512, 4
 
@@ -34,20 +33,20 @@ _PORTABLE = 1
 _VECTOR = 16
 
 Rates = dict[str, dict[str, int | None]]
-"""By `engine_write` and so on: bytes per second, and nanoseconds for a few bytes."""
+"""By `engine_write` and so on: bytes per second, and nanoseconds of latency."""
 
 
 class CudaMeter:
-    """Keeps contexts, and nothing else, from one measurement to the next."""
+    """Measurements on the GPUs of this process; contexts are kept from one to the next."""
 
     def __init__(self) -> None:
         self._kernels = Kernels()
         self._contexts: dict[int, Any] = {}
 
     def peers(self, device: int, peer: int) -> Rates:
-        """What `device` writes into the memory of `peer`, and reads from it. Raises `DriverError`."""
+        """Rates of writes by `device` to the memory of `peer`, and of reads from it. Raises `DriverError`."""
         with ExitStack() as undo:
-            undo.enter_context(self._current(peer))  # a GPU without a context is slow to answer others
+            undo.enter_context(self._current(peer))  # accesses to a GPU without a context are slow
             undo.enter_context(self._current(device))
             theirs = undo.enter_context(_buffer(peer, device))
             own = undo.enter_context(_buffer(device, device))
@@ -55,21 +54,21 @@ class CudaMeter:
             ways["sm_write"] = self._sm(device, theirs, own)
             ways["sm_read"] = self._sm(device, own, theirs)
             call(cuda.cuMemcpyHtoD, theirs, theirs.to_bytes(8, "little"), 8)
-            ways["sm_read"]["latency_ns"] = self._chased(theirs, own)
+            ways["sm_read"]["latency_ns"] = self._chase(theirs, own)
             return ways
 
     def host(self, device: int) -> Rates:
         """What goes from the host's memory to `device`, and back. Raises `DriverError`."""
-        _stay_near(device)
+        _bind_to_node(device)
         with self._current(device), _buffer(device, device) as own, ExitStack() as undo:
             host = int(call(cuda.cuMemHostAlloc, SIZE, _PORTABLE)[1])
             undo.callback(call, cuda.cuMemFreeHost, host)
             ways: Rates = {"engine_write": self._engine(own, host), "engine_read": self._engine(host, own)}
-            # A kernel reads host memory on its way to the GPU, and writes it on its way back.
+            # A kernel reads host memory for a copy to the GPU, and writes it for a copy to the host.
             ways["sm_write"] = self._sm(device, own, host)
             ways["sm_read"] = self._sm(device, host, own)
             ctypes.memmove(host, host.to_bytes(8, "little"), 8)
-            ways["sm_write"]["latency_ns"] = self._chased(host, own)
+            ways["sm_write"]["latency_ns"] = self._chase(host, own)
             return ways
 
     @contextmanager
@@ -103,15 +102,15 @@ class CudaMeter:
 
         return {"bytes_per_second": round(SIZE / _timed(copy, COPIES)), "latency_ns": None}
 
-    def _chased(self, at: int, sink: int) -> int:
-        """Nanoseconds for a load that waits for the one before it: the word at `at` is its own address."""
+    def _chase(self, at: int, sink: int) -> int:
+        """Nanoseconds of a load that depends on the load before: the word at `at` is its own address."""
         seconds = _timed(lambda stream: self._kernels.launch("chase", at, sink, LOADS, stream=stream), 1)
         return round(seconds / LOADS * 1e9)
 
 
 @contextmanager
 def _buffer(owner: int, user: int) -> Iterator[int]:
-    """Addresses at which one GPU uses the memory of another, or its own."""
+    """Map memory of one GPU for use by another or by itself; yields the address."""
     with ExitStack() as undo:
         chunk = call(cuda.cuMemCreate, PHYSICAL, allocation_prop(Properties(gpu(owner))), 0)[1]
         undo.callback(call, cuda.cuMemRelease, chunk)
@@ -129,9 +128,9 @@ _Work = Callable[[object], object]
 
 
 def _timed(work: _Work, count: int, *, before: _Work | None = None) -> float:
-    """Seconds for one of `count` works in a row, in the current context: the median of several series.
+    """Seconds for one of `count` consecutive works in the current context: the median of several series.
 
-    What comes `before` them is the work itself, or whatever is long enough that all of them are queued meanwhile.
+    The work `before` them, by default the same, must take long enough for all of them to be queued.
     """
     with ExitStack() as undo:
         stream = call(cuda.cuStreamCreate, 1)[1]
@@ -153,11 +152,11 @@ def _series(work: _Work, count: int, before: _Work, stream: object, events: list
     return float(call(cuda.cuEventElapsedTime, *events)[1]) / 1e3 / count
 
 
-def _stay_near(device: int) -> None:
-    """Run on the CPUs of the GPU's nearest NUMA node, so that host memory comes from there."""
+def _bind_to_node(device: int) -> None:
+    """Run on the CPUs of the GPU's nearest NUMA node, so that host memory is allocated there."""
     with suppress(DriverError, OSError, ValueError):
         node = int(call(cuda.cuDeviceGetAttribute, cuda.CUdevice_attribute(int(Attribute.HOST_NUMA_ID)), device)[1])
-        told = Path(f"/sys/devices/system/node/node{node}/cpulist").read_text().strip()
-        parts = (part.partition("-") for part in told.split(",") if part)
+        cpulist = Path(f"/sys/devices/system/node/node{node}/cpulist").read_text().strip()
+        parts = (part.partition("-") for part in cpulist.split(",") if part)
         near = {cpu for first, _, last in parts for cpu in range(int(first), int(last or first) + 1)}
         os.sched_setaffinity(0, near)

@@ -1,4 +1,4 @@
-"""Opening the real driver, or saying why there is none here; never anything in its place."""
+"""Opening the CUDA driver, or an error with the reason if there is none; never a substitute."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable
-from memtopo.driver.cuda.system import closed_devices
+from memtopo.driver.cuda.system import inaccessible_devices
 from memtopo.driver.types import DriverError
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _SIMULATE = "use --machine h200x2 to validate or simulate without a GPU"
 _CAUSES = {
     "CUDA_ERROR_STUB_LIBRARY": "libcuda is the toolkit's stub; take its folder out of LD_LIBRARY_PATH",
-    "CUDA_ERROR_OPERATING_SYSTEM": "look whether /dev/nvidia* is there and may be opened",
+    "CUDA_ERROR_OPERATING_SYSTEM": "check that /dev/nvidia* exist and may be opened",
     "CUDA_ERROR_SYSTEM_NOT_READY": "start the fabric manager (nvidia-fabricmanager)",
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "libcuda and the kernel module are of different releases; reload the module",
     "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE": "take cuda-compat's libcuda out of LD_LIBRARY_PATH",
@@ -23,9 +23,9 @@ _CAUSES = {
 
 
 def open_cuda() -> CudaDriver:
-    """The real driver, initialised, with at least one GPU.
+    """Return the CUDA driver, initialised, with at least one GPU.
 
-    Raises `Unavailable` with a hint at the cause: no bindings, no driver, no GPU, or all of them hidden.
+    Raises `Unavailable` with a hint at the cause: no bindings, no driver, no GPU, or all GPUs hidden.
     """
     driver = _bound()
     try:
@@ -42,10 +42,10 @@ def open_cuda() -> CudaDriver:
 
 def _bound() -> CudaDriver:
     try:
-        from memtopo.driver.cuda.driver import CudaDriver  # noqa: PLC0415  # its absence is what is looked for
+        from memtopo.driver.cuda.driver import CudaDriver  # noqa: PLC0415  # may be missing
     except ImportError as error:
-        told = f"the Python package cuda-bindings cannot be imported ({error})"
-        raise Unavailable(told, hint=f"run 'pip install cuda-python', or {_SIMULATE}") from error
+        message = f"the Python package cuda-bindings cannot be imported ({error})"
+        raise Unavailable(message, hint=f"run 'pip install cuda-python', or {_SIMULATE}") from error
     return CudaDriver()
 
 
@@ -54,9 +54,9 @@ def _unusable(name: str) -> Unavailable:
     if name == "CUDA_ERROR_NO_DEVICE" and visible is not None:
         hint = "unset it or name a GPU that 'nvidia-smi -L' lists"
         return Unavailable(f"no GPU is visible: CUDA_VISIBLE_DEVICES is {visible!r}", hint=f"{hint}, or {_SIMULATE}")
-    if closed := closed_devices():
+    if inaccessible := inaccessible_devices():
         hint = "run as a user who may, or pass the GPUs on to the container (--gpus, --device)"
-        told = f"no GPU can be used here: {name}: this process may not open {', '.join(closed)}"
-        return Unavailable(told, hint=f"{hint}, or {_SIMULATE}")
+        message = f"no GPU can be used here: {name}: this process may not open {', '.join(inaccessible)}"
+        return Unavailable(message, hint=f"{hint}, or {_SIMULATE}")
     cause = _CAUSES.get(name)
     return Unavailable(f"no GPU can be used here: {name}", hint=f"{cause}, or {_SIMULATE}" if cause else _SIMULATE)

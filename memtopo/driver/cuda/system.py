@@ -1,4 +1,4 @@
-"""What the system says beside the driver: its release, device files, NUMA nodes with memory, free device memory."""
+"""Information from the system and NVML: driver release, device files, NUMA nodes, free memory, links between GPUs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _RELEASE = re.compile(r"Kernel Module.*?\s([0-9]+\.[0-9.]*[0-9])\s")
 
 
 def kernel_release(file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """The release of the loaded kernel module, such as `580.159.04`; None where the system does not tell."""
+    """Release of the loaded kernel module, such as `580.159.04`; None if it is unknown."""
     match = _RELEASE.search(_text(file))
     return match[1] if match else None
 
 
 def numa_nodes(file: Path = Path("/sys/devices/system/node/has_memory")) -> tuple[int, ...] | None:
-    """The NUMA nodes that have memory; None where the system does not tell."""
+    """NUMA nodes with memory; None if they are unknown."""
     nodes: list[int] = []
     for part in filter(None, _text(file).strip().split(",")):
         first, _, last = part.partition("-")
@@ -27,19 +27,19 @@ def numa_nodes(file: Path = Path("/sys/devices/system/node/has_memory")) -> tupl
     return tuple(nodes) or None
 
 
-def closed_devices(root: Path = Path("/")) -> list[str]:
-    """The device files of NVIDIA's driver that this process may not open for reading and writing."""
+def inaccessible_devices(root: Path = Path("/")) -> list[str]:
+    """Device files of NVIDIA's driver that this process may not open for reading and writing."""
     files = [Path("/dev") / name for name in _names(root / "dev") if _is_gpu(name)]
     return [str(file) for file in files if not os.access(root / file.relative_to("/"), os.R_OK | os.W_OK)]
 
 
 def free_memory(uuids: Iterable[str | None]) -> list[int | None]:
-    """Free bytes of each GPU, asked of NVML since the driver wants a context for it; None where NVML does not tell."""
+    """Free bytes of each GPU, from NVML since the driver needs a context for it; None if NVML does not know."""
     try:
         from cuda.bindings import nvml  # noqa: PLC0415  # bindings before 13.1 have none
 
         nvml.init_v2()
-    except Exception:  # noqa: BLE001  # whatever is wrong with NVML, the total is still known
+    except Exception:  # noqa: BLE001  # without NVML, the total is still known
         return [None for _ in uuids]
     try:
         return [_free(nvml, uuid) for uuid in uuids]
@@ -73,32 +73,32 @@ def _names(folder: Path) -> list[str]:
 
 
 _PCIE = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
-"""`nvidia-smi topo`'s words, by NVML's levels: one switch, several, a host bridge, a NUMA node, the system."""
+"""Names of `nvidia-smi topo` by NVML's levels: one switch, several, a host bridge, a NUMA node, the system."""
 
 _ACTIVE, _GPU, _SWITCH = 1, 0, 2
 
 
 def links(uuids: Sequence[str | None]) -> list[list[tuple[str | None, int | None]]]:
-    """For each pair of GPUs the kind of link and the number of NVLinks; None where NVML does not tell."""
+    """Kind of link and number of NVLinks for each pair of GPUs; None if NVML does not know."""
     count = len(uuids)
-    told: list[list[tuple[str | None, int | None]]] = [[(None, None)] * count for _ in range(count)]
+    found: list[list[tuple[str | None, int | None]]] = [[(None, None)] * count for _ in range(count)]
     try:
         from cuda.bindings import nvml  # noqa: PLC0415  # bindings before 13.1 have none
 
         nvml.init_v2()
-    except Exception:  # noqa: BLE001  # whatever is wrong with NVML, the peers are still known
-        return told
+    except Exception:  # noqa: BLE001  # without NVML, the peers are still known
+        return found
     try:
         gpus = [_handle(nvml, uuid) for uuid in uuids]
         buses = [_bus(nvml, gpu) for gpu in gpus]
         for a, gpu in enumerate(gpus):
-            towards = _towards(nvml, gpu, buses)
+            nvlinks = _nvlinks(nvml, gpu, buses)
             for b, other in enumerate(gpus):
                 if a != b and gpu is not None and other is not None:
-                    told[a][b] = ("NV", towards[b]) if towards[b] else (_pcie(nvml, gpu, other), None)
+                    found[a][b] = ("NV", nvlinks[b]) if nvlinks[b] else (_pcie(nvml, gpu, other), None)
     finally:
         nvml.shutdown()
-    return told
+    return found
 
 
 def _handle(nvml: Any, uuid: str | None) -> Any:
@@ -117,8 +117,8 @@ def _address(info: Any) -> tuple[int, ...]:
     return int(info.domain), int(info.bus), int(info.device_)
 
 
-def _towards(nvml: Any, gpu: Any, buses: Sequence[tuple[int, ...] | None]) -> list[int]:
-    """How many active NVLinks of a GPU lead to each of the others; through a switch, all lead to all."""
+def _nvlinks(nvml: Any, gpu: Any, buses: Sequence[tuple[int, ...] | None]) -> list[int]:
+    """Number of active NVLinks from a GPU to each other GPU; through a switch, all links count for all."""
     counts, switched = [0] * len(buses), 0
     for link in range(int(nvml.NVLINK_MAX_LINKS)):
         with suppress(Exception):  # a link that the GPU does not have

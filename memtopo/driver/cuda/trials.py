@@ -1,4 +1,4 @@
-"""The kernels of trials and measurements: a little PTX of an old version, so that 12.x drivers load it too."""
+"""Kernels of trials and measurements, in PTX of an old version that drivers for CUDA 12 load too, and trial calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STORE = """
 }
 """
 
-# Waits for another value than 0 in the first word, for so many looks at most, and stores into the second.
+# Polls the first word for a value other than 0, a limited number of times, and stores into the second.
 _MEET = """
 .visible .entry meet(.param .u64 at, .param .u64 value)
 {
@@ -53,7 +53,7 @@ FOUND:
 }
 """
 
-# 16 bytes at a time, each thread a grid's width further each time.
+# Copies 16 bytes at a time, with a grid-stride loop.
 _COPY = """
 .visible .entry copy(.param .u64 to, .param .u64 from, .param .u64 count)
 {
@@ -91,7 +91,7 @@ DONE:
 }
 """
 
-# Follows pointers, each load waiting for the one before it; the store keeps the loads from being left out.
+# Follows pointers by dependent loads; the store keeps the compiler from removing the loads.
 _CHASE = """
 .visible .entry chase(.param .u64 at, .param .u64 sink, .param .u64 count)
 {
@@ -116,13 +116,13 @@ PTX = {
 
 
 class Kernels:
-    """The kernels, each loaded into a context when it is first launched there; they go with the context."""
+    """Kernels, each loaded into a context when it is first launched there; unloaded with the context."""
 
     def __init__(self) -> None:
         self._loaded: dict[tuple[int, str], Any] = {}
 
     def launch(self, name: str, *arguments: int, blocks: int = 1, threads: int = 1, stream: object = 0) -> None:
-        """Launch one in the current context, with arguments of 64 bits each; does not wait for it."""
+        """Launch a kernel in the current context, with arguments of 64 bits each; does not wait for it."""
         types = (ctypes.c_uint64,) * len(arguments)
         grid = (blocks, 1, 1, threads, 1, 1)
         call(cuda.cuLaunchKernel, self._function(name), *grid, 0, stream, (arguments, types), 0)
@@ -138,8 +138,8 @@ class Kernels:
 _FOUND = (1).to_bytes(WORD, "little")
 
 
-class CudaExtras:
-    """What trials ask of the real driver."""
+class CudaTrialCalls:
+    """Trial calls of the CUDA driver."""
 
     def __init__(self) -> None:
         self._kernels = Kernels()

@@ -1,71 +1,71 @@
-"""The simulator: a driver that keeps every rule of `docs/driver-facts.md` on a recorded machine, with no GPU."""
+"""The simulator: a driver that follows every rule of `docs/driver-facts.md` on a recorded machine, without a GPU."""
 
 from __future__ import annotations
 
 from memtopo.driver.sim.driver import SimDriver
-from memtopo.driver.sim.trials import SimExtras, SimForeign
+from memtopo.driver.sim.trials import SimExternalApi, SimTrialCalls
 
-__all__ = ["LAXER", "STRICTER", "SimDriver", "SimExtras", "SimForeign"]
+__all__ = ["LAXER", "STRICTER", "SimDriver", "SimExternalApi", "SimTrialCalls"]
 
-# Where the simulator refuses on purpose what hardware accepts, by method.
+# Differences on purpose where the simulator refuses more than hardware, by method.
 STRICTER = {
-    "mem_map": "a mapping that runs past the end of its reservation is refused: hardware lets it land in a"
-    " neighbour's addresses (fact 15)",
-    "mem_unmap": "a range that runs past the end of what is reserved is refused: hardware looks at its start alone",
-    "ctx_push_current": "a context that was released is refused: hardware refuses whatever uses it",
-    "driver_get_version": "refused before init like every call: hardware answers it",
+    "mem_map": "a mapping that runs past the end of its reservation is refused: hardware maps it into"
+    " adjacent addresses (fact 15)",
+    "mem_unmap": "a range that runs past the end of what is reserved is refused: hardware checks its start alone",
+    "ctx_push_current": "a context that was released is refused: hardware refuses the calls that use it",
+    "driver_get_version": "refused before init like every call: hardware accepts it",
     "memset_d8": "of an allocation it is refused from another device's context, and past the allocation's end: neither"
     " was tried on hardware",
     "memcpy_htod": "a copy to host memory that ends the process on hardware is refused (fact 40); of an allocation, see"
     " memset_d8",
     "memcpy_dtoh": "likewise a copy from it",
     "device_primary_ctx_release": "with the last retain its allocations, opened memory and events are gone, and any use"
-    " of them is refused: hardware was not asked",
+    " of them is refused: not tried on hardware",
     "ipc_open_mem_handle": "memory of a gpu that is not visible here, or that the current one cannot access, is"
-    " refused: hardware was not asked",
-    "ipc_close_mem_handle": "refused without a current context: hardware was not asked",
+    " refused: not tried on hardware",
+    "ipc_close_mem_handle": "refused without a current context: not tried on hardware",
     "event_synchronize": "likewise",
     "event_destroy": "an event that is not open is refused, here and in every call: hardware may end the process",
     "event_record": "refused on any stream but the default one, since others only signal, wait and prefetch",
     "stream_wait_event": "likewise, and with flags",
     "mem_create": "a fabric handle that was never tried on the recorded machine is refused (fact 4)",
     "mem_export_to_shareable_handle": "a handle that was released is refused: on hardware the process dies (fact 51)",
-    "mem_import_from_shareable_handle": "another API's memory whose size is no multiple of the granularity is refused:"
+    "mem_import_from_shareable_handle": "external memory whose size is no multiple of the granularity is refused:"
     " such was not tried (fact 59)",
-    "import_external_memory": "a chunk of the host's memory is refused: hardware was not asked",
+    "import_external_memory": "a chunk of the host's memory is refused: not tried on hardware",
     "external_memory_get_mapped_buffer": "of an object that was destroyed it is refused: on hardware the process dies"
-    " (fact 57); without a current context, and of a semaphore that was imported as memory: hardware was not asked",
+    " (fact 57); without a current context, and of a semaphore that was imported as memory: not tried on hardware",
     "destroy_external_memory": "a second time it is refused: on hardware the process dies (fact 57)",
-    "destroy_external_semaphore": "likewise; and it waits for whatever any stream still waits for",
-    "mem_free": "of managed memory it waits for whatever any stream still waits for: hardware waits for those of the"
+    "destroy_external_semaphore": "likewise; and it waits for the outstanding waits of all streams",
+    "mem_free": "of managed memory it waits for the outstanding waits of all streams: hardware waits for those of the"
     " GPUs that touched it (fact 58)",
     "signal_external_semaphore": "refused on a stream of another context, and of what was imported as another type than"
-    " it is: hardware was not asked",
+    " it is: not tried on hardware",
     "wait_external_semaphore": "likewise",
     "stream_create": "refused with other flags than 1: a stream that waits for stream 0 is not simulated",
     "stream_destroy": "a stream that is not open is refused, here and in every call: hardware may end the process",
-    "mem_alloc_managed": "refused where the gpu does not advertise managed memory: no such gpu was asked",
+    "mem_alloc_managed": "refused where the gpu does not advertise managed memory: not tried on such a gpu",
     "mem_advise": "refused without a current context, and at a gpu that does not advertise concurrent access: neither"
     " was tried",
     "mem_prefetch_async": "likewise",
-    "mem_range_get_attribute": "refused without a current context: hardware was not asked",
+    "mem_range_get_attribute": "refused without a current context: not tried on hardware",
     "stream_attach_mem_async": "likewise, and inside of an allocation",
     "pointer_is_managed": "likewise without a context",
     "host_write": "where the CPU may not write it is refused: on hardware the process dies of SIGSEGV (facts 21, 40);"
-    " likewise past the end of one mapping or allocation, whatever is behind it",
+    " likewise past the end of one mapping or allocation, even if more is mapped behind it",
     "host_read": "likewise where it may not read",
 }
 
-# Where it accepts what hardware would not, because a simulator knows its own process alone, by method.
+# Differences where it accepts more than hardware, since a simulator has the state of its own process alone, by method.
 LAXER = {
-    "mem_get_info": "each process has all of the machine's memory: what others took is not missing, nor what others, or"
-    " descriptors alone, still hold of what this one gave up (facts 29, 46); nor what another API made; and managed"
-    " memory takes none of it (fact 60)",
+    "mem_get_info": "each process has all of the machine's memory: memory of other processes and of external APIs does"
+    " not count, nor released memory that others, or descriptors alone, keep (facts 29, 46); and managed memory takes"
+    " none (fact 60)",
     "wait_external_semaphore": "copies and fills do not wait for what stream 0 waits for, nor do events (fact 47)",
-    "stream_query": "what stands behind a wait is done when this process next asks for something of its streams",
+    "stream_query": "work behind a wait is done when this process next uses or queries a stream",
     "mem_import_from_shareable_handle": "fabric handles, where a machine says that they work, reach processes of the"
     " same user and host: no machine had any that worked (fact 4)",
-    "event_query": "what was recorded is always done (fact 47)",
+    "event_query": "a record has always completed (fact 47)",
     "fill": "only the first and last 4 KiB of each granule of an area are written",
     "verify": "likewise read; a mismatch between them is not seen, nor counted",
 }

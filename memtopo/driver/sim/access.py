@@ -1,4 +1,4 @@
-"""Who may read and write which mapping (facts 19 to 23)."""
+"""Access rights of mappings and allocations (facts 19 to 23), and the fills and copies that need them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ HOST = Location(LocationKind.HOST)
 
 
 class AccessRules:
-    """Sets, reads and enforces the access of mappings, and keeps allocations to their devices."""
+    """Sets, queries and enforces access to mappings and allocations."""
 
     def __init__(self, machine: Machine, mappings: Mappings, allocations: Allocations) -> None:
         self._machine, self._mappings, self._allocations = machine, mappings, allocations
 
     def grant(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
-        """Grant access to whole mappings without a hole; of two grants for one location the last wins (fact 20)."""
+        """Set access of whole mappings without a hole; of two grants for one location the last applies (fact 20)."""
         if not grants:
             raise invalid("no access is given")
         mappings = self._mappings.whole(address, size)
@@ -33,7 +33,7 @@ class AccessRules:
             mapping.access.update(granted)
 
     def granted(self, address: int, location: Location) -> int:
-        """The access of one location at an address (facts 22, 42); none is told of an allocation (fact 45)."""
+        """Access of one location at an address (facts 22, 42); always none for an allocation (fact 45)."""
         if not self._is_known(location):
             raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
         if self._allocations.find(address):
@@ -44,8 +44,8 @@ class AccessRules:
             return own
         return max(mapping.access.values(), default=0)
 
-    def range_seen(self, address: int, device: int) -> tuple[int, int]:
-        """Base and size of what is around an address, for a device with access to it; others are told of none."""
+    def address_range(self, address: int, device: int) -> tuple[int, int]:
+        """Base and size of the mapping or allocation around an address, if the device has access to it."""
         allocation = self._allocations.find(address)
         if allocation and device in allocation.users:
             return allocation.start, allocation.size
@@ -57,10 +57,7 @@ class AccessRules:
     def reach(
         self, address: int, count: int, device: int, wanted: Access, *, copying: bool
     ) -> list[Mapping] | list[Allocation]:
-        """The mappings, or the one allocation, that `count` bytes cross, all of which a device may use so.
-
-        Facts 23 and 40 tell what that takes.
-        """
+        """Mappings, or the one allocation, behind `count` bytes; checks the device's access (facts 23, 40)."""
         if allocation := self._allocations.find(address):
             self._check_use(allocation, address + count, device, reads=copying and wanted == Access.R)
             return [allocation]
@@ -77,15 +74,15 @@ class AccessRules:
         return found
 
     def cpu_reach(self, address: int, count: int, wanted: Access) -> tuple[Physical, int]:
-        """The memory that the CPU itself touches, and where in it (facts 21, 39); anything else ends the process."""
-        place = self._allocations.find(address) or self._mappings.around(address)
-        allowed = place.advised if isinstance(place, Allocation) else place.access.get(HOST, 0) & wanted == wanted
-        if not allowed or address + count > place.end:
+        """Memory and offset for a load or store by the CPU (facts 21, 39); on hardware a refusal ends the process."""
+        area = self._allocations.find(address) or self._mappings.around(address)
+        allowed = area.advised if isinstance(area, Allocation) else area.access.get(HOST, 0) & wanted == wanted
+        if not allowed or address + count > area.end:
             raise invalid("the CPU may not do this there: on hardware the process dies of SIGSEGV")
-        return place.physical, address - place.start
+        return area.physical, address - area.start
 
     def is_managed(self, address: int) -> bool:
-        """Whether an address is in managed memory, and in no other allocation or mapping."""
+        """Return whether an address is in managed memory; refuses an address where nothing is mapped or allocated."""
         found = self._allocations.find(address)
         if found is None:
             self._mappings.around(address)
@@ -111,7 +108,7 @@ class AccessRules:
             raise unsupported("the host cannot access a gpu's memory")
 
     def _is_known(self, location: Location) -> bool:
-        """Whether access can be asked of a location: any GPU there is, the host, and any NUMA node, there or not."""
+        """Return whether a location is accepted: an existing GPU, the host, or any NUMA node, existing or not."""
         if location.kind == LocationKind.GPU:
             return location in self._machine.locations
         return location.kind != LocationKind.HOST_NUMA_CURRENT
@@ -125,12 +122,12 @@ class AccessRules:
 
 
 def _user(location: Location) -> Location:
-    """Whose access a location's is: the host and its NUMA nodes have one in common."""
+    """Location under which access is kept: the host and its NUMA nodes share theirs."""
     return location if location.kind == LocationKind.GPU else HOST
 
 
 def _check_host_copy(device: int, host: int, wanted: Access) -> None:
-    """Host memory is copied by the CPU where the host has any access, else by the device (fact 40)."""
+    """Refuse copies of host memory: made by the CPU if the host has any access, otherwise by the device (fact 40)."""
     if wanted == Access.R:
         survives = bool(host or device)
     elif device == Access.R:
@@ -144,8 +141,8 @@ def _check_host_copy(device: int, host: int, wanted: Access) -> None:
 BLOCK = 1 << 20
 
 
-class Contents:
-    """Reads and writes simulated memory on behalf of one device."""
+class MemoryOperations:
+    """Fills and copies of simulated memory (fact 23), by a device or by the CPU."""
 
     def __init__(self, access: AccessRules) -> None:
         self._access = access
@@ -160,37 +157,37 @@ class Contents:
                 physical.write(at + done, memoryview(block)[: size - done])
 
     def write(self, device: int, address: int, data: bytes) -> None:
-        """Put bytes, across adjacent mappings."""
+        """Copy bytes to memory, across adjacent mappings."""
         rest = memoryview(data)
         for physical, at, size in self.parts(device, address, len(data), Access.RW, copying=True):
             physical.write(at, rest[:size])
             rest = rest[size:]
 
     def read(self, device: int, address: int, count: int) -> bytes:
-        """Get bytes, across adjacent mappings."""
+        """Copy bytes from memory, across adjacent mappings."""
         parts = self.parts(device, address, count, Access.R, copying=True)
         return b"".join(physical.read(at, size) for physical, at, size in parts)
 
     def store(self, device: int, address: int, data: bytes) -> None:
-        """Put bytes as a kernel of a device does: no CPU and no copy engine has a say."""
+        """Store bytes as a kernel of a device does."""
         for physical, at, _ in self.parts(device, address, len(data), Access.RW, copying=False):
             physical.write(at, data)
 
     def host_write(self, address: int, data: bytes) -> None:
-        """Put bytes as the CPU does itself."""
+        """Store bytes as the CPU does."""
         physical, at = self._access.cpu_reach(address, len(data), Access.RW)
         physical.write(at, data)
 
     def host_read(self, address: int, count: int) -> bytes:
-        """Get bytes as the CPU does itself."""
+        """Load bytes as the CPU does."""
         physical, at = self._access.cpu_reach(address, count, Access.R)
         return physical.read(at, count)
 
     def parts(
         self, device: int, address: int, count: int, wanted: Access, *, copying: bool
     ) -> Iterator[tuple[Physical, int, int]]:
-        """The physical memory behind addresses, as (memory, offset in it, bytes), once access is checked throughout."""
+        """Yield the physical memory behind addresses as (memory, offset, size), after all access is checked."""
         end = address + count
-        for place in self._access.reach(address, count, device, wanted, copying=copying):
-            low, high = max(address, place.start), min(end, place.end)
-            yield place.physical, low - place.start, high - low
+        for area in self._access.reach(address, count, device, wanted, copying=copying):
+            low, high = max(address, area.start), min(end, area.end)
+            yield area.physical, low - area.start, high - low

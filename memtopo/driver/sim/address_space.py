@@ -1,4 +1,4 @@
-"""Free address space, found by size or by place in logarithmic time."""
+"""The address space: free ranges, reservations (facts 9 to 12), and blocks of allocations (fact 45)."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from memtopo.driver.sim.calls import Refused, invalid
-from memtopo.driver.sim.devices import Budget
+from memtopo.driver.sim.devices import MemoryBudget
 from memtopo.driver.types import gpu
 
 
-class Holes:
-    """The free parts of one span of addresses; deterministic, and whole again once everything is given back."""
+class FreeRanges:
+    """Free ranges of a span of addresses, found by size or by address in logarithmic time; deterministic."""
 
     def __init__(self, start: int, end: int) -> None:
         self._starts = [start]
@@ -20,16 +20,16 @@ class Holes:
         self._by_size = [(end - start, start)]
 
     def take(self, size: int, alignment: int) -> int | None:
-        """Take the lowest address of a hole that holds `size` bytes at `alignment`; None where there is none."""
-        for hole in self._candidates(size, alignment):
-            address = -(-hole // alignment) * alignment
-            if address + size <= self._ends[hole]:
-                self._cut(hole, address, size)
+        """Take the lowest aligned address of a range that has room for `size` bytes; None if there is none."""
+        for start in self._candidates(size, alignment):
+            address = -(-start // alignment) * alignment
+            if address + size <= self._ends[start]:
+                self._cut(start, address, size)
                 return address
         return None
 
     def take_at(self, address: int, size: int) -> bool:
-        """Take exactly these addresses, if they are free."""
+        """Take exactly these addresses; returns whether they were free."""
         at = bisect_right(self._starts, address) - 1
         if at < 0 or address + size > self._ends[self._starts[at]]:
             return False
@@ -37,7 +37,7 @@ class Holes:
         return True
 
     def give(self, address: int, size: int) -> None:
-        """Give addresses back; they grow together with the holes beside them."""
+        """Return addresses; they are merged with adjacent free ranges."""
         start, end = address, address + size
         at = bisect_left(self._starts, address)
         if at < len(self._starts) and self._starts[at] == end:
@@ -48,18 +48,18 @@ class Holes:
         self._add(start, end)
 
     def _candidates(self, size: int, alignment: int) -> Iterator[int]:
-        """The smallest hole that may do, the smallest that surely does, and only then all between them."""
+        """The smallest range that may fit, the smallest that fits for certain, and only then all between them."""
         tight = bisect_left(self._by_size, (size, 0))
-        surely = bisect_left(self._by_size, (size + alignment - 1, 0))
-        for at in (tight, surely):
+        certain = bisect_left(self._by_size, (size + alignment - 1, 0))
+        for at in (tight, certain):
             if at < len(self._by_size):
                 yield self._by_size[at][1]
-        yield from [hole for _, hole in self._by_size[tight:surely]]
+        yield from [start for _, start in self._by_size[tight:certain]]
 
-    def _cut(self, hole: int, address: int, size: int) -> None:
-        end = self._remove(hole)
-        if hole < address:
-            self._add(hole, address)
+    def _cut(self, start: int, address: int, size: int) -> None:
+        end = self._remove(start)
+        if start < address:
+            self._add(start, address)
         if address + size < end:
             self._add(address + size, end)
 
@@ -79,22 +79,22 @@ HINTED = 32 << 20  # hints were rounded up to this (fact 11)
 LOWEST, HIGHEST = 1 << 40, 84 << 40  # a reservation of 64 TiB fits, one of 128 TiB does not (fact 9)
 
 
-class Addresses:
-    """Every reservation of one process."""
+class Reservations:
+    """Reservations of one process."""
 
     def __init__(self, granule: int) -> None:
         self._granule = granule
-        self._holes = Holes(LOWEST, HIGHEST)
+        self._free = FreeRanges(LOWEST, HIGHEST)
         self._starts: list[int] = []
         self._ends: dict[int, int] = {}
 
     def reserve(self, size: int, alignment: int, hint: int, flags: int) -> int:
-        """Reserve addresses at the rounded hint if they are free there, else wherever they fit (facts 9 to 11)."""
+        """Reserve addresses at the rounded hint if they are free, otherwise wherever they fit (facts 9 to 11)."""
         self._check(size, alignment, hint, flags)
         alignment = max(alignment, self._granule)
-        wish = -(-hint // max(HINTED, alignment)) * max(HINTED, alignment)
-        wished = bool(hint) and self._holes.take_at(wish, size)
-        address = wish if wished else self._holes.take(size, alignment)
+        hinted = -(-hint // max(HINTED, alignment)) * max(HINTED, alignment)
+        at_hint = bool(hint) and self._free.take_at(hinted, size)
+        address = hinted if at_hint else self._free.take(size, alignment)
         if address is None:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses of that size and alignment are left")
         insort(self._starts, address)
@@ -102,20 +102,20 @@ class Addresses:
         return address
 
     def free(self, address: int, size: int) -> None:
-        """Give exactly one reservation back (fact 12); the caller sees to it that nothing is mapped inside."""
+        """Free exactly one reservation (fact 12); the caller has checked that nothing is mapped inside."""
         del self._ends[address]
         del self._starts[bisect_left(self._starts, address)]
-        self._holes.give(address, size)
+        self._free.give(address, size)
 
     def check_whole(self, address: int, size: int) -> None:
-        """Refuse what is not exactly one reservation's address and size (fact 12)."""
+        """Refuse a range that is not exactly one reservation (fact 12)."""
         if address not in self._ends:
             raise invalid("the address is not the start of a reservation")
         if self._ends[address] != address + size:
             raise invalid("the size is not the reservation's")
 
     def end_around(self, address: int) -> int | None:
-        """Where the reservation around an address ends; None where there is none."""
+        """End of the reservation around an address; None if there is none."""
         at = bisect_right(self._starts, address) - 1
         if at < 0:
             return None
@@ -123,7 +123,7 @@ class Addresses:
         return end if address < end else None
 
     def covers(self, address: int, end: int) -> bool:
-        """Whether all addresses up to `end` are reserved, be it by several adjacent reservations (fact 17)."""
+        """Return whether all addresses up to `end` are reserved, by one or several adjacent reservations (fact 17)."""
         while address < end:
             reserved = self.end_around(address)
             if reserved is None:
@@ -151,66 +151,66 @@ FIRST, LAST = HIGHEST + (12 << 40), HIGHEST + (76 << 40)  # where no reservation
 
 @dataclass(slots=True)
 class _Shared:
-    """A block of small allocations."""
+    """Block of small allocations."""
 
-    holes: Holes
+    free: FreeRanges
     parts: int = 0
 
 
-class Blocks:
-    """Where allocations are, and what they take."""
+class AllocationBlocks:
+    """Addresses and device memory of allocations, in whole blocks; small allocations share a block (fact 45)."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
-        self._holes = Holes(FIRST, LAST)
+        self._free = FreeRanges(FIRST, LAST)
         self._shared: dict[int, dict[int, _Shared]] = {}  # by device and address
 
     def take(self, device: int, size: int) -> int:
-        """Addresses and memory for an allocation, or a refusal with `CUDA_ERROR_OUT_OF_MEMORY`."""
+        """Take addresses and memory for an allocation; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
         if size < BLOCK:
-            return self._take_part(device, _up(size, UNIT))
-        self._budget.take(gpu(device), _up(size, BLOCK))
+            return self._take_part(device, _round_up(size, UNIT))
+        self._budget.take(gpu(device), _round_up(size, BLOCK))
         try:
             return self.take_addresses(size)
         except Refused:
-            self._budget.give(gpu(device), _up(size, BLOCK))
+            self._budget.give(gpu(device), _round_up(size, BLOCK))
             raise
 
     def give(self, device: int, address: int, size: int) -> None:
-        """Give an allocation back; a shared block goes with its last one."""
+        """Free an allocation; a shared block is freed with its last allocation."""
         if size >= BLOCK:
-            self._budget.give(gpu(device), _up(size, BLOCK))
+            self._budget.give(gpu(device), _round_up(size, BLOCK))
             self.give_addresses(address, size)
             return
         start = address - address % BLOCK
         shared = self._shared[device][start]
-        shared.holes.give(address, _up(size, UNIT))
+        shared.free.give(address, _round_up(size, UNIT))
         shared.parts -= 1
         if not shared.parts:
             del self._shared[device][start]
             self.give(device, start, BLOCK)
 
     def take_addresses(self, size: int) -> int:
-        """Addresses alone, for memory that is not allocated here, or managed."""
-        address = self._holes.take(_up(size, BLOCK), BLOCK)
+        """Take addresses alone, for memory of other processes or managed memory."""
+        address = self._free.take(_round_up(size, BLOCK), BLOCK)
         if address is None:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses are left")
         return address
 
     def give_addresses(self, address: int, size: int) -> None:
-        """Give such addresses back."""
-        self._holes.give(address, _up(size, BLOCK))
+        """Return such addresses."""
+        self._free.give(address, _round_up(size, BLOCK))
 
     def _take_part(self, device: int, size: int) -> int:
         blocks = self._shared.setdefault(device, {})
-        for shared in reversed(blocks.values()):  # the newest is the likeliest to have room
-            if (address := shared.holes.take(size, UNIT)) is not None:
+        for shared in reversed(blocks.values()):  # the newest is the most likely to have room
+            if (address := shared.free.take(size, UNIT)) is not None:
                 shared.parts += 1
                 return address
         start = self.take(device, BLOCK)
-        blocks[start] = _Shared(Holes(start, start + BLOCK))
+        blocks[start] = _Shared(FreeRanges(start, start + BLOCK))
         return self._take_part(device, size)
 
 
-def _up(size: int, unit: int) -> int:
+def _round_up(size: int, unit: int) -> int:
     return -(-size // unit) * unit

@@ -1,4 +1,4 @@
-"""How the simulator's parts say no, before the facade names the call, or that a call must wait."""
+"""Calls of the simulated driver: locking, the driver's error for each refusal, and waiting."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from memtopo.driver.types import DriverError
 
 
 class Refused(Exception):
-    """A rule was broken: the driver's error name, and in a short phrase which rule."""
+    """A broken rule of the driver: the error's name, and the rule in a short phrase."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(name, reason)
         self.name, self.reason = name, reason
 
 
-class Outstanding(Exception):
-    """The call waits for what somebody else has to do. It has changed nothing, and is made again until it need not."""
+class WouldBlock(Exception):
+    """The call has to wait for work that is outstanding. It has changed nothing, and is repeated until it succeeds."""
 
 
 def invalid(reason: str) -> Refused:
-    """A refusal with `CUDA_ERROR_INVALID_VALUE`, the driver's most common answer."""
+    """Return a refusal with `CUDA_ERROR_INVALID_VALUE`, the driver's most common error."""
     return Refused("CUDA_ERROR_INVALID_VALUE", reason)
 
 
 def unsupported(reason: str) -> Refused:
-    """A refusal with `CUDA_ERROR_NOT_SUPPORTED`."""
+    """Return a refusal with `CUDA_ERROR_NOT_SUPPORTED`."""
     return Refused("CUDA_ERROR_NOT_SUPPORTED", reason)
 
 
@@ -38,30 +38,30 @@ _SURVIVING = (
     *("mem_create", "mem_address_reserve", "mem_get_access", "mem_unmap", "mem_release", "mem_address_free"),
     *("ctx_push_current", "ctx_pop_current", "device_primary_ctx_retain", "device_primary_ctx_release"),
 )
-"""What still succeeds in a process that a kernel's forbidden access has ended, beside queries of devices (fact 24)."""
+"""Calls that still succeed after an illegal access by a kernel, beside queries of devices (fact 24)."""
 
 
 _PAUSE = 0.001  # seconds
 
 
-class Callee:
-    """A driver that takes one call at a time; while `shut` tells an error and its reason, it takes none."""
+class CallGate:
+    """A driver that makes one call at a time, and none while `blocked` has an error and its reason."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.shut: tuple[str, str] | None = ("CUDA_ERROR_NOT_INITIALIZED", "the driver is not initialised")
+        self.blocked: tuple[str, str] | None = ("CUDA_ERROR_NOT_INITIALIZED", "the driver is not initialised")
 
-    def doomed(self) -> tuple[str, str] | None:
-        """An error and its reason, where the process lives on but can do no more than give memory back."""
+    def fatal_error(self) -> tuple[str, str] | None:
+        """Return an error and its reason once the process can only release memory; None before."""
 
 
-C = TypeVar("C", bound=Callee)
+C = TypeVar("C", bound=CallGate)
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def driver_call(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[C, P], R]:
-    """Make a method a driver call: one at a time, only between init and close, and refused under the driver's name."""
+    """Make a method a driver call: one at a time, between init and close, with errors under the driver's name."""
     name = call_name(method.__name__)
     survives = method.__name__ in _SURVIVING or method.__name__.startswith(("device_get", "device_total", "driver_"))
 
@@ -69,13 +69,13 @@ def driver_call(method: Callable[Concatenate[C, P], R]) -> Callable[Concatenate[
     def call(self: C, /, *args: P.args, **kwargs: P.kwargs) -> R:
         while True:
             with self.lock:
-                if self.shut:
-                    raise DriverError(name, *self.shut)
-                if not survives and (doom := self.doomed()):
-                    raise DriverError(name, *doom)
+                if self.blocked:
+                    raise DriverError(name, *self.blocked)
+                if not survives and (fatal := self.fatal_error()):
+                    raise DriverError(name, *fatal)
                 try:
                     return method(self, *args, **kwargs)
-                except Outstanding:
+                except WouldBlock:
                     pass
                 except Refused as refused:
                     raise DriverError(name, refused.name, refused.reason) from None

@@ -1,4 +1,4 @@
-"""Physical memory: chunks, the references that keep them, and when they go (facts 3 and 18)."""
+"""Chunks of physical memory: what a machine can create, granularity, and references (facts 1 to 4, 6, 18)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from memtopo.driver.sim.calls import Refused, invalid, unsupported
-from memtopo.driver.sim.devices import HOST_NODE, Budget
+from memtopo.driver.sim.devices import HOST_NODE, MemoryBudget
 from memtopo.driver.sim.physical import Arena, Physical
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties
 from memtopo.machine import Machine
@@ -16,9 +16,9 @@ FIRST_HANDLE = 0x3E00_0000
 
 @dataclass(slots=True, eq=False)
 class Chunk:
-    """Physical memory; lives here as long as a handle reference or a mapping does.
+    """Physical memory, which lives as long as a handle reference or a mapping of this process.
 
-    An imported one is another process's too, and takes none of this one's memory.
+    An imported chunk takes no memory of this process's budget.
     """
 
     handle: int
@@ -32,9 +32,9 @@ class Chunk:
 
 
 class Chunks:
-    """Every chunk of one process."""
+    """Chunks of one process."""
 
-    def __init__(self, creation: Creation, budget: Budget, arena: Arena) -> None:
+    def __init__(self, creation: Creation, budget: MemoryBudget, arena: Arena) -> None:
         self._creation, self._budget, self._arena = creation, budget, arena
         self._numbers = count(FIRST_HANDLE, 16)
         self._open: dict[int, Chunk] = {}
@@ -47,18 +47,18 @@ class Chunks:
         return self._opened(Chunk(next(self._numbers), size, granule, created, self._arena.take(size)))
 
     def adopt(self, properties: Properties, granule: int, physical: Physical) -> int:
-        """A handle with one reference to another process's chunk, however often it is here already (fact 27)."""
+        """Return a new handle, with one reference, to a chunk of another process (fact 27)."""
         return self._opened(Chunk(next(self._numbers), physical.size, granule, properties, physical, imported=True))
 
     def get(self, handle: int) -> Chunk:
-        """The chunk behind a handle that still has a reference."""
+        """Chunk of an open handle."""
         chunk = self._open.get(handle)
         if chunk is None:
             raise invalid("the handle is not open")
         return chunk
 
     def release(self, handle: int) -> None:
-        """Give one reference back; the last one closes the handle, also while mapped (fact 18)."""
+        """Release one reference; the last one closes the handle, also while the chunk is mapped (fact 18)."""
         chunk = self.get(handle)
         chunk.references -= 1
         if not chunk.references:
@@ -66,13 +66,13 @@ class Chunks:
             self._settle(chunk)
 
     def retain(self, chunk: Chunk) -> int:
-        """One more reference to a mapped chunk, under the handle it was created with (fact 18)."""
+        """Add a reference to a mapped chunk, under the handle that it was created with (fact 18)."""
         chunk.references += 1
         self._open[chunk.handle] = chunk
         return chunk.handle
 
     def unmapped(self, chunk: Chunk) -> None:
-        """Count one mapping less."""
+        """Remove one mapping from the chunk's count."""
         chunk.mappings -= 1
         self._settle(chunk)
 
@@ -87,30 +87,30 @@ class Chunks:
             self._arena.give(chunk.physical)
 
 
-USUAL_GRANULE = 2 << 20  # what the driver answers even for a device that does not exist (fact 2)
+USUAL_GRANULE = 2 << 20  # returned by the driver even for a device that does not exist (fact 2)
 
 
 class Creation:
-    """The rules of creation on one machine."""
+    """Rules of creation on one machine."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._checked: dict[Properties, Properties] = {}
 
     def granularity(self, properties: Properties, *, recommended: bool = False) -> int:
-        """The recorded granularity; where there is none, that of plain chunks there, or the usual one (fact 2)."""
+        """Recorded granularity; without a record, that of plain chunks at the location, or the usual one (fact 2)."""
         found = self._machine.granularity(properties) or self._machine.granularity(Properties(properties.location))
         if found is None:
             return USUAL_GRANULE
         return found.recommended if recommended else found.minimum
 
     def address_granule(self) -> int:
-        """What reservations are a multiple of: the smallest granularity there is."""
+        """Granularity of reservations: the smallest one of the machine."""
         every = [entry.minimum for memory in self._machine.locations.values() for entry in memory.granularity]
         return min(every, default=USUAL_GRANULE)
 
     def check(self, size: int, properties: Properties, flags: int) -> Properties:
-        """What a chunk's properties will read back as; refuses what cannot be created (facts 3, 4, 6)."""
+        """Return the properties that a created chunk has; refuses what cannot be created (facts 3, 4, 6)."""
         if flags:
             raise invalid("flags must be 0")
         if size <= 0 or size % self.granularity(properties):
@@ -121,11 +121,11 @@ class Creation:
         return created
 
     def check_fabric(self) -> None:
-        """Refuse fabric handles on a machine on which they work nowhere."""
-        gpus = [place for place in self._machine.locations if place.kind == LocationKind.GPU]
-        if not any(self._machine.trial(place, "fabric").works for place in gpus):
-            for place in gpus:
-                self._check_trial(place, "fabric")
+        """Refuse fabric handles on a machine where they work on no GPU."""
+        gpus = [location for location in self._machine.locations if location.kind == LocationKind.GPU]
+        if not any(self._machine.trial(location, "fabric").works for location in gpus):
+            for location in gpus:
+                self._check_trial(location, "fabric")
             raise unsupported("there is no gpu")
 
     def _check_properties(self, properties: Properties) -> Properties:
@@ -136,8 +136,8 @@ class Creation:
                 raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{properties.location} does not exist")
         else:
             self._check_host(properties)
-        for what in ("vmm", *_extras(properties)):
-            self._check_trial(properties.location, what)
+        for feature in ("vmm", *_extras(properties)):
+            self._check_trial(properties.location, feature)
         if properties.location.kind == LocationKind.HOST:
             properties = properties._replace(location=HOST_NODE)
         # Compression is silently left out of memory that network cards can reach (fact 41).
@@ -154,19 +154,19 @@ class Creation:
         if location not in self._machine.locations:
             raise invalid(f"{location} does not exist")
 
-    def _check_trial(self, location: Location, what: str) -> None:
-        """Only a trial tells what works (fact 4); without one, what is rare is taken not to work."""
-        trial = self._machine.trial(location, what)
+    def _check_trial(self, location: Location, feature: str) -> None:
+        """Refuse what failed in a trial (fact 4); without a trial, rare features are assumed not to work."""
+        trial = self._machine.trial(location, feature)
         if trial.works is None:
-            if what in {"win32", "win32_kmt"}:
-                raise invalid(f"{what} handles are another system's")  # fact 3
-            if what == "fabric":
-                raise unsupported(f"{what} on {location} was never tried")
+            if feature in {"win32", "win32_kmt"}:
+                raise invalid(f"{feature} handles belong to another operating system")  # fact 3
+            if feature == "fabric":
+                raise unsupported(f"{feature} on {location} was never tried")
         if trial.refused:
-            raise Refused(trial.error or "CUDA_ERROR_NOT_SUPPORTED", f"{what} on {location} does not work")
+            raise Refused(trial.error or "CUDA_ERROR_NOT_SUPPORTED", f"{feature} on {location} does not work")
 
 
 def _extras(properties: Properties) -> list[str]:
-    """What is asked for beyond plain memory, by the names of a machine's trials."""
+    """Features requested beyond plain memory, by the names of a machine's trials."""
     both = ["fd+fabric"] * (HandleType.FD | HandleType.FABRIC in properties.handles)
     return [*properties.handles.words, *both, *["rdma"] * properties.rdma, *["compressible"] * properties.compressible]

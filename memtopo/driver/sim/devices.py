@@ -1,4 +1,4 @@
-"""The queries that a machine's record answers (facts 4 and 38)."""
+"""Devices of a recorded machine (facts 4, 38), memory budgets, and primary contexts (fact 8)."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ class Devices:
         return int(major) * 1000 + int(minor or 0) * 10
 
     def count(self) -> int:
-        """How many GPUs there are."""
+        """Number of GPUs."""
         return len(self._machine.devices)
 
     def get(self, device: int) -> Device:
-        """One GPU's record; refuses an ordinal that no GPU has."""
+        """Record of one GPU; refuses an ordinal that no GPU has."""
         if not 0 <= device < self.count():
             raise Refused("CUDA_ERROR_INVALID_DEVICE", f"gpu{device} does not exist")
         return self._machine.devices[device]
 
     def uuid(self, device: int) -> bytes:
-        """The recorded UUID, or one that names a simulated GPU."""
+        """Recorded UUID, or one made from the ordinal."""
         text = self.get(device).uuid
         if text is None:
             return b"memtopo sim " + device.to_bytes(4, "big")
         return bytes.fromhex(text.removeprefix("GPU-").replace("-", ""))
 
     def bus_id(self, device: int) -> str:
-        """The recorded bus id, or one that tells simulated GPUs apart."""
+        """Recorded PCI bus id, or one made from the ordinal."""
         return self.get(device).bus_id or f"0000:{device + 1:02x}:00.0"
 
     def attribute(self, device: int, attribute: Attribute) -> int:
-        """What was advertised; an attribute that was not recorded is one that the driver does not know."""
+        """Recorded attribute; an attribute that was not recorded is unknown to the driver."""
         value = self.get(device).attributes.get(attribute.name)
         if value is None:
             raise invalid(f"{attribute.name} of gpu{device} was not recorded")
         return value
 
     def can_access_peer(self, device: int, peer: int) -> bool:
-        """Whether one GPU can reach another's memory; a GPU is no peer of itself."""
+        """Return whether one GPU can access another's memory; a GPU is no peer of itself."""
         self.get(device), self.get(peer)
         return device != peer and self._machine.can_access(device, peer)
 
     def peer_attribute(self, attribute: PeerAttribute, device: int, peer: int) -> int:
-        """One attribute of the link between two GPUs."""
+        """Attribute of the link between two GPUs."""
         self.get(device), self.get(peer)
         if device == peer:
             raise Refused("CUDA_ERROR_INVALID_DEVICE", "a gpu is no peer of itself")
@@ -86,10 +86,10 @@ class Devices:
 
 HOST_BYTES = 1 << 40  # machines do not record host memory; unlimited would be more than any has
 HOST_NODE = Location(LocationKind.HOST_NUMA, 0)
-"""Where memory of the host is, also on a machine that lists no such node (fact 6)."""
+"""Location of host memory, also on a machine that lists no such node (fact 6)."""
 
 
-class Budget:
+class MemoryBudget:
     """Free and total bytes of every location of a machine."""
 
     def __init__(self, machine: Machine) -> None:
@@ -99,7 +99,7 @@ class Budget:
         self._used = dict.fromkeys(self._total, 0)
 
     def take(self, location: Location, size: int) -> None:
-        """Take memory, or refuse with `CUDA_ERROR_OUT_OF_MEMORY`."""
+        """Take memory; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
         if size > self.free(location):
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", f"{location} has {rounded(self.free(location))} free")
         self._used[location] += size
@@ -109,7 +109,7 @@ class Budget:
         self._used[location] -= size
 
     def free(self, location: Location) -> int:
-        """Bytes that can still be taken."""
+        """Bytes that are not taken."""
         return self._total[location] - self._used[location]
 
     def total(self, location: Location) -> int:
@@ -121,29 +121,29 @@ FIRST_CONTEXT = 0x5600_0000
 
 
 class _Stack(threading.local):
-    """The contexts that are current on a thread, the last one on top."""
+    """Contexts pushed on a thread, the current one last."""
 
     def __init__(self) -> None:
         self.devices: list[int] = []
 
 
 class Contexts:
-    """The primary contexts of one process."""
+    """Primary contexts of one process, and the stack of current contexts of each thread."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         self._retains: dict[int, int] = {}
         self._stack = _Stack()
 
     def retain(self, device: int) -> int:
-        """Retain a device's primary context, which costs device memory while it is active (fact 30)."""
+        """Retain a device's primary context, which takes device memory while it is active (fact 30)."""
         if not self.active(device):
             self._budget.take(gpu(device), CONTEXT_BYTES)
         self._retains[device] = self._retains.get(device, 0) + 1
         return FIRST_CONTEXT + device
 
     def release(self, device: int) -> None:
-        """Give one retain back; the last one makes the context inactive."""
+        """Release one retain; the last one makes the context inactive."""
         if not self.active(device):
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "the primary context is not retained")
         self._retains[device] -= 1
@@ -152,11 +152,11 @@ class Contexts:
             self._budget.give(gpu(device), CONTEXT_BYTES)
 
     def is_last(self, device: int) -> bool:
-        """Whether the next release ends a device's primary context."""
+        """Return whether the next release makes a device's primary context inactive."""
         return self._retains.get(device) == 1
 
     def active(self, device: int) -> bool:
-        """Whether a device's primary context is retained."""
+        """Return whether a device's primary context is retained."""
         return device in self._retains
 
     def push(self, context: int) -> None:
@@ -166,13 +166,13 @@ class Contexts:
         self._stack.devices.append(context - FIRST_CONTEXT)
 
     def pop(self) -> int:
-        """Take the current context off this thread."""
+        """Pop the current context of this thread."""
         if not self._stack.devices:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
         return FIRST_CONTEXT + self._stack.devices.pop()
 
     def current(self) -> int:
-        """The device whose context is current on this thread."""
+        """Device whose context is current on this thread."""
         if not self._stack.devices:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
         device = self._stack.devices[-1]

@@ -1,21 +1,21 @@
-"""The simulated driver: the protocol's calls, each handed to the part that knows its rules."""
+"""The simulated driver: driver calls for devices, contexts and memory, and the parts with their rules."""
 
 from __future__ import annotations
 
 from typing import Self
 
 from memtopo.driver.protocol import call_name
-from memtopo.driver.sim.access import AccessRules, Contents
-from memtopo.driver.sim.address_space import Addresses, Blocks
+from memtopo.driver.sim.access import AccessRules, MemoryOperations
+from memtopo.driver.sim.address_space import AllocationBlocks, Reservations
 from memtopo.driver.sim.allocations import Allocations
 from memtopo.driver.sim.calls import driver_call, invalid
 from memtopo.driver.sim.chunks import Chunks, Creation
-from memtopo.driver.sim.devices import Budget, Contexts, Devices
+from memtopo.driver.sim.devices import Contexts, Devices, MemoryBudget
 from memtopo.driver.sim.events import EventCalls, Events
 from memtopo.driver.sim.external import ExternalCalls, ExternalMemory
-from memtopo.driver.sim.ipc import MemoryHandles, Sharing
-from memtopo.driver.sim.kernels import Launching, SimKernels
-from memtopo.driver.sim.managed import Managed, ManagedCalls
+from memtopo.driver.sim.ipc import AllocationSharing, ChunkSharing
+from memtopo.driver.sim.kernels import KernelCalls, SimKernels
+from memtopo.driver.sim.managed import ManagedCalls, ManagedMemory
 from memtopo.driver.sim.mappings import Mappings
 from memtopo.driver.sim.physical import Arena
 from memtopo.driver.sim.semaphores import Semaphores
@@ -34,10 +34,10 @@ from memtopo.driver.types import (
 from memtopo.machine import Machine
 
 
-class SimDriver(Launching, ManagedCalls, ExternalCalls, EventCalls):
-    """A driver without a GPU: a machine's facts, every rule of `docs/driver-facts.md`, and memory that holds bytes.
+class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls):
+    """A driver without a GPU: a recorded machine, every rule of `docs/driver-facts.md`, and memory that holds bytes.
 
-    It answers with the driver's error names and adds the reason. Close it to give its memory back.
+    Errors have the driver's names and the reason in addition. Close it to free its memory.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -46,28 +46,28 @@ class SimDriver(Launching, ManagedCalls, ExternalCalls, EventCalls):
         self._closed: tuple[str, str] | None = None
         self._files = Files()
         self._arena = Arena(self._files)
-        self._budget = Budget(machine)
+        self._budget = MemoryBudget(machine)
         self._devices = Devices(machine)
         self._contexts = Contexts(self._budget)
         self._creation = Creation(machine)
-        self._addresses = Addresses(self._creation.address_granule())
+        self._addresses = Reservations(self._creation.address_granule())
         self._chunks = Chunks(self._creation, self._budget, self._arena)
         self._mappings = Mappings(self._addresses, self._chunks)
-        self._allocations = Allocations(Blocks(self._budget), self._arena)
+        self._allocations = Allocations(AllocationBlocks(self._budget), self._arena)
         self._access = AccessRules(machine, self._mappings, self._allocations)
-        self._contents = Contents(self._access)
+        self._contents = MemoryOperations(self._access)
         self._kernels = SimKernels(self._access, self._creation.address_granule())
-        self._sharing = Sharing(self._devices, self._creation, self._chunks, self._arena, self._files)
-        self._memory_handles = MemoryHandles(self._devices, self._allocations, self._arena, self._files)
+        self._sharing = ChunkSharing(self._devices, self._creation, self._chunks, self._arena, self._files)
+        self._memory_handles = AllocationSharing(self._devices, self._allocations, self._arena, self._files)
         self._events = Events(self._devices, self._files)
         self._streams = Streams()
-        self._managed = Managed(machine, self._allocations)
+        self._managed = ManagedMemory(machine, self._allocations)
         self._external = ExternalMemory(self._devices, self._allocations, self._files)
         self._semaphores = Semaphores(self._streams, self._files)
 
     def close(self) -> None:
-        """Give all memory back to the system; every later call is refused. A second time does nothing."""
-        self.shut = self._closed = ("CUDA_ERROR_DEINITIALIZED", "the driver is closed")
+        """Return all memory to the system; every later call is refused. A second call does nothing."""
+        self.blocked = self._closed = ("CUDA_ERROR_DEINITIALIZED", "the driver is closed")
         self._arena.close()
         self._files.close_all()
 
@@ -78,30 +78,30 @@ class SimDriver(Launching, ManagedCalls, ExternalCalls, EventCalls):
         self.close()
 
     def lend(self, address: int, *, writable: bool) -> tuple[int, int]:
-        """Descriptor of the bytes at an address, and where in its file the mapping or allocation around it begins.
+        """Descriptor of the memory at an address, and offset in its file of the mapping or allocation around it.
 
-        For who maps them itself; no real driver tells this. Raises `DriverError` where nothing is there.
+        For mapping the memory into the process; a real driver has no such call. Raises `DriverError`.
         """
         with self.lock:
             found = self._mappings.find(address) or self._allocations.find(address)
             if found is None:
-                raise DriverError("lend", "CUDA_ERROR_INVALID_VALUE", "nothing is there")
-            found.physical.touched |= writable  # so that a move copies it, and giving it back frees it
+                raise DriverError("lend", "CUDA_ERROR_INVALID_VALUE", "nothing is mapped or allocated there")
+            found.physical.touched |= writable  # so that its pages are copied when it moves, and freed
             return found.physical.fd, found.physical.offset
 
     def resident_bytes(self) -> int:
-        """How much of the system's memory is behind the simulated memory; what nobody touched does not count."""
+        """Bytes of the system's memory behind the simulated memory; untouched memory does not count."""
         return self._arena.resident() + self._files.resident()
 
-    def parts(self) -> tuple[Contexts, Contents]:
-        """What trials use beside the driver's calls."""
+    def parts(self) -> tuple[Contexts, MemoryOperations]:
+        """Contexts and memory operations, which trials use beside the driver calls."""
         return self._contexts, self._contents
 
     def init(self) -> None:
         """Allow all other calls."""
         if self._closed:
             raise DriverError(call_name("init"), *self._closed)
-        self.shut = None
+        self.blocked = None
 
     @driver_call
     def driver_get_version(self) -> int:
@@ -148,7 +148,7 @@ class SimDriver(Launching, ManagedCalls, ExternalCalls, EventCalls):
     def device_primary_ctx_release(self, device: int) -> None:
         self._devices.get(device)
         if self._contexts.is_last(device):
-            self._streams.check_done()  # another GPU's wait holds it up too
+            self._streams.check_done()  # waits of other GPUs delay it too
         self._contexts.release(device)
         if not self._contexts.active(device):
             for parts in (self._kernels, self._allocations, self._events, self._external, self._semaphores):
@@ -226,7 +226,7 @@ class SimDriver(Launching, ManagedCalls, ExternalCalls, EventCalls):
 
     @driver_call
     def mem_get_address_range(self, address: int) -> tuple[int, int]:
-        return self._access.range_seen(address, self._contexts.current())
+        return self._access.address_range(address, self._contexts.current())
 
     @driver_call
     def mem_export_to_shareable_handle(self, handle: int, kind: HandleType, flags: int = 0) -> int | bytes:

@@ -1,7 +1,7 @@
-"""Events, and how others see them (facts 32 and 47).
+"""Events, also shared between processes (facts 32 and 47).
 
-A simulator does all work at once, so what was recorded is done. Still a record reaches whoever shares the event, as a
-count in a file.
+A simulator completes all work at once, so a recorded event has always completed. Records of a shared event are counted
+in a file, for every process that has it open.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from memtopo.driver.sim import handles
-from memtopo.driver.sim.calls import Callee, Refused, driver_call, invalid
+from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid
 from memtopo.driver.sim.devices import Contexts, Devices
 from memtopo.driver.sim.shared_files import Files, Tag, nonce
 from memtopo.driver.types import EventFlags, gpu
@@ -20,13 +20,13 @@ from memtopo.driver.types import EventFlags, gpu
 FIRST_EVENT = 0x7E00_0000
 _EVERY_FLAG = EventFlags.BLOCKING_SYNC | EventFlags.DISABLE_TIMING | EventFlags.INTERPROCESS
 _COUNT = 8  # bytes
-# Of zero bytes this was measured; of an exporter that is gone, or has destroyed the event, nothing was.
-_REFUSALS = handles.Refusals("CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED")
+# Of zero bytes this was measured; of an exporter that has ended or has destroyed the event, nothing was.
+_ERRORS = handles.HandleErrors("CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED")
 
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """One event of a device's context; an interprocess one counts its records in a file, which has a tag."""
+    """An event of a device's context; an interprocess event counts its records in a file with a tag."""
 
     device: int
     fd: int | None = None
@@ -36,7 +36,7 @@ class Event:
 
 
 class Events:
-    """Every event of one process, created or opened."""
+    """Events of one process, created or opened."""
 
     def __init__(self, devices: Devices, files: Files) -> None:
         self._devices, self._files = devices, files
@@ -55,20 +55,20 @@ class Events:
         return self._add(Event(device, self._files.create(tag), tag))
 
     def get(self, event: int) -> Event:
-        """An event that is open."""
+        """Return an open event."""
         if event not in self._open:
             raise Refused("CUDA_ERROR_INVALID_HANDLE", "the event is not open")
         return self._open[event]
 
     def destroy(self, event: int) -> None:
-        """Give up an event here; another process's goes on."""
+        """Destroy an event in this process; other processes keep theirs."""
         found = self.get(event)
         del self._open[event]
         if found.fd is not None:
             self._files.close(found.fd)
 
     def record(self, event: int, stream: int, device: int) -> None:
-        """Count a record, by whichever process; it is done at once."""
+        """Record an event, which completes at once; records of all processes are counted."""
         found = self.get(event)
         _check_stream(stream)
         if found.device != device:
@@ -79,34 +79,34 @@ class Events:
             _count_one(found.fd)
 
     def wait(self, event: int, stream: int, flags: int) -> None:
-        """Have a stream wait; there is nothing to wait for."""
+        """Make a stream wait for an event, which has completed already."""
         self.get(event)
         _check_stream(stream)
         if flags:
             raise invalid("flags must be 0")
 
     def records(self, event: int) -> int:
-        """How often an event was recorded, by all who share it."""
+        """Number of records of an event by all processes that share it."""
         found = self.get(event)
         return found.records if found.fd is None else int.from_bytes(os.pread(found.fd, _COUNT, 0), "little")
 
     def share(self, event: int) -> bytes:
-        """64 bytes that lead to an interprocess event of this process (fact 47)."""
+        """IPC handle of an interprocess event of this process (fact 47)."""
         found = self.get(event)
         if found.fd is None or found.tag is None or found.imported:
             raise Refused("CUDA_ERROR_INVALID_HANDLE", "the event is no interprocess event of this process")
-        return handles.write(found.fd, found.tag)
+        return handles.pack(found.fd, found.tag)
 
     def open(self, handle: bytes, device: int) -> int:
-        """Another process's event as one in the context of a device, however often it is here already (fact 47)."""
-        ticket = handles.read(handle, _REFUSALS)
-        if ticket.is_ours:
+        """Open another process's event in a device's context; returns a new event each time (fact 47)."""
+        shared_handle = handles.unpack(handle, _ERRORS)
+        if shared_handle.is_own:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "an event cannot be opened in the process that created it")
-        fd, tag = handles.redeem(ticket, "event", self._files, _REFUSALS)
+        fd, tag = handles.open_file(shared_handle, "event", self._files, _ERRORS)
         return self._add(Event(device, fd, tag, imported=True))
 
     def drop(self, device: int) -> None:
-        """End every event of a device's context."""
+        """Destroy all events of a device's context."""
         for number in [number for number, event in self._open.items() if event.device == device]:
             self.destroy(number)
 
@@ -122,23 +122,23 @@ def _check_stream(stream: int) -> None:
 
 
 def _count_one(fd: int) -> None:
-    """One more in a file that other processes count in too: not both at once, or one record would be lost."""
+    """Increment the count in a shared file, under a lock, so that no process's record is lost."""
     fcntl.lockf(fd, fcntl.LOCK_EX)
     try:
-        seen = int.from_bytes(os.pread(fd, _COUNT, 0), "little")
-        os.pwrite(fd, (seen + 1).to_bytes(_COUNT, "little"), 0)
+        value = int.from_bytes(os.pread(fd, _COUNT, 0), "little")
+        os.pwrite(fd, (value + 1).to_bytes(_COUNT, "little"), 0)
     finally:
         fcntl.lockf(fd, fcntl.LOCK_UN)
 
 
-class EventCalls(Callee):
-    """A part of the driver."""
+class EventCalls(CallGate):
+    """Driver calls for events."""
 
     _contexts: Contexts
     _events: Events
 
     def event_records(self, event: int) -> int:
-        """How often an open event was recorded, here and by all who share it: what no real driver tells."""
+        """Number of records of an open event by all processes that share it; a real driver cannot tell."""
         with self.lock:
             return self._events.records(event)
 

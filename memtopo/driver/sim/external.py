@@ -1,4 +1,4 @@
-"""Memory that another API made: objects, and the buffers that are mapped of them (facts 53 to 55, 57 and 59)."""
+"""External memory: imported objects, and the buffers that are mapped from them (facts 53 to 55, 57 and 59)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from memtopo.driver.sim.allocations import Allocations
-from memtopo.driver.sim.calls import Callee, Refused, driver_call, invalid, unsupported
+from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
 from memtopo.driver.sim.devices import Contexts, Devices
 from memtopo.driver.sim.physical import Physical
 from memtopo.driver.sim.semaphores import BINARY, TIMELINE, Semaphores
@@ -19,7 +19,7 @@ FIRST_MEMORY = 0x6E00_0000
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """One object, imported with the size that was declared, in the context of a device."""
+    """An object in a device's context, imported with a declared size."""
 
     device: int
     size: int
@@ -29,17 +29,17 @@ class Memory:
 
 
 class ExternalMemory:
-    """Every object that one process has imported."""
+    """Objects that one process has imported."""
 
     def __init__(self, devices: Devices, allocations: Allocations, files: Files) -> None:
         self._devices, self._allocations, self._files = devices, allocations, files
         self._numbers = count(FIRST_MEMORY, 16)
         self._open: dict[int, Memory] = {}
 
-    def take(self, fd: int, kind: MemoryHandleType, size: int, device: int, *, dedicated: bool = False) -> int:
-        """An object by a descriptor, which is closed then, and where it is refused as unknown too (fact 54).
+    def import_fd(self, fd: int, kind: MemoryHandleType, size: int, device: int, *, dedicated: bool = False) -> int:
+        """Import an object by a descriptor, which is closed, also if it is refused as unknown (fact 54).
 
-        Any size is believed, and what is a semaphore's too (facts 53, 55).
+        Neither the size nor the kind of object is checked, so that a semaphore is accepted (facts 53, 55).
         """
         _check(check_descriptor(fd), kind, size)
         found = self._files.adopt_descriptor(fd, "memory", "chunk", TIMELINE, BINARY)
@@ -55,7 +55,7 @@ class ExternalMemory:
         return number
 
     def map(self, memory: int, offset: int, size: int) -> int:
-        """The address of a part of an object; it outlives the object, and takes no memory (fact 53)."""
+        """Map a part of an object; returns the address. The buffer outlives the object (fact 53)."""
         found = self._get(memory)
         if offset < 0 or size <= 0:
             raise invalid("the size is 0")
@@ -67,16 +67,16 @@ class ExternalMemory:
             raise invalid("the object is a semaphore")
         if offset + size > found.tag.size:
             raise invalid(f"the buffer runs past the end of the memory, which has {found.tag.size} bytes")
-        physical = Physical(self._files.again(found.fd), offset, size, tag=found.tag)
+        physical = Physical(self._files.duplicate(found.fd), offset, size, tag=found.tag)
         return self._allocations.map(physical, found.device)
 
     def destroy(self, memory: int) -> None:
-        """Give up an object; its buffers go on (fact 53)."""
+        """Destroy an object; its buffers remain (fact 53)."""
         self._files.close(self._get(memory).fd)
         del self._open[memory]
 
     def drop(self, device: int) -> None:
-        """End every object of a device's context."""
+        """Destroy all objects of a device's context."""
         for number in [number for number, memory in self._open.items() if memory.device == device]:
             self.destroy(number)
 
@@ -87,7 +87,7 @@ class ExternalMemory:
 
 
 def _check(fd: int, kind: MemoryHandleType, size: int) -> None:
-    """Refuse what is refused whatever the descriptor is, which stays open then (fact 54)."""
+    """Refuse what is refused for any descriptor, which stays open (fact 54)."""
     if size <= 0:
         raise invalid("the size is 0")
     if kind == MemoryHandleType.OPAQUE_FD:
@@ -101,8 +101,8 @@ def _is_semaphore(tag: Tag) -> bool:
     return tag.kind in {TIMELINE, BINARY}
 
 
-class ExternalCalls(Callee):
-    """A part of the driver: the protocol `ExternalResources`."""
+class ExternalCalls(CallGate):
+    """Driver calls for external memory, external semaphores, and streams."""
 
     _contexts: Contexts
     _external: ExternalMemory
@@ -123,7 +123,7 @@ class ExternalCalls(Callee):
 
     @driver_call
     def import_external_memory(self, fd: int, kind: MemoryHandleType, size: int, *, dedicated: bool = False) -> int:
-        return self._external.take(fd, kind, size, self._contexts.current(), dedicated=dedicated)
+        return self._external.import_fd(fd, kind, size, self._contexts.current(), dedicated=dedicated)
 
     @driver_call
     def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
@@ -136,7 +136,7 @@ class ExternalCalls(Callee):
 
     @driver_call
     def import_external_semaphore(self, fd: int, kind: SemaphoreHandleType) -> int:
-        return self._semaphores.take(fd, kind, self._contexts.current())
+        return self._semaphores.import_fd(fd, kind, self._contexts.current())
 
     @driver_call
     def signal_external_semaphore(self, semaphore: int, value: int, stream: int) -> None:

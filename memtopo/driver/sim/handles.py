@@ -1,4 +1,4 @@
-"""Handles of 64 bytes that name another process's file: who has it open, and where."""
+"""Handles of 64 bytes that name a file of another process, by process and descriptor."""
 
 from __future__ import annotations
 
@@ -10,77 +10,77 @@ from typing import NamedTuple
 from memtopo.driver.sim.calls import Refused, invalid
 from memtopo.driver.sim.shared_files import Files, Tag
 
-_TICKET = Struct("=8sQQQ8s24x")  # magic, pid, birth, fd, nonce
+_HANDLE = Struct("=8sQQQ8s24x")  # magic, pid, start time, fd, nonce
 _MAGIC = b"memtopo\0"
 
 
-class Refusals(NamedTuple):
-    """The driver's errors where a handle is none, where its process is gone, and where that holds the thing no more."""
+class HandleErrors(NamedTuple):
+    """Errors for a malformed handle, for one of a process that has ended, and for one of a destroyed object."""
 
-    junk: str
-    dead: str
-    gone: str
+    malformed: str
+    exporter_gone: str
+    object_gone: str
 
 
-class Ticket(NamedTuple):
-    """A process, by its id and when it was born, since ids are used again; and its file, by descriptor and nonce."""
+class SharedHandle(NamedTuple):
+    """A file of a process: pid and start time, since pids are reused, and the file's descriptor and nonce."""
 
     pid: int
-    birth: int
+    start_time: int
     fd: int
     nonce: str
 
     @property
-    def is_ours(self) -> bool:
-        """Whether this process made it."""
+    def is_own(self) -> bool:
+        """Whether this process exported it."""
         return self.pid == os.getpid()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process that made it still lives."""
-        return _birth(self.pid) == self.birth
+        """Whether the exporting process is still alive."""
+        return _start_time(self.pid) == self.start_time
 
 
-def write(fd: int, tag: Tag) -> bytes:
-    """64 bytes that name an open file of this process; the same ones each time."""
+def pack(fd: int, tag: Tag) -> bytes:
+    """Return the 64 bytes that name an open file of this process; always the same for one file."""
     pid = os.getpid()
-    return _TICKET.pack(_MAGIC, pid, _birth(pid) or 0, fd, bytes.fromhex(tag.nonce))
+    return _HANDLE.pack(_MAGIC, pid, _start_time(pid) or 0, fd, bytes.fromhex(tag.nonce))
 
 
-def sized(handle: int | bytes) -> bytes:
-    """A handle of the right size; refuses every other."""
-    if not isinstance(handle, bytes) or len(handle) != _TICKET.size:
-        raise invalid(f"a shared handle has {_TICKET.size} bytes")
+def check_size(handle: int | bytes) -> bytes:
+    """Return a handle of the right size; refuses any other."""
+    if not isinstance(handle, bytes) or len(handle) != _HANDLE.size:
+        raise invalid(f"a shared handle has {_HANDLE.size} bytes")
     return handle
 
 
-def read(handle: bytes, refusals: Refusals) -> Ticket:
-    """What a handle says; refuses what is none."""
-    magic, pid, birth, fd, nonce = _TICKET.unpack(sized(handle))
+def unpack(handle: bytes, errors: HandleErrors) -> SharedHandle:
+    """Decode a handle; refuses malformed bytes."""
+    magic, pid, start_time, fd, nonce = _HANDLE.unpack(check_size(handle))
     if magic != _MAGIC:
-        raise Refused(refusals.junk, "the bytes are no handle of a simulator")
-    return Ticket(pid, birth, fd, nonce.hex())
+        raise Refused(errors.malformed, "the bytes are no handle of a simulator")
+    return SharedHandle(pid, start_time, fd, nonce.hex())
 
 
-def redeem(ticket: Ticket, kind: str, files: Files, refusals: Refusals) -> tuple[int, Tag]:
-    """A descriptor of one's own for the file that a ticket names, with its tag; refuses what is not there any more."""
-    if not ticket.is_alive:
-        raise Refused(refusals.dead, "the process that shared it is gone")
-    found = files.adopt(f"/proc/{ticket.pid}/fd/{ticket.fd}", kind)
+def open_file(shared: SharedHandle, kind: str, files: Files, errors: HandleErrors) -> tuple[int, Tag]:
+    """Open the file that a handle names; returns a new descriptor and the tag. Refuses if it is gone."""
+    if not shared.is_alive:
+        raise Refused(errors.exporter_gone, "the process that shared it is gone")
+    found = files.adopt(f"/proc/{shared.pid}/fd/{shared.fd}", kind)
     if found is None:
-        raise Refused(refusals.gone, f"the process that shared it has no such {kind} any more")
-    if found[1].nonce != ticket.nonce:
+        raise Refused(errors.object_gone, f"the process that shared it has no such {kind} any more")
+    if found[1].nonce != shared.nonce:
         files.close(found[0])
-        raise Refused(refusals.gone, f"the process that shared it has another {kind} there now")
+        raise Refused(errors.object_gone, f"the process that shared it has another {kind} there now")
     return found
 
 
-def _birth(pid: int) -> int | None:
-    """When a process began, in ticks since the system did; None where it has ended, waited for or not."""
+def _start_time(pid: int) -> int | None:
+    """Start time of a process in ticks since boot; None if it has ended, also as a zombie."""
     try:
-        said = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # Its name stands in brackets and may hold anything.
-    state, *rest = said.rpartition(")")[2].split()
+    # The process name is in brackets and may contain anything.
+    state, *rest = text.rpartition(")")[2].split()
     return None if state in "ZX" else int(rest[18])

@@ -1,4 +1,7 @@
-"""Allocations that go from process to process by 64 bytes (facts 31 and 46)."""
+"""Memory shared between processes.
+
+Chunks are shared by shareable handles (facts 25 to 29, 43, 44), allocations by legacy IPC (facts 31 and 46).
+"""
 
 from __future__ import annotations
 
@@ -14,32 +17,32 @@ from memtopo.driver.sim.shared_files import Files, Tag, nonce
 from memtopo.driver.types import HandleType, Location, Properties, gpu
 
 LAZY_PEER_ACCESS = 1
-_REFUSALS = handles.Refusals("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
+_ERRORS = handles.HandleErrors("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
 
 
-class MemoryHandles:
-    """Shares allocations of one process, and opens those of others."""
+class AllocationSharing:
+    """Exports allocations of one process by IPC handles, and opens those of others."""
 
     def __init__(self, devices: Devices, allocations: Allocations, arena: Arena, files: Files) -> None:
         self._devices, self._allocations = devices, allocations
         self._arena, self._files = arena, files
 
     def get(self, address: int) -> bytes:
-        """64 bytes that lead to the allocation around an address, the same for each address in it."""
+        """IPC handle of the allocation around an address; the same for each address in it."""
         allocation = self._allocations.find(address)
         if allocation is None or allocation.kind != "own":
             raise invalid("the address is in no allocation of this process's device memory")
         tag = allocation.physical.tag or self._move(allocation)
-        return handles.write(allocation.physical.fd, tag)
+        return handles.pack(allocation.physical.fd, tag)
 
     def open(self, handle: bytes, flags: int, device: int) -> int:
-        """The address of another process's allocation, for the context of a device; each opening is counted."""
+        """Open another process's allocation for a device's context; returns its address. Each opening is counted."""
         if flags != LAZY_PEER_ACCESS:
             raise invalid("flags must be 1, which enables peer access")
-        ticket = handles.read(handle, _REFUSALS)
-        if ticket.is_ours:
+        shared_handle = handles.unpack(handle, _ERRORS)
+        if shared_handle.is_own:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
-        fd, tag = handles.redeem(ticket, "allocation", self._files, _REFUSALS)
+        fd, tag = handles.open_file(shared_handle, "allocation", self._files, _ERRORS)
         try:
             self._check_owner(self._devices.locate(tag.location), device)
             allocation = self._allocations.opened(tag.nonce)
@@ -55,36 +58,36 @@ class MemoryHandles:
         return allocation.start
 
     def close(self, address: int) -> None:
-        """Give one opening back."""
+        """Close one opening."""
         self._allocations.close(address)
 
     def _check_owner(self, owner: Location, device: int) -> None:
-        # Neither was ever seen on hardware.
+        # Neither was ever tried on hardware.
         if owner == INVISIBLE_GPU:
-            raise invalid("the memory is of a gpu that is not here")
+            raise invalid("the memory is of a gpu that is not visible here")
         if owner != gpu(device) and not self._devices.can_access_peer(device, owner.id):
             raise Refused("CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", f"gpu{device} cannot access the memory of {owner}")
 
     def _move(self, allocation: Allocation) -> Tag:
-        place = self._devices.location_name(gpu(allocation.device))
-        tag = Tag("allocation", allocation.size, 1, place, nonce())
+        location = self._devices.location_name(gpu(allocation.device))
+        tag = Tag("allocation", allocation.size, 1, location, nonce())
         self._arena.share(allocation.physical, tag)
         return tag
 
 
 _INVALID = "CUDA_ERROR_INVALID_VALUE"
-_FABRIC = handles.Refusals(_INVALID, _INVALID, _INVALID)  # never measured: no machine had fabric that works
+_FABRIC = handles.HandleErrors(_INVALID, _INVALID, _INVALID)  # never measured: no machine had fabric that works
 
 
-class Sharing:
-    """Exports chunks of one process, and imports those of others."""
+class ChunkSharing:
+    """Exports chunks of one process by shareable handles, and imports those of others."""
 
     def __init__(self, devices: Devices, creation: Creation, chunks: Chunks, arena: Arena, files: Files) -> None:
         self._devices, self._creation, self._chunks = devices, creation, chunks
         self._arena, self._files = arena, files
 
     def export(self, handle: int, kind: HandleType, flags: int) -> int | bytes:
-        """A new descriptor of a chunk's memory, or 64 bytes that lead to it (facts 26, 44)."""
+        """New file descriptor or fabric handle of a chunk (facts 26, 44)."""
         if flags:
             raise invalid("flags must be 0")
         _check_kind(kind)
@@ -94,38 +97,38 @@ class Sharing:
         if kind not in chunk.properties.handles:
             raise invalid(f"the chunk was not created with handle type {kind.words[0]}")
         tag = chunk.physical.tag or self._move(chunk)
-        return os.dup(chunk.physical.fd) if kind == HandleType.FD else handles.write(chunk.physical.fd, tag)
+        return os.dup(chunk.physical.fd) if kind == HandleType.FD else handles.pack(chunk.physical.fd, tag)
 
     def take(self, shared: int | bytes, kind: HandleType) -> int:
-        """A handle to a shared chunk, however often it is here already (facts 27, 43)."""
+        """Import a shared chunk; returns a new handle each time (facts 27, 43)."""
         _check_kind(kind)
         if kind == HandleType.FD:
             fd, tag = self._described(shared)
         else:
-            handle = handles.sized(shared)
+            handle = handles.check_size(shared)
             self._creation.check_fabric()
-            ticket = handles.read(handle, _FABRIC)
-            fd, tag = handles.redeem(ticket, "chunk", self._files, _FABRIC)
+            shared_handle = handles.unpack(handle, _FABRIC)
+            fd, tag = handles.open_file(shared_handle, "chunk", self._files, _FABRIC)
         location = self._devices.locate(tag.location)
         properties = Properties(location, HandleType.NONE, tag.rdma, tag.compressible)
         return self._chunks.adopt(properties, tag.granule, self._arena.adopt(fd, tag))
 
     def _described(self, fd: int | bytes) -> tuple[int, Tag]:
-        """A descriptor of one's own beside the one given, which stays its owner's."""
+        """Open the file of a descriptor, which stays the caller's; returns a new descriptor and the tag."""
         if not isinstance(fd, int) or not 0 <= fd < 1 << 31:
             raise invalid("that is no file descriptor")
         found = self._files.adopt(f"/proc/self/fd/{fd}", "chunk", "memory")
         if found is None:
             raise Refused("CUDA_ERROR_UNKNOWN", "the file descriptor is no chunk's")
-        if found[1].size % found[1].granule:  # another API's memory (fact 59), but such was never tried
+        if found[1].size % found[1].granule:  # external memory (fact 59), which was never tried
             self._files.close(found[0])
             raise Refused("CUDA_ERROR_UNKNOWN", "the memory's size is not a multiple of the granularity")
         return found
 
     def _move(self, chunk: Chunk) -> Tag:
-        place = self._devices.location_name(chunk.properties.location)
+        location = self._devices.location_name(chunk.properties.location)
         _, _, rdma, compressible, _ = chunk.properties
-        tag = Tag("chunk", chunk.size, chunk.granule, place, nonce(), rdma, compressible)
+        tag = Tag("chunk", chunk.size, chunk.granule, location, nonce(), rdma, compressible)
         self._arena.share(chunk.physical, tag)
         return tag
 

@@ -1,6 +1,6 @@
-"""What kernels do to simulated bytes, and what becomes of a process whose kernel does what it may not (fact 24).
+"""Kernels on simulated memory, and the end of a process after an illegal access by a kernel (fact 24).
 
-Bytes at both ends of each granule stand for all of them: a simulator has no SMs to touch every one.
+Only the bytes at both ends of each granule are written and read: a simulator has no SMs to touch all of them.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from itertools import count
 
 from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, pattern
 from memtopo.driver.sim.access import AccessRules
-from memtopo.driver.sim.calls import Callee, Refused, driver_call, invalid
+from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid
 from memtopo.driver.sim.devices import Contexts
 from memtopo.driver.sim.physical import Physical
 from memtopo.driver.sim.streams import Streams
 from memtopo.driver.types import Access
 
 END = 4 << 10
-"""Bytes at each end of each granule of an area, counted from the area's start, that are written and read."""
+"""Bytes written and read at each end of each granule of an area, counted from the area's start."""
 
 ILLEGAL = "CUDA_ERROR_ILLEGAL_ADDRESS"
 FIRST_MODULE = 0x7100_0000
 
 
 class SimKernels:
-    """Stores and loads by one process's kernels. `doom` tells why all is over, once it is."""
+    """Stores and loads by one process's kernels. `fatal` is the reason once an illegal access has ended the process."""
 
     def __init__(self, access: AccessRules, granule: int) -> None:
         self._access, self._granule = access, granule
         self._modules: dict[int, int] = {}
         self._numbers = count(FIRST_MODULE)
-        self.doom: str | None = None
+        self.fatal: str | None = None
 
     def load(self, device: int) -> int:
         """Load the kernels into a device's context."""
@@ -44,7 +44,7 @@ class SimKernels:
             raise Refused("CUDA_ERROR_INVALID_HANDLE", "the module is not loaded")
 
     def drop(self, device: int) -> None:
-        """Unload whatever was in a device's context."""
+        """Unload the kernels in a device's context."""
         self._modules = {module: owner for module, owner in self._modules.items() if owner != device}
 
     def fill(self, device: int, areas: Sequence[Area]) -> None:
@@ -55,16 +55,16 @@ class SimKernels:
                 physical.write(offset, pattern(area.seed, area.first + at, size))
 
     def verify(self, device: int, areas: Sequence[Area]) -> Verified:
-        """Read them back; of those that differ, every word is counted."""
+        """Compare the ends of each area's granules; every word that differs is counted."""
         self._check(device, areas)
         mismatches, lowest = 0, None
         for number, area in enumerate(areas):
             for at, physical, offset, size in self._ends(device, area, Access.R):
-                seen, wanted = physical.read(offset, size), pattern(area.seed, area.first + at, size)
-                if seen == wanted:
+                actual, expected = physical.read(offset, size), pattern(area.seed, area.first + at, size)
+                if actual == expected:
                     continue
                 for where, width in _units(at, size, area.size):
-                    one, other = (int.from_bytes(each[where : where + width], "little") for each in (wanted, seen))
+                    one, other = (int.from_bytes(each[where : where + width], "little") for each in (expected, actual))
                     if one != other:
                         mismatches += 1
                         lowest = lowest or (number, at + where, one, other)
@@ -91,28 +91,28 @@ class SimKernels:
             raise invalid("an area is not aligned, or there are too many")
 
     def _survive(self) -> None:
-        if self.doom:
-            raise Refused(ILLEGAL, self.doom)
+        if self.fatal:
+            raise Refused(ILLEGAL, self.fatal)
 
-    def _ends(self, device: int, area: Area, wanted: Access) -> Iterator[tuple[int, Physical, int, int]]:
-        """What stands for an area: where it begins there, the memory, the offset in that, and bytes."""
+    def _ends(self, device: int, area: Area, needed: Access) -> Iterator[tuple[int, Physical, int, int]]:
+        """Yield the parts that represent an area: offset in the area, memory, offset in the memory, size."""
         for start in range(0, area.size, self._granule):
             end = min(start + self._granule, area.size)
             at = start
-            for physical, offset, size in self._reached(device, area.address + start, end - start, wanted):
+            for physical, offset, size in self._reached(device, area.address + start, end - start, needed):
                 yield from _windows(at, physical, offset, size)
                 at += size
 
-    def _reached(self, device: int, address: int, size: int, wanted: Access) -> Iterator[tuple[Physical, int, int]]:
-        """The memory behind addresses; nothing where a kernel may not go there, which is the end of the process."""
+    def _reached(self, device: int, address: int, size: int, needed: Access) -> Iterator[tuple[Physical, int, int]]:
+        """Yield the memory behind addresses; nothing after an illegal access, which ends the process."""
         try:
-            places = self._access.reach(address, size, device, wanted, copying=False)
+            areas = self._access.reach(address, size, device, needed, copying=False)
         except Refused as refused:
-            self.doom = self.doom or f"a kernel on gpu{device} went where it may not: {refused.reason}"
+            self.fatal = self.fatal or f"a kernel on gpu{device} made an illegal access: {refused.reason}"
             return
-        for place in places:
-            low, high = max(address, place.start), min(address + size, place.end)
-            yield place.physical, low - place.start, high - low
+        for area in areas:
+            low, high = max(address, area.start), min(address + size, area.end)
+            yield area.physical, low - area.start, high - low
 
 
 def _windows(at: int, physical: Physical, offset: int, size: int) -> Iterator[tuple[int, Physical, int, int]]:
@@ -125,14 +125,14 @@ def _windows(at: int, physical: Physical, offset: int, size: int) -> Iterator[tu
 
 
 def _units(at: int, size: int, whole: int) -> Iterator[tuple[int, int]]:
-    """The words of a window, and of an area's last bytes each single one, as offset and width."""
+    """Yield the words of a window, and each single one of an area's last bytes, as offset and width."""
     tail = whole - whole % 16 - at
     yield from ((where, 8) for where in range(0, min(size, tail), 8))
     yield from ((where, 1) for where in range(max(0, tail), size))
 
 
-class Launching(Callee):
-    """A part of the driver: the protocol `Kernels`."""
+class KernelCalls(CallGate):
+    """Driver calls that run kernels: the protocol `Kernels`."""
 
     _contexts: Contexts
     _kernels: SimKernels
@@ -163,6 +163,6 @@ class Launching(Callee):
     def load(self, address: int) -> int:
         return self._kernels.load_word(self._contexts.current(), address)
 
-    def doomed(self) -> tuple[str, str] | None:
-        """A kernel's forbidden access has ended this process (fact 24); told by the next call, and each one after."""
-        return (ILLEGAL, self._kernels.doom) if self._kernels.doom else None
+    def fatal_error(self) -> tuple[str, str] | None:
+        """Error and reason after an illegal access by a kernel (fact 24), reported by every later call."""
+        return (ILLEGAL, self._kernels.fatal) if self._kernels.fatal else None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from memtopo.driver.sim.access import AccessRules, Contents
-from memtopo.driver.sim.allocations import Advised, Allocation, Allocations, Uses
-from memtopo.driver.sim.calls import Callee, Refused, driver_call, invalid, unsupported
+from memtopo.driver.sim.access import AccessRules, MemoryOperations
+from memtopo.driver.sim.allocations import AdvisedPages, Allocation, Allocations, PageUse
+from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid, unsupported
 from memtopo.driver.sim.devices import Contexts
 from memtopo.driver.sim.streams import Streams
 from memtopo.driver.types import HOST, Advice, Attribute, Location, LocationKind, MemAttach, RangeAttribute
@@ -15,14 +15,14 @@ from memtopo.machine import Machine
 Change = Callable[[], bool]
 
 
-class Managed:
-    """The rules of managed memory on one machine."""
+class ManagedMemory:
+    """Rules of managed memory on one machine."""
 
     def __init__(self, machine: Machine, allocations: Allocations) -> None:
         self._machine, self._allocations = machine, allocations
 
     def allocate(self, size: int, flags: int, device: int) -> int:
-        """Allocate memory that the CPU and every GPU may use; none of a GPU's is taken for it (fact 60)."""
+        """Allocate memory that the CPU and every GPU may use; it takes no device memory (fact 60)."""
         if flags not in {MemAttach.GLOBAL, MemAttach.HOST}:
             raise invalid("the flags must be those of memory for all GPUs, or at first for the host")
         if not self._has(device, Attribute.MANAGED_MEMORY):
@@ -34,30 +34,30 @@ class Managed:
     def advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
         """Advise a part of an allocation."""
         start, end, advised = self._part(address, size)
-        place = self._place(location, missing="CUDA_ERROR_INVALID_VALUE")
+        ordinal = self._ordinal(location, missing="CUDA_ERROR_INVALID_VALUE")
         if advice == Advice.SET_ACCESSED_BY and location.kind not in {LocationKind.GPU, LocationKind.HOST}:
             raise invalid("memory is accessed by the host as a whole")
         if location.kind in {LocationKind.GPU, LocationKind.HOST} or advice != Advice.SET_PREFERRED_LOCATION:
-            advised.change(start, end, lambda uses: _with(uses, advice, place))  # a node's shows nowhere (fact 60)
+            advised.change(start, end, lambda uses: _with(uses, advice, ordinal))  # a node's shows nowhere (fact 60)
 
     def prefetch(self, address: int, size: int, location: Location) -> Change:
-        """What a stream has to do for a prefetch, once all is checked."""
+        """Check a prefetch and return the work that a stream has to do for it."""
         start, end, advised = self._part(address, size)
-        place = self._place(location, missing="CUDA_ERROR_INVALID_DEVICE")
+        ordinal = self._ordinal(location, missing="CUDA_ERROR_INVALID_DEVICE")
 
         def work() -> bool:
-            advised.change(start, end, lambda uses: uses._replace(prefetched=(place,)))
+            advised.change(start, end, lambda uses: uses._replace(prefetched=(ordinal,)))
             return True
 
         return work
 
     def attribute(self, address: int, size: int, attribute: RangeAttribute) -> tuple[int, ...]:
-        """What a part of an allocation was advised throughout."""
+        """Value of an attribute of a part of an allocation."""
         start, end, advised = self._part(address, size)
-        return advised.told(start, end, attribute)
+        return advised.value(start, end, attribute)
 
     def attach(self, stream: int, address: int, flags: int) -> None:
-        """Say who uses an allocation; it shows in nothing where a GPU and the CPU may use memory at once (fact 60)."""
+        """Attach an allocation to a stream; has no effect where GPU and CPU may use memory concurrently (fact 60)."""
         found = self._around(address)
         if found.start != address:
             raise invalid("the address is not the start of an allocation")
@@ -72,14 +72,14 @@ class Managed:
             raise invalid("the address is in no managed memory")
         return found
 
-    def _part(self, address: int, size: int) -> tuple[int, int, Advised]:
+    def _part(self, address: int, size: int) -> tuple[int, int, AdvisedPages]:
         found = self._around(address)
         if size <= 0 or address + size > found.end or found.advised is None:
             raise invalid("the bytes are none, or run past the end of the allocation")
         return address - found.start, address - found.start + size, found.advised
 
-    def _place(self, location: Location, *, missing: str) -> int:
-        """A location as an attribute tells it; refuses one that does not exist, a GPU with the error `missing`."""
+    def _ordinal(self, location: Location, *, missing: str) -> int:
+        """Location as an ordinal of range attributes; refuses a missing one, a GPU with the error `missing`."""
         if location.kind == LocationKind.GPU:
             if location not in self._machine.locations:
                 raise Refused(missing, f"{location} does not exist")
@@ -94,23 +94,23 @@ class Managed:
         return bool(self._machine.devices[device].attributes.get(attribute.name))
 
 
-def _with(uses: Uses, advice: Advice, place: int) -> Uses:
+def _with(uses: PageUse, advice: Advice, ordinal: int) -> PageUse:
     match advice:
         case Advice.SET_READ_MOSTLY:
             return uses._replace(read_mostly=True)
         case Advice.SET_PREFERRED_LOCATION:
-            return uses._replace(preferred=(place,))
+            return uses._replace(preferred=(ordinal,))
         case Advice.SET_ACCESSED_BY:
-            return uses._replace(accessed_by=tuple(dict.fromkeys((*uses.accessed_by, place))))
+            return uses._replace(accessed_by=tuple(dict.fromkeys((*uses.accessed_by, ordinal))))
 
 
-class ManagedCalls(Callee):
-    """A part of the driver: the protocol `ManagedMemory`."""
+class ManagedCalls(CallGate):
+    """Driver calls for managed memory, and loads and stores by the CPU."""
 
     _access: AccessRules
     _contexts: Contexts
-    _contents: Contents
-    _managed: Managed
+    _contents: MemoryOperations
+    _managed: ManagedMemory
     _streams: Streams
 
     @driver_call

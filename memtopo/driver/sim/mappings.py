@@ -1,11 +1,11 @@
-"""Which chunk is mapped where (facts 13 to 17)."""
+"""Mappings of chunks into reservations (facts 13 to 17)."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 
-from memtopo.driver.sim.address_space import Addresses
+from memtopo.driver.sim.address_space import Reservations
 from memtopo.driver.sim.calls import invalid, unsupported
 from memtopo.driver.sim.chunks import Chunk, Chunks
 from memtopo.driver.sim.physical import Physical
@@ -14,7 +14,7 @@ from memtopo.driver.types import Location
 
 @dataclass(slots=True, eq=False)
 class Mapping:
-    """One whole chunk at one place, with an access of its own: nothing at first (facts 16, 19)."""
+    """A whole chunk at an address, with access rights of its own, none at first (facts 16, 19)."""
 
     start: int
     end: int
@@ -23,14 +23,14 @@ class Mapping:
 
     @property
     def physical(self) -> Physical:
-        """The bytes that are seen there."""
+        """Bytes of the mapped chunk."""
         return self.chunk.physical
 
 
 class Mappings:
-    """Every mapping of one process."""
+    """Mappings of one process, in order of their addresses."""
 
-    def __init__(self, addresses: Addresses, chunks: Chunks) -> None:
+    def __init__(self, addresses: Reservations, chunks: Chunks) -> None:
         self._addresses, self._chunks = addresses, chunks
         self._starts: list[int] = []
         self._at: dict[int, Mapping] = {}
@@ -46,13 +46,13 @@ class Mappings:
             raise unsupported("only a whole chunk can be mapped: the offset must be 0")
         if size != chunk.size:
             raise unsupported("only a whole chunk can be mapped: the size must be the chunk's")
-        place = self._free_place(address, size, chunk.granule)
-        self._starts.insert(place, address)
+        index = self._free_index(address, size, chunk.granule)
+        self._starts.insert(index, address)
         self._at[address] = Mapping(address, address + size, chunk)
         chunk.mappings += 1
 
     def unmap(self, address: int, size: int) -> None:
-        """Take down all mappings in a range, which must be reserved and cut no mapping (fact 17)."""
+        """Remove all mappings in a range, which must be reserved and cut no mapping (fact 17)."""
         if size <= 0:
             raise invalid("the size is 0")
         first, last = self._span(address, address + size)
@@ -63,7 +63,7 @@ class Mappings:
         del self._starts[first:last]
 
     def find(self, address: int) -> Mapping | None:
-        """The mapping around an address."""
+        """Mapping around an address; None if there is none."""
         at = bisect_right(self._starts, address) - 1
         if at < 0:
             return None
@@ -71,14 +71,14 @@ class Mappings:
         return mapping if address < mapping.end else None
 
     def around(self, address: int) -> Mapping:
-        """The mapping around an address, where one is needed."""
+        """Mapping around an address; refuses if there is none."""
         mapping = self.find(address)
         if mapping is None:
             raise invalid("nothing is mapped at the address")
         return mapping
 
     def whole(self, address: int, size: int) -> list[Mapping]:
-        """The mappings that fill a range, none cut and without a hole (fact 20)."""
+        """Mappings that fill a range without a hole; refuses to cut one (fact 20)."""
         if size <= 0:
             raise invalid("the size is 0")
         first, last = self._span(address, address + size)
@@ -88,12 +88,12 @@ class Mappings:
         return found
 
     def any_in(self, address: int, size: int) -> bool:
-        """Whether anything is mapped in a range (fact 12)."""
+        """Return whether anything is mapped in a range (fact 12)."""
         at = bisect_left(self._starts, address)
         return at < len(self._starts) and self._starts[at] < address + size
 
-    def _free_place(self, address: int, size: int, granule: int) -> int:
-        """Where in the order a mapping at this address stands; refuses what is not free or not reserved."""
+    def _free_index(self, address: int, size: int, granule: int) -> int:
+        """Index of a new mapping at this address; refuses addresses that are mapped or not reserved."""
         if address % granule:
             raise invalid("the address is not aligned to the granularity")
         reserved = self._addresses.end_around(address)
@@ -106,7 +106,7 @@ class Mappings:
         return bisect_left(self._starts, address)
 
     def _span(self, address: int, end: int) -> tuple[int, int]:
-        """The first and past the last of the mappings in a range; refuses to cut one (facts 17, 20)."""
+        """Indices of the mappings in a range, as a half-open interval; refuses to cut one (facts 17, 20)."""
         first, last = bisect_left(self._starts, address), bisect_left(self._starts, end)
         cut_at_start = first and self._at[self._starts[first - 1]].end > address
         cut_at_end = last > first and self._at[self._starts[last - 1]].end > end

@@ -1,4 +1,4 @@
-"""The bytes behind simulated memory: sparse files in memory, so that what nobody touched costs nothing."""
+"""Physical memory: bytes in sparse memory files, so that untouched memory takes no memory of the system."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PAGE = mmap.PAGESIZE
 
 @dataclass(slots=True)
 class Physical:
-    """The bytes of one chunk or allocation: a part of the arena or, with a tag, a file of its own that is shared.
+    """Bytes of one chunk or allocation: a part of the arena or, with a tag, a shared file of its own.
 
-    Nobody keeps its numbers, so that it can move from the one to the other.
+    It can move from the arena to a file, so descriptor and offset must not be kept elsewhere.
     """
 
     fd: int
@@ -29,7 +29,7 @@ class Physical:
     tag: Tag | None = None
 
     def read(self, at: int, count: int) -> bytes:
-        """Bytes from `at` on; never touched ones read as zero."""
+        """Read bytes from `at` on; untouched bytes are zero."""
         parts = []
         while count:
             part = os.pread(self.fd, count, self.offset + at)
@@ -38,7 +38,7 @@ class Physical:
         return b"".join(parts)
 
     def write(self, at: int, data: bytes | memoryview) -> None:
-        """Put bytes from `at` on."""
+        """Write bytes from `at` on."""
         self.touched = True
         rest = memoryview(data)
         while rest:
@@ -47,7 +47,7 @@ class Physical:
 
 
 class Arena:
-    """One sparse memfd for all memory of a process that was never shared; offsets are never used twice."""
+    """One sparse memfd for all memory of a process that was never shared; offsets are never reused."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -57,7 +57,7 @@ class Arena:
         self._used = 0
 
     def take(self, size: int) -> Physical:
-        """Room for `size` bytes, at no cost until they are touched."""
+        """Allocate `size` bytes, which take no memory until they are touched."""
         offset, self._used = self._used, self._used + -(-size // PAGE) * PAGE
         if self._used > self._length:
             self._length = -(-self._used // STEP) * STEP
@@ -65,7 +65,7 @@ class Arena:
         return Physical(self._fd, offset, size)
 
     def share(self, physical: Physical, tag: Tag) -> None:
-        """Move memory with its bytes into a file of its own; whoever uses it goes on using it."""
+        """Move memory with its bytes into a file of its own."""
         fd = self._files.create(tag)
         try:
             if physical.touched:
@@ -77,11 +77,11 @@ class Arena:
         physical.fd, physical.offset, physical.tag = fd, 0, tag
 
     def adopt(self, fd: int, tag: Tag) -> Physical:
-        """The memory behind a shared file, which is open here."""
+        """Return the memory behind an open shared file."""
         return Physical(fd, 0, tag.size, tag=tag)
 
     def give(self, physical: Physical) -> None:
-        """Give memory back to the system: all that was touched, or the file, which others may go on using."""
+        """Return memory to the system: all touched pages, or the file, which other processes may still use."""
         if physical.tag:
             self._files.close(physical.fd)
         elif physical.touched:
@@ -89,16 +89,16 @@ class Arena:
                 view.madvise(mmap.MADV_REMOVE)
 
     def resident(self) -> int:
-        """How many bytes of the system's memory the arena holds."""
+        """Bytes of the system's memory that the arena takes."""
         return os.fstat(self._fd).st_blocks * 512 if self._close.alive else 0
 
     def close(self) -> None:
-        """Close the memfd, and with it give all memory back; a second time does nothing."""
+        """Close the memfd, which frees all its memory; a second call does nothing."""
         self._close()
 
 
 def _copy(physical: Physical, fd: int) -> None:
-    """Copy what was touched to the start of another file; a hole stays a hole."""
+    """Copy touched pages to the start of another file; a hole stays a hole."""
     for start, end in _touched(physical):
         at = os.lseek(fd, start - physical.offset, os.SEEK_SET) + physical.offset
         while at < end:
@@ -106,7 +106,7 @@ def _copy(physical: Physical, fd: int) -> None:
 
 
 def _touched(physical: Physical) -> Iterator[tuple[int, int]]:
-    """Start and end of every part that holds bytes, as offsets in the arena."""
+    """Yield start and end of every touched part, as offsets in the arena."""
     at, limit = physical.offset, physical.offset + physical.size
     while at < limit:
         try:

@@ -1,4 +1,7 @@
-"""Semaphores that another API made, and the streams that signal them and wait for them (facts 54 to 58)."""
+"""External semaphores, and the streams that signal them and wait for them (facts 54 to 58).
+
+The payload of a semaphore is 8 bytes of a file, which every process that shares it reads and writes (fact 56).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from memtopo.driver.sim.streams import Stream, Streams
 from memtopo.driver.types import SemaphoreHandleType
 
 SIZE = 8
-"""Bytes: a timeline's value, or of a binary semaphore whether it is signalled."""
+"""Bytes of a payload: a timeline's value, or 1 for a signalled binary semaphore."""
 
 TIMELINE, BINARY = "timeline", "binary"
 
@@ -26,7 +29,7 @@ _VALUES = 1 << 64
 
 @dataclass(slots=True, eq=False)
 class Semaphore:
-    """One semaphore in the context of a device, imported as of a kind, which need not be what it is (fact 55)."""
+    """A semaphore in a device's context, with the kind that it was imported as, which may be wrong (fact 55)."""
 
     device: int
     kind: str
@@ -35,15 +38,15 @@ class Semaphore:
 
 
 class Semaphores:
-    """Every semaphore that one process has imported."""
+    """Semaphores that one process has imported."""
 
     def __init__(self, streams: Streams, files: Files) -> None:
         self._streams, self._files = streams, files
         self._numbers = count(FIRST_SEMAPHORE, 16)
         self._open: dict[int, Semaphore] = {}
 
-    def take(self, fd: int, kind: SemaphoreHandleType, device: int) -> int:
-        """A semaphore by a descriptor, which is closed then, and of whichever GPU and type it is (facts 54, 55)."""
+    def import_fd(self, fd: int, kind: SemaphoreHandleType, device: int) -> int:
+        """Import a semaphore by a descriptor, which is closed; its GPU and type are not checked (facts 54, 55)."""
         if kind not in _KINDS:
             raise unsupported("only opaque file descriptors can be imported")
         if check_descriptor(fd) < 0 and kind == SemaphoreHandleType.TIMELINE_FD:
@@ -57,7 +60,7 @@ class Semaphores:
         return number
 
     def signal(self, semaphore: int, value: int, stream: Stream) -> None:
-        """Have a stream signal, which may take a timeline back too (fact 56)."""
+        """Make a stream signal; a timeline may be set to a lower value, too (fact 56)."""
         found = self._usable(semaphore, value, stream)
 
         def work() -> bool:
@@ -67,19 +70,19 @@ class Semaphores:
         self._streams.add(stream, work)
 
     def wait(self, semaphore: int, value: int, stream: Stream) -> None:
-        """Have a stream wait for at least a value of a timeline, or for the signal of a binary one (fact 56)."""
+        """Make a stream wait for at least a value of a timeline, or for a binary semaphore's signal (fact 56)."""
         found = self._usable(semaphore, value, stream)
-        self._streams.add(stream, lambda: taken(found.fd, found.kind, value))
+        self._streams.add(stream, lambda: try_wait(found.fd, found.kind, value))
 
     def destroy(self, semaphore: int) -> None:
-        """Give up a semaphore, once no stream has anything left to wait for (fact 58)."""
+        """Destroy a semaphore once no stream has outstanding work (fact 58)."""
         found = self._get(semaphore)
         self._streams.check_done()
         del self._open[semaphore]
         self._files.close(found.fd)
 
     def drop(self, device: int) -> None:
-        """End every semaphore of a device's context, whose streams are done."""
+        """Close all semaphores of a device's context, whose streams are done."""
         for number in [number for number, found in self._open.items() if found.device == device]:
             self._files.close(self._open.pop(number).fd)
 
@@ -99,35 +102,35 @@ class Semaphores:
         return found
 
 
-def held(fd: int) -> int:
-    """A timeline's value; of a binary semaphore 1 where it is signalled, else 0."""
+def payload(fd: int) -> int:
+    """Value of a timeline; for a binary semaphore 1 if it is signalled, else 0."""
     return int.from_bytes(os.pread(fd, SIZE, 0), "little")
 
 
 def signal(fd: int, kind: str, value: int) -> None:
-    """Set a timeline's value, be it to a lower one; of a binary semaphore the value is ignored."""
+    """Set a timeline's value, also to a lower one, or signal a binary semaphore, whose value is ignored."""
     if kind == TIMELINE:
         os.pwrite(fd, value.to_bytes(SIZE, "little"), 0)
         return
-    with _alone(fd) as own:
+    with _exclusive(fd) as own:
         os.pwrite(own, (1).to_bytes(SIZE, "little"), 0)
 
 
-def taken(fd: int, kind: str, value: int) -> bool:
-    """Whether a wait is over. It takes a binary semaphore's signal away with it, so only one of several waits is."""
+def try_wait(fd: int, kind: str, value: int) -> bool:
+    """Return whether a wait is over. It consumes a binary semaphore's signal, so that only one of several waits is."""
     if kind == TIMELINE:
-        return held(fd) >= value
-    with _alone(fd) as own:
-        signalled = held(own) != 0
+        return payload(fd) >= value
+    with _exclusive(fd) as own:
+        signalled = payload(own) != 0
         if signalled:
             os.pwrite(own, bytes(SIZE), 0)
         return signalled
 
 
 @contextmanager
-def _alone(fd: int) -> Iterator[int]:
-    """The file, while no other thread or process changes it."""
-    # Opened anew: a lock belongs to whoever opened the file, and descriptors that were passed on share that.
+def _exclusive(fd: int) -> Iterator[int]:
+    """Lock the file against other threads and processes; yields a descriptor."""
+    # Reopened: a lock belongs to the open file description, which passed-on descriptors share.
     own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
     try:
         fcntl.flock(own, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Files in memory that other processes can be given, each under a name that tells what it holds."""
+"""Memory files (memfd) behind shared objects: the name of each file describes its object."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NAME = re.compile(
 
 
 class Tag(NamedTuple):
-    """What a file holds, as its name tells it: a descriptor carries that along to whoever is given it.
+    """Description of the object in a file, encoded in the file's name, so that it travels with the descriptor.
 
-    `kind` is chunk, allocation or event, or for objects of another API memory, timeline or binary (semaphores).
+    `kind` is chunk, allocation or event, or for objects of an external API memory, timeline or binary (semaphores).
     `location` is the GPU by UUID or the NUMA node, since ordinals differ between processes (fact 38); it has no meaning
     for a semaphore. `nonce` distinguishes the file from every other file.
     """
@@ -44,12 +44,12 @@ class Tag(NamedTuple):
 
 
 def nonce() -> str:
-    """16 hexadecimal digits that no other file has."""
+    """Return 16 hexadecimal digits that no other file has."""
     return os.urandom(8).hex()
 
 
 def make(tag: Tag) -> int:
-    """A new file of the tag's size, which nobody can shorten under a reader or lengthen."""
+    """Create a file of the tag's size, sealed against shrinking and growing."""
     fd = os.memfd_create(tag.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, tag.size)
@@ -61,7 +61,7 @@ def make(tag: Tag) -> int:
 
 
 def read_tag(fd: str) -> Tag | None:
-    """What the file behind a path of `/proc/PID/fd` is; None of a file that is none of these, or is not there."""
+    """Return the tag of the file behind a path of `/proc/PID/fd`; None for another file, or if there is none."""
     try:
         match = _NAME.fullmatch(str(Path(fd).readlink()))
     except (OSError, ValueError):
@@ -73,32 +73,32 @@ def read_tag(fd: str) -> Tag | None:
 
 
 class Files:
-    """The files that one simulator has open; what is left of them is closed with it."""
+    """Files that one simulator has open; the remaining ones are closed with it."""
 
     def __init__(self) -> None:
         self._open: set[int] = set()
         self._close = weakref.finalize(self, _close_all, self._open)
 
     def create(self, tag: Tag) -> int:
-        """A new file of the tag's size."""
+        """Create a file of the tag's size; returns its descriptor."""
         self._make_room()
         fd = make(tag)
         self._open.add(fd)
         return fd
 
-    def again(self, fd: int) -> int:
-        """One more descriptor of a file that is open here."""
+    def duplicate(self, fd: int) -> int:
+        """Duplicate the descriptor of an open file."""
         self._make_room()
         another = os.dup(fd)
         self._open.add(another)
         return another
 
     def adopt(self, path: str, *kinds: str) -> tuple[int, Tag] | None:
-        """A descriptor of one's own for the file behind a path of `/proc/PID/fd`, with its tag.
+        """Open the file behind a path of `/proc/PID/fd`; returns a new descriptor and the tag.
 
-        None where it is no file of these kinds, also if it was exchanged for another meanwhile.
+        Returns None if it is no file of these kinds, also if it was replaced in the meantime.
         """
-        # Looked at before it is opened too: opening what is somebody else's device could do something.
+        # Checked before it is opened, too: opening a device file could have side effects.
         if (tag := read_tag(path)) is None or tag.kind not in kinds:
             return None
         self._make_room()
@@ -113,7 +113,7 @@ class Files:
         return None
 
     def adopt_descriptor(self, fd: int, *kinds: str) -> tuple[int, Tag] | None:
-        """A descriptor of one's own for the file behind a descriptor of this process, with its tag; None as above."""
+        """Open the file behind a descriptor of this process, as `adopt` does."""
         return self.adopt(f"/proc/self/fd/{fd}", *kinds)
 
     def close(self, fd: int) -> None:
@@ -122,23 +122,23 @@ class Files:
         os.close(fd)
 
     def _make_room(self) -> None:
-        """Ask for as many descriptors as the system gives, once there are many: on hardware sharing keeps none."""
+        """Raise the limit of open files once there are many: on hardware, sharing keeps no descriptor open."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft < hard and len(self._open) + _SPARE > soft:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
     def resident(self) -> int:
-        """How many bytes of the system's memory the open files hold, each counted once."""
+        """Bytes of the system's memory behind the open files, each file counted once."""
         found = [os.fstat(fd) for fd in self._open]
         return sum({status.st_ino: status.st_blocks * 512 for status in found}.values())
 
     def close_all(self) -> None:
-        """Close every file; a second time does nothing."""
+        """Close every file; a second call does nothing."""
         self._close()
 
 
 def _is_whole(fd: int, tag: Tag) -> bool:
-    """Whether the file has the size it tells, and will keep it: anybody may give a file such a name."""
+    """Return whether the file has its tag's size and is sealed: any process may give a file such a name."""
     try:
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:  # no file in memory at all

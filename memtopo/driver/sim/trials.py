@@ -1,4 +1,4 @@
-"""`memtopo.driver.trials.Extras` on the simulator: what kernels and pools do, by bytes."""
+"""Driver calls and external API of trials (`memtopo.driver.trials`) on the simulator."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import os
 from typing import Self
 
 from memtopo.driver.sim import external_api
-from memtopo.driver.sim.calls import Callee, driver_call
+from memtopo.driver.sim.calls import CallGate, driver_call
 from memtopo.driver.sim.driver import SimDriver
 from memtopo.driver.trials import WORD
 from memtopo.driver.types import DriverError, HandleType, Location, Properties
 
 
-class SimExtras(Callee):
-    """What trials ask of a simulator that is initialised.
+class SimTrialCalls(CallGate):
+    """Trial calls of an initialised simulator.
 
-    A pool is a chunk of one granule here: it is created, exported and imported alike, and nothing is taken from it.
+    A pool is simulated by a chunk of one granule; nothing is allocated from it.
     """
 
     def __init__(self, driver: SimDriver) -> None:
         super().__init__()
-        self.lock, self.shut = driver.lock, driver.shut
+        self.lock, self.blocked = driver.lock, driver.blocked
         self._driver = driver
         self._contexts, self._contents = driver.parts()
 
@@ -32,7 +32,7 @@ class SimExtras(Callee):
 
     @driver_call
     def launch_kernel(self, address: int, value: int) -> None:
-        """A kernel of the current context that stores a word."""
+        """Store a word by a kernel of the current context."""
         self._contents.store(self._contexts.current(), address, value.to_bytes(WORD, "little"))
 
     def meet(self, address: int, value: int) -> bool:
@@ -54,43 +54,43 @@ class SimExtras(Callee):
         self._driver.mem_release(pool)
 
 
-class SimForeign:
-    """Another API on the GPU with this UUID."""
+class SimExternalApi:
+    """External API on the GPU with this UUID."""
 
     def __init__(self, uuid: bytes) -> None:
         self._uuid = uuid
-        self._made: list[_Made] = []
+        self._objects: list[_Object] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for made in self._made:
-            made.free()
+        for each in self._objects:
+            each.free()
 
-    def allocate(self, size: int, *, dedicated: bool = False) -> SimForeignMemory:
-        del dedicated  # it is the same to a simulator
+    def allocate(self, size: int, *, dedicated: bool = False) -> SimExternalMemory:
+        del dedicated  # the simulator makes no difference
         return self.adopt(external_api.allocate(self._uuid, size), size)
 
-    def adopt(self, fd: int, size: int) -> SimForeignMemory:
-        memory = SimForeignMemory(fd, size)
-        self._made.append(memory)
+    def adopt(self, fd: int, size: int) -> SimExternalMemory:
+        memory = SimExternalMemory(fd, size)
+        self._objects.append(memory)
         return memory
 
-    def timeline(self, value: int = 0) -> SimForeignSemaphore:
+    def timeline(self, value: int = 0) -> SimExternalSemaphore:
         return self._semaphore(external_api.make_semaphore(timeline=True, value=value))
 
-    def binary(self) -> SimForeignSemaphore:
+    def binary(self) -> SimExternalSemaphore:
         return self._semaphore(external_api.make_semaphore(timeline=False))
 
-    def _semaphore(self, fd: int) -> SimForeignSemaphore:
-        semaphore = SimForeignSemaphore(fd)
-        self._made.append(semaphore)
+    def _semaphore(self, fd: int) -> SimExternalSemaphore:
+        semaphore = SimExternalSemaphore(fd)
+        self._objects.append(semaphore)
         return semaphore
 
 
-class _Made:
-    """Something by a descriptor, which is kept until it is freed."""
+class _Object:
+    """An object of the external API, kept open until it is freed."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -104,8 +104,8 @@ class _Made:
             self._fd = -1
 
 
-class SimForeignMemory(_Made):
-    """Memory."""
+class SimExternalMemory(_Object):
+    """Memory of the external API."""
 
     def __init__(self, fd: int, size: int) -> None:
         super().__init__(fd)
@@ -118,8 +118,8 @@ class SimForeignMemory(_Made):
         external_api.write(self._fd, offset, data)
 
 
-class SimForeignSemaphore(_Made):
-    """A semaphore."""
+class SimExternalSemaphore(_Object):
+    """Semaphore of the external API."""
 
     @property
     def counter(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.trials import WORD, Extras, Foreign
+from memtopo.driver.trials import WORD, ExternalApi, TrialCalls
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.machine.probe.messages import ImportAnswer, ImportRequest, SharedObject
 
@@ -40,9 +40,9 @@ class TrialResources:
     def __init__(
         self,
         driver: Driver,
-        extras: Extras,
+        extras: TrialCalls,
         importer: ImportElsewhere,
-        external: Callable[[bytes], Foreign] | None = None,
+        external: Callable[[bytes], ExternalApi] | None = None,
     ) -> None:
         self.driver, self.extras, self._importer, self._external = driver, extras, importer, external
         self._contexts: dict[int, int] = {}
@@ -64,7 +64,7 @@ class TrialResources:
             self.driver.ctx_pop_current()
 
     @contextmanager
-    def external(self, device: int) -> Iterator[Foreign]:
+    def external(self, device: int) -> Iterator[ExternalApi]:
         """Open an external API on the same GPU, by its UUID (fact 38). Raises `DriverError` for its errors too."""
         assert self._external
         try:

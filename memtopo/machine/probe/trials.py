@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from memtopo.driver.trials import WORD, ForeignSemaphore
+from memtopo.driver.trials import WORD, ExternalApiSemaphore
 from memtopo.driver.types import (
     DriverError,
     EventFlags,
@@ -182,7 +182,7 @@ def _external_semaphore(resources: TrialResources, trial: PlannedTrial) -> bool:
 
 
 def _signals_both_ways(
-    resources: TrialResources, undo: ExitStack, stream: int, semaphore: ForeignSemaphore, kind: SemaphoreHandleType
+    resources: TrialResources, undo: ExitStack, stream: int, semaphore: ExternalApiSemaphore, kind: SemaphoreHandleType
 ) -> bool:
     driver = resources.driver
     imported = driver.import_external_semaphore(semaphore.fd(), kind)

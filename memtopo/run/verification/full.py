@@ -266,6 +266,6 @@ def _difference(task: _Task, found: Verified, writer: MappedView) -> Finding:
     subject = f"{task.chunk.chunk} + {found.offset:#x} in {label} at {offset + found.offset:#x} by gpu{device}"
     by = f"gpu{writer.device}" + (f" of {writer.process}" if writer.process else "")
     units = "word" if found.mismatches == 1 else "words"
-    expected = f"{found.wanted:#018x}, stored by {by}"
-    observed = f"{found.seen:#018x}, {found.mismatches:,} {units} differ"
+    expected = f"{found.expected:#018x}, stored by {by}"
+    observed = f"{found.actual:#018x}, {found.mismatches:,} {units} differ"
     return Finding(_ASPECT, subject, expected, observed, task.chunk.path)

@@ -116,7 +116,7 @@ class HostAccessVerifier(Verifier):
             if not self._kernels:
                 return driver.memcpy_dtoh(address, len(expected))
             found = driver.verify([Area(address, len(expected), _CPU_SEED, at)])
-        return expected if not found.mismatches else f"{found.seen:#018x} at {at + found.offset:#x}"
+        return expected if not found.mismatches else f"{found.actual:#018x} at {at + found.offset:#x}"
 
     def _gpu_readers(self, each: Contents) -> Sequence[MappedView]:
         """Views through which a GPU itself reads."""

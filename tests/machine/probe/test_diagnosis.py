@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.driver.cuda import closed_devices
+from memtopo.driver.cuda import inaccessible_devices
 from memtopo.machine import Machine, Trial
 from memtopo.machine.probe import environment
 from memtopo.machine.probe.diagnosis import causes
@@ -90,9 +90,9 @@ def test_only_device_files_of_gpus_are_reported_as_closed(tmp_path: Path) -> Non
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidiactl", "nvidia-caps", "sda"):
         (tmp_path / "dev" / name).touch()
-    assert closed_devices(tmp_path) == []
+    assert inaccessible_devices(tmp_path) == []
     (tmp_path / "dev" / "nvidia1").symlink_to("/nowhere")
-    assert closed_devices(tmp_path) == ["/dev/nvidia1"]
+    assert inaccessible_devices(tmp_path) == ["/dev/nvidia1"]
 
 
 @pytest.mark.parametrize(

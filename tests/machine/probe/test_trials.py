@@ -10,7 +10,7 @@ import pytest
 
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
-from memtopo.driver.sim import SimDriver, SimExtras
+from memtopo.driver.sim import SimDriver, SimTrialCalls
 from memtopo.driver.types import DriverError, Grant, MemAttach, gpu
 from memtopo.machine import Machine, Trial
 from memtopo.machine.probe import probe
@@ -22,7 +22,7 @@ from tests.helpers.machines import complete, invented
 
 
 def resources(driver: Driver, simulated: SimDriver) -> TrialResources:
-    return TrialResources(driver, SimExtras(simulated), no_importer)
+    return TrialResources(driver, SimTrialCalls(simulated), no_importer)
 
 
 def no_importer(request: ImportRequest, fds: Sequence[int]) -> ImportAnswer:
