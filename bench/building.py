@@ -12,8 +12,8 @@ from typing import Any
 
 from memtopo import language, planner
 from memtopo.common.errors import Unavailable
+from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.protocol import Driver
 from memtopo.executor import Execution
 from memtopo.machine.target import resolve
 from memtopo.rules.validation import validate
@@ -54,7 +54,7 @@ def main() -> None:
     print(f"ratio, median of the pairs     {ratio:6.3f}   (at most 1.10)")
 
 
-def _memtopo(plan: planner.Plan, driver: Driver) -> float:
+def _memtopo(plan: planner.Plan, driver: KernelDriver) -> float:
     ledger = Ledger(driver)
     execution = Execution(plan, ledger)
     start = time.perf_counter()

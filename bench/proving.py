@@ -12,6 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from bench.building import SPEC as PAGES
 from memtopo import language, planner
@@ -141,7 +142,7 @@ def _fast(local: Target) -> None:
     for _ in range(ROUNDS):
         run = Run(RunRequest(plan, geometry, line), Ledger(local.open()))
         built.append(_took(run.build))
-        checked.append(_took(lambda run=run: _check(run)))
+        checked.append(_took(partial(_check, run)))
         run.take_down()
         assert run.report().exit_code == 0
     one, other = statistics.median(built), statistics.median(checked)
@@ -230,4 +231,4 @@ def _theoretical() -> float:
 
     _, clock = cuda.cuDeviceGetAttribute(cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 0)
     _, width = cuda.cuDeviceGetAttribute(cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, 0)
-    return 2.0 * clock * 1e3 * width / 8
+    return float(2.0 * clock * 1e3 * width / 8)

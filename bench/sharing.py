@@ -22,8 +22,8 @@ from typing import Any
 
 from memtopo import language, planner
 from memtopo.common.errors import Unavailable
+from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
-from memtopo.driver.protocol import Driver
 from memtopo.executor import Execution
 from memtopo.kinds.steps import Phase
 from memtopo.machine.target import resolve
@@ -100,7 +100,7 @@ def _holder() -> Iterator[str]:
                 process.terminate()
 
 
-def _memtopo(plan: planner.Plan, driver: Driver, handle_source: Callable[[], HolderHandles]) -> float:
+def _memtopo(plan: planner.Plan, driver: KernelDriver, handle_source: Callable[[], HolderHandles]) -> float:
     ledger = Ledger(driver)
     execution = Execution(plan, ledger)
     execution.layout.handle_source = handle_source()
