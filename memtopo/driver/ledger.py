@@ -13,7 +13,7 @@ Account = dict[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Opens:
+class Opens:
     """A call that opens something, by a key: its result, or the argument `key`.
 
     With `size` the account has the size of each key, from this argument; without, the number of references to it.
@@ -25,7 +25,7 @@ class _Opens:
 
 
 @dataclass(frozen=True, slots=True)
-class _Closes:
+class Closes:
     """A call that closes what its first argument names, or all that begins in its range: an address and a size."""
 
     account: str
@@ -33,41 +33,41 @@ class _Closes:
 
 
 # Calls that open or close something; a call that does neither needs no line.
-_CALLS: dict[str, _Opens | _Closes] = {
-    "mem_address_reserve": _Opens("reservations", size="size"),
-    "mem_address_free": _Closes("reservations"),
-    "mem_create": _Opens("handles"),
-    "mem_retain_allocation_handle": _Opens("handles"),
-    "mem_import_from_shareable_handle": _Opens("handles"),
-    "mem_release": _Closes("handles"),
-    "mem_map": _Opens("mappings", key="address", size="size"),
-    "mem_unmap": _Closes("mappings", in_range=True),
-    "device_primary_ctx_retain": _Opens("contexts", key="device"),
-    "device_primary_ctx_release": _Closes("contexts"),
-    "mem_alloc": _Opens("allocations", size="size"),
-    "mem_alloc_managed": _Opens("allocations", size="size"),
-    "external_memory_get_mapped_buffer": _Opens("allocations", size="size"),
-    "mem_free": _Closes("allocations"),
-    "ipc_open_mem_handle": _Opens("opened"),
-    "ipc_close_mem_handle": _Closes("opened"),
-    "event_create": _Opens("events"),
-    "ipc_open_event_handle": _Opens("events"),
-    "event_destroy": _Closes("events"),
-    "module_load_data": _Opens("modules"),
-    "module_unload": _Closes("modules"),
-    "import_external_memory": _Opens("external"),
-    "destroy_external_memory": _Closes("external"),
-    "import_external_semaphore": _Opens("semaphores"),
-    "destroy_external_semaphore": _Closes("semaphores"),
-    "stream_create": _Opens("streams"),
-    "stream_destroy": _Closes("streams"),
+CALLS: dict[str, Opens | Closes] = {
+    "mem_address_reserve": Opens("reservations", size="size"),
+    "mem_address_free": Closes("reservations"),
+    "mem_create": Opens("handles"),
+    "mem_retain_allocation_handle": Opens("handles"),
+    "mem_import_from_shareable_handle": Opens("handles"),
+    "mem_release": Closes("handles"),
+    "mem_map": Opens("mappings", key="address", size="size"),
+    "mem_unmap": Closes("mappings", in_range=True),
+    "device_primary_ctx_retain": Opens("contexts", key="device"),
+    "device_primary_ctx_release": Closes("contexts"),
+    "mem_alloc": Opens("allocations", size="size"),
+    "mem_alloc_managed": Opens("allocations", size="size"),
+    "external_memory_get_mapped_buffer": Opens("allocations", size="size"),
+    "mem_free": Closes("allocations"),
+    "ipc_open_mem_handle": Opens("opened"),
+    "ipc_close_mem_handle": Closes("opened"),
+    "event_create": Opens("events"),
+    "ipc_open_event_handle": Opens("events"),
+    "event_destroy": Closes("events"),
+    "module_load_data": Opens("modules"),
+    "module_unload": Closes("modules"),
+    "import_external_memory": Opens("external"),
+    "destroy_external_memory": Closes("external"),
+    "import_external_semaphore": Opens("semaphores"),
+    "destroy_external_semaphore": Closes("semaphores"),
+    "stream_create": Opens("streams"),
+    "stream_destroy": Closes("streams"),
 }
 
 _COMMON = ("reservations", "handles", "mappings", "contexts")
 """Accounts that are counted from the beginning on; any other one from its first entry on."""
 
-_ACCOUNTS = tuple(dict.fromkeys(entry.account for entry in _CALLS.values()))
-_SIZED = {entry.account for entry in _CALLS.values() if isinstance(entry, _Opens) and entry.size}
+_ACCOUNTS = tuple(dict.fromkeys(entry.account for entry in CALLS.values()))
+_SIZED = {entry.account for entry in CALLS.values() if isinstance(entry, Opens) and entry.size}
 
 
 class Ledger(Forwarder):
@@ -98,11 +98,11 @@ class Ledger(Forwarder):
         return not any(self.accounts.values())
 
     def _wrap(self, method: str, call: Call) -> Call:
-        entry = _CALLS.get(method)
+        entry = CALLS.get(method)
         if entry is None:
             return call
         account, names = self.accounts[entry.account], parameters(method)
-        if isinstance(entry, _Opens):
+        if isinstance(entry, Opens):
             at, size_at = (names.index(each) if each else None for each in (entry.key, entry.size))
             return self._noting_use(entry.account, _opening(call, names, account, at, size_at))
         if entry.in_range:

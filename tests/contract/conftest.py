@@ -13,7 +13,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.trials import ExternalApi
 from memtopo.driver.types import Properties, gpu
 from memtopo.machine.target import external_api
-from tests.contract.other import Other
+from tests.contract.other_process import Other
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from memtopo.driver.trials import ExternalApi
 from memtopo.machine.target import external_api
-from tests.contract.making import PATIENCE
+from tests.contract.external_resources import PATIENCE
 
 SIZE = 2 << 20
 BYTES = b"theirs"

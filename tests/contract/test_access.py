@@ -7,7 +7,7 @@ import pytest
 from memtopo.common.units import KiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, Location, LocationKind, Properties, gpu
-from tests.contract.built import (
+from tests.contract.memory import (
     HOST,
     INVALID_DEVICE,
     INVALID_VALUE,

@@ -7,8 +7,8 @@ import pytest
 from memtopo.common.units import KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import gpu
-from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, current, refused, reserved
-from tests.contract.shared import JUNK, allocated
+from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, current, refused, reserved
+from tests.contract.shared_resources import JUNK, allocated
 
 M = 2 * MiB
 

@@ -4,7 +4,7 @@ import pytest
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Attribute, Grant, PeerAttribute, gpu
-from tests.contract.built import (
+from tests.contract.memory import (
     INVALID_CONTEXT,
     INVALID_DEVICE,
     PLAIN,

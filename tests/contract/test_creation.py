@@ -5,7 +5,7 @@ import pytest
 from memtopo.common.units import MiB, TiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
-from tests.contract.built import (
+from tests.contract.memory import (
     HOST,
     INVALID_DEVICE,
     INVALID_VALUE,

@@ -7,9 +7,9 @@ import pytest
 from memtopo.common.units import GiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
-from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, current, refused
-from tests.contract.other import Other
-from tests.contract.shared import INVALID_HANDLE, SHARED_EVENT, allocated, event, opened_event
+from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, current, refused
+from tests.contract.other_process import Other
+from tests.contract.shared_resources import INVALID_HANDLE, SHARED_EVENT, allocated, event, opened_event
 
 PLAIN = EventFlags.DISABLE_TIMING
 

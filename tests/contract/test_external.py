@@ -12,12 +12,12 @@ from memtopo.common.units import MiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.trials import ExternalApi
 from memtopo.driver.types import HandleType, MemoryHandleType, gpu
-from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, created, current, refused
-from tests.contract.making import OPAQUE, UNKNOWN, buffer, external, is_open, whole
-from tests.contract.other import Other
+from tests.contract.external_resources import OPAQUE, UNKNOWN, buffer, external, is_open, whole
+from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, created, current, refused
+from tests.contract.other_process import Other
 from tests.contract.producer import BYTES, produced
 from tests.contract.producer import SIZE as PRODUCED
-from tests.contract.shared import FD, SHARED, closing, exported, imported, usable
+from tests.contract.shared_resources import FD, SHARED, closing, exported, imported, usable
 
 SIZE = 8 * MiB
 

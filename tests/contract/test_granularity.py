@@ -4,7 +4,7 @@ import pytest
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Properties, gpu
-from tests.contract.built import HOST, NODE, created
+from tests.contract.memory import HOST, NODE, created
 
 SETS = [
     Properties(gpu(0)),

@@ -8,9 +8,9 @@ import pytest
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, Properties, gpu
-from tests.contract.built import HOST, INVALID_VALUE, NODE, created, current, mapped, refused, reserved
-from tests.contract.other import Other
-from tests.contract.shared import FD, exported, imported
+from tests.contract.memory import HOST, INVALID_VALUE, NODE, created, current, mapped, refused, reserved
+from tests.contract.other_process import Other
+from tests.contract.shared_resources import FD, exported, imported
 
 BOTH = (Grant(gpu(0), Access.RW), Grant(HOST, Access.RW))
 

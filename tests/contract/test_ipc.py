@@ -9,9 +9,9 @@ import pytest
 
 from memtopo.common.units import KiB, MiB
 from memtopo.driver.protocol import Driver
-from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, created, current, refused
-from tests.contract.other import Other
-from tests.contract.shared import INVALID_HANDLE, JUNK, SHARED, allocated, opened, usable
+from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, created, current, refused
+from tests.contract.other_process import Other
+from tests.contract.shared_resources import INVALID_HANDLE, JUNK, SHARED, allocated, opened, usable
 
 SIZE = 64 * KiB
 LARGE = 3 * MiB

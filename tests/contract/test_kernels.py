@@ -7,7 +7,7 @@ import pytest
 
 from memtopo.driver.kernels import Area, KernelDriver, Verified, pattern, word
 from memtopo.driver.types import Access, Grant, gpu
-from tests.contract.built import (
+from tests.contract.memory import (
     INVALID_CONTEXT,
     INVALID_VALUE,
     PLAIN,
@@ -18,7 +18,7 @@ from tests.contract.built import (
     refused,
     reserved,
 )
-from tests.contract.other import Other
+from tests.contract.other_process import Other
 
 ILLEGAL_ADDRESS = "CUDA_ERROR_ILLEGAL_ADDRESS"
 SEED, OTHER = 0x0123_4567_89AB_CDEF, 0xFEDC_BA98_7654_3210

@@ -11,7 +11,8 @@ from memtopo.common.units import MiB, TiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HOST as CPU
 from memtopo.driver.types import Advice, Location, LocationKind, MemAttach, RangeAttribute, gpu
-from tests.contract.built import (
+from tests.contract.external_resources import stream
+from tests.contract.memory import (
     HOST,
     INVALID_CONTEXT,
     INVALID_DEVICE,
@@ -21,8 +22,7 @@ from tests.contract.built import (
     current,
     refused,
 )
-from tests.contract.making import stream
-from tests.contract.shared import allocated
+from tests.contract.shared_resources import allocated
 
 SIZE = 3 * MiB
 NO_NODE = Location(LocationKind.HOST_NUMA, 99)

@@ -6,7 +6,7 @@ from memtopo.common.units import KiB
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, gpu
-from tests.contract.built import (
+from tests.contract.memory import (
     INVALID_VALUE,
     NOT_SUPPORTED,
     adjacent,

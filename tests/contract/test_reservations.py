@@ -4,7 +4,7 @@ import pytest
 
 from memtopo.common.units import GiB, KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
-from tests.contract.built import INVALID_VALUE, OUT_OF_MEMORY, created, mapped, refused, reserved
+from tests.contract.memory import INVALID_VALUE, OUT_OF_MEMORY, created, mapped, refused, reserved
 
 
 @pytest.mark.parametrize("size", [0, 1, 4 * KiB, 64 * KiB, 2 * MiB + 64 * KiB])

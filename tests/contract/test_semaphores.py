@@ -11,8 +11,7 @@ import pytest
 from memtopo.driver.protocol import Driver
 from memtopo.driver.trials import ExternalApi
 from memtopo.driver.types import SemaphoreHandleType
-from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, current, refused
-from tests.contract.making import (
+from tests.contract.external_resources import (
     BINARY,
     PATIENCE,
     TIMELINE,
@@ -25,9 +24,10 @@ from tests.contract.making import (
     stream,
     streams,
 )
-from tests.contract.other import Other
+from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED, current, refused
+from tests.contract.other_process import Other
 from tests.contract.producer import produced
-from tests.contract.shared import closing
+from tests.contract.shared_resources import closing
 
 SIZE = 2 << 20
 

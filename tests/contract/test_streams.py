@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.trials import ExternalApi
-from tests.contract.built import INVALID_CONTEXT, INVALID_VALUE, current, refused
-from tests.contract.making import TIMELINE, ends, semaphore, stream, streams
-from tests.contract.other import Other
-from tests.contract.shared import allocated, closing
+from tests.contract.external_resources import TIMELINE, ends, semaphore, stream, streams
+from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, current, refused
+from tests.contract.other_process import Other
+from tests.contract.shared_resources import allocated, closing
 
 
 def test_a_stream_wants_a_context(driver: Driver) -> None:

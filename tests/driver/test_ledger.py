@@ -5,14 +5,16 @@ from collections.abc import Iterator
 import pytest
 
 from memtopo import machine
+from memtopo.driver import ledger as ledgers
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import SimDriver, external_api
 from memtopo.driver.types import DriverError, MemAttach
-from tests.contract.built import PLAIN, current
-from tests.contract.making import OPAQUE, TIMELINE
-from tests.contract.other import Other
-from tests.contract.shared import FD, SHARED, SHARED_EVENT, closing
+from memtopo.driver.wrappers import parameters
+from tests.contract.external_resources import OPAQUE, TIMELINE
+from tests.contract.memory import PLAIN, current
+from tests.contract.other_process import Other
+from tests.contract.shared_resources import FD, SHARED, SHARED_EVENT, closing
 from tests.helpers.machines import invented
 
 M = 2 << 20
@@ -185,3 +187,21 @@ def test_what_another_api_made_is_counted(ledger: Ledger) -> None:
             end(what)
     assert ledger.empty
     assert ledger.counts() == NOTHING | dict.fromkeys(rare, 0)
+
+
+def test_the_table_names_calls_and_parameters_of_the_protocol() -> None:
+    for method, entry in ledgers.CALLS.items():
+        named = {entry.key, entry.size} - {None} if isinstance(entry, ledgers.Opens) else {parameters(method)[0]}
+        assert named <= set(parameters(method)), method
+
+
+def test_keyword_arguments_are_counted_alike(ledger: Ledger) -> None:
+    address = ledger.mem_address_reserve(size=2 * M)
+    handle = ledger.mem_create(properties=PLAIN, size=M)
+    ledger.mem_map(address, handle=handle, size=M)
+    assert ledger.counts() == {"reservations": 1, "handles": 1, "mappings": 1, "contexts": 0}
+    assert ledger.accounts["mappings"] == {address: M}
+    ledger.mem_unmap(size=M, address=address)
+    ledger.mem_release(handle=handle)
+    ledger.mem_address_free(address, size=2 * M)
+    assert ledger.empty

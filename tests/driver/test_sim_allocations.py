@@ -14,8 +14,8 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import LAXER, STRICTER, SimDriver
 from memtopo.driver.types import Access, Grant, gpu
 from memtopo.machine import CONTEXT_BYTES
-from tests.contract.built import created, current, refused
-from tests.contract.shared import allocated
+from tests.contract.memory import created, current, refused
+from tests.contract.shared_resources import allocated
 from tests.helpers.machines import invented
 
 M = 2 * MiB

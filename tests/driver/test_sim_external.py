@@ -12,9 +12,19 @@ import pytest
 from memtopo.common.units import GiB, KiB, MiB
 from memtopo.driver.sim import LAXER, STRICTER, SimDriver, external_api
 from memtopo.driver.types import Advice, DriverError, MemAttach, Properties, RangeAttribute, gpu
-from tests.contract.built import HOST, INVALID_DEVICE, NODE, NOT_SUPPORTED, created, current, refused
-from tests.contract.making import BINARY, OPAQUE, TIMELINE, UNKNOWN, buffer, external, semaphore, stream, whole
-from tests.contract.shared import FD, INVALID_HANDLE, closing, exported
+from tests.contract.external_resources import (
+    BINARY,
+    OPAQUE,
+    TIMELINE,
+    UNKNOWN,
+    buffer,
+    external,
+    semaphore,
+    stream,
+    whole,
+)
+from tests.contract.memory import HOST, INVALID_DEVICE, NODE, NOT_SUPPORTED, created, current, refused
+from tests.contract.shared_resources import FD, INVALID_HANDLE, closing, exported
 from tests.helpers.machines import invented
 
 M = 2 * MiB

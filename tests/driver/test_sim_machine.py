@@ -8,7 +8,7 @@ from memtopo.common.units import MiB
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Attribute, Grant, HandleType, Properties, gpu
 from memtopo.machine import Granularity, Memory, Trial
-from tests.contract.built import NODE, created, laid_out, mapped, refused, reserved
+from tests.contract.memory import NODE, created, laid_out, mapped, refused, reserved
 from tests.helpers.machines import invented
 
 M = 2 * MiB

@@ -5,9 +5,19 @@ import pytest
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.sim import SimDriver
-from memtopo.driver.types import DriverError, gpu
-from memtopo.driver.wrappers import Failing
-from tests.contract.built import PLAIN
+from memtopo.driver.types import (
+    HOST,
+    Advice,
+    DriverError,
+    Location,
+    LocationKind,
+    MemAttach,
+    Properties,
+    RangeAttribute,
+    gpu,
+)
+from memtopo.driver.wrappers import Failing, Renumbered
+from tests.contract.memory import INVALID_DEVICE, NODE, PLAIN, current, refused
 from tests.helpers.machines import invented
 
 M = 2 << 20
@@ -142,3 +152,47 @@ def test_every_method_is_counted(method: str) -> None:
 def test_the_drivers_names(method: str, call: str) -> None:
     """A method's name gives the driver's name for the call"""
     assert call_name(method) == call
+
+
+def test_renumbered_translates_ordinals_of_managed_memory() -> None:
+    """Advice, prefetches and their attributes have the caller's ordinals; the host stays the host"""
+    with SimDriver(invented(2)) as sim:
+        driver: Driver = Renumbered(sim, [3, 2])
+        driver.init()
+        with current(driver, 3):
+            address = driver.mem_alloc_managed(M, MemAttach.GLOBAL)
+
+            def attribute(name: RangeAttribute, of: Driver = driver) -> tuple[int, ...]:
+                return of.mem_range_get_attribute(address, M, name)
+
+            driver.mem_advise(address, M, Advice.SET_READ_MOSTLY, gpu(3))
+            assert attribute(RangeAttribute.READ_MOSTLY) == (1,)
+            driver.mem_advise(address, M, Advice.SET_PREFERRED_LOCATION, gpu(2))
+            assert attribute(RangeAttribute.PREFERRED_LOCATION) == (2,)
+            assert attribute(RangeAttribute.PREFERRED_LOCATION, sim) == (1,)
+            driver.mem_prefetch_async(address, M, gpu(3))
+            assert attribute(RangeAttribute.LAST_PREFETCH_LOCATION) == (3,)
+            assert attribute(RangeAttribute.LAST_PREFETCH_LOCATION, sim) == (0,)
+            for location in (gpu(3), Location(LocationKind.HOST), gpu(2)):
+                driver.mem_advise(address, M, Advice.SET_ACCESSED_BY, location)
+            assert attribute(RangeAttribute.ACCESSED_BY) == (3, HOST, 2)
+            driver.mem_prefetch_async(address, M, NODE)
+            assert attribute(RangeAttribute.LAST_PREFETCH_LOCATION) == (HOST,)
+            with refused(INVALID_DEVICE):
+                driver.mem_prefetch_async(address, M, gpu(0))
+            driver.mem_free(address)
+
+
+def test_renumbered_translates_positional_and_keyword_arguments() -> None:
+    with SimDriver(invented(3)) as sim:
+        driver: Driver = Renumbered(sim, [7, 5])
+        driver.init()
+        assert driver.device_get_uuid(5) == driver.device_get_uuid(device=5) == sim.device_get_uuid(1)
+        assert driver.device_can_access_peer(7, peer=5)
+        properties = Properties(gpu(5))
+        handle = driver.mem_create(M, properties=properties)
+        assert driver.mem_get_allocation_properties_from_handle(handle) == properties
+        assert sim.mem_get_allocation_properties_from_handle(handle).location == gpu(1)
+        driver.mem_release(handle)
+        with refused(INVALID_DEVICE):
+            driver.device_get_name(0)

@@ -8,7 +8,7 @@ from memtopo.common.units import MiB
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.machine import Machine, Trial, queries
-from tests.contract.built import created, refused
+from tests.contract.memory import created, refused
 from tests.helpers.machines import invented
 from tests.helpers.specs import faults, run, run_request
 

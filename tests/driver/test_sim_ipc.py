@@ -19,9 +19,9 @@ from memtopo.driver.sim import SimDriver
 from memtopo.driver.sim.shared_files import SEALS, Tag
 from memtopo.driver.types import EventFlags, HandleType, Location, Properties, gpu
 from memtopo.machine import Machine, Trial, dump
-from tests.contract.built import created, current, refused
-from tests.contract.other import Other
-from tests.contract.shared import (
+from tests.contract.memory import created, current, refused
+from tests.contract.other_process import Other
+from tests.contract.shared_resources import (
     FABRIC,
     FD,
     INVALID_HANDLE,

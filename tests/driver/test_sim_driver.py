@@ -11,7 +11,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import STRICTER, SimDriver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Properties, gpu
 from memtopo.machine import CONTEXT_BYTES
-from tests.contract.built import NODE, PLAIN, adjacent, created, current, laid_out, mapped, refused, reserved
+from tests.contract.memory import NODE, PLAIN, adjacent, created, current, laid_out, mapped, refused, reserved
 from tests.helpers.machines import invented
 
 M = 2 * MiB

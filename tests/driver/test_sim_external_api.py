@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from memtopo.driver.sim import external_api
-from tests.contract.shared import closing
+from tests.contract.shared_resources import closing
 from tests.helpers.specs import ROOT
 
 UUID = bytes(range(16))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, EventFlags, Grant, HandleType, Properties, gpu
-from tests.contract.built import mapped, reserved
+from tests.contract.memory import mapped, reserved
 
 FD, FABRIC = HandleType.FD, HandleType.FABRIC
 SHARED = Properties(gpu(0), FD)
