@@ -133,7 +133,7 @@ def test_grants_become_descriptors_in_order() -> None:
     assert access_descriptors(()) == []
 
 
-def test_a_location_is_packed() -> None:
+def test_a_location_is_packed_as_a_struct() -> None:
     """A location's kind and number stand where the bindings look for them"""
     location: Any = mem_location(Location(LocationKind.HOST_NUMA, 2))
     assert (int(location.type), location.id) == (3, 2)

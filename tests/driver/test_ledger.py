@@ -29,14 +29,14 @@ def ledger() -> Iterator[Ledger]:
         yield ledger
 
 
-def test_it_is_a_driver(ledger: Ledger) -> None:
+def test_it_implements_the_protocol(ledger: Ledger) -> None:
     """The ledger satisfies the driver protocol, and hands on what it does not account for"""
     driver: Driver = ledger
     assert driver.device_get_count() == 2
     assert [name for name in dir(Driver) if not name.startswith("_") and not callable(getattr(driver, name))] == []
 
 
-def test_everything_open_is_counted(ledger: Ledger) -> None:
+def test_ledger_counts_everything_open(ledger: Ledger) -> None:
     """Each kind of thing is counted from its opening to its end, and then the ledger is empty"""
     assert ledger.empty
     address = ledger.mem_address_reserve(2 * M)
@@ -57,7 +57,7 @@ def test_everything_open_is_counted(ledger: Ledger) -> None:
     assert ledger.counts() == NOTHING
 
 
-def test_references_are_counted(ledger: Ledger) -> None:
+def test_ledger_counts_references(ledger: Ledger) -> None:
     """A retained handle or context is as many references as it wants releases"""
     address = ledger.mem_address_reserve(M)
     handle = ledger.mem_create(M, PLAIN)
@@ -74,7 +74,7 @@ def test_references_are_counted(ledger: Ledger) -> None:
     assert ledger.accounts["handles"] == {handle: 1}
 
 
-def test_one_call_unmaps_many(ledger: Ledger) -> None:
+def test_one_unmap_removes_all_mappings_of_its_range(ledger: Ledger) -> None:
     """Whatever one call unmapped is struck out, beyond holes too, and nothing else"""
     address = ledger.mem_address_reserve(8 * M)
     handle = ledger.mem_create(M, PLAIN)
@@ -87,7 +87,7 @@ def test_one_call_unmaps_many(ledger: Ledger) -> None:
     assert ledger.accounts["mappings"] == {address + 6 * M: M}
 
 
-def test_a_refused_call_changes_nothing(ledger: Ledger) -> None:
+def test_a_refused_call_changes_no_account(ledger: Ledger) -> None:
     """A call that failed opened and closed nothing"""
     address = ledger.mem_address_reserve(M)
     handle = ledger.mem_create(M, PLAIN)
@@ -109,7 +109,7 @@ def test_a_refused_call_changes_nothing(ledger: Ledger) -> None:
     assert ledger.counts() == before
 
 
-def test_an_import_is_a_reference(ledger: Ledger) -> None:
+def test_an_import_counts_as_a_reference(ledger: Ledger) -> None:
     """An imported handle is counted like a created one; a descriptor is the caller's, and not counted"""
     handle = ledger.mem_create(M, SHARED)
     fd = ledger.mem_export_to_shareable_handle(handle, FD)
@@ -122,7 +122,7 @@ def test_an_import_is_a_reference(ledger: Ledger) -> None:
     assert ledger.empty
 
 
-def test_what_is_rare_is_told_once_it_occurred(ledger: Ledger) -> None:
+def test_rare_accounts_are_reported_after_their_first_entry(ledger: Ledger) -> None:
     """Allocations and events are counted, and told of from the first of them on, also when none is left"""
     assert ledger.counts() == NOTHING
     with current(ledger):
@@ -137,7 +137,7 @@ def test_what_is_rare_is_told_once_it_occurred(ledger: Ledger) -> None:
     assert ledger.counts() == NOTHING | {"allocations": 0, "events": 0}
 
 
-def test_openings_are_counted(ledger: Ledger) -> None:
+def test_ledger_counts_openings_of_shared_memory(ledger: Ledger) -> None:
     """Memory of another process is open as often as it was opened, and its events as often as they were"""
     other = Other(machine.dump(invented()))
     with current(other), current(ledger):
@@ -159,7 +159,7 @@ def test_openings_are_counted(ledger: Ledger) -> None:
     other.end()
 
 
-def test_what_another_api_made_is_counted(ledger: Ledger) -> None:
+def test_ledger_counts_external_objects(ledger: Ledger) -> None:
     """Objects, their buffers, semaphores, streams and managed memory are counted from their opening to their end"""
     with current(ledger):
         memory = ledger.import_external_memory(external_api.allocate(ledger.device_get_uuid(0), M), OPAQUE, M)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,19 +13,11 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import LAXER, STRICTER, SimDriver
 from memtopo.driver.types import Access, Grant, gpu
 from memtopo.machine import CONTEXT_BYTES
-from tests.contract.memory import created, current, refused
+from tests.contract.memory import INVALID_VALUE, created, current, refused
 from tests.contract.shared_resources import allocated
 from tests.helpers.machines import invented
 
 M = 2 * MiB
-INVALID_VALUE = "CUDA_ERROR_INVALID_VALUE"
-
-
-@pytest.fixture
-def sim() -> Iterator[SimDriver]:
-    with SimDriver(invented()) as simulated:
-        simulated.init()
-        yield simulated
 
 
 @given(st.lists(st.tuples(st.integers(1, 5 * MiB), st.booleans()), max_size=40))
@@ -51,7 +42,7 @@ def test_allocations_do_not_overlap(asked: list[tuple[int, bool]]) -> None:
             assert sim.mem_get_info()[0] == free
 
 
-def test_small_ones_are_packed(sim: SimDriver) -> None:
+def test_small_allocations_share_a_block(sim: SimDriver) -> None:
     """Fact 45: 32 allocations of 64 KiB lie side by side in one block"""
     with current(sim):
         free, _ = sim.mem_get_info()
@@ -64,7 +55,7 @@ def test_small_ones_are_packed(sim: SimDriver) -> None:
             sim.mem_free(address)
 
 
-def test_memory_is_one(sim: SimDriver) -> None:
+def test_allocations_and_chunks_share_the_budget(sim: SimDriver) -> None:
     """Chunks and allocations take the same memory of a device, and each device has its own"""
     with current(sim), created(sim, 79 * GiB):
         with refused("CUDA_ERROR_OUT_OF_MEMORY"):
@@ -73,7 +64,7 @@ def test_memory_is_one(sim: SimDriver) -> None:
             assert sim.mem_get_info()[0] == GiB - CONTEXT_BYTES
 
 
-def test_a_context_takes_its_allocations_along(sim: SimDriver) -> None:
+def test_allocations_end_with_their_context(sim: SimDriver) -> None:
     """With the last retain of its context an allocation is gone, and its memory is there again"""
     with current(sim):
         address, free = sim.mem_alloc(3 * MiB), sim.mem_get_info()[0]
@@ -121,6 +112,6 @@ def test_an_allocation_is_not_laid_out(sim: SimDriver) -> None:
             sim.mem_get_access(address, gpu(2))
 
 
-def test_the_lists_name_calls() -> None:
+def test_lists_of_differences_name_protocol_methods() -> None:
     """What the simulator is stricter or laxer about is told by the protocol's methods"""
     assert set(STRICTER) | set(LAXER) <= set(dir(Driver)) | set(dir(Kernels))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +16,6 @@ from tests.helpers.machines import invented
 M = 2 * MiB
 
 
-@pytest.fixture
-def sim() -> Iterator[SimDriver]:
-    with SimDriver(invented()) as simulated:
-        simulated.init()
-        yield simulated
-
-
 def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -32,7 +24,7 @@ def why(caught: pytest.ExceptionInfo[DriverError]) -> tuple[str, str, str | None
     return caught.value.call, caught.value.name, caught.value.reason
 
 
-def test_it_is_a_driver(sim: SimDriver) -> None:
+def test_it_implements_the_protocol(sim: SimDriver) -> None:
     """The simulator satisfies the driver protocol"""
     driver: Driver = sim
     assert driver.driver_get_version() == 13000
@@ -66,7 +58,7 @@ def test_every_rule_has_its_own_reason(sim: SimDriver) -> None:
     assert len(reasons) == 7
 
 
-def test_nothing_before_init() -> None:
+def test_every_call_before_init_is_refused() -> None:
     """Every call before init is refused, and every call after close"""
     with SimDriver(invented()) as sim:
         with refused("CUDA_ERROR_NOT_INITIALIZED"):
@@ -78,7 +70,7 @@ def test_nothing_before_init() -> None:
             call()
 
 
-def test_close_gives_everything_back() -> None:
+def test_close_returns_all_memory() -> None:
     """A closed simulator has no file descriptor open; closing twice is closing once"""
     before = open_files()
     sim = SimDriver(invented())
@@ -127,7 +119,7 @@ def test_bytes_stay_while_anything_holds_the_chunk(sim: SimDriver) -> None:
                 assert sim.memcpy_dtoh(at + 4, 6) == b"\0kept\0"
 
 
-def test_memory_runs_out(sim: SimDriver) -> None:
+def test_creation_beyond_the_budget_is_out_of_memory(sim: SimDriver) -> None:
     """Each device has the machine's memory less what an active context takes, and no more"""
     with created(sim, 80 * GiB), refused("CUDA_ERROR_OUT_OF_MEMORY"):
         sim.device_primary_ctx_retain(0)
@@ -150,7 +142,7 @@ def test_a_refused_creation_takes_nothing(sim: SimDriver) -> None:
         assert sim.mem_get_info() == before
 
 
-def test_a_released_context_is_no_use(sim: SimDriver) -> None:
+def test_a_released_context_cannot_be_used(sim: SimDriver) -> None:
     """A context that was released while current can be popped, and nothing else"""
     sim.ctx_push_current(context := sim.device_primary_ctx_retain(0))
     sim.device_primary_ctx_release(0)
@@ -189,7 +181,7 @@ def test_a_copy_reaches_no_further_than_access(sim: SimDriver) -> None:
         assert sim.resident_bytes() == 0
 
 
-def test_many_mappings(sim: SimDriver) -> None:
+def test_one_range_holds_ten_thousand_chunks(sim: SimDriver) -> None:
     """Ten thousand chunks in one range are laid out, granted and taken down at once"""
     count = 10_000
     with reserved(sim, count * M) as address:

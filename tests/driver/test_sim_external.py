@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from memtopo.common.units import GiB, KiB, MiB
 from memtopo.driver.sim import LAXER, STRICTER, SimDriver, external_api
-from memtopo.driver.types import Advice, DriverError, MemAttach, Properties, RangeAttribute, gpu
+from memtopo.driver.types import DriverError, MemAttach, Properties
 from tests.contract.external_resources import (
     BINARY,
     OPAQUE,
@@ -23,19 +23,11 @@ from tests.contract.external_resources import (
     stream,
     whole,
 )
-from tests.contract.memory import HOST, INVALID_DEVICE, NODE, NOT_SUPPORTED, created, current, refused
+from tests.contract.memory import INVALID_VALUE, NODE, created, current, refused
 from tests.contract.shared_resources import FD, INVALID_HANDLE, closing, exported
 from tests.helpers.machines import invented
 
 M = 2 * MiB
-INVALID_VALUE, INVALID_CONTEXT = "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_CONTEXT"
-
-
-@pytest.fixture
-def sim() -> Iterator[SimDriver]:
-    with SimDriver(invented()) as simulated:
-        simulated.init()
-        yield simulated
 
 
 def memory(sim: SimDriver, size: int = M, device: int = 0) -> int:
@@ -81,7 +73,7 @@ def test_a_reason_tells_why_memory_is_unknown(sim: SimDriver) -> None:
         assert "no memory's" in why(sim.import_external_memory, os.memfd_create("x"), OPAQUE, M)
 
 
-def test_everything_is_closed_again(sim: SimDriver) -> None:
+def test_external_objects_leave_no_descriptor_open(sim: SimDriver) -> None:
     """Imported memory and semaphores, their buffers, and what was refused leave no descriptor open"""
     with current(sim):
         before = open_files()
@@ -94,7 +86,7 @@ def test_everything_is_closed_again(sim: SimDriver) -> None:
         assert open_files() == before
 
 
-def test_a_context_takes_them_along(sim: SimDriver) -> None:
+def test_external_objects_end_with_their_context(sim: SimDriver) -> None:
     """With the last retain of its context all of it is gone: streams, semaphores, objects, buffers, managed memory"""
     before = open_files()
     with current(sim):
@@ -131,7 +123,7 @@ def test_closing_gives_up_what_is_left(sim: SimDriver) -> None:
     assert open_files() == before
 
 
-def test_what_was_never_asked_of_hardware(sim: SimDriver) -> None:
+def test_what_was_never_tried_on_hardware_is_refused(sim: SimDriver) -> None:
     """Stricter than hardware, or never tried: each is refused, and in the list"""
     with (
         current(sim),
@@ -171,7 +163,7 @@ def test_host_chunks_are_no_external_memory(sim: SimDriver) -> None:
         sim.mem_import_from_shareable_handle(fd, FD)
 
 
-def test_another_api_takes_no_memory(sim: SimDriver) -> None:
+def test_external_memory_takes_no_device_memory(sim: SimDriver) -> None:
     """Laxer than hardware: neither what another API made nor managed memory is missing here"""
     with current(sim):
         free = sim.mem_get_info()
@@ -203,58 +195,3 @@ def test_a_waiting_call_lets_others_work(sim: SimDriver) -> None:
         sim.signal_external_semaphore(waited, 1, signalling)
         thread.join(10)
         assert not thread.is_alive()
-
-
-def test_advice_for_parts(sim: SimDriver) -> None:
-    """Facts 39 and 60: what is advised for some pages holds for those; of a range is told what holds throughout"""
-    with current(sim):
-        address = sim.mem_alloc_managed(3 * M, MemAttach.GLOBAL)
-
-        def told(at: int, size: int) -> list[tuple[int, ...]]:
-            return [sim.mem_range_get_attribute(address + at, size, attribute) for attribute in RangeAttribute]
-
-        sim.mem_advise(address + M, M, Advice.SET_READ_MOSTLY, gpu(0))
-        sim.mem_advise(address, 2 * M, Advice.SET_PREFERRED_LOCATION, gpu(1))
-        sim.mem_advise(address + M + 5, 1, Advice.SET_ACCESSED_BY, HOST)
-        sim.mem_prefetch_async(address + 2 * M, M, gpu(1))
-        assert told(0, M) == [(0,), (1,), (), ()]
-        assert told(M, M) == [(1,), (1,), (), ()]
-        assert told(M, 4 * KiB) == [(1,), (1,), (-1,), ()]
-        assert told(M + 4 * KiB, 1) == [(1,), (1,), (), ()]
-        assert told(2 * M, M) == [(0,), (), (), (1,)]
-        assert told(0, 2 * M) == [(0,), (1,), (), ()]
-        assert told(0, 3 * M) == [(0,), (), (), ()]
-        sim.mem_free(address)
-
-
-def test_gpus_that_cannot(sim: SimDriver) -> None:
-    """A GPU that advertises no managed memory has none; one that uses none beside the CPU is no place for it"""
-    del sim
-    with SimDriver(invented(attributes={"CONCURRENT_MANAGED_ACCESS": 0})) as modest:
-        modest.init()
-        with current(modest):
-            address = modest.mem_alloc_managed(M, MemAttach.GLOBAL)
-            with refused(INVALID_DEVICE):
-                modest.mem_prefetch_async(address, M, gpu(0))
-            with refused(INVALID_DEVICE):
-                modest.mem_advise(address, M, Advice.SET_PREFERRED_LOCATION, gpu(0))
-            modest.mem_prefetch_async(address, M, HOST)
-            modest.mem_free(address)
-    with SimDriver(invented(attributes={"MANAGED_MEMORY": 0})) as without:
-        without.init()
-        with current(without), refused(NOT_SUPPORTED):
-            without.mem_alloc_managed(M, MemAttach.GLOBAL)
-
-
-def test_the_cpu_stays_inside(sim: SimDriver) -> None:
-    """The CPU's loads and stores end where the allocation does; device memory is none of its own"""
-    with current(sim):
-        address, plain = sim.mem_alloc_managed(M, MemAttach.GLOBAL), sim.mem_alloc(M)
-        sim.host_write(address + M - 4, b"last")
-        for at, count in ((address + M - 4, 5), (plain, 1), (4096, 1)):
-            with refused(INVALID_VALUE):
-                sim.host_read(at, count)
-            with refused(INVALID_VALUE):
-                sim.host_write(at, bytes(count))
-        sim.mem_free(address)
-        sim.mem_free(plain)

@@ -25,7 +25,7 @@ external_api.signal(binary)
 """
 
 
-def test_memory_holds_bytes() -> None:
+def test_external_memory_holds_bytes() -> None:
     """Memory reads as zero, then as what was written, by every descriptor of it, and not past its end"""
     with closing(external_api.allocate(UUID, 1 << 20)) as fd, closing(os.dup(fd)) as another:
         assert external_api.read(fd, 100, 3) == bytes(3)
@@ -44,7 +44,7 @@ def test_small_memory_is_rounded_up() -> None:
         assert os.fstat(fd).st_size == 128 << 10
 
 
-def test_a_timeline_counts() -> None:
+def test_a_timeline_reaches_values() -> None:
     """A timeline begins at its value, goes where it is set, and a wait is over at any value that is at least wanted"""
     with closing(external_api.make_semaphore(timeline=True, value=5)) as fd:
         assert external_api.counter(fd) == 5
@@ -70,7 +70,7 @@ def test_a_binary_signal_is_taken_once() -> None:
         assert sorted(over) == [False] * 7 + [True]
 
 
-def test_another_process_has_the_same() -> None:
+def test_another_process_shares_memory_and_semaphores() -> None:
     """Memory and semaphores work in every process that has their descriptors"""
     with (
         closing(external_api.allocate(UUID, 1 << 16)) as memory,

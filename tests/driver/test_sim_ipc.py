@@ -19,7 +19,8 @@ from memtopo.driver.sim import SimDriver
 from memtopo.driver.sim.shared_files import SEALS, Tag
 from memtopo.driver.types import EventFlags, HandleType, Location, Properties, gpu
 from memtopo.machine import Machine, Trial, dump
-from tests.contract.memory import created, current, refused
+from tests.contract.external_resources import UNKNOWN
+from tests.contract.memory import INVALID_VALUE, created, current, refused
 from tests.contract.other_process import Other
 from tests.contract.shared_resources import (
     FABRIC,
@@ -39,7 +40,6 @@ from tests.contract.shared_resources import (
 from tests.helpers.machines import identified, invented
 
 M = 2 * MiB
-INVALID_VALUE, UNKNOWN = "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_UNKNOWN"
 WITH_FABRIC = invented(trials={"fabric": Trial(advertised=True, works=True)})
 UUIDS = ["GPU-00112233-4455-6677-8899-aabbccddeeff", "GPU-00112233-4455-6677-8899-aabbccddee00"]
 
@@ -60,12 +60,6 @@ def elsewhere(machine: Machine) -> Iterator[Other]:
         other.end()
     finally:
         other.give_up()
-
-
-@pytest.fixture
-def sim() -> Iterator[SimDriver]:
-    with simulated(invented()) as driver:
-        yield driver
 
 
 def open_files() -> int:
@@ -197,7 +191,7 @@ with SimDriver(invented(1)) as sim:
 
 
 @pytest.mark.parametrize(("hard", "said"), [(0, "CUDA_ERROR_OPERATING_SYSTEM"), (4096, "exported")])
-def test_files_run_out(hard: int, said: str) -> None:
+def test_running_out_of_descriptors_is_an_error(hard: int, said: str) -> None:
     """Where the system gives no more files, a call fails as any does; where it does, the simulator takes them"""
     done = subprocess.run([sys.executable, "-c", RUN_OUT, str(hard)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == said
@@ -266,7 +260,7 @@ def test_a_gpu_is_known_by_its_uuid(sim: SimDriver) -> None:
             assert seen(identified(uuids), fd) == gpu(ordinal)
 
 
-def test_properties_travel() -> None:
+def test_properties_are_shared_with_the_chunk() -> None:
     """Fact 7: what a chunk is travels with it, but for its handle types; also a granularity of another machine"""
     asked = Properties(gpu(0), FD, compressible=True)
     with simulated(invented(granule=64 << 10)) as first, created(first, 64 << 10, asked) as handle:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from memtopo.common.units import MiB
@@ -12,13 +10,6 @@ from tests.contract.memory import NODE, created, laid_out, mapped, refused, rese
 from tests.helpers.machines import invented
 
 M = 2 * MiB
-
-
-@pytest.fixture
-def sim() -> Iterator[SimDriver]:
-    with SimDriver(invented()) as simulated:
-        simulated.init()
-        yield simulated
 
 
 @pytest.mark.parametrize(
@@ -37,7 +28,7 @@ def test_a_trial_decides(sim: SimDriver, handles: HandleType, error: str) -> Non
         sim.mem_create(M, Properties(gpu(0), handles))
 
 
-def test_without_a_trial() -> None:
+def test_rare_features_need_a_successful_trial() -> None:
     """Fact 4: what was never tried is refused where it is rare (fabric, win32), and works where it is common (fd)"""
     never = Trial(advertised=True)
     with SimDriver(invented(trials={"fd": never, "fabric": never, "win32": never})) as sim:
@@ -50,7 +41,7 @@ def test_without_a_trial() -> None:
 
 
 @pytest.mark.parametrize("what", ["rdma", "compressible"])
-def test_other_trials_decide_too(what: str) -> None:
+def test_a_failed_trial_refuses_creation(what: str) -> None:
     """Fact 4: a property whose trial failed fails with the recorded error"""
     with SimDriver(invented(trials={what: Trial(works=False, error="CUDA_ERROR_NOT_SUPPORTED")})) as sim:
         sim.init()
@@ -58,7 +49,7 @@ def test_other_trials_decide_too(what: str) -> None:
             sim.mem_create(M, Properties(gpu(0), rdma=what == "rdma", compressible=what == "compressible"))
 
 
-def test_fabric_that_works() -> None:
+def test_fabric_handles_work_where_a_trial_succeeded() -> None:
     """Fact 4: fabric works where a trial showed it to, alone and beside fd"""
     with SimDriver(invented(trials={"fabric": Trial(advertised=True, works=True)})) as sim:
         sim.init()

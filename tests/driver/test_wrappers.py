@@ -70,7 +70,7 @@ def test_a_failed_call_was_not_made() -> None:
         assert ledger.counts() == {"reservations": 1, "handles": 1, "mappings": 1, "contexts": 0}
 
 
-def test_none_fails_behind_the_last() -> None:
+def test_no_call_fails_beyond_the_last() -> None:
     """With n behind the last call, none fails, and the count says how many there were"""
     with SimDriver(invented()) as sim:
         failing = Failing(sim, 10)
@@ -78,7 +78,7 @@ def test_none_fails_behind_the_last() -> None:
         assert (failing.calls, failing.failed) == (9, None)
 
 
-def test_only_some_are_counted() -> None:
+def test_only_named_methods_are_counted() -> None:
     """Counting can be for some methods alone, and the error chosen"""
     with SimDriver(invented()) as sim:
         failing = Failing(sim, 2, error="CUDA_ERROR_OUT_OF_MEMORY", only={"mem_create", "mem_release"})
@@ -88,7 +88,7 @@ def test_only_some_are_counted() -> None:
         assert failing.calls == 2
 
 
-def test_every_one_from_the_nth_on() -> None:
+def test_every_call_from_the_nth_on_fails() -> None:
     """All counted calls from the n-th on can be made to fail"""
     with SimDriver(invented()) as sim:
         failing = Failing(sim, 2, only={"mem_create"}, every=True)
@@ -149,7 +149,7 @@ def test_every_method_is_counted(method: str) -> None:
         ("memcpy_dtoh", "cuMemcpyDtoH"),
     ],
 )
-def test_the_drivers_names(method: str, call: str) -> None:
+def test_methods_have_the_drivers_names(method: str, call: str) -> None:
     """A method's name gives the driver's name for the call"""
     assert call_name(method) == call
 
