@@ -61,7 +61,7 @@ def drawn(path: Path) -> Drawn:
         found = validate(document, facts)
         if found.geometry:
             shown = build_diagram(found.geometry, facts)
-            drawing = svg(shown, path.stem, note=f"on {name}: {_gpus(facts)}", locate=document.place)
+            drawing = svg(shown, path.stem, note=f"on {name}: {_gpus(facts)}", locate=document.location)
             return Drawn(path.stem, name, sentence(document.text), description(shown), drawing)
     raise ValueError(f"{path} is right on none of {', '.join(MACHINES)}")
 
