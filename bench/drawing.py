@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from bench import scaling
 from memtopo import language
 from memtopo.machine import load
+from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, Drawing
 from memtopo.output.diagram.model import Diagram
-from memtopo.output.map import Map
-from memtopo.output.terminal import unstyled
+from memtopo.output.terminal.drawing import Map
 from memtopo.rules.validation import validate
 
 COUNT = 100_000
@@ -81,7 +81,7 @@ def _form(form: str) -> Callable[[Diagram], str]:
     return lambda shown: FORMATS[form](Drawing(shown, "drawing"))
 
 
-_SPECS: Mapping[str, Callable[[int], str]] = {**scaling.FORMS, "mixed": _mixed}
+_SPECS: Mapping[str, Callable[[int], str]] = {**scaling.FORMATS, "mixed": _mixed}
 _DRAWN: Mapping[str, Callable[[Diagram], str]] = {
     "text": lambda shown: unstyled(Map(shown), 80),
     **{form: _form(form) for form in FORMATS},

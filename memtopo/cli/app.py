@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from itertools import pairwise, takewhile
 from typing import Any
 
 import typer
 
-from memtopo.cli import usage
 from memtopo.cli.signals import Interrupted
 from memtopo.cli.streams import Streams
 from memtopo.common.collector import collector_frozen
@@ -21,6 +22,7 @@ from memtopo.output import plain
 # typer keeps click's exceptions inside of itself; the common ancestor of what a wrong command line raises is this one.
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 _UNWRITTEN = 4
+_TRUE = ("1", "true", "t", "yes", "y", "on")
 
 COMMANDS = (
     "validate", "plan", "draw", "apply", "ls", "show", "check", "release", "probe", "machines", "explain", "schema",
@@ -70,7 +72,7 @@ def _carried_out(arguments: Sequence[str]) -> int:
     except typer.Exit as done:
         return done.exit_code
     except _WrongUsage as error:
-        raise usage.explain(error, arguments, list(command.commands)) from error
+        raise explain(error, arguments, list(command.commands)) from error
     return status if isinstance(status, int) else 0
 
 
@@ -100,9 +102,7 @@ def _tell(error: MemtopoError, arguments: Sequence[str]) -> int:
 
 
 def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
-    from memtopo.cli import reporting  # what only errors need
-
-    reporting.print_failure(error, arguments)
+    print_failure(error, arguments)
     return error.exit_code
 
 
@@ -114,3 +114,42 @@ def _bug(error: Exception) -> MemtopoError:
     return MemtopoError(
         f"internal error: {type(error).__name__}: {error}", hint="this is a bug; MEMTOPO_TRACEBACK=1 shows where it is"
     )
+
+
+_MEANT = re.compile(r"\.? (?:\(Possible options: (?P<options>.+)\)|Did you mean (?P<words>.+)\?)$", re.IGNORECASE)
+_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", re.DOTALL)
+
+
+def explain(error: Any, arguments: Sequence[str], commands: Sequence[str]) -> MemtopoError:
+    """What the parser of the command line found wrong, as an error whose hint says what to write or read."""
+    message: str = error.format_message()
+    meant = _MEANT.search(message)
+    if extra := _EXTRA.fullmatch(message.rstrip(".")):
+        message = f"unexpected argument: {extra[1]}"
+    told = message[: meant.start()] if meant else message
+    told = told[:1].lower() + told[1:].rstrip(".")
+    command = next((word for word in arguments if word in commands), None)
+    help = f"see 'memtopo {command} --help'" if command else "see 'memtopo --help'"
+    if command and arguments[0].startswith("-") and told.startswith("no such option"):
+        return UsageError(told, hint=f"options stand after the command; {help}")
+    if meant:
+        return UsageError(told, hint=f"did you mean {meant['options'] or meant['words']}? {help}")
+    return UsageError(told, hint=help)
+
+
+def print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
+    """Print an error in the form that a command line asks for, also where it is wrong and nobody has read it."""
+    from memtopo.output import formats  # what only errors need
+
+    words = list(takewhile(lambda word: word != "--", arguments))
+    asked = [os.environ.get("MEMTOPO_FORMAT", "")] if words[:1] == ["validate"] else []
+    asked += [word.partition("=")[2] for word in _joined(words) if word.startswith("--format=")]
+    if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
+        asked = ["json"]
+    if asked and asked[-1] in formats.FORMATS:
+        plain.print_lines(formats.failure(formats.format_named(asked[-1]), error))
+
+
+def _joined(words: Sequence[str]) -> Iterator[str]:
+    """The words of a command line, `--format json` as `--format=json`."""
+    return (f"{word}={after}" if word == "--format" else word for word, after in pairwise([*words, ""]))

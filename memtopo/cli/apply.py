@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from memtopo import planner
-from memtopo.cli.drawable import drawable
-from memtopo.cli.keeping import Keeper, Terms, terms
-from memtopo.cli.loading import Loaded, load
+from memtopo.cli.bindings import Outside, named, typed
+from memtopo.cli.held import layout_source
+from memtopo.cli.hold import Keeper, Terms, terms
 from memtopo.cli.options import (
     AllowUid,
     AsJson,
@@ -26,8 +26,8 @@ from memtopo.cli.options import (
     patience,
     seconds,
 )
-from memtopo.cli.outside import Outside, named, typed
 from memtopo.cli.signals import Stopper
+from memtopo.cli.specs import Loaded, load
 from memtopo.driver.ledger import Ledger
 from memtopo.output import json, plain
 from memtopo.output.diagram.build import build_diagram
@@ -36,8 +36,8 @@ from memtopo.plans import saved
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply, processes
 from memtopo.run.request import RunRequest
-from memtopo.sharing.holder import HolderInfo
-from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.attaching import Holders
+from memtopo.sharing.holder import About
 
 Bound = Annotated[
     list[str] | None,
@@ -122,8 +122,8 @@ def _run(
         _keeper(keeping, request, loaded, stop) as keeper,
         outside.producers(request.geometry, loaded.target, stop) as producers,
     ):
-        report = producers.with_notes(work(request, loaded, stop, keeper, outside, producers.sockets))
-    return producers.with_survivors(report)
+        report = producers.noted(work(request, loaded, stop, keeper, outside, producers.sockets))
+    return producers.over(report)
 
 
 def _keeper(
@@ -131,8 +131,8 @@ def _keeper(
 ) -> AbstractContextManager[Keeper | None]:
     if keeping is None:
         return nullcontext()
-    source = drawable(loaded.document, loaded.target.machine)
-    return keeping.keeper(HolderInfo(request.plan.name, request.spec, request.machine, source), stop)
+    source = layout_source(loaded.document, loaded.target.machine)
+    return keeping.keeper(About(request.plan.name, request.spec, request.machine, source), stop)
 
 
 def _alone(
@@ -145,7 +145,7 @@ def _alone(
 ) -> Report:
     driver = Ledger(loaded.target.open())
     gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
-    handle_source = HolderHandles(request.geometry, gpus, sockets, outside.allow_uids)
+    handle_source = Holders(request.geometry, gpus, sockets, outside.allow_uids)
     held = keeper.keep if keeper else None
     return apply.apply(request, driver, progress=progress(), stop=stop, handle_source=handle_source, hold=held)
 
@@ -168,8 +168,8 @@ def _show(report: Report, *, as_json: bool) -> None:
     if as_json:
         plain.print_lines(json.dumps(json.report(report)).splitlines())
     else:
+        from memtopo.output import console
         from memtopo.output import report as rendering
-        from memtopo.output import terminal
 
-        terminal.show(rendering.renderable(report))
+        console.show(rendering.renderable(report))
     sys.stdout.flush()

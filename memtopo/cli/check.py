@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from memtopo.cli.holders import reached
+from memtopo.cli.held import connect_to
 from memtopo.cli.options import AllowUid, AsJson, LayoutName, Socket
 from memtopo.output import json, plain
 from memtopo.sharing import Looked
@@ -15,14 +15,14 @@ def command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid 
 
     Nothing is written to its memory. 1 says that something is not as declared.
     """
-    with reached(name, socket, allow_uid or ()) as client:
+    with connect_to(name, socket, allow_uid or ()) as client:
         status = client.status()
         checks = client.check()
     found = Looked(status.name, checks.different == 0, checks)
     if as_json:
         plain.print_lines(json.dumps(json.marked("check", found)).splitlines())
     else:
-        from memtopo.output import held, terminal
+        from memtopo.output import console, held
 
-        terminal.show(held.checked(found))
+        console.show(held.checked(found))
     return 0 if found.ok else DIFFERENT

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from memtopo.cli.loading import load
+from memtopo.cli.files import write
 from memtopo.cli.options import AsJson, MachineName, SpecFile
-from memtopo.cli.writing import write
+from memtopo.cli.specs import load
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose
-from memtopo.output import json, plain, words
+from memtopo.output import humanize, json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, SUFFIXES, Drawing
 from memtopo.plans.report import MachineLine
 
 if TYPE_CHECKING:
-    from memtopo.output.draw import Sheet
+    from memtopo.output.terminal.drawing import Sheet
 
 Output = Annotated[
     list[str] | None,
@@ -80,7 +80,7 @@ def command(
     if geometry is None:
         return loaded.refuse(as_json=told == "json")
     loaded.show_faults(sys.stderr)
-    note = f"on {words.machine(line)}"
+    note = f"on {humanize.machine(line)}"
     shown = Drawing(build_diagram(geometry, loaded.target.machine), geometry.name, note, loaded.document.location)
     sheet = _Sheet(shown, line, ascii, width)
     for file, ending in files.items():
@@ -120,9 +120,9 @@ class _Sheet:
 
     @property
     def _text(self) -> Sheet:
-        from memtopo.output import draw
+        from memtopo.output.terminal import drawing
 
-        return draw.Sheet(self._data, self.ascii, self.width)
+        return drawing.Sheet(self._data, self.ascii, self.width)
 
 
 def _stdout_form(form: str | None, *, as_json: bool) -> str:

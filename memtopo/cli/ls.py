@@ -16,7 +16,7 @@ def command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson =
     if as_json:
         plain.print_lines(json.dumps(json.marked("layouts", found)).splitlines())
     else:
-        from memtopo.output import held, terminal
+        from memtopo.output import console, held
 
-        terminal.show(held.listed(found, held.now()))
+        console.show(held.listed(found, held.now()))
     return 0

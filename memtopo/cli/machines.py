@@ -26,9 +26,9 @@ def command(name: Name = None, as_json: AsJson = False) -> int:
     if as_json:
         plain.print_lines(machines.dump(facts).splitlines())
     else:
-        from memtopo.output import pages, probe, terminal
+        from memtopo.output import console, pages, probe
 
-        terminal.show(pages.drawn(probe.page(facts, name, simulated=False)))
+        console.show(pages.drawn(probe.page(facts, name, simulated=False)))
     return 0
 
 
@@ -36,14 +36,14 @@ def _list(known: dict[str, Machine], *, as_json: bool) -> None:
     if as_json:
         plain.print_lines(json.dumps(known).splitlines())
         return
-    from memtopo.output import parts, terminal
+    from memtopo.output import console
 
-    columns = [parts.Column(heading) for heading in ("machine", "GPUs", "driver", "recorded")]
-    terminal.show(parts.Rows(columns, [_row(*item) for item in known.items()]))
+    columns = [console.Column(heading) for heading in ("machine", "GPUs", "driver", "recorded")]
+    console.show(console.Rows(columns, [_row(*item) for item in known.items()]))
 
 
 def _row(name: str, facts: Machine) -> tuple[str, ...]:
-    from memtopo.output import words
+    from memtopo.output import humanize
 
     driver = facts.driver.release or f"CUDA {facts.driver.cuda}"
-    return name, words.devices(device.name for device in facts.devices), driver, facts.recorded or "not known"
+    return name, humanize.devices(device.name for device in facts.devices), driver, facts.recorded or "not known"

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from memtopo import planner
-from memtopo.cli.loading import load
+from memtopo.cli.files import save
 from memtopo.cli.options import AsJson, MachineName, SpecFile
-from memtopo.cli.writing import save
+from memtopo.cli.specs import load
 from memtopo.machine.queries import anonymous
 from memtopo.output import json, plain
 from memtopo.output.diagram.build import build_diagram
@@ -43,7 +43,7 @@ def command(spec: SpecFile, machine: MachineName = "local", output: Output = Non
     if as_json:
         plain.print_lines(json.dumps(document).splitlines())
     else:
-        from memtopo.output import plan, terminal
+        from memtopo.output import console, plan
 
-        terminal.show(plan.renderable(summary, loaded.target.line))
+        console.show(plan.renderable(summary, loaded.target.line))
     return 0

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from memtopo import machine as machines
+from memtopo.cli.files import save
 from memtopo.cli.options import AsJson, MachineName
 from memtopo.cli.signals import Interrupted, Stopper
-from memtopo.cli.writing import save
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose
 from memtopo.machine import Machine, probe, target
@@ -126,7 +126,7 @@ def _show(report: ProbeReport, form: str) -> None:
 
         plain.print_lines(json.dumps(report).splitlines())
         return
-    from memtopo.output import pages, terminal
+    from memtopo.output import console, pages
     from memtopo.output import probe as rendering
 
     page = rendering.page(report.machine, report.name, simulated=report.simulated, notes=(*report.notes, *report.left))
@@ -135,4 +135,4 @@ def _show(report: ProbeReport, form: str) -> None:
     if form == "markdown":
         plain.print_lines(pages.markdown(page))
     else:
-        terminal.show(pages.drawn(page))
+        console.show(pages.drawn(page))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from memtopo.cli.holders import reached
+from memtopo.cli.held import connect_to
 from memtopo.cli.options import AllowUid, AsJson, Grace, LayoutName, Socket, seconds
 from memtopo.output import json, plain
 
@@ -34,12 +34,12 @@ def command(
     Refused while it is used over ipc; with --force its users are told, and have --grace to let go.
     """
     patience = {"grace": seconds(grace), "wait": seconds(wait)}
-    with reached(name, socket, allow_uid or ()) as client:
+    with connect_to(name, socket, allow_uid or ()) as client:
         done = client.release(force=force, **patience)
     if as_json:
         plain.print_lines(json.dumps(json.marked("release", done)).splitlines())
     else:
-        from memtopo.output import held, terminal
+        from memtopo.output import console, held
 
-        terminal.show(held.released(done))
+        console.show(held.released(done))
     return 0 if done.gone else UNFINISHED

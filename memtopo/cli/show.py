@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memtopo.cli.drawable import drawn
-from memtopo.cli.holders import reached
+from memtopo.cli.held import connect_to, held_picture
 from memtopo.cli.options import AllowUid, AsJson, LayoutName, Socket
 from memtopo.output import json, plain
 
 
 def command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
     """Show a held layout, its exports, and who uses them."""
-    with reached(name, socket, allow_uid or ()) as client:
-        status = replace(client.status(), picture=drawn(client))
+    with connect_to(name, socket, allow_uid or ()) as client:
+        status = replace(client.status(), picture=held_picture(client))
     if as_json:
         plain.print_lines(json.dumps(json.marked("layout", status)).splitlines())
     else:
-        from memtopo.output import held, terminal
+        from memtopo.output import console, held
 
-        terminal.show(held.shown(status, held.now()))
+        console.show(held.shown(status, held.now()))
     return 0

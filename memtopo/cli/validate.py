@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+import sys
+from collections.abc import Callable, Iterable
+from typing import Annotated, NamedTuple
 
 import typer
 
+from memtopo.cli.files import write
 from memtopo.cli.options import AsJson
-from memtopo.cli.reporting import reports
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.language import Document
 from memtopo.machine import target
+from memtopo.output import formats, plain
+from memtopo.output.formats import Format, format_named
 from memtopo.rules import files
 from memtopo.rules.files import Checked, Source
 
@@ -106,3 +110,56 @@ def _named(given: list[str] | None) -> list[str]:
     if given and given == whole.split() and os.path.exists(whole):  # noqa: PTH110 a path as it was written
         return [whole]
     return given or ["local"]
+
+
+class Reports(NamedTuple):
+    """The form for stdout, the form for each file, and whether GitHub's runner reads stdout and was not spoken of."""
+
+    form: Format
+    files: dict[str, Format]
+    runner: bool = False
+
+    def tell(self, checked: Checked) -> None:
+        """Write a check in every form that was asked for. Raises `NotWritten` at the end where a file was not."""
+        self._write(lambda form: formats.written(form, checked))
+        stdout = sys.stdout
+        shown = formats.written(self.form, checked, width=plain.width(stdout), colour=plain.colour(stdout))
+        plain.print_lines(_for_runner(shown, formats.written("github", checked)) if self.runner else shown)
+
+    def tell_failure(self, error: MemtopoError) -> None:
+        """Write into every file that the check could not be made; stdout is left to `print_failure`."""
+        self._write(lambda form: formats.failure(form, error))
+        if self.runner:
+            plain.print_lines(formats.failure("github", error))
+
+    def _write(self, lines: Callable[[Format], list[str]]) -> None:
+        failed: MemtopoError | None = None
+        for file, form in self.files.items():
+            try:
+                write(file, "".join(f"{line}\n" for line in lines(form)))
+            except MemtopoError as error:
+                failed = failed or error
+        if failed:
+            raise failed
+
+
+def reports(form: str | None, wanted: Iterable[str], *, as_json: bool) -> Reports:
+    """What `--format`, `--report` and `--json` ask for together. Raises `UsageError`."""
+    if as_json and form not in (None, "json"):
+        raise UsageError(f"--json and --format {form} are two forms for one output", hint="write --report FORM=FILE")
+    files: dict[str, Format] = {}
+    for word in wanted:
+        name, equals, file = word.partition("=")
+        if not equals or file in ("", "-"):
+            raise UsageError(f"report {word!r} names no file", hint="write --report FORM=FILE, such as sarif=out.sarif")
+        if files.setdefault(file, format_named(name)) != name:
+            raise UsageError(f"two reports go to {file!r}", hint="give each a file of its own")
+    if form is None and not as_json:
+        return Reports("text", files, runner=os.environ.get("GITHUB_ACTIONS") == "true")
+    return Reports(format_named(form or "json"), files)
+
+
+def _for_runner(text: list[str], commands: list[str]) -> list[str]:
+    from memtopo.output import github
+
+    return [*github.quoted(text, f"memtopo-{os.urandom(16).hex()}"), *commands]

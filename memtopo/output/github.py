@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import printable
 from memtopo.diagnostics.codes import CODES
-from memtopo.output import verdicts
-from memtopo.output.places import Placed
+from memtopo.output import validation
+from memtopo.output.validation import Placed
 from memtopo.rules.files import Checked
 
 _DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
@@ -17,12 +17,12 @@ _PROPERTY = _DATA | str.maketrans({":": "%3A", ",": "%2C"})
 
 def lines(checked: Checked) -> list[str]:
     """One command for each fault: errors first, since of one step only ten errors and ten warnings are shown."""
-    return [_fault(fault) for fault in sorted(verdicts.places(checked), key=lambda fault: fault.diagnostic.severity)]
+    return [_fault(fault) for fault in sorted(validation.places(checked), key=lambda fault: fault.diagnostic.severity)]
 
 
 def failure(error: MemtopoError) -> list[str]:
     """The command of a check that could not be made."""
-    return [_command("error", {"title": "memtopo"}, verdicts.error_prose(error))]
+    return [_command("error", {"title": "memtopo"}, validation.error_prose(error))]
 
 
 def quoted(text: Iterable[str], token: str) -> list[str]:
@@ -32,8 +32,8 @@ def quoted(text: Iterable[str], token: str) -> list[str]:
 
 def _fault(fault: Placed) -> str:
     code = fault.diagnostic.code
-    properties = {"file": verdicts.from_top(fault.file), **_place(fault), "title": f"{code}: {CODES[code].title}"}
-    return _command(fault.diagnostic.severity, properties, verdicts.prose(fault.diagnostic))
+    properties = {"file": validation.from_top(fault.file), **_place(fault), "title": f"{code}: {CODES[code].title}"}
+    return _command(fault.diagnostic.severity, properties, validation.prose(fault.diagnostic))
 
 
 def _place(fault: Placed) -> dict[str, str]:

@@ -6,9 +6,8 @@ from typing import Any
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import printable
-from memtopo.output import json, verdicts
-from memtopo.output.fingerprints import fingerprints
-from memtopo.output.places import Placed
+from memtopo.output import json, validation
+from memtopo.output.validation import Placed, fingerprints
 from memtopo.rules.files import Checked
 
 _SEVERITIES = {"error": "major", "warning": "minor"}
@@ -16,7 +15,7 @@ _SEVERITIES = {"error": "major", "warning": "minor"}
 
 def lines(checked: Checked) -> list[str]:
     """One entry for each fault."""
-    faults = verdicts.places(checked)
+    faults = validation.places(checked)
     entries = [_entry(fault, mark) for fault, mark in zip(faults, fingerprints(faults), strict=True)]
     return json.dumps(entries).splitlines()
 
@@ -30,12 +29,12 @@ def failure(error: MemtopoError) -> list[str]:
 def _entry(fault: Placed, mark: str) -> dict[str, Any]:
     diagnostic = fault.diagnostic
     return {
-        "description": "; ".join(map(printable, verdicts.prose(diagnostic).split("\n"))),
+        "description": "; ".join(map(printable, validation.prose(diagnostic).split("\n"))),
         "check_name": diagnostic.code,
         "fingerprint": mark,
         "severity": _SEVERITIES[diagnostic.severity],
         "location": {
-            "path": verdicts.from_top(fault.file),
+            "path": validation.from_top(fault.file),
             "lines": {"begin": fault.span.line if fault.span else 1},
         },
     }

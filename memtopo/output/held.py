@@ -11,9 +11,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from memtopo.common.units import rounded
-from memtopo.output import checks, words
-from memtopo.output.map import Map
-from memtopo.output.parts import INDENT, Column, Rows, cell, heading, headline, notes, pairs
+from memtopo.output import humanize, report
+from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs
+from memtopo.output.terminal.drawing import Map
 from memtopo.sharing import Entry, Importer, Looked, Offer, Released, Status, Survey, Taken
 
 _LAYOUTS = (
@@ -41,7 +41,7 @@ def listed(survey: Survey, now: float) -> RenderableType:
 
 def shown(status: Status, now: float) -> RenderableType:
     """One held layout whole; `now` is in seconds of the epoch."""
-    machine = cell(f"{words.devices(status.machine.devices)}, driver {status.machine.driver}", "dim")
+    machine = cell(f"{humanize.devices(status.machine.devices)}, driver {status.machine.driver}", "dim")
     drawing: list[RenderableType] = [Map(status.picture), Text()] if status.picture else []
     importers: list[RenderableType] = [Rows(_IMPORTERS, [_importer(each, now) for each in status.importers])]
     return Group(
@@ -63,10 +63,10 @@ def checked(found: Looked) -> RenderableType:
     """What a holder's check found, with its verdict as the last line."""
     count = found.checks.different
     be = "is" if count == 1 else "are"
-    verdict = "ok: as declared" if found.ok else f"different: {words.plural(count, 'thing')} {be} not as declared"
+    verdict = "ok: as declared" if found.ok else f"different: {humanize.plural(count, 'thing')} {be} not as declared"
     head = Text.assemble(("check", "bold"), "  ", cell(found.name))
     style = "bold green" if found.ok else "bold red"
-    return Group(head, Text(), *checks.parts(found.checks), Text(), cell(verdict, style))
+    return Group(head, Text(), *report.parts(found.checks), Text(), cell(verdict, style))
 
 
 def released(done: Released) -> RenderableType:
@@ -82,17 +82,17 @@ def released(done: Released) -> RenderableType:
 def _entry(entry: Entry, now: float) -> tuple[str, ...]:
     if entry.since is None:
         return entry.name, entry.state, *[""] * 4
-    age = words.age(now - entry.since)
+    age = humanize.age(now - entry.since)
     return entry.name, entry.state, str(entry.pid), f"{entry.exports:,}", f"{entry.importers:,}", age
 
 
 def _facts(status: Status, now: float) -> Iterator[tuple[str, str]]:
     yield "held by", f"process {status.pid}, uid {status.uid}"
-    yield "since", f"{_time(status.since)}, for {words.age(now - status.since)}"
+    yield "since", f"{_time(status.since)}, for {humanize.age(now - status.since)}"
     if status.deadline is None:
         yield "until", "a signal or a release"
     else:
-        yield "until", f"{_time(status.deadline)}, in {words.age(status.deadline - now)}"
+        yield "until", f"{_time(status.deadline)}, in {humanize.age(status.deadline - now)}"
     yield "state", status.state
     if status.spec is not None:
         yield "spec", status.spec
@@ -101,11 +101,11 @@ def _facts(status: Status, now: float) -> Iterator[tuple[str, str]]:
 
 def _offer(offer: Offer) -> tuple[str, ...]:
     what = " ".join([offer.kind, *offer.properties])
-    return offer.name, what, offer.via, f"{offer.count:,}", words.size(offer.size), offer.location
+    return offer.name, what, offer.via, f"{offer.count:,}", humanize.size(offer.size), offer.location
 
 
 def _importer(importer: Importer, now: float) -> tuple[str, ...]:
-    age = words.age(now - importer.since)
+    age = humanize.age(now - importer.since)
     counts = f"{importer.handles:,}", rounded(importer.bytes)
     return str(importer.pid), str(importer.uid), age, *counts, _taken(importer)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.model import Diagnostic, Label, Path, Severity, Span
 from memtopo.output.diagram.model import Diagram
-from memtopo.output.places import Placed, placed
+from memtopo.output.validation import Placed, placed
 from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import printable
-from memtopo.output import diagnostics, verdicts
+from memtopo.output import diagnostics, validation
 from memtopo.rules.files import Checked, Result
 
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>'
@@ -33,7 +33,7 @@ def failure(error: MemtopoError) -> list[str]:
         _open("testsuites", name="memtopo", **counts),
         f"  {_open('testsuite', name='memtopo', **counts)}",
         f"    {_open('testcase', name='memtopo validate', classname='memtopo')}",
-        f"      {head}{_text(verdicts.error_prose(error))}</error>",
+        f"      {head}{_text(validation.error_prose(error))}</error>",
         "    </testcase>",
         "  </testsuite>",
         "</testsuites>",
@@ -50,7 +50,7 @@ def _suite(checked: Checked, machine: str, results: list[Result]) -> Iterator[st
 
 def _case(result: Result, *, failed: bool) -> Iterator[str]:
     name = result.document.name
-    head = _open("testcase", name=name, classname=f"memtopo.{result.machine}", file=verdicts.from_top(name))
+    head = _open("testcase", name=name, classname=f"memtopo.{result.machine}", file=validation.from_top(name))
     if not result.diagnostics:
         yield f"    {head[:-1]}/>"
         return
@@ -58,7 +58,7 @@ def _case(result: Result, *, failed: bool) -> Iterator[str]:
     yield f"    {head}"
     if failed:
         worst = min(result.diagnostics, key=lambda fault: (fault.severity, fault.code)).code
-        yield f"      {_open('failure', message=verdicts.verdict(result), type=worst)}{text}</failure>"
+        yield f"      {_open('failure', message=validation.verdict(result), type=worst)}{text}</failure>"
     else:
         yield f"      <system-out>{text}</system-out>"
     yield "    </testcase>"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import printable
-from memtopo.output import diagnostics, verdicts
+from memtopo.output import diagnostics, validation
 from memtopo.rules.files import Checked, File
 
 MOST_ROWS = 200
@@ -26,7 +26,7 @@ def lines(checked: Checked) -> list[str]:
     return [
         "## memtopo",
         "",
-        _escaped(verdicts.total(checked)),
+        _escaped(validation.total(checked)),
         "",
         _row([_escaped(cell) for cell in head]),
         _row(["---"] * len(head)),
@@ -45,7 +45,7 @@ def failure(error: MemtopoError) -> list[str]:
 def _rows(checked: Checked) -> list[list[str]]:
     """The files that are not as they should be, then the others."""
     files = sorted(checked.files, key=lambda file: not any(map(checked.failed, file.results)))
-    return [[_name(file), *(_verdict(verdicts.verdict(result)) for result in file.results)] for file in files]
+    return [[_name(file), *(_verdict(validation.verdict(result)) for result in file.results)] for file in files]
 
 
 def _row(cells: list[str]) -> str:
@@ -62,7 +62,7 @@ def _verdict(told: str) -> str:
 
 def _faults(checked: Checked) -> Iterator[str]:
     found = [
-        line for file in checked.files for line in diagnostics.text(verdicts.told(file), file.document, width=_WIDTH)
+        line for file in checked.files for line in diagnostics.text(validation.told(file), file.document, width=_WIDTH)
     ]
     if not found:
         return

@@ -6,9 +6,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from memtopo.common.units import rounded
-from memtopo.output import words
-from memtopo.output.map import Addresses, Map
-from memtopo.output.parts import Column, Rows, heading, headline, notes, pairs, stacked
+from memtopo.output import humanize
+from memtopo.output.console import Column, Rows, heading, headline, notes, pairs, stacked
+from memtopo.output.terminal.drawing import Addresses, Map
 from memtopo.plans.report import MachineLine, PlanSummary, Row
 
 _COLUMNS = (
@@ -30,7 +30,7 @@ def body(summary: PlanSummary, addresses: Addresses | None = None) -> list[Rende
     """
     parts: list[RenderableType] = []
     for process in summary.processes:
-        parts += [heading(words.processes(process)), Rows(_COLUMNS, _rows(process.rows)), Text()]
+        parts += [heading(humanize.processes(process)), Rows(_COLUMNS, _rows(process.rows)), Text()]
         parts += [notes(process.notes), Text()] if process.notes else []
     if summary.rows:
         parts += [Rows(_COLUMNS, _rows(summary.rows)), Text()]
@@ -46,8 +46,8 @@ def _rows(rows: tuple[Row, ...]) -> list[tuple[str | Text, ...]]:
 
 
 def _cells(row: Row) -> tuple[str | Text, ...]:
-    what, total = words.subjects(row.first, row.last), words.size(row.calls * row.bytes_each)
-    return what, f"{row.calls:,}", words.size(row.bytes_each), total, _where(row)
+    what, total = humanize.subjects(row.first, row.last), humanize.size(row.calls * row.bytes_each)
+    return what, f"{row.calls:,}", humanize.size(row.bytes_each), total, _where(row)
 
 
 def _where(row: Row) -> str | Text:

@@ -7,12 +7,12 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from memtopo.common.units import rounded
 from memtopo.driver.types import HandleType, Location, gpu
 from memtopo.machine import Device, Granularity, Machine, Memory, Surroundings, Trial
-from memtopo.machine.probe.comparison import Difference
 from memtopo.machine.probe.diagnosis import Cause, causes
-from memtopo.output.peering import peers
-from memtopo.output.sheets import Grid, Sheet, folded, names, word
-from memtopo.output.words import devices as counted
-from memtopo.output.words import plural
+from memtopo.machine.probe.comparison import Difference
+from memtopo.output.humanize import devices as counted
+from memtopo.output.humanize import plural
+from memtopo.output.pages import Grid, Sheet, folded, names, word
+from memtopo.output.peers import peers
 
 _NUMBERS = ("MULTIPROCESSOR_COUNT", "HOST_NUMA_ID")
 _HANDLES = ("MEMPOOL_SUPPORTED_HANDLE_TYPES",)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 from memtopo.common.units import rounded
-from memtopo.output import words
+from memtopo.output import humanize
 from memtopo.plans import report
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Line(report.Progress):
         """How far it is: steps, or bytes and how fast they are gone through."""
         if self._begun is None:
             return f"{self._done:,} of {self._steps:,}"
-        pace = words.rate(self._done, self._clock() - self._begun)
+        pace = humanize.rate(self._done, self._clock() - self._begun)
         return f"{rounded(self._done)} of {rounded(self._steps)}, {pace}"
 
 
@@ -79,13 +79,13 @@ def _bar(stream: TextIO) -> Progress:
     # Most runs end before anything is drawn, and rich takes longer to import than they take.
     from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
 
-    from memtopo.output import terminal  # noqa: PLC0415 imported where it is used
+    from memtopo.output import console  # noqa: PLC0415 imported where it is used
 
     bar = Progress(
         TextColumn("{task.description:10}", markup=False),
         BarColumn(complete_style="cyan", finished_style="cyan"),
         TextColumn("{task.fields[told]}", markup=False),
-        console=terminal.messages(stream),
+        console=console.messages(stream),
         auto_refresh=False,
         transient=True,
         redirect_stdout=False,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
 from memtopo.common.units import rounded
-from memtopo.output import checks, placed, plan, words
-from memtopo.output.parts import INDENT, Column, Rows, cell, heading, headline, notes, pairs, stacked
-from memtopo.plans.report import Failure, Leak, Left, PhaseTime, ProcessReport, Rate, Report
+from memtopo.output import humanize, plan
+from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs, stacked
+from memtopo.output.diagram.model import ProcessPicture
+from memtopo.output.terminal.drawing import Addresses
+from memtopo.plans.report import Checks, Failure, Leak, Left, PhaseTime, Placed, ProcessReport, Rate, Report, Tally
 
 _OUTCOME_STYLES = {"ok": "bold green", "interrupted": "bold yellow"}
 _LEFT = (
@@ -33,15 +35,15 @@ def renderable(report: Report) -> RenderableType:
     """One run of `apply`, with its verdict as the last line."""
     sections = [part for part in _sections(report) if part]
     spaced = (line for part in sections for line in (*part, Text()))
-    verdict = cell(words.verdict(report), _OUTCOME_STYLES.get(report.outcome, "bold red"))
-    return Group(*spaced, verdict)
+    last = cell(verdict(report), _OUTCOME_STYLES.get(report.outcome, "bold red"))
+    return Group(*spaced, last)
 
 
 def _sections(report: Report) -> Iterator[list[RenderableType]]:
     yield _machine(report)
-    yield plan.body(report.plan, placed.addresses(report))
+    yield plan.body(report.plan, addresses(report))
     yield _processes(report.processes) if report.processes else []
-    yield checks.parts(report.checks) if report.checks else []
+    yield parts(report.checks) if report.checks else []
     yield _rates(report.checks.rates) if report.checks else []
     yield _failure(report.failure) if report.failure else []
     yield [heading("left behind", "bold red"), *map(_leak, report.leaks)] if report.leaks else []
@@ -52,7 +54,7 @@ def _sections(report: Report) -> Iterator[list[RenderableType]]:
 
 def _machine(report: Report) -> list[RenderableType]:
     machine = report.machine
-    facts = cell(f"{words.devices(machine.devices)}, driver {machine.driver}", "dim")
+    facts = cell(f"{humanize.devices(machine.devices)}, driver {machine.driver}", "dim")
     return [headline("apply", report.name, machine), Padding(facts, (0, 0, 0, len("apply  ")))]
 
 
@@ -72,7 +74,7 @@ def _process(each: ProcessReport) -> tuple[str, ...]:
 
 def _rates(rates: tuple[Rate, ...]) -> list[RenderableType]:
     rows = [
-        (each.device, each.verb, each.memory, rounded(each.bytes), words.rate(each.bytes, each.seconds))
+        (each.device, each.verb, each.memory, rounded(each.bytes), humanize.rate(each.bytes, each.seconds))
         for each in rates
     ]
     return [heading("bandwidth"), Rows(_RATES, rows)] if rows else []
@@ -105,15 +107,15 @@ def _ledger(left: Left) -> Iterator[tuple[str, ...]]:
     for kind in dict.fromkeys(kind for state in states for kind in state):
         before, after = left.ledger_before.get(kind, 0), left.ledger_after.get(kind, 0)
         held = f"{left.ledger_held.get(kind, 0):,}" if left.ledger_held else ""
-        yield kind, f"{before:,}", held, f"{after:,}", words.change(before, after)
+        yield kind, f"{before:,}", held, f"{after:,}", humanize.change(before, after)
     before, after = left.fds_before, left.fds_after
     held = "" if left.fds_held is None else f"{left.fds_held:,}"
-    yield "file descriptors", f"{before:,}", held, f"{after:,}", words.change(before, after)
+    yield "file descriptors", f"{before:,}", held, f"{after:,}", humanize.change(before, after)
 
 
 def _memory(left: Left) -> Iterator[tuple[str, ...]]:
     for free in left.memory:
-        change = words.change(free.before, free.after, memory=True)
+        change = humanize.change(free.before, free.after, memory=True)
         held = "" if free.held is None else rounded(free.held)
         yield f"free on {free.device}", rounded(free.before), held, rounded(free.after), change
 
@@ -121,5 +123,113 @@ def _memory(left: Left) -> Iterator[tuple[str, ...]]:
 def _times(times: tuple[PhaseTime, ...]) -> list[RenderableType]:
     if not times:
         return []
-    rows = [(time.phase, f"{time.steps:,}", words.duration(time.seconds)) for time in times]
+    rows = [(time.phase, f"{time.steps:,}", humanize.duration(time.seconds)) for time in times]
     return [heading("time"), Rows(_TIMES, rows)]
+
+
+_DIFFERENCES = (Column("aspect"), Column("of"), Column("wanted"), Column("seen"))
+
+
+def parts(checks: Checks) -> list[RenderableType]:
+    """The tallies, and what is not as declared."""
+    shown: list[RenderableType] = [heading("checked"), pairs(_tallies(checks.tallies))]
+    if checks.differences:
+        rows = [(each.aspect, each.subject, each.wanted, each.seen) for each in checks.differences]
+        shown += [Text(), heading("not as declared", "bold red"), Rows(_DIFFERENCES, rows)]
+    if more := checks.different - len(checks.differences):
+        shown.append(cell(f"  … and {more:,} more"))
+    return shown
+
+
+def _tallies(tallies: Iterable[Tally]) -> Iterator[tuple[str, str]]:
+    counts = [f"{tally.as_declared:,} of {tally.looked_at:,}" if tally.looked_at else "" for tally in tallies]
+    widest = max(map(len, counts), default=0)
+    for tally, count in zip(tallies, counts, strict=True):
+        if count:
+            yield tally.aspect, f"{count.rjust(widest)} as declared"
+        if tally.not_checked or not count:
+            why = f": {tally.why_not}" if tally.why_not else ""
+            yield "" if count else tally.aspect, f"{_number(tally.not_checked)}not checked{why}"
+
+
+def _number(count: int) -> str:
+    return f"{count:,} " if count else ""
+
+
+def addresses(report: Report) -> Addresses:
+    """Where the ranges of a run's picture were, as far as its layout stood."""
+    picture = report.plan.picture
+    if picture is None:
+        return {}
+    found: dict[tuple[str, str], int | None] = {}
+    for shown in picture.ranges:
+        if (at := _address(report.placed, shown.first)) is not None:
+            found["", shown.first] = at
+    reports = {each.name: each.placed for each in report.processes}
+    for process in picture.processes:
+        found |= _together(process, reports)
+    return found
+
+
+def _together(process: ProcessPicture, reports: Mapping[str, Sequence[Placed]]) -> Addresses:
+    """The addresses that all processes of one picture have in common, and None where they have none."""
+    found: dict[tuple[str, str], int | None] = {}
+    for shown in process.picture.ranges:
+        told = {_address(reports.get(label, ()), shown.first) for label in _labels(process)}
+        if None not in told:
+            found[process.first, shown.first] = told.pop() if len(told) == 1 else None
+    return found
+
+
+def _labels(process: ProcessPicture) -> Iterator[str]:
+    entry, _, number = process.first.partition(".")
+    for turn in range(process.count):
+        yield f"{entry}.{int(number) + turn * process.step}" if number else entry
+
+
+def _address(placed: Sequence[Placed], label: str) -> int | None:
+    entry, _, number = label.partition(".")
+    for run in placed:
+        first, _, start = run.first.partition(".")
+        if entry == first and bool(number) == bool(start):
+            turn = int(number or 0) - int(start or 0)
+            if 0 <= turn < run.count:
+                return run.address + turn * run.step
+    return None
+
+
+def verdict(report: Report) -> str:
+    """The outcome of a run in one line."""
+    match report.outcome:
+        case "ok":
+            return f"ok: {_ok(report)}"
+        case "different":
+            count = report.checks.different if report.checks else 0
+            be = "is" if count == 1 else "are"
+            return f"different: {humanize.plural(count, 'thing')} {be} not as declared; {_rest(report)}"
+        case "leaked":
+            return f"failed: {_rest(report)}"
+        case outcome:
+            return f"{outcome}: {_rest(report)}"
+
+
+def things_left(report: Report) -> int:
+    """How many things a run left: those it names, or those the ledger counts if that is more."""
+    named = {leak.what for leak in report.leaks} | {thing for leak in report.leaks for thing in leak.stays}
+    open_after = report.left.ledger_after if report.left else {}
+    open_before = report.left.ledger_before if report.left else {}
+    counted = sum(max(count - open_before.get(kind, 0), 0) for kind, count in open_after.items())
+    return max(len(named), counted)
+
+
+def _ok(report: Report) -> str:
+    if report.checks and any(tally.looked_at for tally in report.checks.tallies):
+        return "built, checked and gone"
+    return "built and gone; nothing was checked"
+
+
+def _rest(report: Report) -> str:
+    count = things_left(report)
+    if not count:
+        return "something is left" if report.outcome == "leaked" else "everything was undone"
+    return f"{humanize.plural(count, 'thing')} {'is' if count == 1 else 'are'} left"

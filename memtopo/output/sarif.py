@@ -13,9 +13,8 @@ from memtopo.common.version import __version__
 from memtopo.diagnostics import explanations
 from memtopo.diagnostics.explanations import Example
 from memtopo.diagnostics.model import Span
-from memtopo.output import json, verdicts
-from memtopo.output.fingerprints import fingerprints
-from memtopo.output.places import Placed
+from memtopo.output import json, validation
+from memtopo.output.validation import Placed, fingerprints
 from memtopo.rules.files import Checked
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -26,7 +25,7 @@ _Object = dict[str, Any]
 
 def lines(checked: Checked) -> list[str]:
     """The whole log: one run, its rules those that were broken, and every fault once as a result."""
-    faults = verdicts.places(checked)
+    faults = validation.places(checked)
     codes = sorted({fault.diagnostic.code for fault in faults})
     prints = fingerprints(faults)
     results = [
@@ -38,7 +37,7 @@ def lines(checked: Checked) -> list[str]:
 
 def failure(error: MemtopoError) -> list[str]:
     """The log of a check that could not be made: no results, and why."""
-    told = _message(verdicts.error_prose(error))
+    told = _message(validation.error_prose(error))
     notification = {"level": "error", "message": told}
     invocation = {
         "executionSuccessful": False,
@@ -88,7 +87,7 @@ def _result(fault: Placed, rule: int, mark: str) -> _Object:
         "ruleId": diagnostic.code,
         "ruleIndex": rule,
         "level": diagnostic.severity,
-        "message": _message(verdicts.prose(diagnostic)),
+        "message": _message(validation.prose(diagnostic)),
         "locations": [_location(fault.file, fault.span)],
         "partialFingerprints": {"memtopoFault/v1": mark},
     }
@@ -122,7 +121,7 @@ def _region(span: Span | None) -> dict[str, int]:
 
 
 def _artifact(file: str) -> dict[str, str]:
-    path = verdicts.from_top(file)
+    path = validation.from_top(file)
     uri = quote(os.fsencode(path), safe="/")
     if path.startswith("/"):
         return {"uri": f"file://{uri}"}

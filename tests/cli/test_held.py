@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.cli.drawable import drawable
+from memtopo.cli.held import layout_source
 from memtopo.language import read_file
 from memtopo.machine import load
 from tests.cli.conftest import Here
@@ -56,7 +56,7 @@ def test_show(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
 def test_show_draws_it(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
     """Show draws a layout from what its holder was told of it, as `draw` draws the spec on that machine"""
     path = ROOT / "specs" / "paged-kv.yaml"
-    start(source=drawable(read_file(path), load("h200x4")))
+    start(source=layout_source(read_file(path), load("h200x4")))
     _, _, drawing = ask("draw", path, "-mh200x4").out.partition("\n\n")
     assert drawing in ask("show", "kv").out
     picture = ask("show", "kv", "--json").document["picture"]

@@ -89,7 +89,7 @@ def test_a_socket(spec: Path, tmp_path: Path) -> None:
 
 def test_memtopo_itself(tmp_path: Path) -> None:
     """A command may be memtopo's own: it finds its socket in the variable of --socket"""
-    held, attached = (ROOT / "tests" / "processes" / f"{name}.yaml" for name in ("held", "attached"))
+    held, attached = (ROOT / "tests" / "run" / "processes" / f"{name}.yaml" for name in ("held", "attached"))
     command = f"{sys.executable} -m memtopo apply --hold --json {held} --machine h200x2"
     said = applied(attached, "--with", f"held={command}")
     assert said.document["outcome"] == "ok"

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import RenderableType
 
-from memtopo.output import held, terminal
+from memtopo.output import console, held
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
 from memtopo.sharing import Entry, Importer, Looked, Offer, Released, Status, Survey, Taken
 
@@ -39,7 +39,7 @@ CHECKS = Checks((Tally("access", 32, 31),), (Difference("access", "weights.3", "
 def lines(shown: RenderableType, monkeypatch: pytest.MonkeyPatch, width: int) -> list[str]:
     monkeypatch.setenv("COLUMNS", str(width))
     stream = io.StringIO()
-    terminal.show(shown, stream)
+    console.show(shown, stream)
     return stream.getvalue().splitlines()
 
 

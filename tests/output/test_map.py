@@ -13,16 +13,16 @@ from memtopo import machine
 from memtopo.common.text import display_width
 from memtopo.common.units import MiB
 from memtopo.language import read_file
-from memtopo.output import terminal
-from memtopo.output.bar import Block, starts
+from memtopo.output import console
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
+from memtopo.output.diagram.model import DeviceAccess, MemoryDiagram, Diagram, MappingSpan, RangeDiagram, MemoryShare
 from memtopo.output.diagram.notation import granted
-from memtopo.output.labels import clipped
-from memtopo.output.map import Map
+from memtopo.output.terminal.drawing import Map
+from memtopo.output.terminal.labels import clipped
+from memtopo.output.terminal.panel import Block, starts
 from memtopo.rules.validation import validate
-from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes
 from tests.helpers.specs import EVERY_SPEC, ROOT
+from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes
 
 GOLDEN = ROOT / "tests" / "golden"
 HARD = GOLDEN / "parts-and-holes.yaml"
@@ -49,7 +49,7 @@ def pictured(path: Path) -> Diagram:
 def drawn(shown: Map, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("COLUMNS", str(width))
     stream = io.StringIO()
-    terminal.show(shown, stream)
+    console.show(shown, stream)
     return stream.getvalue()
 
 
@@ -108,7 +108,7 @@ def test_a_stream_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream whose encoding has no lines and blocks gets ASCII without being asked"""
     monkeypatch.setenv("COLUMNS", "80")
     stream = io.TextIOWrapper(io.BytesIO(), encoding="iso-8859-1")
-    terminal.show(Map(pictured(HARD)), stream)
+    console.show(Map(pictured(HARD)), stream)
     stream.seek(0)
     assert stream.read() == drawn(Map(pictured(HARD), ascii=True), 80, monkeypatch)
 
@@ -159,8 +159,7 @@ def test_too_many_pieces_keep_the_scale() -> None:
 
 def many(count: int, ranges: int = 1) -> Diagram:
     pieces = [
-        MappingSpan(turn * MiB, MiB, f"c{turn}", f"c{turn}", f"c{turn}", 0, 1, MiB, 0, 0, ("gpu0",))
-        for turn in range(count)
+        MappingSpan(turn * MiB, MiB, f"c{turn}", f"c{turn}", f"c{turn}", 0, 1, MiB, 0, 0, ("gpu0",)) for turn in range(count)
     ]
     shown = RangeDiagram("r", "r", 1, count * MiB, count * MiB, tuple(pieces), ())
     return Diagram((shown,) * ranges, ())

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from memtopo.output import plan, terminal, words
+from memtopo.output import console, humanize, plan
 from memtopo.plans.report import MachineLine, PlanSummary, Row
 
 MIB = 1 << 20
@@ -38,7 +38,7 @@ def _pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shown(summary: PlanSummary, machine: MachineLine = MACHINE) -> str:
     stream = io.StringIO()
-    terminal.show(plan.renderable(summary, machine), stream)
+    console.show(plan.renderable(summary, machine), stream)
     return stream.getvalue()
 
 
@@ -137,7 +137,7 @@ def test_colour_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_subjects(first: str, last: str, told: str) -> None:
     """Many subjects are the first and the last; a long name is not said twice"""
-    assert words.subjects(first, last) == told
+    assert humanize.subjects(first, last) == told
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_subjects(first: str, last: str, told: str) -> None:
 )
 def test_durations(seconds: float, told: str) -> None:
     """A time has three digits and the unit that suits it"""
-    assert words.duration(seconds) == told
+    assert humanize.duration(seconds) == told

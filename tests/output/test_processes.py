@@ -7,19 +7,11 @@ from dataclasses import replace
 import pytest
 
 from memtopo.common.units import MiB
+from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.model import (
-    Diagram,
-    Export,
-    HandleFlow,
-    MappingSpan,
-    ProcessDiagram,
-    RangeDiagram,
-    Resource,
-)
+from memtopo.output.diagram.model import Export, HandleFlow, Diagram, MappingSpan, ProcessDiagram, RangeDiagram, Resource
 from memtopo.output.diagram.notation import processes
-from memtopo.output.map import Addresses, Map
-from memtopo.output.terminal import unstyled
+from memtopo.output.terminal.drawing import Addresses, Map
 from tests.helpers.machines import invented
 from tests.helpers.specs import judged
 

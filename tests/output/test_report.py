@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from memtopo.output import console
 from memtopo.output import report as rendering
-from memtopo.output import terminal
 from memtopo.output.progress import Line, progress
 from memtopo.plans.report import (
     Checks,
@@ -76,7 +76,7 @@ def _pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shown(report: Report) -> str:
     stream = io.StringIO()
-    terminal.show(rendering.renderable(report), stream)
+    console.show(rendering.renderable(report), stream)
     return stream.getvalue()
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.kinds.layout import Reservation
+from memtopo.output import console
 from memtopo.output import report as rendering
-from memtopo.output import terminal
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.model import Diagram, ProcessDiagram, RangeDiagram
-from memtopo.output.placed import addresses
+from memtopo.output.report import addresses
 from memtopo.plans.folding import placed
 from memtopo.plans.report import Placed, ProcessReport, Report
 from memtopo.run import processes
@@ -35,7 +35,7 @@ def applied(spec: str = SPEC) -> Report:
 def drawn(report: Report, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("COLUMNS", "100")
     stream = io.StringIO()
-    terminal.show(rendering.renderable(report), stream)
+    console.show(rendering.renderable(report), stream)
     return stream.getvalue()
 
 

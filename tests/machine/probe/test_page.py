@@ -12,7 +12,7 @@ from rich.console import Console
 from memtopo.machine import Copies, Machine, Peer, Rate, Trial
 from memtopo.machine.probe.comparison import differences
 from memtopo.machine.queries import changed
-from memtopo.output import pages, probe, terminal
+from memtopo.output import console, pages, probe
 from tests.helpers.machines import complete, invented
 
 RATE = Rate(bytes_per_second=391_234_000_000, latency_ns=1830)
@@ -82,7 +82,7 @@ def test_a_heat_map() -> None:
 def test_a_heat_map_in_ascii() -> None:
     """Where a stream has no blocks, other marks shade"""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    terminal.show(pages.drawn(probe.page(uneven(), "ours", simulated=True)), stream, width=80)
+    console.show(pages.drawn(probe.page(uneven(), "ours", simulated=True)), stream, width=80)
     stream.seek(0)
     assert ["gpu2", "+", "190.0", "+", "190.0", "-", "#", "400.0"] in rows(stream.read())
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memtopo import planner
-from memtopo.cli.keeping import Terms
+from memtopo.cli.hold import Terms
 from memtopo.driver.ledger import Ledger
 from memtopo.language import read_file
 from memtopo.machine import target

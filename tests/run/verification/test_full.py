@@ -11,8 +11,8 @@ import pytest
 
 from memtopo import machine
 from memtopo.driver.sim import SimDriver
+from memtopo.output import console
 from memtopo.output import report as rendering
-from memtopo.output import terminal
 from memtopo.plans.report import Check, Checks, MachineLine, Report, Tally
 from memtopo.run import processes
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
@@ -262,5 +262,5 @@ def test_rates_are_measured_by_gpu_and_location_on_real_machines() -> None:
     }  # fmt: skip
     assert not any("stand for" in note for note in report.notes)
     stream = io.StringIO()
-    terminal.show(rendering.renderable(report), stream)
+    console.show(rendering.renderable(report), stream)
     assert "bandwidth\n" in stream.getvalue()

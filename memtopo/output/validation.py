@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from memtopo.common.errors import MemtopoError
-from memtopo.diagnostics.model import Diagnostic
-from memtopo.output.places import Placed, placed
-from memtopo.output.words import plural
+from memtopo.diagnostics.model import Diagnostic, Label, Span
+from memtopo.output.humanize import plural
 from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
 
 STDIN = "<stdin>"
@@ -90,3 +93,55 @@ def from_top(name: str) -> str:
 
 def _worst(file: File) -> str:
     return next((severity for severity in ("error", "warning") if file.count(severity)), "ok")
+
+
+if TYPE_CHECKING:
+    from memtopo.language import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A diagnostic, its file's name, its own span, and the span of each of its labels; None where there is no place."""
+
+    diagnostic: Diagnostic
+    file: str
+    span: Span | None
+    label_spans: tuple[Span | None, ...]
+
+    @property
+    def place(self) -> str:
+        """`file:line:column`, or the file's name alone."""
+        return f"{self.file}:{self.span.line}:{self.span.column}" if self.span else self.file
+
+    @property
+    def labels(self) -> Iterable[tuple[Label, Span | None]]:
+        return zip(self.diagnostic.labels, self.label_spans, strict=True)
+
+
+def placed(diagnostics: Iterable[Diagnostic], document: Document) -> list[Placed]:
+    """The diagnostics of one document in the order of their places, those without one first."""
+    return sorted((_place(diagnostic, document) for diagnostic in diagnostics), key=_order)
+
+
+def _place(diagnostic: Diagnostic, document: Document) -> Placed:
+    labels = tuple(_find(label, document) for label in diagnostic.labels)
+    return Placed(diagnostic, document.name, _find(diagnostic, document), labels)
+
+
+def _find(thing: Diagnostic | Label, document: Document) -> Span | None:
+    return thing.span or (document.span(thing.path, thing.at) if thing.path else None)
+
+
+def _order(fault: Placed) -> tuple[Span, str, str]:
+    return fault.span or Span(0, 0, 0, 0), fault.diagnostic.code, fault.diagnostic.message
+
+
+def fingerprints(faults: Iterable[Placed]) -> Iterator[str]:
+    """One mark for each fault, made of its file, its code and its path in the spec; equal ones are numbered."""
+    seen: Counter[str] = Counter()
+    for fault in faults:
+        diagnostic = fault.diagnostic
+        known = diagnostic.path or diagnostic.message
+        thing = repr((from_top(fault.file), diagnostic.code, known))
+        yield hashlib.sha256(f"{thing} {seen[thing]}".encode(errors="surrogateescape")).hexdigest()[:32]
+        seen[thing] += 1

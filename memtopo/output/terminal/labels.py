@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from memtopo.common.text import printable
 from memtopo.common.units import rounded
-from memtopo.output.diagram.model import DeviceAccess, MappingSpan, MemoryDiagram, RangeDiagram
-from memtopo.output.diagram.notation import chunk_names, granted, multiple, name_range, offset, short_names
-from memtopo.output.inks import Inks
+from memtopo.output.diagram.model import (
+    Export,
+    DeviceAccess,
+    MemoryDiagram,
+    Diagram,
+    MappingSpan,
+    ProcessDiagram,
+    RangeDiagram,
+    Resource,
+)
+from memtopo.output.diagram.notation import few, granted, multiple, name_range, of_all, offset, processes
+from memtopo.output.terminal.glyphs import Inks
+from memtopo.output.terminal.lines import Item, Listing
 
 LONGEST_NAME = 26
 MOST_SHARES = 6
@@ -23,7 +33,7 @@ def piece(shown: MappingSpan, inks: Inks, *, times: int, again: bool, access: bo
         told = ("hole", offset(shown.offset), rounded(shown.size), "", "", "")
         return [Text(word, "dim") for word in told]
     cells = [
-        Text(inks.told(clipped(chunk_names(shown, times)))),
+        Text(inks.told(clipped(of_all(shown, times)))),
         Text(offset(shown.offset)),
         Text(inks.told(multiple(shown.count, shown.bytes_each))),
         location(shown.locations, inks, f"{_handles(shown)}{_sight(shown, times, again=again)}"),
@@ -85,7 +95,7 @@ def origin(text: str) -> str:
 def location(names: Sequence[str], inks: Inks, more: str = "") -> Text:
     """Places in turn, each in its colour."""
     parts: list[str | tuple[str, str]] = []
-    for name in short_names(names):
+    for name in few(names):
         parts += [", " if parts else "", (inks.told(printable(name)), inks.colour(name.partition("-")[0]))]
     return Text.assemble(*parts, inks.told(more))
 
@@ -115,3 +125,79 @@ def _sight(shown: MappingSpan, times: int, *, again: bool) -> str:
 
 def _handles(shown: MappingSpan) -> str:
     return f" ({', '.join(map(printable, shown.handles))})" if shown.handles else ""
+
+
+MOST_ITEMS = 24
+MOST_TARGETS = 4
+
+Targets = Mapping[tuple[str, str], Sequence[str]]
+"""Who takes what a process exports, in words, by the first label of its picture and the export's name."""
+
+
+def beside(process: str, shown: Diagram, targets: Targets, inks: Inks) -> Iterator[Listing]:
+    """The things and exports of a process, as far as it has any."""
+    items = [item for thing in shown.things for item in _things(thing, inks)]
+    items += [_export(export, targets.get((process, export.name), ()), inks) for export in shown.exports]
+    if items:
+        yield Listing(items[:MOST_ITEMS], max(0, len(items) - MOST_ITEMS))
+
+
+def targets(whole: Diagram) -> Targets:
+    """Who takes what in a layout of several processes."""
+    kinds = {each.first: each for each in whole.processes}
+    found: dict[tuple[str, str], list[str]] = {}
+    for flow in whole.flows:
+        if not flow.outside:
+            found.setdefault((flow.source, flow.export), []).append(flow.target)
+    return {export: list(_told(takers, kinds)) for export, takers in found.items()}
+
+
+def _told(takers: Sequence[str], kinds: Mapping[str, ProcessDiagram]) -> Iterator[str]:
+    """The processes that take something: `reader.0`, or `every reader` where all of several kinds do."""
+    words: list[str] = []
+    for entry in dict.fromkeys(map(_entry, takers)):
+        own = [label for label in kinds if _entry(label) == entry]
+        taking = [label for label in own if label in takers]
+        words += [f"every {entry}"] if 1 < len(own) == len(taking) else [processes(kinds[label]) for label in taking]
+    yield from words[:MOST_TARGETS]
+    if more := len(words[MOST_TARGETS:]):
+        yield f"{more:,} more"
+
+
+def _entry(label: str) -> str:
+    return label.partition(".")[0]
+
+
+def _things(shown: Resource, inks: Inks) -> Iterator[Item]:
+    """A thing, and below it its parts, in the same columns."""
+    yield _thing(shown, inks)
+    for part in shown.parts:
+        at = Text(inks.told(f"at {offset(part.offset)}"))
+        cells = [*_cells(part.name, multiple(part.count, part.bytes_each), inks), Text()]
+        yield Item(inks.told(f"  {printable(part.kind)}"), part.mark, "".join(shown.locations[:1]), cells, [at])
+
+
+def _thing(shown: Resource, inks: Inks) -> Item:
+    size = multiple(shown.count, shown.bytes_each) if shown.bytes_each else _count(shown.count)
+    more = [origin(shown.origin), *map(printable, shown.notes)]
+    cells = [*_cells(shown.name, size, inks), location(shown.locations, inks)]
+    device = shown.locations[0] if shown.locations else ""
+    return Item(
+        inks.told(printable(shown.kind)), shown.mark, device, cells, [Text(inks.told(each)) for each in more if each]
+    )
+
+
+def _export(shown: Export, takers: Sequence[str], inks: Inks) -> Item:
+    size = multiple(shown.count, shown.bytes_each) if shown.bytes_each else _count(shown.count)
+    what = "" if shown.name == shown.first == shown.last else clipped(name_range(shown.first, shown.last))
+    more = [what, f"→ {printable(', '.join(takers))}" if takers else ""]
+    cells = [*_cells(shown.name, size, inks), Text(inks.told(f"by {printable(shown.via)}"))]
+    return Item("export", shown.mark, "", cells, [Text(inks.told(each)) for each in more if each])
+
+
+def _count(count: int) -> str:
+    return f"{count:,}" if count > 1 else ""
+
+
+def _cells(name: str, size: str, inks: Inks) -> list[Text]:
+    return [Text(inks.told(clipped(name)), "bold"), Text(inks.told(size))]

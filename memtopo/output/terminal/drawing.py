@@ -6,18 +6,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
 from memtopo.common.text import printable
-from memtopo.output import labels
-from memtopo.output.bar import Block
-from memtopo.output.beside import Targets, beside, targets
-from memtopo.output.diagram.model import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
+from memtopo.output import console, plain
+from memtopo.output.console import headline
+from memtopo.output.diagram.model import MemoryDiagram, Diagram, MappingSpan, ProcessDiagram, RangeDiagram
 from memtopo.output.diagram.notation import processes
-from memtopo.output.inks import Inks, inks
-from memtopo.output.listing import Rule
-from memtopo.output.panel import Panel, Part, Row, drawn
+from memtopo.output.json import Drawn
+from memtopo.output.terminal import labels
+from memtopo.output.terminal.glyphs import Inks, inks
+from memtopo.output.terminal.labels import Targets, beside, targets
+from memtopo.output.terminal.lines import Rule
+from memtopo.output.terminal.panel import Block, Panel, Part, Row, drawn
 
 MOST_PROCESSES = 12
 MOST_RANGES = 12
@@ -142,3 +144,24 @@ def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *
         blocks.append(Block(shown.used + (shown.free or 0), taken=True))
     size = shown.used if shown.total is None else shown.total
     return Panel(head, size, blocks, detail=detail, close=close)
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A picture as `memtopo draw` shows it: in ASCII alone, and `width` columns wide, where that is asked for."""
+
+    drawn: Drawn
+    ascii: bool = False
+    width: int | None = None
+
+    def show(self) -> None:
+        """Write it to stdout."""
+        console.show(self._whole(), width=self.width)
+
+    def text(self) -> str:
+        """What a file without colours gets."""
+        return console.unstyled(self._whole(), self.width or plain.DEFAULT_WIDTH)
+
+    def _whole(self) -> RenderableType:
+        head = headline("draw", self.drawn.name, self.drawn.machine)
+        return Group(head, Text(), Map(self.drawn.picture, self.ascii))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from memtopo.machine import Copies, Device, Machine, Peer, Trial
-from memtopo.output.sheets import Grid, Sheet, word
+from memtopo.output.pages import Grid, Sheet, word
 
 _ROWS: tuple[tuple[str, Callable[[Peer], str | None]], ...] = (
     ("access", lambda peer: word(peer.access)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memtopo.common.units import rounded
 
 if TYPE_CHECKING:
-    from memtopo.plans.report import MachineLine, ProcessPlan, Report
+    from memtopo.plans.report import MachineLine, ProcessPlan
 
 SHORT_NAME = 8
 
@@ -79,40 +79,3 @@ def rate(size: int, seconds: float) -> str:
         if pace >= unit:
             return f"{pace / unit:.3g} {name}/s"
     return f"{pace / 1e3:.3g} kB/s"
-
-
-def verdict(report: Report) -> str:
-    """The outcome of a run in one line."""
-    match report.outcome:
-        case "ok":
-            return f"ok: {_ok(report)}"
-        case "different":
-            count = report.checks.different if report.checks else 0
-            be = "is" if count == 1 else "are"
-            return f"different: {plural(count, 'thing')} {be} not as declared; {_rest(report)}"
-        case "leaked":
-            return f"failed: {_rest(report)}"
-        case outcome:
-            return f"{outcome}: {_rest(report)}"
-
-
-def things_left(report: Report) -> int:
-    """How many things a run left: those it names, or those the ledger counts if that is more."""
-    named = {leak.what for leak in report.leaks} | {thing for leak in report.leaks for thing in leak.stays}
-    open_after = report.left.ledger_after if report.left else {}
-    open_before = report.left.ledger_before if report.left else {}
-    counted = sum(max(count - open_before.get(kind, 0), 0) for kind, count in open_after.items())
-    return max(len(named), counted)
-
-
-def _ok(report: Report) -> str:
-    if report.checks and any(tally.looked_at for tally in report.checks.tallies):
-        return "built, checked and gone"
-    return "built and gone; nothing was checked"
-
-
-def _rest(report: Report) -> str:
-    count = things_left(report)
-    if not count:
-        return "something is left" if report.outcome == "leaked" else "everything was undone"
-    return f"{plural(count, 'thing')} {'is' if count == 1 else 'are'} left"

@@ -1,0 +1,1 @@
+"""Drawings of a layout for the terminal: bars to scale with labels."""
