@@ -115,8 +115,8 @@ class _Sheet:
         return json.dumps(self._data) if form == "json" else FORMATS[form](self.shown)
 
     @property
-    def _data(self) -> json.Drawn:
-        return json.Drawn(json.VERSION, self.shown.title, self.line, self.shown.diagram)
+    def _data(self) -> json.PictureDocument:
+        return json.PictureDocument(json.VERSION, self.shown.title, self.line, self.shown.diagram)
 
     @property
     def _text(self) -> Sheet:

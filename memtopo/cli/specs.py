@@ -50,7 +50,7 @@ class Loaded:
         if self.saved:
             raise StalePlan(f"the spec in the saved plan {self.origin!r} is not valid on this machine")
         if as_json:
-            found = json.faults(self.validated.diagnostics, self.document, self.target.name)
+            found = json.diagnostics_document(self.validated.diagnostics, self.document, self.target.name)
             plain.print_lines(json.dumps(found).splitlines())
         return INVALID
 

@@ -121,10 +121,10 @@ class Reports(NamedTuple):
 
     def tell(self, checked: Checked) -> None:
         """Write a check in every form that was asked for. Raises `NotWritten` at the end where a file was not."""
-        self._write(lambda form: formats.written(form, checked))
+        self._write(lambda form: formats.formatted(form, checked))
         stdout = sys.stdout
-        shown = formats.written(self.form, checked, width=plain.width(stdout), colour=plain.colour(stdout))
-        plain.print_lines(_for_runner(shown, formats.written("github", checked)) if self.runner else shown)
+        shown = formats.formatted(self.form, checked, width=plain.width(stdout), colour=plain.colour(stdout))
+        plain.print_lines(_for_runner(shown, formats.formatted("github", checked)) if self.runner else shown)
 
     def tell_failure(self, error: MemtopoError) -> None:
         """Write into every file that the check could not be made; stdout is left to `print_failure`."""

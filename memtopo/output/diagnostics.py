@@ -1,10 +1,10 @@
-"""Diagnostics as lines of text: the place first, then the source line, underlined, then notes and help."""
+"""Diagnostics as text: location and message, the source line with underlines, notes and help."""
 
 from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,12 +12,15 @@ from memtopo.common.text import display_width, printable
 from memtopo.diagnostics.model import Diagnostic, Span
 from memtopo.output.humanize import plural
 from memtopo.output.plain import DEFAULT_WIDTH, paint
-from memtopo.output.validation import Placed, placed
+from memtopo.output.validation import Located, located
 
 if TYPE_CHECKING:
     from memtopo.language import Document
 
 WIDEST_PROSE = 100
+
+_DENSEST = 4  # characters for each column: more would be combining marks piled up on purpose
+_ELLIPSIS = "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,71 +35,51 @@ class _Page:
 def text(
     diagnostics: Iterable[Diagnostic], document: Document, *, width: int = DEFAULT_WIDTH, colour: bool = False
 ) -> list[str]:
-    """Every diagnostic of one document with its source lines, by place, and a last line that counts them.
+    """Every diagnostic of one document with its source lines, sorted by position, and a last line with counts.
 
-    Nothing where there are no diagnostics.
+    Empty if there are no diagnostics.
     """
-    faults = placed(diagnostics, document)
+    found = located(diagnostics, document)
     page = _Page(width, colour)
-    lines = [line for fault in faults for line in (*_one(fault, document, page), "")]
-    return [*lines, summary(faults)] if faults else []
+    lines = [line for each in found for line in (*_one(each, document, page), "")]
+    return [*lines, _counts(found)] if found else []
 
 
 def concise(diagnostics: Iterable[Diagnostic], document: Document, *, colour: bool = False) -> list[str]:
-    """One line for each diagnostic, by place."""
+    """One line for each diagnostic, sorted by position."""
     page = _Page(DEFAULT_WIDTH, colour)
-    return [_headline(fault, page) for fault in placed(diagnostics, document)]
+    return [_headline(each, page) for each in located(diagnostics, document)]
 
 
-def summary(faults: list[Placed]) -> str:
-    """How many there are, as `3 errors, 1 warning in spec.yaml`."""
-    counts = Counter(fault.diagnostic.severity for fault in faults)
-    told = [plural(counts[severity], severity) for severity in ("error", "warning") if counts[severity]]
-    return f"{', '.join(told) or 'no faults'} in {printable(faults[0].file)}" if faults else "no faults"
+def _counts(found: Sequence[Located]) -> str:
+    """`3 errors, 1 warning in spec.yaml`."""
+    counts = Counter(each.diagnostic.severity for each in found)
+    phrases = [plural(counts[severity], severity) for severity in ("error", "warning") if counts[severity]]
+    return f"{', '.join(phrases)} in {printable(found[0].file)}"
 
 
-def _headline(fault: Placed, page: _Page) -> str:
-    diagnostic = fault.diagnostic
-    kind = page.paint(f"{diagnostic.severity}[{diagnostic.code}]", diagnostic.severity)
-    return f"{page.paint(printable(fault.place), 'strong')}: {kind}: {printable(diagnostic.message)}"
+def _headline(each: Located, page: _Page) -> str:
+    diagnostic = each.diagnostic
+    code = page.paint(f"{diagnostic.severity}[{diagnostic.code}]", diagnostic.severity)
+    return f"{page.paint(printable(each.location), 'strong')}: {code}: {printable(diagnostic.message)}"
 
 
-def _one(fault: Placed, document: Document, page: _Page) -> Iterator[str]:
-    yield _headline(fault, page)
-    marks = list(_marks(fault))
+def _one(each: Located, document: Document, page: _Page) -> Iterator[str]:
+    yield _headline(each, page)
+    marks = list(_marks(each))
     gutter = len(str(max((mark.span.line for mark in marks), default=0))) + 1
     if marks:
         yield from _source(marks, document, gutter, page)
-    yield from _remarks(fault, gutter, page)
+    yield from _notes(each, gutter, page)
 
 
-def _marks(fault: Placed) -> Iterator[Mark]:
-    if fault.span:
-        yield Mark(fault.span, "^", fault.diagnostic.severity)
-    yield from (Mark(span, "-", "note", printable(label.text)) for label, span in fault.labels if span)
-
-
-def _source(marks: list[Mark], document: Document, gutter: int, page: _Page) -> Iterator[str]:
-    bar = page.paint("|", "gutter")
-    yield f"{'':{gutter}} {bar}"
-    before = None
-    for number in sorted({mark.span.line for mark in marks}):
-        if before is not None and number > before + 1:
-            yield page.paint("...", "gutter")
-        here = [mark for mark in marks if mark.span.line == number]
-        for source, underlines in excerpts(document.line(number), here, page.width - gutter - 3):
-            yield f"{page.paint(f'{number:{gutter}}', 'gutter')} {bar} {source}".rstrip()
-            yield from (f"{'':{gutter}} {bar} {page.paint(line, mark.style)}" for mark, line in underlines)
-        before = number
-
-
-def _remarks(fault: Placed, gutter: int, page: _Page) -> Iterator[str]:
-    unplaced = [label.text for label, span in fault.labels if span is None]
-    remarks = [("note", note) for note in (*unplaced, *fault.diagnostic.notes)]
-    if fault.diagnostic.help:
-        remarks.append(("help", fault.diagnostic.help))
-    for kind, remark in remarks:
-        first, *more = _wrapped(printable(remark), min(page.width, WIDEST_PROSE) - gutter - 9)
+def _notes(each: Located, gutter: int, page: _Page) -> Iterator[str]:
+    without_span = [label.text for label, span in each.labels if span is None]
+    notes = [("note", note) for note in (*without_span, *each.diagnostic.notes)]
+    if each.diagnostic.help:
+        notes.append(("help", each.diagnostic.help))
+    for kind, note in notes:
+        first, *more = _wrapped(printable(note), min(page.width, WIDEST_PROSE) - gutter - 9)
         yield f"{'':{gutter}} {page.paint('=', 'gutter')} {page.paint(f'{kind}:', kind)} {first}"
         yield from (f"{'':{gutter + 9}}{line}" for line in more)
 
@@ -105,13 +88,9 @@ def _wrapped(prose: str, width: int) -> list[str]:
     return textwrap.wrap(prose, max(width, 10), break_long_words=False, break_on_hyphens=False) or [""]
 
 
-_DENSEST = 4  # characters for each column: more are combining marks piled up by someone who means harm
-_CUT = "…"
-
-
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """A span to underline with a sign, in a style, with words after it."""
+class _Mark:
+    """A span to underline with `sign` in a style, followed by a text."""
 
     span: Span
     sign: str
@@ -121,7 +100,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """The characters `first` to `stop` of a line are shown."""
+    """The characters `first` to `stop` of a line, which are shown."""
 
     line: str
     first: int
@@ -129,41 +108,62 @@ class _Window:
 
     @property
     def shown(self) -> str:
-        before, after = _CUT if self.first else "", _CUT if self.stop < len(self.line) else ""
+        before, after = _ELLIPSIS if self.first else "", _ELLIPSIS if self.stop < len(self.line) else ""
         return before + printable(self.line[self.first : self.stop]) + after
 
-    def blocks(self, start: int) -> bool:
+    def contains(self, start: int) -> bool:
         return self.first <= start < self.stop or start == self.stop == len(self.line)
 
-    def underlined(self, start: int, stop: int) -> tuple[int, int]:
-        """Where the underline of some characters begins, and its length, in columns."""
+    def underline(self, start: int, stop: int) -> tuple[int, int]:
+        """Indent and length, in columns, of the underline of the characters from `start` to `stop`."""
         indent = bool(self.first) + display_width(printable(self.line[self.first : start]))
         return indent, max(display_width(printable(self.line[start : min(stop, self.stop)])), 1)
 
 
-def excerpts(line: str, marks: list[Mark], room: int) -> Iterator[tuple[str, list[tuple[Mark, str]]]]:
-    """The parts of a line, at most `room` columns wide, that hold the marks, each with its marks' underlines.
+def _marks(each: Located) -> Iterator[_Mark]:
+    if each.span:
+        yield _Mark(each.span, "^", each.diagnostic.severity)
+    yield from (_Mark(span, "-", "note", printable(label.text)) for label, span in each.labels if span)
 
-    One part where everything fits. All marks begin on this line; what ends on another is underlined to the end.
+
+def _source(marks: list[_Mark], document: Document, gutter: int, page: _Page) -> Iterator[str]:
+    bar = page.paint("|", "gutter")
+    yield f"{'':{gutter}} {bar}"
+    before = None
+    for number in sorted({mark.span.line for mark in marks}):
+        if before is not None and number > before + 1:
+            yield page.paint("...", "gutter")
+        here = [mark for mark in marks if mark.span.line == number]
+        for source, underlines in _excerpts(document.line(number), here, page.width - gutter - 3):
+            yield f"{page.paint(f'{number:{gutter}}', 'gutter')} {bar} {source}".rstrip()
+            yield from (f"{'':{gutter}} {bar} {page.paint(line, mark.style)}" for mark, line in underlines)
+        before = number
+
+
+def _excerpts(line: str, marks: list[_Mark], room: int) -> Iterator[tuple[str, list[tuple[_Mark, str]]]]:
+    """Excerpts of a line that contain the marks, at most `room` columns wide, each with its underlines.
+
+    A line that fits is one excerpt. All marks begin on this line; one that ends on a later line is underlined up to
+    the end of this one.
     """
     rest = sorted(marks, key=lambda mark: (mark.sign != "^", mark.span))
     while rest:
         window = _window(line, *_characters(line, rest[0]), room)
-        inside = [mark for mark in rest if mark is rest[0] or window.blocks(_characters(line, mark)[0])]
+        inside = [mark for mark in rest if mark is rest[0] or window.contains(_characters(line, mark)[0])]
         rest = [mark for mark in rest if mark not in inside]
         yield window.shown, [(mark, row) for mark in inside for row in _underlines(window, mark, room)]
 
 
-def _characters(line: str, mark: Mark) -> tuple[int, int]:
-    """The half-open stretch of the line's characters that a mark means, from 0."""
+def _characters(line: str, mark: _Mark) -> tuple[int, int]:
+    """The half-open range of characters of the line that a mark covers, from 0."""
     span = mark.span
     start = min(span.column - 1, len(line))
     stop = len(line.rstrip()) if span.end_line > span.line else min(span.end_column - 1, len(line))
     return start, max(stop, start)
 
 
-def _underlines(window: _Window, mark: Mark, room: int) -> Iterator[str]:
-    indent, length = window.underlined(*_characters(window.line, mark))
+def _underlines(window: _Window, mark: _Mark, room: int) -> Iterator[str]:
+    indent, length = window.underline(*_characters(window.line, mark))
     row = " " * indent + mark.sign * length
     if not mark.text:
         yield row
@@ -177,20 +177,20 @@ def _underlines(window: _Window, mark: Mark, room: int) -> Iterator[str]:
 def _window(line: str, start: int, stop: int, room: int) -> _Window:
     if len(line) <= room * _DENSEST and display_width(printable(line)) <= room:
         return _Window(line, 0, len(line))
-    free = room - 2 * len(_CUT)
-    last, free = _grow(line, range(start, stop), free)
-    left, after = _grow(line, range(start - 1, -1, -1), free // 2)
-    right, free = _grow(line, range(start + last, len(line)), free - free // 2 + after)
-    more, _ = _grow(line, range(start - left - 1, -1, -1), free)
+    free = room - 2 * len(_ELLIPSIS)
+    last, free = _fitting(line, range(start, stop), free)
+    left, after = _fitting(line, range(start - 1, -1, -1), free // 2)
+    right, free = _fitting(line, range(start + last, len(line)), free - free // 2 + after)
+    more, _ = _fitting(line, range(start - left - 1, -1, -1), free)
     return _Window(line, start - left - more, start + last + right)
 
 
-def _grow(line: str, indices: range, free: int) -> tuple[int, int]:
-    """How many of the characters fit into `free` columns, and the columns that are then free."""
+def _fitting(line: str, indices: range, free: int) -> tuple[int, int]:
+    """Number of the characters that fit into `free` columns, and the columns that remain."""
     limit = free * _DENSEST
     for taken, index in enumerate(indices):
-        needs = display_width(printable(line[index]))
-        if needs > free or taken >= limit:
+        needed = display_width(printable(line[index]))
+        if needed > free or taken >= limit:
             return taken, free
-        free -= needs
+        free -= needed
     return len(indices), free

@@ -1,4 +1,4 @@
-"""A check as commands to GitHub's runner, which marks the lines in the diff."""
+"""Validation results as commands to the runner of GitHub Actions, which annotates the lines in the diff."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import printable
 from memtopo.diagnostics.codes import CODES
+from memtopo.diagnostics.model import Span
 from memtopo.output import validation
-from memtopo.output.validation import Placed
+from memtopo.output.validation import Located
 from memtopo.rules.files import Checked
 
 _DATA = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
@@ -16,37 +17,42 @@ _PROPERTY = _DATA | str.maketrans({":": "%3A", ",": "%2C"})
 
 
 def lines(checked: Checked) -> list[str]:
-    """One command for each fault: errors first, since of one step only ten errors and ten warnings are shown."""
-    return [_fault(fault) for fault in sorted(validation.places(checked), key=lambda fault: fault.diagnostic.severity)]
+    """One command for each diagnostic, errors first: the runner shows ten errors and ten warnings of a step."""
+    return [
+        _annotation(each) for each in sorted(validation.all_located(checked), key=lambda each: each.diagnostic.severity)
+    ]
 
 
 def failure(error: MemtopoError) -> list[str]:
-    """The command of a check that could not be made."""
-    return [_command("error", {"title": "memtopo"}, validation.error_prose(error))]
+    """The command for a validation that could not be made."""
+    return [_command("error", {"title": "memtopo"}, validation.error_message(error))]
 
 
 def quoted(text: Iterable[str], token: str) -> list[str]:
-    """Lines that the runner only shows: until it reads `token` again, it takes no command from a spec's text."""
+    """Text that the runner shows without running commands in it, until it reads `token` again."""
     return [f"::stop-commands::{token}", *text, f"::{token}::"]
 
 
-def _fault(fault: Placed) -> str:
-    code = fault.diagnostic.code
-    properties = {"file": validation.from_top(fault.file), **_place(fault), "title": f"{code}: {CODES[code].title}"}
-    return _command(fault.diagnostic.severity, properties, validation.prose(fault.diagnostic))
+def _annotation(found: Located) -> str:
+    code = found.diagnostic.code
+    properties = {
+        "file": validation.repository_path(found.file),
+        **_position(found.span),
+        "title": f"{code}: {CODES[code].title}",
+    }
+    return _command(found.diagnostic.severity, properties, validation.full_message(found.diagnostic))
 
 
-def _place(fault: Placed) -> dict[str, str]:
-    span = fault.span
+def _position(span: Span | None) -> dict[str, str]:
     if span is None:
         return {}
     lines = {"line": str(span.line), "endLine": str(span.end_line)}
-    # The runner refuses columns where a mark goes over several lines.
+    # The runner refuses columns of an annotation that spans several lines.
     columns = {"col": str(span.column), "endColumn": str(span.end_column)} if span.line == span.end_line else {}
     return lines | columns
 
 
 def _command(kind: str, properties: dict[str, str], message: str) -> str:
-    told = ",".join(f"{name}={printable(value).translate(_PROPERTY)}" for name, value in properties.items())
+    listed = ",".join(f"{name}={printable(value).translate(_PROPERTY)}" for name, value in properties.items())
     shown = "\n".join(map(printable, message.split("\n")))
-    return f"::{kind} {told}::{shown.translate(_DATA)}"
+    return f"::{kind} {listed}::{shown.translate(_DATA)}"

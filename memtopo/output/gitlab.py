@@ -1,4 +1,4 @@
-"""A check as GitLab's Code Quality report, which marks the lines in a merge request."""
+"""Validation results as GitLab's Code Quality report, which annotates the lines in a merge request."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import Any
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import printable
 from memtopo.output import json, validation
-from memtopo.output.validation import Placed, fingerprints
+from memtopo.output.validation import Located, fingerprints
 from memtopo.rules.files import Checked
 
 _SEVERITIES = {"error": "major", "warning": "minor"}
 
 
 def lines(checked: Checked) -> list[str]:
-    """One entry for each fault."""
-    faults = validation.places(checked)
-    entries = [_entry(fault, mark) for fault, mark in zip(faults, fingerprints(faults), strict=True)]
+    """One entry for each diagnostic."""
+    found = validation.all_located(checked)
+    entries = [_entry(each, fingerprint) for each, fingerprint in zip(found, fingerprints(found), strict=True)]
     return json.dumps(entries).splitlines()
 
 
 def failure(error: MemtopoError) -> list[str]:
-    """The report of a check that could not be made, which has no place for why."""
+    """The report of a validation that could not be made: empty, since the format has no field for an error."""
     del error
     return ["[]"]
 
 
-def _entry(fault: Placed, mark: str) -> dict[str, Any]:
-    diagnostic = fault.diagnostic
+def _entry(found: Located, fingerprint: str) -> dict[str, Any]:
+    diagnostic = found.diagnostic
     return {
-        "description": "; ".join(map(printable, validation.prose(diagnostic).split("\n"))),
+        "description": "; ".join(map(printable, validation.full_message(diagnostic).split("\n"))),
         "check_name": diagnostic.code,
-        "fingerprint": mark,
+        "fingerprint": fingerprint,
         "severity": _SEVERITIES[diagnostic.severity],
         "location": {
-            "path": validation.from_top(fault.file),
-            "lines": {"begin": fault.span.line if fault.span else 1},
+            "path": validation.repository_path(found.file),
+            "lines": {"begin": found.span.line if found.span else 1},
         },
     }

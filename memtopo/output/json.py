@@ -1,4 +1,4 @@
-"""Everything that is shown, as JSON: whole documents in a stable order, sizes in bytes, places resolved."""
+"""Results as JSON documents: keys in a stable order, sizes in bytes, diagnostics with lines and columns."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, Literal
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.model import Diagnostic, Label, Path, Severity, Span
 from memtopo.output.diagram.model import Diagram
-from memtopo.output.validation import Placed, placed
-from memtopo.plans.report import MachineLine, Report
+from memtopo.output.validation import Located, located
+from memtopo.plans.report import MachineLine
 from memtopo.rules.files import Checked, File, Result, SharedDiagnostic
 
 if TYPE_CHECKING:
     from memtopo.language import Document
 
 VERSION: Literal[1] = 1
-"""The version of each of these documents; its first key names the kind: `memtopo_plan`, `memtopo_report`…"""
+"""Version of each of these documents, whose first key is the marker of its type: `memtopo_plan`, `memtopo_report`…"""
 
-_NOWHERE = {"line": None, "column": None, "end_line": None, "end_column": None}
+_NO_POSITION = {"line": None, "column": None, "end_line": None, "end_column": None}
 
 
 @dataclass(frozen=True, slots=True)
 class FaultLabel:
-    """A second place that a fault speaks of; null where there is no text to stand in."""
+    """A secondary position of a diagnostic; its lines and columns are null if it is not in the text."""
 
     text: str
     line: int | None
@@ -37,9 +37,9 @@ class FaultLabel:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One diagnostic with its place: lines and columns from 1, the end column the first after it.
+    """One diagnostic with its position: lines and columns from 1; the end column is the first one after it.
 
-    It stands once for all the `machines` that it is a fault on.
+    Listed once, with all the `machines` that it applies to.
     """
 
     code: str
@@ -59,7 +59,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one file fared on one machine; `ignored` diagnostics are those that comments in the file ignore."""
+    """Result of one file on one machine; `ignored` counts the diagnostics that comments in the file ignore."""
 
     file: str
     machine: str | None
@@ -70,10 +70,10 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
-    """Everything that is wrong with some specs: how each fared on each machine, and the faults by file and place.
+class DiagnosticsDocument:
+    """Results of validating specs: one for each file and machine, and the diagnostics by file and position.
 
-    `errors` and `warnings` count `diagnostics`. `ok` is what the exit status tells.
+    `errors` and `warnings` count `diagnostics`. `ok` agrees with the exit status.
     """
 
     memtopo_diagnostics: Literal[1]
@@ -86,7 +86,7 @@ class Faults:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """What went wrong outside of a spec, what may help, and the exit status."""
+    """An error outside of a spec, with details, a hint and the exit status."""
 
     message: str
     details: tuple[str, ...]
@@ -95,15 +95,15 @@ class Error:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """A document of nothing but an error."""
+class ErrorDocument:
+    """A document that contains only an error."""
 
     error: Error
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """What `draw` shows: the picture of a layout, by name, on a machine."""
+class PictureDocument:
+    """Output of `draw`: the picture of a layout, by name, on a machine."""
 
     memtopo_picture: Literal[1]
     name: str
@@ -111,57 +111,54 @@ class Drawn:
     picture: Diagram
 
 
-def dumps(thing: object, *, compact: bool = False) -> str:
-    """A report, a plan, a machine, or mappings and lists of them and of what `faults` and `error` give, as JSON.
+def dumps(data: object, *, compact: bool = False) -> str:
+    """Encode dataclasses, machines, and mappings and lists of them as JSON.
 
-    Only ASCII is written, so that no text in it can reach a terminal's controls. Raises `ValueError` for a NaN.
+    Writes ASCII only, so that no text in it is a control sequence of a terminal. Raises `ValueError` for a NaN.
     """
-    return json.dumps(thing, default=_plain, indent=None if compact else 2, allow_nan=False) + "\n"
+    return json.dumps(data, default=_encodable, indent=None if compact else 2, allow_nan=False) + "\n"
 
 
-def report(report: Report) -> dict[str, Any]:
-    """What `apply` shows: a report's fields behind the marker."""
-    return marked("report", report)
+def marked(marker: str, data: object) -> dict[str, Any]:
+    """A document with the fields of a dataclass after the marker of its type, `memtopo_<marker>`."""
+    return {f"memtopo_{marker}": VERSION, **_fields(data)}
 
 
-def marked(kind: str, thing: object) -> dict[str, Any]:
-    """A frozen class of data as a document: its fields behind the marker that tells its kind."""
-    return {f"memtopo_{kind}": VERSION, **_fields(thing)}
-
-
-def faults(diagnostics: Iterable[Diagnostic], document: Document, machine: str | None = None) -> Faults:
-    """The diagnostics of one document, as `checked` gives those of many."""
+def diagnostics_document(
+    diagnostics: Iterable[Diagnostic], document: Document, machine: str | None = None
+) -> DiagnosticsDocument:
+    """The diagnostics of one spec, in the document of `validate`."""
     result = Result(document, machine or "", tuple(diagnostics))
-    return checked(Checked((machine or "",), (File(document, (result,)),)))
+    return validation_document(Checked((machine or "",), (File(document, (result,)),)))
 
 
-def checked(found: Checked) -> Faults:
-    """What `validate` shows."""
-    told = tuple(fault for file in found.files for fault in _file(file))
-    severities = [fault.severity for fault in told]
-    return Faults(
+def validation_document(checked: Checked) -> DiagnosticsDocument:
+    """The document that `validate --json` prints."""
+    diagnostics = tuple(each for file in checked.files for each in _diagnostics(file))
+    severities = [each.severity for each in diagnostics]
+    return DiagnosticsDocument(
         VERSION,
-        found.ok,
+        checked.ok,
         severities.count("error"),
         severities.count("warning"),
-        tuple(_outcome(result, ok=not found.failed(result)) for result in found.results),
-        told,
+        tuple(_outcome(result, ok=not checked.failed(result)) for result in checked.results),
+        diagnostics,
     )
 
 
-def lines(found: Checked) -> list[str]:
-    """A check as the lines of its document."""
-    return dumps(checked(found)).splitlines()
-
-
-def failure(error_: MemtopoError) -> list[str]:
-    """The lines of a document of nothing but an error."""
-    return dumps(error(error_)).splitlines()
-
-
-def error(error: MemtopoError) -> Failed:
+def error_document(error: MemtopoError) -> ErrorDocument:
     """An error with its hint and its exit status."""
-    return Failed(Error(error.message, error.details, error.hint, error.exit_code))
+    return ErrorDocument(Error(error.message, error.details, error.hint, error.exit_code))
+
+
+def lines(checked: Checked) -> list[str]:
+    """The document of `validate`, as lines."""
+    return dumps(validation_document(checked)).splitlines()
+
+
+def failure(error: MemtopoError) -> list[str]:
+    """The document of an error, as lines."""
+    return dumps(error_document(error)).splitlines()
 
 
 def _outcome(result: Result, *, ok: bool) -> Outcome:
@@ -169,21 +166,21 @@ def _outcome(result: Result, *, ok: bool) -> Outcome:
     return Outcome(result.document.name, result.machine or None, ok, errors, warnings, result.ignored)
 
 
-def _file(file: File) -> list[Fault]:
+def _diagnostics(file: File) -> list[Fault]:
     shared = {each.diagnostic: each for each in file.diagnostics()}
-    return [_fault(fault, shared[fault.diagnostic]) for fault in placed(shared, file.document)]
+    return [_diagnostic(each, shared[each.diagnostic]) for each in located(shared, file.document)]
 
 
-def _fault(fault: Placed, shared: SharedDiagnostic) -> Fault:
-    diagnostic = fault.diagnostic
+def _diagnostic(found: Located, shared: SharedDiagnostic) -> Fault:
+    diagnostic = found.diagnostic
     return Fault(
         code=diagnostic.code,
         severity=diagnostic.severity,
         message=diagnostic.message,
-        file=fault.file,
-        **_place(fault.span),
+        file=found.file,
+        **_position(found.span),
         path=diagnostic.path,
-        labels=tuple(_label(label, span) for label, span in fault.labels),
+        labels=tuple(_label(label, span) for label, span in found.labels),
         notes=diagnostic.notes,
         help=diagnostic.help,
         machines=tuple(filter(None, shared.machines)),
@@ -191,24 +188,24 @@ def _fault(fault: Placed, shared: SharedDiagnostic) -> Fault:
 
 
 def _label(label: Label, span: Span | None) -> FaultLabel:
-    return FaultLabel(label.text, **_place(span), path=label.path)
+    return FaultLabel(label.text, **_position(span), path=label.path)
 
 
-def _place(span: Span | None) -> dict[str, int | None]:
+def _position(span: Span | None) -> dict[str, int | None]:
     if span is None:
-        return dict(_NOWHERE)
+        return dict(_NO_POSITION)
     line, column, end_line, end_column = span.line, span.column, span.end_line, span.end_column
     return {"line": line, "column": column, "end_line": end_line, "end_column": end_column}
 
 
-def _plain(thing: object) -> object:
-    # A recorded machine is pydantic's, whose import takes longer than most commands.
-    if dump := getattr(thing, "model_dump", None):
+def _encodable(data: object) -> object:
+    # A recorded machine is a pydantic model; importing pydantic takes longer than most commands.
+    if dump := getattr(data, "model_dump", None):
         return dump(mode="json", exclude_none=True)
-    if is_dataclass(thing) and not isinstance(thing, type):
-        return _fields(thing)
-    raise TypeError(f"{type(thing).__name__} has no place in JSON")
+    if is_dataclass(data) and not isinstance(data, type):
+        return _fields(data)
+    raise TypeError(f"{type(data).__name__} cannot be written as JSON")
 
 
-def _fields(thing: Any) -> dict[str, Any]:
-    return {field.name: getattr(thing, field.name) for field in fields(thing) if field.metadata.get("json", True)}
+def _fields(data: Any) -> dict[str, Any]:
+    return {field.name: getattr(data, field.name) for field in fields(data) if field.metadata.get("json", True)}

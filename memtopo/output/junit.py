@@ -1,4 +1,4 @@
-"""A check as JUnit's XML, which nearly every CI shows as tests: a suite for each machine, a case for each file."""
+"""Validation results as JUnit's XML: a test suite for each machine, a test case for each file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;"
 
 
 def lines(checked: Checked) -> list[str]:
-    """The whole document. A case fails where the exit status would tell so; other warnings are its output."""
+    """The whole document. A case fails if the exit status would be 1; other warnings are its output."""
     results = list(checked.results)
     failed = sum(checked.failed(result) for result in results)
     yielded = [_HEAD, _open("testsuites", name="memtopo", **_counts(len(results), failures=failed))]
@@ -25,7 +25,7 @@ def lines(checked: Checked) -> list[str]:
 
 
 def failure(error: MemtopoError) -> list[str]:
-    """The document of a check that could not be made: one case with the error."""
+    """The document of a validation that could not be made: one case with the error."""
     counts = _counts(1, errors=1)
     head = _open("error", message=error.message, type=f"exit {error.exit_code}")
     return [
@@ -33,7 +33,7 @@ def failure(error: MemtopoError) -> list[str]:
         _open("testsuites", name="memtopo", **counts),
         f"  {_open('testsuite', name='memtopo', **counts)}",
         f"    {_open('testcase', name='memtopo validate', classname='memtopo')}",
-        f"      {head}{_text(validation.error_prose(error))}</error>",
+        f"      {head}{_text(validation.error_message(error))}</error>",
         "    </testcase>",
         "  </testsuite>",
         "</testsuites>",
@@ -50,14 +50,14 @@ def _suite(checked: Checked, machine: str, results: list[Result]) -> Iterator[st
 
 def _case(result: Result, *, failed: bool) -> Iterator[str]:
     name = result.document.name
-    head = _open("testcase", name=name, classname=f"memtopo.{result.machine}", file=validation.from_top(name))
+    head = _open("testcase", name=name, classname=f"memtopo.{result.machine}", file=validation.repository_path(name))
     if not result.diagnostics:
         yield f"    {head[:-1]}/>"
         return
     text = _text("\n".join(diagnostics.text(result.diagnostics, result.document, width=_WIDTH)))
     yield f"    {head}"
     if failed:
-        worst = min(result.diagnostics, key=lambda fault: (fault.severity, fault.code)).code
+        worst = min(result.diagnostics, key=lambda each: (each.severity, each.code)).code
         yield f"      {_open('failure', message=validation.verdict(result), type=worst)}{text}</failure>"
     else:
         yield f"      <system-out>{text}</system-out>"
@@ -69,10 +69,10 @@ def _counts(tests: int, *, failures: int = 0, errors: int = 0) -> dict[str, str]
 
 
 def _open(element: str, **attributes: str) -> str:
-    told = "".join(f' {name}="{_text(printable(value))}"' for name, value in attributes.items())
-    return f"<{element}{told}>"
+    listed = "".join(f' {name}="{_text(printable(value))}"' for name, value in attributes.items())
+    return f"<{element}{listed}>"
 
 
 def _text(text: str) -> str:
-    """Text as XML can carry it: what is not seen is escaped, since XML has no way to write most of it."""
+    """Escape text for XML; control characters are spelled out, since XML cannot contain most of them."""
     return "\n".join(printable(line) for line in text.split("\n")).translate(_ENTITIES)

@@ -1,4 +1,4 @@
-"""A check as GitHub-flavoured Markdown, for a job's summary or a comment: which spec fits where, and why not."""
+"""Validation results as GitHub-flavoured Markdown, for a job's summary or a comment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memtopo.rules.files import Checked, File
 
 MOST_ROWS = 200
 MOST_LINES = 600
-"""Rows and lines of source that are shown; a comment may have 65,536 characters."""
+"""Limits on table rows and on lines of diagnostics; a comment may have 65,536 characters."""
 
 _WIDTH = 100
 _TICKS = re.compile(r"`+")
@@ -20,7 +20,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9 /-]")
 
 
 def lines(checked: Checked) -> list[str]:
-    """A sum, a table and the faults, the first of them where there are many."""
+    """A summary, a table and the diagnostics, up to `MOST_LINES` lines of them."""
     rows = _rows(checked)
     head = ["spec", *checked.machines]
     return [
@@ -32,20 +32,20 @@ def lines(checked: Checked) -> list[str]:
         _row(["---"] * len(head)),
         *(_row(row) for row in rows[:MOST_ROWS]),
         *(["", f"{len(rows) - MOST_ROWS:,} more files are not shown."] if len(rows) > MOST_ROWS else []),
-        *_faults(checked),
+        *_diagnostics(checked),
     ]
 
 
 def failure(error: MemtopoError) -> list[str]:
-    """The page of a check that could not be made."""
+    """The page of a validation that could not be made."""
     hint = ["", f"hint: {_escaped(error.hint)}"] if error.hint else []
     return ["## memtopo", "", f"**error:** {_escaped(error.message)}", *hint]
 
 
 def _rows(checked: Checked) -> list[list[str]]:
-    """The files that are not as they should be, then the others."""
+    """One row for each file, those that fail first."""
     files = sorted(checked.files, key=lambda file: not any(map(checked.failed, file.results)))
-    return [[_name(file), *(_verdict(validation.verdict(result)) for result in file.results)] for file in files]
+    return [[_name(file), *(_emphasized(validation.verdict(result)) for result in file.results)] for file in files]
 
 
 def _row(cells: list[str]) -> str:
@@ -56,13 +56,15 @@ def _name(file: File) -> str:
     return f"<code>{_escaped(file.document.name)}</code>"
 
 
-def _verdict(told: str) -> str:
-    return told if told == "ok" else f"**{told}**"
+def _emphasized(verdict: str) -> str:
+    return verdict if verdict == "ok" else f"**{verdict}**"
 
 
-def _faults(checked: Checked) -> Iterator[str]:
+def _diagnostics(checked: Checked) -> Iterator[str]:
     found = [
-        line for file in checked.files for line in diagnostics.text(validation.told(file), file.document, width=_WIDTH)
+        line
+        for file in checked.files
+        for line in diagnostics.text(validation.merged(file), file.document, width=_WIDTH)
     ]
     if not found:
         return
@@ -74,5 +76,5 @@ def _faults(checked: Checked) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text in which Markdown and HTML find nothing to act upon, be it in a table or not."""
+    """Escape every character that has a meaning in Markdown or HTML, in a table or not."""
     return "".join(char if _PLAIN.match(char) else f"&#{ord(char)};" for char in printable(text))

@@ -1,4 +1,4 @@
-"""A check as SARIF 2.1.0 (OASIS), which code scanning and editors read."""
+"""Validation results as SARIF 2.1.0 (OASIS), which code scanning and editors read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memtopo.diagnostics import explanations
 from memtopo.diagnostics.explanations import Example
 from memtopo.diagnostics.model import Span
 from memtopo.output import json, validation
-from memtopo.output.validation import Placed, fingerprints
+from memtopo.output.validation import Located, fingerprints
 from memtopo.rules.files import Checked
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -24,21 +24,20 @@ _Object = dict[str, Any]
 
 
 def lines(checked: Checked) -> list[str]:
-    """The whole log: one run, its rules those that were broken, and every fault once as a result."""
-    faults = validation.places(checked)
-    codes = sorted({fault.diagnostic.code for fault in faults})
-    prints = fingerprints(faults)
+    """The whole log: one run with every diagnostic once as a result, and the rules that these broke."""
+    found = validation.all_located(checked)
+    codes = sorted({each.diagnostic.code for each in found})
     results = [
-        _result(fault, codes.index(fault.diagnostic.code), mark) for fault, mark in zip(faults, prints, strict=True)
+        _result(each, codes.index(each.diagnostic.code), fingerprint)
+        for each, fingerprint in zip(found, fingerprints(found), strict=True)
     ]
     invocation = {"executionSuccessful": True, "exitCode": int(not checked.ok)}
     return _log([_rule(code) for code in codes], results, invocation)
 
 
 def failure(error: MemtopoError) -> list[str]:
-    """The log of a check that could not be made: no results, and why."""
-    told = _message(validation.error_prose(error))
-    notification = {"level": "error", "message": told}
+    """The log of a validation that could not be made: no results, and the error as a notification."""
+    notification = {"level": "error", "message": _message(validation.error_message(error))}
     invocation = {
         "executionSuccessful": False,
         "exitCode": error.exit_code,
@@ -81,26 +80,26 @@ def _example(label: str, example: Example) -> Iterable[str]:
         yield f"```yaml\n{example.spec}```"
 
 
-def _result(fault: Placed, rule: int, mark: str) -> _Object:
-    diagnostic = fault.diagnostic
+def _result(found: Located, rule: int, fingerprint: str) -> _Object:
+    diagnostic = found.diagnostic
     result: _Object = {
         "ruleId": diagnostic.code,
         "ruleIndex": rule,
         "level": diagnostic.severity,
-        "message": _message(validation.prose(diagnostic)),
-        "locations": [_location(fault.file, fault.span)],
-        "partialFingerprints": {"memtopoFault/v1": mark},
+        "message": _message(validation.full_message(diagnostic)),
+        "locations": [_location(found.file, found.span)],
+        "partialFingerprints": {"memtopoFault/v1": fingerprint},
     }
     related = [
-        {"id": number, **_location(fault.file, span), "message": _message(label.text)}
-        for number, (label, span) in enumerate(fault.labels)
+        {"id": number, **_location(found.file, span), "message": _message(label.text)}
+        for number, (label, span) in enumerate(found.labels)
         if span
     ]
     return result | ({"relatedLocations": related} if related else {})
 
 
 def _message(text: str) -> _Object:
-    # "[…](…)" in a message is a link to wherever somebody's spec would have it lead.
+    # "[…](…)" in a message would be a link, with a target that a spec could choose.
     return {"text": "\n".join(map(printable, text.split("\n"))).replace("](", "] (")}
 
 
@@ -109,7 +108,7 @@ def _location(file: str, span: Span | None) -> _Object:
 
 
 def _region(span: Span | None) -> dict[str, int]:
-    # Code scanning takes no result without a line; what is wrong with a whole file is shown at its beginning.
+    # Code scanning requires a line; a diagnostic of a whole file is shown on the first one.
     if span is None:
         return {"startLine": 1}
     return {
@@ -121,7 +120,7 @@ def _region(span: Span | None) -> dict[str, int]:
 
 
 def _artifact(file: str) -> dict[str, str]:
-    path = validation.from_top(file)
+    path = validation.repository_path(file)
     uri = quote(os.fsencode(path), safe="/")
     if path.startswith("/"):
         return {"uri": f"file://{uri}"}

@@ -16,7 +16,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
 from memtopo import machine, spec
 from memtopo.language.fields import LARGEST_PROCESSES, NAME, Name, ReferringName
 from memtopo.machine.probe.report import ProbeReport
-from memtopo.output.json import Drawn, Failed, Faults
+from memtopo.output.json import DiagnosticsDocument, ErrorDocument, PictureDocument
 from memtopo.plans.report import Report
 from memtopo.plans.saved import SavedPlan
 from memtopo.sharing import Looked, Released, Status, Survey
@@ -144,7 +144,7 @@ def _printed(type_: Any) -> _Schema:
 
 
 def _diagnostics() -> _Schema:
-    return _printed(Faults)
+    return _printed(DiagnosticsDocument)
 
 
 def _report() -> _Schema:
@@ -189,11 +189,11 @@ _MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
         "memtopo: what validate --json prints, and of a spec with errors also plan and apply",
         _diagnostics,
     ),
-    "picture": ("memtopo: what draw --json prints", lambda: _printed(Drawn)),
+    "picture": ("memtopo: what draw --json prints", lambda: _printed(PictureDocument)),
     "layouts": ("memtopo: what ls --json prints", _held("layouts", Survey)),
     "layout": ("memtopo: what show --json prints", _held("layout", Status)),
     "check": ("memtopo: what check --json prints", _held("check", Looked)),
     "release": ("memtopo: what release --json prints", _held("release", Released)),
-    "error": ("memtopo: what --json prints where there is no result", lambda: _printed(Failed)),
+    "error": ("memtopo: what --json prints where there is no result", lambda: _printed(ErrorDocument)),
 }
 KINDS = tuple(_MAKERS)

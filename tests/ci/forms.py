@@ -12,7 +12,7 @@ from junitparser import JUnitXml
 from markdown_it import MarkdownIt
 
 from memtopo.output import schemas
-from memtopo.output.formats import Format, written
+from memtopo.output.formats import Format, formatted
 from memtopo.rules.files import Checked
 from tests.ci.runner import Command, commands
 from tests.helpers.specs import ROOT
@@ -27,7 +27,7 @@ DIAGNOSTICS = Draft202012Validator(schemas.schema("diagnostics"))
 
 def text(form: Format, checked: Checked) -> str:
     """A check as it is written."""
-    return "".join(f"{line}\n" for line in written(form, checked))
+    return "".join(f"{line}\n" for line in formatted(form, checked))
 
 
 def sarif(document: str) -> Any:

@@ -88,7 +88,7 @@ def test_diagnostics() -> None:
         notes=("a note",),
         help="write 32MiB",
     )
-    read = json.loads(rendering.dumps(rendering.faults([unused, size], document)))
+    read = json.loads(rendering.dumps(rendering.diagnostics_document([unused, size], document)))
     assert [read["ok"], read["errors"], read["warnings"]] == [False, 1, 1]
     assert read["results"] == [
         {"file": "spec.yaml", "machine": None, "ok": False, "errors": 1, "warnings": 1, "ignored": 0}
@@ -116,7 +116,9 @@ def test_diagnostics() -> None:
 def test_a_diagnostic_without_a_place() -> None:
     """A place that there is not is null"""
     unread = Diagnostic("MT001", "the file cannot be read")
-    (read,) = json.loads(rendering.dumps(rendering.faults([unread], Document("gone.yaml"))))["diagnostics"]
+    (read,) = json.loads(rendering.dumps(rendering.diagnostics_document([unread], Document("gone.yaml"))))[
+        "diagnostics"
+    ]
     assert [read["file"], read["line"], read["column"], read["path"]] == ["gone.yaml", None, None, []]
 
 
@@ -128,7 +130,7 @@ def test_a_machine() -> None:
 
 def test_an_error() -> None:
     """An error has its message, its hint and its exit status"""
-    read = json.loads(rendering.dumps(rendering.error(Unavailable("no GPU"))))
+    read = json.loads(rendering.dumps(rendering.error_document(Unavailable("no GPU"))))
     assert read == {"error": {"message": "no GPU", "details": [], "hint": None, "exit_code": 3}}
 
 
@@ -150,5 +152,5 @@ def test_no_number_that_json_lacks(number: float) -> None:
 
 def test_no_strange_things() -> None:
     """What has no form in JSON is refused by its type"""
-    with pytest.raises(TypeError, match="object has no place in JSON"):
+    with pytest.raises(TypeError, match="object cannot be written as JSON"):
         rendering.dumps(object())

@@ -14,7 +14,7 @@ from memtopo.output import console, plain
 from memtopo.output.console import headline
 from memtopo.output.diagram.model import MemoryDiagram, Diagram, MappingSpan, ProcessDiagram, RangeDiagram
 from memtopo.output.diagram.notation import processes
-from memtopo.output.json import Drawn
+from memtopo.output.json import PictureDocument
 from memtopo.output.terminal import labels
 from memtopo.output.terminal.glyphs import Inks, inks
 from memtopo.output.terminal.labels import Targets, beside, targets
@@ -150,7 +150,7 @@ def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *
 class Sheet:
     """A picture as `memtopo draw` shows it: in ASCII alone, and `width` columns wide, where that is asked for."""
 
-    drawn: Drawn
+    drawn: PictureDocument
     ascii: bool = False
     width: int | None = None
 
