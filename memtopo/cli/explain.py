@@ -35,7 +35,7 @@ def _markdown(found: list[Explanation]) -> list[str]:
 
 
 def _json(found: list[Explanation]) -> list[str]:
-    return json.dumps({"codes": found or rendering.listed()}).splitlines()
+    return json.dumps({"codes": found or rendering.code_list()}).splitlines()
 
 
 def _text(found: list[Explanation]) -> list[str]:

@@ -18,5 +18,5 @@ def command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson =
     else:
         from memtopo.output import console, held
 
-        console.show(held.listed(found, held.now()))
+        console.show(held.layout_list(found, held.now()))
     return 0

@@ -28,7 +28,7 @@ def command(name: Name = None, as_json: AsJson = False) -> int:
     else:
         from memtopo.output import console, pages, probe
 
-        console.show(pages.drawn(probe.page(facts, name, simulated=False)))
+        console.show(pages.rendered(probe.page(facts, name, simulated=False)))
     return 0
 
 

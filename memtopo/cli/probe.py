@@ -135,4 +135,4 @@ def _show(report: ProbeReport, form: str) -> None:
     if form == "markdown":
         plain.print_lines(pages.markdown(page))
     else:
-        console.show(pages.drawn(page))
+        console.show(pages.rendered(page))

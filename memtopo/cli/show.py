@@ -18,5 +18,5 @@ def command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid 
     else:
         from memtopo.output import console, held
 
-        console.show(held.shown(status, held.now()))
+        console.show(held.layout(status, held.now()))
     return 0

@@ -1,4 +1,7 @@
-"""The only place where consoles are made: stdout for results, stderr for messages."""
+"""Rich consoles, and the tables and lines that plans and reports consist of.
+
+Every text in them is escaped and free of markup.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +24,26 @@ from memtopo.plans.report import MachineLine
 _BLANK_ENDS = re.compile(r" +(?=(?:\x1b\[0m)?$)", re.MULTILINE)
 
 
-def results(stream: TextIO | None = None) -> Console:
-    """A console for what was asked for: stdout."""
-    return _console(stream or sys.stdout)
-
-
 def messages(stream: TextIO | None = None) -> Console:
-    """A console for progress and messages: stderr."""
+    """Console for progress and messages: stderr."""
     return _console(stream or sys.stderr)
 
 
 def text(renderable: RenderableType, console: Console) -> str:
-    """What a console would show, without blanks at the ends of lines."""
+    """Output of a console for a renderable, without blanks at the ends of lines."""
     with console.capture() as capture:
         console.print(renderable)
     return _BLANK_ENDS.sub("", capture.get())
 
 
 def show(renderable: RenderableType, stream: TextIO | None = None, *, width: int | None = None) -> None:
-    """Write a plan, a report or another result to stdout; of a `width` in columns where it is not the stream's."""
+    """Write a result to stdout, `width` columns wide or as wide as the stream."""
     stream = stream or sys.stdout
     plain.print_lines(text(renderable, _console(stream, width)).splitlines(), stream)
 
 
 def unstyled(renderable: RenderableType, width: int) -> str:
-    """What a stream of a width without colours would get."""
+    """Text of a renderable for a width in columns, without colours."""
     stream = io.StringIO()
     console = _console(stream, width, colour=False)
     return "".join(f"{line}\n" for line in text(renderable, console).splitlines())
@@ -67,36 +65,36 @@ def _console(stream: TextIO, width: int | None = None, *, colour: bool | None = 
 
 
 INDENT = 2
-KEPT_WHOLE = 24
-ROOMY = 76
+WIDEST_WHOLE_CELL = 24
+NARROWEST_WHOLE = 76
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column by its heading: `right` for numbers."""
+    """Heading and alignment of a column: `right` for numbers."""
 
     heading: str
     align: Literal["left", "right"] = "left"
 
 
 def cell(text: str, style: str = "") -> Text:
-    """A text from anywhere, as it may be shown."""
+    """Escape a text for the terminal."""
     return Text(printable(text), style, overflow="fold")
 
 
 def headline(command: str, name: str, machine: MachineLine) -> Text:
-    """The first line: what was done with which spec on which machine."""
+    """First line of a result: command, spec and machine."""
     return Text.assemble((command, "bold"), "  ", printable(name), "  on ", printable(humanize.machine(machine)))
 
 
 def stacked(texts: Iterable[str], style: str = "") -> Text:
-    """Texts below one another, in one cell or alone."""
+    """Texts on lines of their own, in one cell."""
     return Text("\n", style, overflow="fold").join(map(cell, texts))
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Aligned columns under dim headings, without lines. Where it gets narrow, everything folds and nothing is cut."""
+    """A table with dim headings and without rules. On a narrow terminal its cells fold; none is cut."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str | Text]]
@@ -105,30 +103,30 @@ class Rows:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
         cells = [[cell(value) if isinstance(value, str) else value for value in row] for row in self.rows]
         for index, column in enumerate(self.columns):
-            whole = options.max_width >= ROOMY and self._ordinary([row[index] for row in cells], index)
+            whole = options.max_width >= NARROWEST_WHOLE and self._stays_whole([row[index] for row in cells], index)
             table.add_column(column.heading, justify=column.align, no_wrap=whole, overflow="fold")
         for row in cells:
             table.add_row(*row)
         yield Padding(table, (0, 0, 0, INDENT))
 
-    def _ordinary(self, cells: Sequence[Text], index: int) -> bool:
-        """Whether a column stays whole, so that it is the last one, or a long one, that folds."""
+    def _stays_whole(self, cells: Sequence[Text], index: int) -> bool:
+        """Return True for a column that does not fold: neither the last one nor one with a long cell."""
         last = index == len(self.columns) - 1
-        return not last and all(cell.cell_len <= KEPT_WHOLE for cell in cells)
+        return not last and all(cell.cell_len <= WIDEST_WHOLE_CELL for cell in cells)
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> Padding:
-    """Names and what belongs to them, in two columns."""
+    """Names and values in two columns."""
     return _grid(rows, gap=2)
 
 
 def notes(texts: Iterable[str]) -> Padding:
-    """One `note: …` each, folded under itself."""
+    """Notes, one `note: …` each, with a hanging indent."""
     return _grid((("note:", text) for text in texts), gap=1)
 
 
 def heading(text: str, style: str = "bold") -> Text:
-    """What the lines after it are about."""
+    """Heading of a section."""
     return Text(text, style)
 
 

@@ -1,4 +1,4 @@
-"""Explanations of codes as lines: for a terminal, and as the page of all rules."""
+"""Explanations of codes: as text for a terminal, and as the Markdown page of all rules."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ what NVIDIA's driver was [measured to do](driver-facts.md).
 """
 
 
-def listed() -> list[dict[str, str]]:
-    """Every code with its title and severity, as data."""
+def code_list() -> list[dict[str, str]]:
+    """Every code with its title and severity, for JSON."""
     return [{"code": name, "title": code.title, "severity": code.severity} for name, code in CODES.items()]
 
 
 def text(found: Iterable[Explanation], *, width: int = DEFAULT_WIDTH, colour: bool = False) -> list[str]:
-    """Explanations one below another."""
-    blocks = [[*_explained(each, min(width, WIDEST_PROSE), colour=colour)] for each in found]
+    """Explanations as text, separated by empty lines."""
+    blocks = [[*_explanation(each, min(width, WIDEST_PROSE), colour=colour)] for each in found]
     return [line for block in blocks for line in ("", *block)][1:]
 
 
 def table(*, colour: bool = False) -> list[str]:
-    """Every code with its title, in groups."""
+    """Every code with its title, grouped."""
     lines: list[str] = []
     for prefix, heading in GROUPS.items():
         lines += ["", paint(heading, "strong", colour=colour)]
@@ -51,12 +51,12 @@ def table(*, colour: bool = False) -> list[str]:
 
 
 def markdown(found: Iterable[Explanation]) -> list[str]:
-    """Explanations as Markdown, each under a heading of its own."""
+    """Explanations as Markdown, each with a heading."""
     return [line for each in found for line in _section(each)]
 
 
 def page(found: Iterable[Explanation]) -> list[str]:
-    """The page of all rules, in groups."""
+    """The Markdown page of all rules, grouped."""
     lines = _INTRODUCTION.splitlines()
     everything = list(found)
     for prefix, heading in GROUPS.items():
@@ -66,7 +66,7 @@ def page(found: Iterable[Explanation]) -> list[str]:
     return lines
 
 
-def _explained(each: Explanation, width: int, *, colour: bool) -> Iterator[str]:
+def _explanation(each: Explanation, width: int, *, colour: bool) -> Iterator[str]:
     yield f"{paint(f'{each.severity}[{each.code}]', each.severity, colour=colour)}: {each.title}"
     for label, style, prose, spec in (
         ("rule", "strong", each.rule, ""),
@@ -91,11 +91,11 @@ def _section(each: Explanation) -> Iterator[str]:
         yield from ("A warning: the spec can be built.", "")
     for prose in (each.rule, each.fact):
         yield from (*_linked(prose).splitlines(), "")
-    yield from _shown("Wrong", "yaml wrong", each.wrong)
-    yield from _shown("Right", "yaml", each.right)
+    yield from _example("Wrong", "yaml wrong", each.wrong)
+    yield from _example("Right", "yaml", each.right)
 
 
-def _shown(label: str, language: str, example: Example) -> Iterator[str]:
+def _example(label: str, language: str, example: Example) -> Iterator[str]:
     yield from (*f"{label}: {_linked(example.note)}".rstrip().splitlines(), "")
     if example.spec:
         yield from (f"```{language}", *example.spec.splitlines(), "```", "")

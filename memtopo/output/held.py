@@ -1,4 +1,4 @@
-"""Held layouts as they are listed and shown: who holds them, what is exported, and who uses it."""
+"""Held layouts: the output of `ls`, `show`, `check` and `release`."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _IMPORTERS = (
 )  # fmt: skip
 
 
-def listed(survey: Survey, now: float) -> RenderableType:
-    """All held layouts, a line each; `now` is in seconds of the epoch."""
+def layout_list(survey: Survey, now: float) -> RenderableType:
+    """All held layouts, a line each; `now` is the time in seconds since the epoch."""
     if not survey.layouts:
         return cell("no layout is held")
-    faults = [f"{each.name}: {each.error}" for each in survey.layouts if each.error]
+    errors = [f"{each.name}: {each.error}" for each in survey.layouts if each.error]
     table = Rows(_LAYOUTS, [_entry(each, now) for each in survey.layouts])
-    return Group(table, Text(), notes(faults)) if faults else table
+    return Group(table, Text(), notes(errors)) if errors else table
 
 
-def shown(status: Status, now: float) -> RenderableType:
-    """One held layout whole; `now` is in seconds of the epoch."""
+def layout(status: Status, now: float) -> RenderableType:
+    """One held layout with its exports and importers; `now` is the time in seconds since the epoch."""
     machine = cell(f"{humanize.devices(status.machine.devices)}, driver {status.machine.driver}", "dim")
     drawing: list[RenderableType] = [Map(status.picture), Text()] if status.picture else []
     importers: list[RenderableType] = [Rows(_IMPORTERS, [_importer(each, now) for each in status.importers])]
@@ -48,35 +48,35 @@ def shown(status: Status, now: float) -> RenderableType:
         headline("show", status.name, status.machine),
         Padding(machine, (0, 0, 0, len("show  "))),
         Text(),
-        pairs(_facts(status, now)),
+        pairs(_properties(status, now)),
         Text(),
         *drawing,
         heading("exports"),
         Rows(_EXPORTS, [_offer(each) for each in status.offers]),
         Text(),
         heading("importers"),
-        *(importers if status.importers else [cell(f"{' ' * INDENT}nobody is attached")]),
+        *(importers if status.importers else [cell(f"{' ' * INDENT}no importer is attached")]),
     )
 
 
 def checked(found: Looked) -> RenderableType:
-    """What a holder's check found, with its verdict as the last line."""
+    """Result of a holder's check, with its verdict as the last line."""
     count = found.checks.different
     be = "is" if count == 1 else "are"
     verdict = "ok: as declared" if found.ok else f"different: {humanize.plural(count, 'thing')} {be} not as declared"
     head = Text.assemble(("check", "bold"), "  ", cell(found.name))
     style = "bold green" if found.ok else "bold red"
-    return Group(head, Text(), *report.parts(found.checks), Text(), cell(verdict, style))
+    return Group(head, Text(), *report.check_sections(found.checks), Text(), cell(verdict, style))
 
 
 def released(done: Released) -> RenderableType:
-    """What a release meant for those who were attached, with its verdict as the last line."""
+    """Result of a release and its consequences for importers, with its verdict as the last line."""
     lost = [f"process {each.pid} lost {_taken(each, 'ipc')}, which it used over ipc" for each in done.lost]
     kept = [f"process {each.pid} may keep {rounded(each.bytes)} of memory from being free" for each in done.kept]
     verdict = "released: taken down" if done.gone else "released: its holder has not finished taking it down"
-    told: list[RenderableType] = [notes([*lost, *kept]), Text()] if lost or kept else []
+    consequences: list[RenderableType] = [notes([*lost, *kept]), Text()] if lost or kept else []
     head = Text.assemble(("release", "bold"), "  ", cell(done.name))
-    return Group(head, Text(), *told, cell(verdict, "bold green" if done.gone else "bold yellow"))
+    return Group(head, Text(), *consequences, cell(verdict, "bold green" if done.gone else "bold yellow"))
 
 
 def _entry(entry: Entry, now: float) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ def _entry(entry: Entry, now: float) -> tuple[str, ...]:
     return entry.name, entry.state, str(entry.pid), f"{entry.exports:,}", f"{entry.importers:,}", age
 
 
-def _facts(status: Status, now: float) -> Iterator[tuple[str, str]]:
+def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
     yield "held by", f"process {status.pid}, uid {status.uid}"
     yield "since", f"{_time(status.since)}, for {humanize.age(now - status.since)}"
     if status.deadline is None:
@@ -111,10 +111,10 @@ def _importer(importer: Importer, now: float) -> tuple[str, ...]:
 
 
 def _taken(importer: Importer, via: str | None = None) -> str:
-    return ", ".join(each.export for each in importer.taken if _wanted(each, via)) or "memory"
+    return ", ".join(each.export for each in importer.taken if _used_via(each, via)) or "memory"
 
 
-def _wanted(taken: Taken, via: str | None) -> bool:
+def _used_via(taken: Taken, via: str | None) -> bool:
     return via is None or taken.via == via
 
 
@@ -123,5 +123,5 @@ def _time(seconds: float) -> str:
 
 
 def now() -> float:
-    """The time from which ages are counted, in seconds of the epoch."""
+    """The current time in seconds since the epoch."""
     return time.time()

@@ -1,4 +1,4 @@
-"""How counts, times, subjects and verdicts read."""
+"""Counts, sizes, times and names as people read them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 SHORT_NAME = 8
 
 
-def plural(count: int, thing: str) -> str:
+def plural(count: int, noun: str) -> str:
     """`1 error`, `3,000 errors`."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def subjects(first: str, last: str) -> str:
-    """One subject, or the first and the last of many; the last by its number alone where the name is long."""
+    """One subject, or the first and the last of many; of a long name, only the last one's number."""
     if last in ("", first):
         return first
     stem, _, number = last.rpartition(".")
@@ -29,24 +29,24 @@ def subjects(first: str, last: str) -> str:
 
 
 def processes(plan: ProcessPlan) -> str:
-    """The processes that a plan is of: `reader.0 … reader.3, each`."""
+    """Processes of a plan: `reader.0 … reader.3, each`."""
     return f"{subjects(plan.first, plan.last)}, each" if plan.count > 1 else plan.first
 
 
 def size(amount: int) -> str:
-    """A size for a table; nothing for what has no size."""
+    """A size for a table; empty for 0."""
     return rounded(amount) if amount else ""
 
 
 def change(before: int, after: int, *, memory: bool = False) -> str:
-    """What came or went: `0`, `+2`, `-2 MiB`."""
+    """Signed difference: `0`, `+2`, `-2 MiB`."""
     difference = after - before
     sign = "+" if difference > 0 else ""
     return f"{sign}{rounded(difference) if memory and difference else f'{difference:,}'}"
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it, to three digits: `850 µs`, `12.3 ms`, `4.56 s`, `20 min 5 s`."""
+    """A duration to three digits: `850 µs`, `12.3 ms`, `4.56 s`, `20 min 5 s`."""
     for unit, scale in (("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
         if seconds < 999.5 * scale:
             return f"{seconds / scale:.3g} {unit}"
@@ -55,7 +55,7 @@ def duration(seconds: float) -> str:
 
 
 def age(seconds: float) -> str:
-    """A time that somebody waits for or has waited, in its largest unit: `5 s`, `20 min`, `3 h`, `12 d`."""
+    """A long duration in whole units of the largest one: `5 s`, `20 min`, `3 h`, `12 d`."""
     for unit, scale, most in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172800)):
         if seconds < most:
             return f"{max(int(seconds), 0) // scale} {unit}"
@@ -63,19 +63,19 @@ def age(seconds: float) -> str:
 
 
 def devices(names: Iterable[str]) -> str:
-    """GPUs by name, like ones counted: `2 × NVIDIA H200`."""
+    """Names of GPUs with counts: `2 × NVIDIA H200`."""
     return ", ".join(f"{count} × {name}" for name, count in Counter(names).items()) or "no GPU"
 
 
 def machine(line: MachineLine) -> str:
-    """A machine's name, and whether it is simulated."""
+    """Name of a machine: `h200x2 (simulated)`."""
     return f"{line.name} (simulated)" if line.simulated else line.name
 
 
 def rate(size: int, seconds: float) -> str:
-    """Bytes a second in powers of ten, as vendors count bandwidth: `3.26 TB/s`."""
-    pace = size / seconds if seconds else 0.0
+    """Bandwidth in decimal units, as vendors give it: `3.26 TB/s`."""
+    bandwidth = size / seconds if seconds else 0.0
     for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB")):
-        if pace >= unit:
-            return f"{pace / unit:.3g} {name}/s"
-    return f"{pace / 1e3:.3g} kB/s"
+        if bandwidth >= unit:
+            return f"{bandwidth / unit:.3g} {name}/s"
+    return f"{bandwidth / 1e3:.3g} kB/s"

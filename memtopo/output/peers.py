@@ -1,18 +1,18 @@
-"""How pairs of GPUs read: what is the same for every pair in one line, and what is not in a square."""
+"""Pairs of GPUs: properties equal for every pair in one table, others and bandwidths as a matrix."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
 from memtopo.machine import Copies, Device, Machine, Peer, Trial
-from memtopo.output.pages import Grid, Sheet, word
+from memtopo.output.pages import Grid, Section, yes_or_no
 
 _ROWS: tuple[tuple[str, Callable[[Peer], str | None]], ...] = (
-    ("access", lambda peer: word(peer.access)),
+    ("access", lambda peer: yes_or_no(peer.access)),
     ("a kernel's store", lambda peer: _store(peer.store)),
     ("link", lambda peer: _link(peer)),
     ("performance rank", lambda peer: _number(peer.performance_rank)),
-    ("native atomics", lambda peer: None if peer.native_atomics is None else word(peer.native_atomics)),
+    ("native atomics", lambda peer: None if peer.native_atomics is None else yes_or_no(peer.native_atomics)),
 )
 _RATES = (
     ("engine_write", "copy engine, the row's GPU writes to the column's"),
@@ -20,57 +20,59 @@ _RATES = (
     ("sm_write", "kernel, the row's GPU writes to the column's"),
     ("sm_read", "kernel, the row's GPU reads from the column's"),
 )
-_FAR = ("SYS", "NODE", "PHB", "PXB", "PIX")
-"""What joins GPUs that have no NVLink, the longest way first."""
+_DISTANCES = ("SYS", "NODE", "PHB", "PXB", "PIX")
+"""Topology of GPUs without NVLink, the longest distance first."""
 
-_SHORT = 8
-"""GPUs up to which a square's columns have whole names."""
+_MOST_NAMED = 8
+"""Most GPUs for which a matrix has whole names as column headings."""
 
 
-def peers(machine: Machine) -> Iterator[Sheet]:
-    """What is known of the pairs, and what was measured between them and with the host."""
+def peers(machine: Machine) -> Iterator[Section]:
+    """Sections of the peers' properties, and of what was measured between them and with the host."""
     if len(machine.devices) > 1:
-        yield Sheet("peers: what the GPU of a row may do with the memory of the others", [*_facts(machine.peers)])
+        yield Section("peers: access of the GPU of a row to the memory of the others", [*_properties(machine.peers)])
     if rates := [*_host(machine.devices), *_rates(machine.peers)]:
-        yield Sheet("measured", rates)
+        yield Section("measured", rates)
 
 
-def _facts(square: Sequence[Sequence[Peer | None]]) -> Iterator[str | Grid]:
+def _properties(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | Grid]:
     same: list[tuple[str, str]] = []
-    squares: list[str | Grid] = []
+    matrices: list[str | Grid] = []
     for title, cell in _ROWS:
-        told = [[None if peer is None else cell(peer) for peer in row] for row in square]
-        values = {told[a][b] for a, row in enumerate(square) for b, peer in enumerate(row) if peer is not None}
+        cells = [[None if peer is None else cell(peer) for peer in row] for row in matrix]
+        values = {cells[a][b] for a, row in enumerate(matrix) for b, peer in enumerate(row) if peer is not None}
         if values == {None}:
             continue
         if len(values) == 1:
             same.append((title, str(values.pop())))
         else:
-            squares += [f"{title}:", _square(told, _linked if title == "link" else None)]
+            matrices += [f"{title}:", _matrix(cells, _nearness if title == "link" else None)]
     if same:
         yield Grid(("", "every pair"), same)
-    yield from squares
+    yield from matrices
 
 
-def _square(cells: Sequence[Sequence[str | None]], worth: Callable[[str], float | None] | None = None) -> Grid:
-    """A row and a column for each GPU; coloured by what each cell is worth beside the one that is worth most."""
-    short = len(cells) > _SHORT
+def _matrix(cells: Sequence[Sequence[str | None]], heat_of: Callable[[str], float | None] | None = None) -> Grid:
+    """A row and a column for each GPU; `heat_of` a cell, relative to the largest one, is its colour."""
+    short = len(cells) > _MOST_NAMED
     heads = [str(n) if short else f"gpu{n}" for n in range(len(cells))]
     rows = [(f"gpu{n}", *("-" if cell is None else cell for cell in row)) for n, row in enumerate(cells)]
-    heat = [[None if worth is None or cell is None else worth(cell) for cell in row] for row in cells]
+    heat = [[None if heat_of is None or cell is None else heat_of(cell) for cell in row] for row in cells]
     most = max((each for row in heat for each in row if each), default=0.0)
     shares = [[None if each is None else each / most for each in row] for row in heat] if most else []
     return Grid(("", *heads), rows, close=True, heat=shares)
 
 
-def _linked(link: str) -> float | None:
-    """How near two GPUs are, from what joins them; more NVLinks are nearer."""
+def _nearness(link: str) -> float | None:
+    """Nearness of two GPUs by their link; more NVLinks are nearer."""
     name = link.rstrip("0123456789")
     number = link[len(name) :]
-    return len(_FAR) + int(number or 1) if name == "NV" else _FAR.index(name) + 1 if name in _FAR else None
+    if name == "NV":
+        return len(_DISTANCES) + int(number or 1)
+    return _DISTANCES.index(name) + 1 if name in _DISTANCES else None
 
 
-def _measured(rate: str) -> float | None:
+def _rate_value(rate: str) -> float | None:
     return None if rate == "?" else float(rate)
 
 
@@ -90,21 +92,21 @@ def _number(value: int | None) -> str | None:
     return None if value is None else str(value)
 
 
-def _rates(square: Sequence[Sequence[Peer | None]]) -> Iterator[str | Grid]:
+def _rates(matrix: Sequence[Sequence[Peer | None]]) -> Iterator[str | Grid]:
     for name, title in _RATES:
-        for show, heading, worth in (
-            (_rate, f"GB/s by {title}:", _measured),
+        for show, heading, heat_of in (
+            (_rate, f"GB/s by {title}:", _rate_value),
             (_latency, f"µs by {title}, a few bytes:", None),
         ):
-            told = [[show(peer.copies, name) if peer else None for peer in row] for row in square]
-            if any(cell for row in told for cell in row):
+            cells = [[show(peer.copies, name) if peer else None for peer in row] for row in matrix]
+            if any(cell for row in cells for cell in row):
                 yield heading
-                yield _square(
+                yield _matrix(
                     [
                         [cell or ("?" if peer else None) for cell, peer in zip(*both, strict=True)]
-                        for both in zip(told, square, strict=True)
+                        for both in zip(cells, matrix, strict=True)
                     ],
-                    worth,
+                    heat_of,
                 )
 
 

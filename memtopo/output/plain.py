@@ -1,4 +1,4 @@
-"""Messages without rich, which alone costs 60 ms: errors, and what a stream can show."""
+"""Plain text output without rich, whose import alone takes 60 ms: lines, errors, and properties of a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STYLES = {
 
 
 def colour(stream: TextIO) -> bool:
-    """Whether a stream gets colour: NO_COLOR forbids it, FORCE_COLOR wants it, otherwise only a terminal does."""
+    """Return True if a stream gets colour: not with NO_COLOR, always with FORCE_COLOR, else if it is a terminal."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
@@ -27,10 +27,10 @@ def colour(stream: TextIO) -> bool:
 
 
 def width(stream: TextIO) -> int:
-    """The columns of a stream: COLUMNS where it is set, else the terminal's, else 80."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isascii() and told.isdecimal() and int(told[:6]):
-        return max(int(told[:6]), NARROWEST)
+    """Columns of a stream: COLUMNS if it is set, else the terminal's, else 80."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isascii() and columns.isdecimal() and int(columns[:6]):
+        return max(int(columns[:6]), NARROWEST)
     try:
         return max(os.get_terminal_size(stream.fileno()).columns or DEFAULT_WIDTH, NARROWEST)
     except (OSError, ValueError):
@@ -38,26 +38,26 @@ def width(stream: TextIO) -> int:
 
 
 def paint(text: str, style: str, *, colour: bool) -> str:
-    """A text in one of the few styles of messages; unchanged without colour."""
+    """Style a text with ANSI escapes; unchanged without colour."""
     return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if colour and text else text
 
 
 def print_error(error: MemtopoError, stream: TextIO | None = None) -> None:
-    """Write `memtopo: error: …` and, where there is one, `memtopo: hint: …` to stderr."""
+    """Write `memtopo: error: …` to stderr, and `memtopo: hint: …` if the error has a hint."""
     stream = stream or sys.stderr
-    _say("error", error.message, stream)
+    _print_message("error", error.message, stream)
     print_lines([f"  {printable(line)}" for line in error.details], stream)
     if error.hint:
-        _say("hint", error.hint, stream)
+        _print_message("hint", error.hint, stream)
 
 
 def print_lines(lines: list[str], stream: TextIO | None = None) -> None:
-    """Write finished lines to stdout; what its encoding lacks is escaped instead of being an error."""
+    """Write lines to stdout; characters that its encoding lacks are escaped."""
     stream = stream or sys.stdout
     text = "".join(f"{line}\n" for line in lines)
     encoding = stream.encoding or "utf-8"
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
-def _say(kind: str, text: str, stream: TextIO) -> None:
+def _print_message(kind: str, text: str, stream: TextIO) -> None:
     print_lines([f"memtopo: {paint(f'{kind}:', kind, colour=colour(stream))} {printable(text)}"], stream)

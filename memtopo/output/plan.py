@@ -1,4 +1,4 @@
-"""A plan as tables and a map: its rows, the layout, the memory that it takes, and how many driver calls it is."""
+"""Plans as tables and a drawing: steps, layout, memory and driver calls."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _COLUMNS = (
     Column("step"), Column("what"), Column("calls", "right"), Column("each", "right"), Column("total", "right"),
     Column("where"),
 )  # fmt: skip
-_ROOM = 16  # what 80 columns leave for the last one
+_ROOM = 16  # columns that remain for the last column of 80
 
 
 def renderable(summary: PlanSummary, machine: MachineLine) -> RenderableType:
-    """A plan for a machine, as `memtopo plan` shows it."""
+    """The output of `memtopo plan`."""
     return Group(headline("plan", summary.name, machine), Text(), *body(summary))
 
 
 def body(summary: PlanSummary, addresses: Addresses | None = None) -> list[RenderableType]:
-    """A plan without its first line: rows, the map where there is a picture, memory, calls, notes.
+    """A plan without its first line: rows, drawing, memory, driver calls and notes.
 
-    The map has the addresses of the ranges of a layout that stood.
+    `addresses` are those of the ranges of an applied layout.
     """
     parts: list[RenderableType] = []
     for process in summary.processes:
@@ -59,7 +59,7 @@ def _where(row: Row) -> str | Text:
 
 
 def _sums(summary: PlanSummary) -> list[tuple[str, str]]:
-    sizes = {f"memory on {place}": rounded(amount) for place, amount in summary.memory.items()}
+    sizes = {f"memory on {location}": rounded(amount) for location, amount in summary.memory.items()}
     sizes["address space"] = rounded(summary.reserved)
     widest = max(map(len, sizes.values()))
     calls = f"{summary.calls:,} to build, {summary.teardown_calls:,} to take down"

@@ -1,4 +1,4 @@
-"""A machine as a page: what is advertised beside what works, equal places in one line, why not, and the peers."""
+"""Pages of a machine: devices, granularity, trials with their causes of failure, and peers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from memtopo.machine.probe.diagnosis import Cause, causes
 from memtopo.machine.probe.comparison import Difference
 from memtopo.output.humanize import devices as counted
 from memtopo.output.humanize import plural
-from memtopo.output.pages import Grid, Sheet, folded, names, word
+from memtopo.output.pages import Grid, Section, grouped, names, yes_or_no
 from memtopo.output.peers import peers
 
 _NUMBERS = ("MULTIPROCESSOR_COUNT", "HOST_NUMA_ID")
@@ -25,57 +25,57 @@ _FLAGS = (
 )
 
 
-def page(machine: Machine, name: str, *, simulated: bool, notes: Sequence[str] = ()) -> list[Sheet]:
-    """A machine's facts and trials. The first sheet's title is what it is; `notes` belong to this one probe."""
+def page(machine: Machine, name: str, *, simulated: bool, notes: Sequence[str] = ()) -> list[Section]:
+    """Page of a machine's properties and trials, with the `notes` of one probe."""
     gpus = {gpu(i): device for i, device in enumerate(machine.devices)}
     title = f"{name}{' (simulated)' if simulated else ''}: {counted(device.name for device in machine.devices)}"
-    sheets = [Sheet(title, [*_head(machine), *(f"note: {note}" for note in notes)])]
+    sections = [Section(title, [*_head(machine), *(f"note: {note}" for note in notes)])]
     if gpus:
-        sheets.append(Sheet("devices", [_devices(gpus), *_identities(gpus)]))
-    sheets.append(Sheet("granularity", [*_granularity(machine.locations)]))
-    sheets.append(Sheet("trials", [*_trials(machine.locations)]))
-    if told := [*_why(machine)]:
-        sheets.append(Sheet("why not", told))
-    sheets.extend(peers(machine))
+        sections.append(Section("devices", [_devices(gpus), *_identities(gpus)]))
+    sections.append(Section("granularity", [*_granularity(machine.locations)]))
+    sections.append(Section("trials", [*_trials(machine.locations)]))
+    if reasons := [*_causes(machine)]:
+        sections.append(Section("why not", reasons))
+    sections.extend(peers(machine))
     if gpus:
-        sheets.append(Sheet("advertised and not tried", [_attributes(gpus)]))
-    return sheets
+        sections.append(Section("advertised and not tried", [_attributes(gpus)]))
+    return sections
 
 
-def against(found: Sequence[Difference], name: str) -> Sheet:
-    """What differs from a recorded machine."""
+def against(found: Sequence[Difference], name: str) -> Section:
+    """Section of the differences from a recorded machine."""
     if not found:
-        return Sheet(f"against {name}", ["nothing differs"])
-    rows = [(each.where, each.what, each.recorded, each.here, word(not each.breaks)) for each in found]
+        return Section(f"against {name}", ["nothing differs"])
+    rows = [(each.where, each.what, each.recorded, each.here, yes_or_no(not each.breaks)) for each in found]
     breaks = sum(each.breaks for each in found)
     fits = f"{plural(breaks, 'difference')} may make a valid spec fail here" if breaks else "the record still fits"
-    return Sheet(f"against {name}", [Grid(("", "what", "recorded", "here", "fits"), rows), fits])
+    return Section(f"against {name}", [Grid(("", "what", "recorded", "here", "fits"), rows), fits])
 
 
 def _head(machine: Machine) -> Iterator[str]:
     release = f", kernel module {machine.driver.release}" if machine.driver.release else ""
     yield f"driver: CUDA {machine.driver.cuda}{release}"
     if machine.surroundings:
-        yield f"system: {', '.join(_around(machine.surroundings))}"
+        yield f"system: {', '.join(_surroundings(machine.surroundings))}"
     if machine.host_name:
         yield f"host: {machine.host_name}"
     if machine.recorded:
         yield f"recorded: {machine.recorded}"
 
 
-def _around(around: Surroundings) -> Iterator[str]:
-    yield "WSL" if around.wsl else "in a container" if around.container else "no container"
-    yield plural(around.imex_channels, "IMEX channel")
-    yield f"{around.open_files:,} open files"
-    if around.ptrace_scope is not None:
-        yield f"ptrace_scope {around.ptrace_scope}"
-    if around.bindings:
-        yield f"cuda-bindings {around.bindings}"
+def _surroundings(found: Surroundings) -> Iterator[str]:
+    yield "WSL" if found.wsl else "in a container" if found.container else "no container"
+    yield plural(found.imex_channels, "IMEX channel")
+    yield f"{found.open_files:,} open files"
+    if found.ptrace_scope is not None:
+        yield f"ptrace_scope {found.ptrace_scope}"
+    if found.bindings:
+        yield f"cuda-bindings {found.bindings}"
 
 
 def _devices(gpus: Mapping[Location, Device]) -> Grid:
     rows = []
-    for where, device in folded(gpus, lambda d: (d.name, d.compute_capability, d.memory_bytes)):
+    for where, device in grouped(gpus, lambda d: (d.name, d.compute_capability, d.memory_bytes)):
         major, minor = device.compute_capability
         rows.append((where, device.name, f"{major}.{minor}", rounded(device.memory_bytes)))
     return Grid(("", "name", "compute capability", "memory"), rows)
@@ -91,11 +91,11 @@ def _identities(gpus: Mapping[Location, Device]) -> Iterator[Grid]:
         yield Grid(("", "uuid", "bus id"), rows)
 
 
-def _granularity(places: Mapping[Location, Memory]) -> Iterator[str | Grid]:
+def _granularity(memories: Mapping[Location, Memory]) -> Iterator[str | Grid]:
     rows: list[tuple[str, ...]] = []
-    for where, memory in folded(places, _granules):
+    for where, memory in grouped(memories, _granularity_key):
         if len(pairs := {(entry.minimum, entry.recommended) for entry in memory.granularity}) == 1:
-            yield f"{where}: {_granule(*pairs.pop())} for every set of properties asked"
+            yield f"{where}: {_granularity_pair(*pairs.pop())} for every set of properties queried"
             continue
         for n, entry in enumerate(memory.granularity):
             sizes = rounded(entry.minimum), rounded(entry.recommended)
@@ -104,56 +104,56 @@ def _granularity(places: Mapping[Location, Memory]) -> Iterator[str | Grid]:
         yield Grid(("", "handles", "rdma", "compressible", "minimum", "recommended"), rows)
 
 
-def _granules(memory: Memory) -> Hashable:
-    """Equal for places that read the same: where one value is for all sets of properties, whichever were asked."""
+def _granularity_key(memory: Memory) -> Hashable:
+    """Key of locations with the same lines: if all sets of properties have one value, the sets do not matter."""
     entries = {(entry.minimum, entry.recommended, *_properties(entry)) for entry in memory.granularity}
     pairs = {entry[:2] for entry in entries}
     return frozenset(pairs if len(pairs) == 1 else entries)
 
 
 def _properties(entry: Granularity) -> tuple[str, str, str]:
-    return "+".join(entry.handles) or "none", word(entry.rdma), word(entry.compressible)
+    return "+".join(entry.handles) or "none", yes_or_no(entry.rdma), yes_or_no(entry.compressible)
 
 
-def _granule(minimum: int, recommended: int) -> str:
+def _granularity_pair(minimum: int, recommended: int) -> str:
     if minimum == recommended:
         return f"{rounded(minimum)} minimum and recommended"
     return f"{rounded(minimum)} minimum, {rounded(recommended)} recommended"
 
 
-def _trials(places: Mapping[Location, Memory]) -> Iterator[str | Grid]:
+def _trials(memories: Mapping[Location, Memory]) -> Iterator[str | Grid]:
     rows: list[tuple[str, ...]] = []
-    for where, memory in folded(places, lambda m: tuple(m.trials.items())):
+    for where, memory in grouped(memories, lambda m: tuple(m.trials.items())):
         if not memory.trials:
             yield f"{where}: not tried"
         for n, (name, trial) in enumerate(memory.trials.items()):
-            rows.append(("" if n else where, name, word(trial.advertised, "not told"), *_works(trial)))
+            rows.append(("" if n else where, name, yes_or_no(trial.advertised), *_works(trial)))
     if rows:
         yield Grid(("", "what", "advertised", "works", ""), rows)
 
 
 def _works(trial: Trial) -> tuple[str, str]:
     error = (trial.error or "").removeprefix("CUDA_ERROR_")
-    return word(trial.works, "not known" if error else "not tried"), error or trial.note or ""
+    return yes_or_no(trial.works, "not known" if error else "not tried"), error or trial.note or ""
 
 
-def _why(machine: Machine) -> Iterator[str]:
-    """Each reason once, with everything that it stops."""
+def _causes(machine: Machine) -> Iterator[str]:
+    """Each cause once, with everything that it affects."""
     groups: dict[Hashable, list[Cause]] = {}
     for cause in causes(machine):
         groups.setdefault((cause.told, cause.likely, cause.do), []).append(cause)
-    known = {str(place): place for place in machine.locations}
+    known = {str(location): location for location in machine.locations}
     for members in groups.values():
         what = ", ".join(dict.fromkeys(cause.what for cause in members))
-        yield f"{what} on {_places([cause.where for cause in members], known)}: {members[0].told}"
+        yield f"{what} on {_locations([cause.where for cause in members], known)}: {members[0].told}"
         if members[0].likely:
             yield f"  likely: {members[0].likely}"
         if members[0].do:
             yield f"  to do: {members[0].do}"
 
 
-def _places(told: Iterable[str], known: Mapping[str, Location]) -> str:
-    wheres = list(dict.fromkeys(told))
+def _locations(listed: Iterable[str], known: Mapping[str, Location]) -> str:
+    wheres = list(dict.fromkeys(listed))
     pairs = [where for where in wheres if where not in known]
     return ", ".join(filter(None, [names(known[where] for where in wheres if where in known), *pairs[:4]])) + (
         f" and {len(pairs) - 4} more" if len(pairs) > 4 else ""  # noqa: PLR2004
@@ -164,14 +164,15 @@ def _attributes(gpus: Mapping[Location, Device]) -> Grid:
     rows = []
     for name in (*_NUMBERS, *_HANDLES, *_FLAGS):
         values = {where: _attribute(name, device.attributes.get(name)) for where, device in gpus.items()}
-        told = folded(values, lambda value: value)
-        rows.append((name, told[0][1] if len(told) == 1 else "; ".join(f"{where}: {value}" for where, value in told)))
+        groups = grouped(values, lambda value: value)
+        listed = "; ".join(f"{where}: {value}" for where, value in groups)
+        rows.append((name, groups[0][1] if len(groups) == 1 else listed))
     return Grid(("attribute", "value"), rows)
 
 
 def _attribute(name: str, value: int | None) -> str:
     if value is None:
-        return "not told"
+        return "not known"
     if name in _HANDLES:
         return ", ".join(HandleType(value & 15).words) or "none"
-    return str(value) if name in _NUMBERS else word(bool(value))
+    return str(value) if name in _NUMBERS else yes_or_no(bool(value))

@@ -1,4 +1,4 @@
-"""Progress of a long run as one line on a terminal; nothing anywhere else."""
+"""Progress of a run as one line on a terminal."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from memtopo.plans import report
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-PATIENCE = 0.3
+DELAY = 0.3
 INTERVAL = 0.1
 
 
 def progress(stream: TextIO | None = None) -> report.Progress:
-    """What a run should report to: a line on stderr if that is a terminal, else nothing."""
+    """Progress line on stderr if that is a terminal, else an empty reporter."""
     stream = stream or sys.stderr
-    return Line(stream) if stream.isatty() else report.Progress()
+    return ProgressLine(stream) if stream.isatty() else report.Progress()
 
 
-class Line(report.Progress):
-    """One line that is drawn at most ten times a second, not before a third of a second, and gone at the end.
+class ProgressLine(report.Progress):
+    """A line that is drawn at most ten times a second, not before a third of a second, and erased at the end.
 
-    A short run draws nothing and does not even import rich. There is no thread behind it.
+    A short run draws nothing and does not import rich. No thread is started.
     """
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
         self._clock = clock
-        self._due = clock() + PATIENCE
+        self._due = clock() + DELAY
         self._bar: Progress | None = None
         self._phase, self._steps, self._done = "", 0, 0
         self._begun: float | None = None
@@ -64,19 +64,19 @@ class Line(report.Progress):
     def _draw(self) -> None:
         self._bar = self._bar or _bar(self._stream)
         (task,) = self._bar.task_ids
-        self._bar.update(task, description=self._phase, completed=self._done, total=self._steps, told=self._told())
+        self._bar.update(task, description=self._phase, completed=self._done, total=self._steps, amount=self._amount())
         self._bar.refresh()
 
-    def _told(self) -> str:
-        """How far it is: steps, or bytes and how fast they are gone through."""
+    def _amount(self) -> str:
+        """Completed steps, or completed bytes and bytes a second."""
         if self._begun is None:
             return f"{self._done:,} of {self._steps:,}"
-        pace = humanize.rate(self._done, self._clock() - self._begun)
-        return f"{rounded(self._done)} of {rounded(self._steps)}, {pace}"
+        speed = humanize.rate(self._done, self._clock() - self._begun)
+        return f"{rounded(self._done)} of {rounded(self._steps)}, {speed}"
 
 
 def _bar(stream: TextIO) -> Progress:
-    # Most runs end before anything is drawn, and rich takes longer to import than they take.
+    # Most runs end before anything is drawn, and importing rich takes longer than they do.
     from rich.progress import BarColumn, Progress, TextColumn  # noqa: PLC0415
 
     from memtopo.output import console  # noqa: PLC0415 imported where it is used
@@ -84,13 +84,13 @@ def _bar(stream: TextIO) -> Progress:
     bar = Progress(
         TextColumn("{task.description:10}", markup=False),
         BarColumn(complete_style="cyan", finished_style="cyan"),
-        TextColumn("{task.fields[told]}", markup=False),
+        TextColumn("{task.fields[amount]}", markup=False),
         console=console.messages(stream),
         auto_refresh=False,
         transient=True,
         redirect_stdout=False,
         redirect_stderr=False,
     )
-    bar.add_task("", total=0, told="")
+    bar.add_task("", total=0, amount="")
     bar.start()
     return bar

@@ -1,4 +1,4 @@
-"""A report as it is read from top to bottom: machine, plan, checks, failure, what is left, time, verdict."""
+"""Reports of `apply`: machine, plan, checks, failure, leaks, teardown, times and verdict."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TIMES = (Column("phase"), Column("steps", "right"), Column("time", "right"))
 
 
 def renderable(report: Report) -> RenderableType:
-    """One run of `apply`, with its verdict as the last line."""
+    """The report of one run, with its verdict as the last line."""
     sections = [part for part in _sections(report) if part]
     spaced = (line for part in sections for line in (*part, Text()))
     last = cell(verdict(report), _OUTCOME_STYLES.get(report.outcome, "bold red"))
@@ -43,7 +43,7 @@ def _sections(report: Report) -> Iterator[list[RenderableType]]:
     yield _machine(report)
     yield plan.body(report.plan, addresses(report))
     yield _processes(report.processes) if report.processes else []
-    yield parts(report.checks) if report.checks else []
+    yield check_sections(report.checks) if report.checks else []
     yield _rates(report.checks.rates) if report.checks else []
     yield _failure(report.failure) if report.failure else []
     yield [heading("left behind", "bold red"), *map(_leak, report.leaks)] if report.leaks else []
@@ -81,7 +81,7 @@ def _rates(rates: tuple[Rate, ...]) -> list[RenderableType]:
 
 
 def _failure(failure: Failure) -> list[RenderableType]:
-    told = {
+    fields = {
         "step": failure.step,
         "error": failure.error,
         "reason": failure.reason,
@@ -89,12 +89,12 @@ def _failure(failure: Failure) -> list[RenderableType]:
         "place": failure.place,
         "hint": failure.hint,
     }
-    return [heading("failed", "bold red"), pairs((name, value) for name, value in told.items() if value)]
+    return [heading("failed", "bold red"), pairs((name, value) for name, value in fields.items() if value)]
 
 
 def _leak(leak: Leak) -> RenderableType:
-    stays = (f"{thing} stays because of it" for thing in leak.stays)
-    more = stacked([leak.error, *stays, *([f"asked for at {leak.place}"] if leak.place else [])])
+    stays = (f"{name} stays because of it" for name in leak.stays)
+    more = stacked([leak.error, *stays, *([f"requested at {leak.place}"] if leak.place else [])])
     return Padding(Group(cell(leak.what), Padding(more, (0, 0, 0, INDENT))), (0, 0, 0, INDENT))
 
 
@@ -130,15 +130,15 @@ def _times(times: tuple[PhaseTime, ...]) -> list[RenderableType]:
 _DIFFERENCES = (Column("aspect"), Column("of"), Column("wanted"), Column("seen"))
 
 
-def parts(checks: Checks) -> list[RenderableType]:
-    """The tallies, and what is not as declared."""
-    shown: list[RenderableType] = [heading("checked"), pairs(_tallies(checks.tallies))]
+def check_sections(checks: Checks) -> list[RenderableType]:
+    """Tallies of the checks, and the differences."""
+    sections: list[RenderableType] = [heading("checked"), pairs(_tallies(checks.tallies))]
     if checks.differences:
         rows = [(each.aspect, each.subject, each.wanted, each.seen) for each in checks.differences]
-        shown += [Text(), heading("not as declared", "bold red"), Rows(_DIFFERENCES, rows)]
+        sections += [Text(), heading("not as declared", "bold red"), Rows(_DIFFERENCES, rows)]
     if more := checks.different - len(checks.differences):
-        shown.append(cell(f"  … and {more:,} more"))
-    return shown
+        sections.append(cell(f"  … and {more:,} more"))
+    return sections
 
 
 def _tallies(tallies: Iterable[Tally]) -> Iterator[tuple[str, str]]:
@@ -157,7 +157,7 @@ def _number(count: int) -> str:
 
 
 def addresses(report: Report) -> Addresses:
-    """Where the ranges of a run's picture were, as far as its layout stood."""
+    """Addresses of the ranges in a report's picture; empty for a layout that was not applied."""
     picture = report.plan.picture
     if picture is None:
         return {}
@@ -167,39 +167,39 @@ def addresses(report: Report) -> Addresses:
             found["", shown.first] = at
     reports = {each.name: each.placed for each in report.processes}
     for process in picture.processes:
-        found |= _together(process, reports)
+        found |= _common_addresses(process, reports)
     return found
 
 
-def _together(process: ProcessPicture, reports: Mapping[str, Sequence[Placed]]) -> Addresses:
-    """The addresses that all processes of one picture have in common, and None where they have none."""
+def _common_addresses(process: ProcessPicture, reports: Mapping[str, Sequence[Placed]]) -> Addresses:
+    """Addresses of the ranges of one process picture; None for one that differs between its processes."""
     found: dict[tuple[str, str], int | None] = {}
     for shown in process.picture.ranges:
-        told = {_address(reports.get(label, ()), shown.first) for label in _labels(process)}
-        if None not in told:
-            found[process.first, shown.first] = told.pop() if len(told) == 1 else None
+        known = {_address(reports.get(label, ()), shown.first) for label in _labels(process)}
+        if None not in known:
+            found[process.first, shown.first] = known.pop() if len(known) == 1 else None
     return found
 
 
 def _labels(process: ProcessPicture) -> Iterator[str]:
     entry, _, number = process.first.partition(".")
-    for turn in range(process.count):
-        yield f"{entry}.{int(number) + turn * process.step}" if number else entry
+    for index in range(process.count):
+        yield f"{entry}.{int(number) + index * process.step}" if number else entry
 
 
 def _address(placed: Sequence[Placed], label: str) -> int | None:
     entry, _, number = label.partition(".")
-    for run in placed:
-        first, _, start = run.first.partition(".")
+    for group in placed:
+        first, _, start = group.first.partition(".")
         if entry == first and bool(number) == bool(start):
-            turn = int(number or 0) - int(start or 0)
-            if 0 <= turn < run.count:
-                return run.address + turn * run.step
+            index = int(number or 0) - int(start or 0)
+            if 0 <= index < group.count:
+                return group.address + index * group.step
     return None
 
 
 def verdict(report: Report) -> str:
-    """The outcome of a run in one line."""
+    """Outcome of a run in one line."""
     match report.outcome:
         case "ok":
             return f"ok: {_ok(report)}"
@@ -213,9 +213,9 @@ def verdict(report: Report) -> str:
             return f"{outcome}: {_rest(report)}"
 
 
-def things_left(report: Report) -> int:
-    """How many things a run left: those it names, or those the ledger counts if that is more."""
-    named = {leak.what for leak in report.leaks} | {thing for leak in report.leaks for thing in leak.stays}
+def _left_count(report: Report) -> int:
+    """Number of resources that a run left: the named leaks, or the ledger's count if that is more."""
+    named = {leak.what for leak in report.leaks} | {name for leak in report.leaks for name in leak.stays}
     open_after = report.left.ledger_after if report.left else {}
     open_before = report.left.ledger_before if report.left else {}
     counted = sum(max(count - open_before.get(kind, 0), 0) for kind, count in open_after.items())
@@ -224,12 +224,12 @@ def things_left(report: Report) -> int:
 
 def _ok(report: Report) -> str:
     if report.checks and any(tally.looked_at for tally in report.checks.tallies):
-        return "built, checked and gone"
-    return "built and gone; nothing was checked"
+        return "built, checked and taken down"
+    return "built and taken down; nothing was checked"
 
 
 def _rest(report: Report) -> str:
-    count = things_left(report)
+    count = _left_count(report)
     if not count:
         return "something is left" if report.outcome == "leaked" else "everything was undone"
     return f"{humanize.plural(count, 'thing')} {'is' if count == 1 else 'are'} left"

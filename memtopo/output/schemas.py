@@ -1,6 +1,6 @@
-"""JSON Schema (2020-12) of what is written: specs by people; machines, plans, reports and diagnostics by memtopo.
+"""JSON Schemas (2020-12) of specs, and of the documents that memtopo writes.
 
-Each is made from the types that read or hold the thing, so that the two cannot disagree.
+Each schema is generated from the types that read or hold the document, so that the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _SECTIONS = {
     "devices": "Names for GPUs: an ordinal, a UUID (GPU-…) or a bus id each. gpu0, host and host:0 exist anyway.",
     "ranges": "Reserved virtual address ranges, by name.",
     "chunks": "Physical memory on GPUs or the host, by name.",
-    "map": "Which chunks fill a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}].",
-    "access": "Who may use a range: kv: {gpu0: rw, gpu1: r}. Nothing is granted unless it is written here.",
+    "map": "Chunks that fill a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}].",
+    "access": "Devices that may use a range: kv: {gpu0: rw, gpu1: r}. Nothing is granted unless it is written here.",
     "buffers": "Memory of cuMemAlloc, by name, which legacy IPC can share.",
     "managed": "Memory of cuMemAllocManaged, by name, which migrates between GPUs and the host.",
     "events": "Events of GPUs, by name.",
-    "external": "Memory that another API made, such as Vulkan, by name.",
-    "semaphores": "Semaphores that another API made, by name, which order its work and CUDA's.",
-    "exports": "What is handed to other processes: w: {chunk: hot, via: fd}.",
-    "imports": "What other processes hand out, used like chunks, buffers and events: w: {from: server.w}.",
+    "external": "External memory, of another API such as Vulkan, by name.",
+    "semaphores": "External semaphores, by name, which order the work of another API and CUDA's.",
+    "exports": "Objects that other processes may import: w: {chunk: hot, via: fd}.",
+    "imports": "Objects that other processes export, used like chunks, buffers and events: w: {from: server.w}.",
 }
 
 
@@ -48,16 +48,16 @@ def schema(kind: str) -> _Schema:
     return {"$schema": DIALECT, **make(), "title": title}
 
 
-class _Plain(GenerateJsonSchema):
-    """Without titles that only repeat a field's name."""
+class _Generator(GenerateJsonSchema):
+    """Generator without titles that only repeat a field's name."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         del schema
         return False
 
 
-class _Written(_Plain):
-    """What a person writes: nulls and defaults are what it is read as, and no key is there besides those known."""
+class _InputGenerator(_Generator):
+    """Generator for specs: without nulls and defaults, which stand for missing keys, and without unknown keys."""
 
     def nullable_schema(self, schema: Any) -> _Schema:
         return self.generate_inner(schema["schema"])
@@ -70,8 +70,8 @@ class _Written(_Plain):
         return found | {"additionalProperties": False} if "patternProperties" in found else found
 
 
-class _Printed(_Plain):
-    """What memtopo prints: every field is there, null where there is nothing to say, and no other."""
+class _OutputGenerator(_Generator):
+    """Generator for documents that memtopo writes: every field is required, and there are no others."""
 
     def default_schema(self, schema: Any) -> _Schema:
         return self.generate_inner(schema["schema"])
@@ -94,7 +94,7 @@ def _spec() -> _Schema:
         (name, "validation", TypeAdapter(_entries(section.entry, referring=section.referring)))
         for name, section in spec.SECTIONS.items()
     ]
-    found, definitions = TypeAdapter.json_schemas(inputs, schema_generator=_Written)
+    found, definitions = TypeAdapter.json_schemas(inputs, schema_generator=_InputGenerator)
     sections = {
         name: found[name, "validation"] | {"description": _SECTIONS[name], "type": ["object", "null"]}
         for name in spec.SECTIONS
@@ -103,7 +103,7 @@ def _spec() -> _Schema:
         "memtopo": {"type": "integer", "const": spec.VERSION, "description": "The version of the language."},
         "name": {"type": "string", "pattern": f"^{NAME.pattern}$", "description": "The layout's name."},
     }
-    own = TypeAdapter(spec.Process).json_schema(schema_generator=_Written)
+    own = TypeAdapter(spec.Process).json_schema(schema_generator=_InputGenerator)
     processes = {
         "type": ["object", "null"],
         "description": "Several processes: the same sections, under a name each.",
@@ -131,7 +131,7 @@ def _entries(entry: Any, *, referring: bool) -> Any:
 
 
 def _used(definitions: _Schema, text: str) -> _Schema:
-    """The definitions that a text speaks of: pydantic gives those of what the values become as well."""
+    """The definitions that a schema refers to; pydantic also gives those of the validated values."""
     names: set[str] = set()
     while new := {*_DEFINITION.findall(text)} - names:
         names |= new
@@ -139,41 +139,27 @@ def _used(definitions: _Schema, text: str) -> _Schema:
     return {name: definitions[name] for name in definitions if name in names}
 
 
-def _printed(type_: Any) -> _Schema:
-    return TypeAdapter(type_).json_schema(schema_generator=_Printed)
+def _output(type_: Any) -> _Schema:
+    return TypeAdapter(type_).json_schema(schema_generator=_OutputGenerator)
 
 
-def _diagnostics() -> _Schema:
-    return _printed(DiagnosticsDocument)
+def _marked_output(kind: str, type_: Any) -> Callable[[], _Schema]:
+    return lambda: _marked(f"memtopo_{kind}", _output(type_))
 
 
-def _report() -> _Schema:
-    return _marked("memtopo_report", _printed(Report))
-
-
-def _held(kind: str, type_: Any) -> Callable[[], _Schema]:
-    return lambda: _marked(f"memtopo_{kind}", _printed(type_))
-
-
-def _plan() -> _Schema:
-    """A plan carries a machine as it is recorded: without what is not known of it."""
-    recorded = machine.Machine.model_json_schema(schema_generator=_Plain)
-    found = _printed(SavedPlan)
-    return found | {"$defs": found["$defs"] | recorded.pop("$defs") | {"Machine": recorded}}
-
-
-def _probe() -> _Schema:
-    recorded = machine.Machine.model_json_schema(schema_generator=_Plain)
-    found = _printed(ProbeReport)
+def _with_machine(type_: Any) -> _Schema:
+    """Schema of a document that contains a recorded machine, whose unknown fields are absent instead of null."""
+    recorded = machine.Machine.model_json_schema(schema_generator=_Generator)
+    found = _output(type_)
     return found | {"$defs": found["$defs"] | recorded.pop("$defs") | {"Machine": recorded}}
 
 
 def _machine() -> _Schema:
-    return _marked("memtopo_machine", machine.Machine.model_json_schema(schema_generator=_Plain))
+    return _marked("memtopo_machine", machine.Machine.model_json_schema(schema_generator=_Generator))
 
 
 def _marked(marker: str, found: _Schema) -> _Schema:
-    """With the marker first and required: a reader tells by it what it was given."""
+    """Add the required marker of the document's type as the first property."""
     rest = {name: field for name, field in found["properties"].items() if name != marker}
     properties = {marker: {"type": "integer", "const": 1}} | rest
     return found | {"properties": properties, "required": [marker, *found["required"]]}
@@ -182,18 +168,18 @@ def _marked(marker: str, found: _Schema) -> _Schema:
 _MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
     "spec": ("memtopo: a layout of GPU memory", _spec),
     "machine": ("memtopo: a recorded machine", _machine),
-    "plan": ("memtopo: what plan --json prints and plan -o saves", _plan),
-    "probe": ("memtopo: what probe --json prints", _probe),
-    "report": ("memtopo: what apply --json prints", _report),
+    "plan": ("memtopo: what plan --json prints and plan -o saves", lambda: _with_machine(SavedPlan)),
+    "probe": ("memtopo: what probe --json prints", lambda: _with_machine(ProbeReport)),
+    "report": ("memtopo: what apply --json prints", _marked_output("report", Report)),
     "diagnostics": (
         "memtopo: what validate --json prints, and of a spec with errors also plan and apply",
-        _diagnostics,
+        lambda: _output(DiagnosticsDocument),
     ),
-    "picture": ("memtopo: what draw --json prints", lambda: _printed(PictureDocument)),
-    "layouts": ("memtopo: what ls --json prints", _held("layouts", Survey)),
-    "layout": ("memtopo: what show --json prints", _held("layout", Status)),
-    "check": ("memtopo: what check --json prints", _held("check", Looked)),
-    "release": ("memtopo: what release --json prints", _held("release", Released)),
-    "error": ("memtopo: what --json prints where there is no result", lambda: _printed(ErrorDocument)),
+    "picture": ("memtopo: what draw --json prints", lambda: _output(PictureDocument)),
+    "layouts": ("memtopo: what ls --json prints", _marked_output("layouts", Survey)),
+    "layout": ("memtopo: what show --json prints", _marked_output("layout", Status)),
+    "check": ("memtopo: what check --json prints", _marked_output("check", Looked)),
+    "release": ("memtopo: what release --json prints", _marked_output("release", Released)),
+    "error": ("memtopo: what --json prints where there is no result", lambda: _output(ErrorDocument)),
 }
 KINDS = tuple(_MAKERS)

@@ -27,7 +27,7 @@ def test_a_saved_plan_is_applied(saved: Path) -> None:
     for name in ("h200x2", "h200x4"):
         done = run("apply", str(saved), "-m", name)
         assert done.status == 0, done.err
-        assert "ok: built, checked and gone" in done.out
+        assert "ok: built, checked and taken down" in done.out
 
 
 def test_what_is_saved_is_what_is_printed(saved: Path) -> None:

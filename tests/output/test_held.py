@@ -47,10 +47,10 @@ def lines(shown: RenderableType, monkeypatch: pytest.MonkeyPatch, width: int) ->
 @pytest.mark.parametrize(
     "shown",
     [
-        held.listed(SURVEY, NOW),
-        held.listed(Survey(()), NOW),
-        held.shown(STATUS, NOW),
-        held.shown(replace(STATUS, importers=(), deadline=None, spec=None), NOW),
+        held.layout_list(SURVEY, NOW),
+        held.layout_list(Survey(()), NOW),
+        held.layout(STATUS, NOW),
+        held.layout(replace(STATUS, importers=(), deadline=None, spec=None), NOW),
         held.checked(Looked("kv", False, CHECKS)),
         held.released(Released("kv", (IMPORTER,), (replace(IMPORTER, bound=False),), True)),
     ],
@@ -65,19 +65,19 @@ def test_it_fits(shown: RenderableType, monkeypatch: pytest.MonkeyPatch, width: 
 
 def test_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     """A list has a line for each layout, and below it why one is not known"""
-    assert lines(held.listed(SURVEY, NOW), monkeypatch, 80) == [
+    assert lines(held.layout_list(SURVEY, NOW), monkeypatch, 80) == [
         "  layout          state        process  exports  importers  for",
         "  kv              unreachable",
         "  weights-server  serving         4711        3          1  2 h",
         "",
         "  note: kv: no answer to 'status' within 2 s",
     ]
-    assert lines(held.listed(Survey(()), NOW), monkeypatch, 80) == ["no layout is held"]
+    assert lines(held.layout_list(Survey(()), NOW), monkeypatch, 80) == ["no layout is held"]
 
 
 def test_a_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     """A layout is shown with who holds it, what is exported, and who uses how much of it"""
-    shown = lines(held.shown(STATUS, NOW), monkeypatch, 60)
+    shown = lines(held.layout(STATUS, NOW), monkeypatch, 60)
     assert shown[:4] == [
         "show  weights-server  on local",
         "      2 × NVIDIA H200, driver 580.65",
@@ -106,6 +106,6 @@ def test_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_controls_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a holder says cannot drive the terminal"""
     evil = replace(STATUS, name="\x1b[31m", spec="\x1b]0;", importers=(replace(IMPORTER, taken=()),))
-    shown = "\n".join(lines(held.shown(evil, NOW), monkeypatch, 80))
+    shown = "\n".join(lines(held.layout(evil, NOW), monkeypatch, 80))
     assert "\x1b" not in shown
     assert "\\x1b[31m" in shown

@@ -7,7 +7,7 @@ import pytest
 
 from memtopo.output import console
 from memtopo.output import report as rendering
-from memtopo.output.progress import Line, progress
+from memtopo.output.progress import ProgressLine, progress
 from memtopo.plans.report import (
     Checks,
     DeviceMemory,
@@ -119,7 +119,7 @@ time
 
   note: free memory of gpu1 differs, and other processes use it
 
-ok: built, checked and gone
+ok: built, checked and taken down
 """
     )
 
@@ -147,7 +147,7 @@ left behind
   mapping of page.3 in kv
     cuMemUnmap: CUDA_ERROR_INVALID_VALUE
     range kv stays because of it
-    asked for at spec.yaml:9:3
+    requested at spec.yaml:9:3
 """ in shown(replace(REPORT, outcome="leaked", leaks=(LEAK,)))
 
 
@@ -168,8 +168,8 @@ not as declared
 @pytest.mark.parametrize(
     ("change", "verdict"),
     [
-        ({}, "ok: built, checked and gone"),
-        ({"checks": None}, "ok: built and gone; nothing was checked"),
+        ({}, "ok: built, checked and taken down"),
+        ({"checks": None}, "ok: built and taken down; nothing was checked"),
         ({"outcome": "failed"}, "failed: everything was undone"),
         ({"outcome": "leaked", "leaks": (LEAK,)}, "failed: 2 things are left"),
         ({"outcome": "leaked", "leaks": (replace(LEAK, stays=()),)}, "failed: 1 thing is left"),
@@ -236,7 +236,7 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A long run is shown, seldom, and its line is taken away at the end"""
     monkeypatch.setenv("TERM", "xterm")
     stream, seconds = Terminal(), iter(range(100))
-    hooks = Line(stream, lambda: float(next(seconds)))
+    hooks = ProgressLine(stream, lambda: float(next(seconds)))
     hooks.phase("create [red]", 8000)
     hooks.advance(1234)
     hooks.end()
@@ -248,7 +248,7 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_short_run_draws_nothing() -> None:
     """What ends at once leaves the terminal alone"""
     stream = Terminal()
-    hooks = Line(stream, lambda: 0.0)
+    hooks = ProgressLine(stream, lambda: 0.0)
     hooks.phase("create", 8000)
     hooks.advance(8000)
     hooks.end()

@@ -20,7 +20,7 @@ RATE = Rate(bytes_per_second=391_234_000_000, latency_ns=1830)
 
 def shown(machine: Machine, name: str = "ours", *, simulated: bool = True, width: int = 80) -> str:
     console = Console(file=io.StringIO(), width=width, no_color=True)
-    console.print(pages.drawn(probe.page(machine, name, simulated=simulated)))
+    console.print(pages.rendered(probe.page(machine, name, simulated=simulated)))
     assert isinstance(console.file, io.StringIO)
     return "".join(f"{line.rstrip()}\n" for line in console.file.getvalue().splitlines())
 
@@ -82,7 +82,7 @@ def test_a_heat_map() -> None:
 def test_a_heat_map_in_ascii() -> None:
     """Where a stream has no blocks, other marks shade"""
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    console.show(pages.drawn(probe.page(uneven(), "ours", simulated=True)), stream, width=80)
+    console.show(pages.rendered(probe.page(uneven(), "ours", simulated=True)), stream, width=80)
     stream.seek(0)
     assert ["gpu2", "+", "190.0", "+", "190.0", "-", "#", "400.0"] in rows(stream.read())
 
@@ -90,7 +90,7 @@ def test_a_heat_map_in_ascii() -> None:
 def test_a_heat_map_in_colour() -> None:
     """The colour of a cell goes by its share too"""
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor")
-    console.print(pages.drawn(probe.page(uneven(), "ours", simulated=True)))
+    console.print(pages.rendered(probe.page(uneven(), "ours", simulated=True)))
     assert isinstance(console.file, io.StringIO)
     told = console.file.getvalue()
     styles = {number: re.search(rf"\x1b\[([0-9;]*)m[ █▓▒░]*{number}", told) for number in ("400.0", "190.0", "40.0")}
@@ -121,7 +121,7 @@ def test_a_no_is_explained_once() -> None:
 def test_granularity_that_is_the_same_for_all_is_one_line() -> None:
     """Sixteen equal rows tell no more than one"""
     text = " ".join(shown(invented(2)).split())
-    assert "gpu0, gpu1, host, host:0: 2 MiB minimum and recommended for every set of properties asked" in text
+    assert "gpu0, gpu1, host, host:0: 2 MiB minimum and recommended for every set of properties queried" in text
 
 
 def test_granularity_that_differs_is_a_row_for_each_set() -> None:
