@@ -20,7 +20,7 @@ from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, Drawing
 from memtopo.output.diagram.model import Diagram
-from memtopo.output.terminal.drawing import Map
+from memtopo.output.terminal.drawing import Drawing
 from memtopo.rules.validation import validate
 
 COUNT = 100_000
@@ -83,6 +83,6 @@ def _form(form: str) -> Callable[[Diagram], str]:
 
 _SPECS: Mapping[str, Callable[[int], str]] = {**scaling.FORMATS, "mixed": _mixed}
 _DRAWN: Mapping[str, Callable[[Diagram], str]] = {
-    "text": lambda shown: unstyled(Map(shown), 80),
+    "text": lambda shown: unstyled(Drawing(shown), 80),
     **{form: _form(form) for form in FORMATS},
 }

@@ -21,7 +21,7 @@ from memtopo.output.diagram.formats import FORMATS, SUFFIXES, Drawing
 from memtopo.plans.report import MachineLine
 
 if TYPE_CHECKING:
-    from memtopo.output.terminal.drawing import Sheet
+    from memtopo.output.terminal.drawing import TitledDrawing
 
 Output = Annotated[
     list[str] | None,
@@ -119,10 +119,10 @@ class _Sheet:
         return json.PictureDocument(json.VERSION, self.shown.title, self.line, self.shown.diagram)
 
     @property
-    def _text(self) -> Sheet:
+    def _text(self) -> TitledDrawing:
         from memtopo.output.terminal import drawing
 
-        return drawing.Sheet(self._data, self.ascii, self.width)
+        return drawing.TitledDrawing(self._data, self.ascii, self.width)
 
 
 def _stdout_form(form: str | None, *, as_json: bool) -> str:

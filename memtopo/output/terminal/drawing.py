@@ -1,4 +1,4 @@
-"""A layout as a drawing: each range and each memory as a bar to scale, with a line from every label to its place."""
+"""Drawing of a layout: each range and each memory as a bar to scale, with lines from the labels to the bar."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from memtopo.output.diagram.model import MemoryDiagram, Diagram, MappingSpan, Pr
 from memtopo.output.diagram.notation import processes
 from memtopo.output.json import PictureDocument
 from memtopo.output.terminal import labels
-from memtopo.output.terminal.glyphs import Inks, inks
-from memtopo.output.terminal.labels import Targets, beside, targets
-from memtopo.output.terminal.lines import Rule
-from memtopo.output.terminal.panel import Block, Panel, Part, Row, drawn
+from memtopo.output.terminal.glyphs import Glyphs, glyphs_of
+from memtopo.output.terminal.labels import Importers, importers_of, item_list
+from memtopo.output.terminal.lines import TitleLine
+from memtopo.output.terminal.panel import Block, Panel, Part, Row, drawing_lines
 
 MOST_PROCESSES = 12
 MOST_RANGES = 12
@@ -27,16 +27,18 @@ MOST_ROWS = 12
 
 
 Addresses = Mapping[tuple[str, str], int | None]
-"""Where ranges begin, by the first label of the process's picture (none where there is one process) and the range's
-own; None where that is not the same in all processes of the picture."""
+"""Addresses of ranges, by the first label of the process picture (empty for a single process) and of the range.
+
+None for an address that differs between the processes of a picture.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
-    """The drawing of a picture, for any width; `ascii` draws with ASCII alone, as does a stream that has no more.
+class Drawing:
+    """Drawing of a picture for any width, in ASCII if `ascii` is set or the stream supports no more.
 
-    At most `ranges` ranges of each process are drawn, and at most `rows` pieces of each get a label; the bar shows all
-    of them. `addresses` are those of the ranges in a layout that stood.
+    Draws at most `ranges` ranges of each process, with labels for at most `rows` pieces of each. `addresses` are those
+    of the ranges of an applied layout.
     """
 
     picture: Diagram
@@ -46,29 +48,29 @@ class Map:
     addresses: Addresses = field(default_factory=dict)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        used = inks(self.picture, ascii=self.ascii or options.ascii_only)
-        yield from drawn([*self._parts(used)], options.max_width, used, console)
+        glyphs = glyphs_of(self.picture, ascii=self.ascii or options.ascii_only)
+        yield from drawing_lines([*self._parts(glyphs)], options.max_width, glyphs, console)
 
-    def _parts(self, used: Inks) -> Iterator[Part]:
+    def _parts(self, glyphs: Glyphs) -> Iterator[Part]:
         whole = self.picture
-        taken = targets(whole)
+        importers = importers_of(whole)
         for each in whole.processes[:MOST_PROCESSES]:
-            yield Rule(_title(each, used))
-            yield from self._process(each.first, each.picture, taken, used)
+            yield TitleLine(_title(each, glyphs))
+            yield from self._process(each.first, each.picture, importers, glyphs)
         if more := sum(each.count for each in whole.processes[MOST_PROCESSES:]):
-            yield Panel([_more(more, "process", "es", used)])
-        yield from self._process("", whole, taken, used)
+            yield Panel([_more(more, "process", "es", glyphs)])
+        yield from self._process("", whole, importers, glyphs)
         if whole.processes and whole.memory:
-            yield Rule([Text("memory", "bold"), Text("of all processes", "dim")])
-        yield from self._memory(used)
+            yield TitleLine([Text("memory", "bold"), Text("of all processes", "dim")])
+        yield from self._memory(glyphs)
 
-    def _process(self, label: str, shown: Diagram, taken: Targets, used: Inks) -> Iterator[Part]:
-        seen = _Seen()
+    def _process(self, label: str, shown: Diagram, importers: Importers, glyphs: Glyphs) -> Iterator[Part]:
+        mapped = _MappedChunks()
         for each in shown.ranges[: self.ranges]:
-            yield _range(each, self._address(label, each), used, seen, self.rows)
+            yield _range(each, self._address(label, each), glyphs, mapped, self.rows)
         if more := sum(each.count for each in shown.ranges[self.ranges :]):
-            yield Panel([_more(more, "range", "s", used)])
-        yield from beside(label, shown, taken, used)
+            yield Panel([_more(more, "range", "s", glyphs)])
+        yield from item_list(label, shown, importers, glyphs)
 
     def _address(self, label: str, shown: RangeDiagram) -> str:
         if (label, shown.first) not in self.addresses:
@@ -76,29 +78,30 @@ class Map:
         found = self.addresses[label, shown.first]
         return "elsewhere in each" if found is None else f"{'from' if shown.count > 1 else 'at'} {found:#x}"
 
-    def _memory(self, used: Inks) -> Iterator[Panel]:
+    def _memory(self, glyphs: Glyphs) -> Iterator[Panel]:
         whole = self.picture
-        heads = labels.memories(whole.memory, used) if whole.memory else []
-        for turn, (shown, head) in enumerate(zip(whole.memory, heads, strict=True)):
-            yield _memory(shown, head, labels.shares(shown, used, named=bool(whole.processes)), close=turn > 0)
+        heads = labels.memories(whole.memory, glyphs) if whole.memory else []
+        for index, (shown, head) in enumerate(zip(whole.memory, heads, strict=True)):
+            yield _memory(shown, head, labels.shares(shown, glyphs, named=bool(whole.processes)), close=index > 0)
 
 
-def _title(shown: ProcessDiagram, used: Inks) -> list[Text]:
-    told = [Text(used.told(printable(processes(shown))), "bold")]
-    return [*told, Text(f"{shown.count:,} processes alike", "dim")] if shown.count > 1 else told
+def _title(shown: ProcessDiagram, glyphs: Glyphs) -> list[Text]:
+    title = [Text(glyphs.text(printable(processes(shown))), "bold")]
+    return [*title, Text(f"{shown.count:,} processes alike", "dim")] if shown.count > 1 else title
 
 
-def _more(count: int, thing: str, plural: str, used: Inks) -> Text:
-    return Text(used.told(f"… and {count:,} more {thing}{plural * (count > 1)}"), "dim")
+def _more(count: int, noun: str, plural: str, glyphs: Glyphs) -> Text:
+    return Text(glyphs.text(f"… and {count:,} more {noun}{plural * (count > 1)}"), "dim")
 
 
-class _Seen:
-    """Which chunks the drawing has shown already, so that the next time can be called that."""
+class _MappedChunks:
+    """Chunks that the drawing has shown, so that further mappings of them can be labelled `again`."""
 
     def __init__(self) -> None:
         self._spans: dict[tuple[str, str], list[tuple[int, int]]] = {}
 
-    def again(self, piece: MappingSpan, times: int) -> bool:
+    def add(self, piece: MappingSpan, times: int) -> bool:
+        """Add the chunks of a piece of `times` equal ranges; return True if some were added before."""
         if not piece.elsewhere:
             return False
         first, last = piece.index, piece.index + piece.count + piece.step * (times - 1)
@@ -108,7 +111,7 @@ class _Seen:
         return found
 
 
-def _range(shown: RangeDiagram, address: str, used: Inks, seen: _Seen, most: int) -> Panel:
+def _range(shown: RangeDiagram, address: str, glyphs: Glyphs, mapped_chunks: _MappedChunks, most: int) -> Panel:
     mapped = [piece for piece in shown.pieces if piece.chunk]
     alike = all(piece.access == mapped[0].access for piece in mapped)
     access = mapped[0].access if mapped and alike else None
@@ -118,16 +121,16 @@ def _range(shown: RangeDiagram, address: str, used: Inks, seen: _Seen, most: int
             index,
             piece.chunk,
             "".join(piece.locations[:1]),
-            labels.piece(piece, used, times=shown.count, again=again, access=not alike),
+            labels.piece(piece, glyphs, times=shown.count, again=again, access=not alike),
         )
         for index, piece in _labelled(shown.pieces, most)
-        for again in [seen.again(piece, shown.count)]
+        for again in [mapped_chunks.add(piece, shown.count)]
     ]
-    return Panel(labels.range_(shown, access, address, used), shown.size, blocks, rows if mapped else ())
+    return Panel(labels.range_(shown, access, address, glyphs), shown.size, blocks, rows if mapped else ())
 
 
 def _labelled(pieces: Sequence[MappingSpan], most: int) -> Iterable[tuple[int, MappingSpan]]:
-    """The pieces that get a label: all, or the first ones and the last one."""
+    """The pieces with a label: all, or the first ones and the last one."""
     numbered = list(enumerate(pieces))
     return numbered if len(numbered) <= most else [*numbered[: most - 1], numbered[-1]]
 
@@ -147,21 +150,21 @@ def _memory(shown: MemoryDiagram, head: Sequence[Text], detail: Sequence[str], *
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
-    """A picture as `memtopo draw` shows it: in ASCII alone, and `width` columns wide, where that is asked for."""
+class TitledDrawing:
+    """Text output of `memtopo draw`, `width` columns wide if that is set."""
 
-    drawn: PictureDocument
+    document: PictureDocument
     ascii: bool = False
     width: int | None = None
 
     def show(self) -> None:
-        """Write it to stdout."""
+        """Write the drawing to stdout."""
         console.show(self._whole(), width=self.width)
 
     def text(self) -> str:
-        """What a file without colours gets."""
+        """The drawing without colours, for a file."""
         return console.unstyled(self._whole(), self.width or plain.DEFAULT_WIDTH)
 
     def _whole(self) -> RenderableType:
-        head = headline("draw", self.drawn.name, self.drawn.machine)
-        return Group(head, Text(), Map(self.drawn.picture, self.ascii))
+        head = headline("draw", self.document.name, self.document.machine)
+        return Group(head, Text(), Drawing(self.document.picture, self.ascii))

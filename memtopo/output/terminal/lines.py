@@ -1,4 +1,4 @@
-"""Lines of a map: put together from parts, folded where they are too long, and never cut."""
+"""Lines of a drawing without a bar: titles, lists of entries, and folding of lines that are too long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from memtopo.output.terminal.glyphs import Inks
+from memtopo.output.terminal.glyphs import Glyphs
 
 INDENT = 2
 GAP = 2
@@ -16,130 +16,136 @@ KEY = 2
 
 
 def line(*parts: Text | str | tuple[str, str], style: str = "") -> Text:
-    """Parts in one line."""
-    told = Text.assemble(*parts, no_wrap=True, overflow="crop")
-    told.stylize(style)
-    return told
+    """One line made of parts."""
+    assembled = Text.assemble(*parts, no_wrap=True, overflow="crop")
+    assembled.stylize(style)
+    return assembled
 
 
 def joined(parts: Sequence[Text]) -> Text:
-    """Parts a gap apart."""
+    """Parts in one line, with gaps between them."""
     return Text(" " * GAP).join(parts)
 
 
-def padded(told: Text, width: int, char: str = " ") -> Text:
-    """A line made as long as that, if it is not yet."""
-    told.append(char * (width - told.cell_len), "dim" if char != " " else "")
-    return told
+def padded(text: Text, width: int, char: str = " ") -> Text:
+    """A line padded to a width in columns."""
+    text.append(char * (width - text.cell_len), "dim" if char != " " else "")
+    return text
 
 
-def key(chunk: str, device: str, inks: Inks, none: str | None = None) -> Text:
-    """What marks a kind of chunk, as the bars have it; the mark of a hole, or `none`, where there is none."""
+def key(chunk: str, device: str, glyphs: Glyphs, none: str | None = None) -> Text:
+    """Letter of an entry of chunks as in the bars; of no chunk, `none` or the glyph of a hole."""
     if not chunk:
-        return Text(f"{inks.hole if none is None else none} ", "dim")
-    return Text.assemble((inks.letter(chunk), inks.swatch(device) if device else "bold"), " ")
+        return Text(f"{glyphs.hole if none is None else none} ", "dim")
+    return Text.assemble((glyphs.letter(chunk), glyphs.letter_style(device) if device else "bold"), " ")
 
 
 def packed(
-    parts: Iterable[Text], width: int, indent: int, console: Console, *, glue: str = " " * GAP, deep: int = INDENT + KEY
+    parts: Iterable[Text],
+    width: int,
+    indent: int,
+    console: Console,
+    *,
+    glue: str = " " * GAP,
+    hanging: int = INDENT + KEY,
 ) -> Iterator[Text]:
-    """As many parts to a line as fit; lines after the first stand as `deep` in as details do."""
-    told: Text | None = None
+    """Lines with as many parts as fit; lines after the first are indented by `hanging`."""
+    packed_line: Text | None = None
     for part in parts:
-        if told is None:
-            told = part
-        elif told.cell_len + len(glue) + part.cell_len <= width - indent:
-            told = Text.assemble(told, (glue, part.style), part)
+        if packed_line is None:
+            packed_line = part
+        elif packed_line.cell_len + len(glue) + part.cell_len <= width - indent:
+            packed_line = Text.assemble(packed_line, (glue, part.style), part)
         else:
-            yield from _folded(Text.assemble(told, (glue.rstrip(), part.style)), width, indent, console)
-            told, indent = part, deep
-    if told is not None:
-        yield from _folded(told, width, indent, console)
+            yield from _folded(Text.assemble(packed_line, (glue.rstrip(), part.style)), width, indent, console)
+            packed_line, indent = part, hanging
+    if packed_line is not None:
+        yield from _folded(packed_line, width, indent, console)
 
 
 def _folded(text: Text, width: int, indent: int, console: Console) -> Iterator[Text]:
-    for told in text.wrap(console, max(width - indent, 1), overflow="fold"):
-        told.rstrip()
-        yield line(" " * indent, told)
+    for folded in text.wrap(console, max(width - indent, 1), overflow="fold"):
+        folded.rstrip()
+        yield line(" " * indent, folded)
 
 
-_LEAST = 14  # columns that the last words want beside the others
+_LEAST = 14  # columns for the notes of an item beside the others
 _START = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """A title in a line across the whole width."""
+class TitleLine:
+    """A title in a horizontal line across the whole width."""
 
     title: Sequence[Text]
 
-    def lines(self, width: int, inks: Inks, console: Console) -> Iterator[Text]:
-        """The line; a title that is too long for one folds."""
-        start = Text(f"{inks.along * (_START - 1)} ", "dim")
-        for words in packed(self.title, width - _START, 0, console, deep=0):
-            told = line(start, words)
-            if (left := width - told.cell_len - 1) > 0:
-                told.append(f" {inks.along * left}", "dim")
-            yield told
+    def lines(self, width: int, glyphs: Glyphs, console: Console) -> Iterator[Text]:
+        """The line; a title that is too long folds."""
+        start = Text(f"{glyphs.horizontal * (_START - 1)} ", "dim")
+        for part in packed(self.title, width - _START, 0, console, hanging=0):
+            titled = line(start, part)
+            if (left := width - titled.cell_len - 1) > 0:
+                titled.append(f" {glyphs.horizontal * left}", "dim")
+            yield titled
             start = Text(" " * _START)
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What is in no range: its kind, the mark and the device of its memory, its words by column, and more of them.
+    """An entry outside of the ranges: kind, chunk and device of its memory, cells by column, and notes.
 
-    Those are parts that stay in one piece each.
+    A note is not folded if it fits in a line.
     """
 
     kind: str
     chunk: str
     device: str
     cells: Sequence[Text]
-    more: Sequence[Text] = ()
+    notes: Sequence[Text] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """Items, a line each, and how many there are beside them."""
+class ItemList:
+    """Items, one line each, and the number of those left out."""
 
     items: Sequence[Item]
-    more: int = 0
+    left_out: int = 0
 
-    def lines(self, width: int, inks: Inks, console: Console) -> Iterator[Text]:
-        """In columns; where it is too narrow for them, with all that does not fit below the name."""
+    def lines(self, width: int, glyphs: Glyphs, console: Console) -> Iterator[Text]:
+        """The items in columns; on a narrow terminal, each item folds."""
         kind = max(len(item.kind) for item in self.items) + GAP
         columns = zip(*(item.cells for item in self.items), strict=True)
         widths = [max(cell.cell_len for cell in column) for column in columns]
         start = INDENT + kind + KEY
-        words = start + sum(each + GAP for each in widths if each)
+        columns_width = start + sum(each + GAP for each in widths if each)
         for item in self.items:
-            head = line(" " * INDENT, (item.kind.ljust(kind), "dim"), key(item.chunk, item.device, inks, none=" "))
-            if width - words < _LEAST:
-                yield from _below(head, item, width, console)
+            head = line(" " * INDENT, (item.kind.ljust(kind), "dim"), key(item.chunk, item.device, glyphs, none=" "))
+            if width - columns_width < _LEAST:
+                yield from _folded_item(head, item, width, console)
             else:
-                yield from _beside(line(head, _columns(item.cells, widths)), item, words, width, console)
-        if self.more:
-            yield line(" " * (INDENT + kind + KEY), (inks.told(f"… {self.more:,} more"), "dim"))
+                yield from _item(line(head, _columns(item.cells, widths)), item, columns_width, width, console)
+        if self.left_out:
+            yield line(" " * (INDENT + kind + KEY), (glyphs.text(f"… {self.left_out:,} more"), "dim"))
 
 
 def _columns(cells: Sequence[Text], widths: Sequence[int]) -> Text:
-    told = Text()
+    columns = Text()
     for cell, width in zip(cells, widths, strict=True):
         if width:
-            told.append_text(cell)
-            told.append(" " * (width - cell.cell_len + GAP))
-    return told
+            columns.append_text(cell)
+            columns.append(" " * (width - cell.cell_len + GAP))
+    return columns
 
 
-def _beside(told: Text, item: Item, words: int, width: int, console: Console) -> Iterator[Text]:
-    for more in packed(item.more, width - words, 0, console, deep=0):
-        yield line(told, more)
-        told = Text(" " * words)
-    if not item.more:
-        told.rstrip()
-        yield told
+def _item(columns: Text, item: Item, columns_width: int, width: int, console: Console) -> Iterator[Text]:
+    for notes in packed(item.notes, width - columns_width, 0, console, hanging=0):
+        yield line(columns, notes)
+        columns = Text(" " * columns_width)
+    if not item.notes:
+        columns.rstrip()
+        yield columns
 
 
-def _below(head: Text, item: Item, width: int, console: Console) -> Iterator[Text]:
+def _folded_item(head: Text, item: Item, width: int, console: Console) -> Iterator[Text]:
     name, *others = (cell for cell in item.cells if cell.plain)
-    yield from packed([line(head, name), *others, *item.more], width, 0, console)
+    yield from packed([line(head, name), *others, *item.notes], width, 0, console)

@@ -1,8 +1,8 @@
-"""Panels: words on the left, a bar on the right, and between them lines that do not cross.
+"""Panels: labels on the left, a bar on the right, and lines between them that do not cross.
 
-Labels stand in the order of their places and each line turns up to the bar at the first cell of its piece, so that
-those further right pass it by. Where it gets narrow, the words take two lines; where it gets narrower, the bar stands
-above them and letters alone tell which is which.
+Labels are in the order of their blocks, and each line turns up to the bar at the first cell of its block. On a narrow
+terminal a label takes two lines; on a narrower one the bar is above the labels, without lines, and the letters
+identify the blocks.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from rich.console import Console
 from rich.text import Text
 
 from memtopo.common.text import display_width
-from memtopo.output.terminal.glyphs import Inks
-from memtopo.output.terminal.lines import GAP, INDENT, KEY, Listing, Rule, joined, key, line, packed, padded
+from memtopo.output.terminal.glyphs import Glyphs
+from memtopo.output.terminal.lines import GAP, INDENT, KEY, ItemList, TitleLine, joined, key, line, packed, padded
 
 HEADINGS = ("chunk", "at", "size", "on", "access", "")
-FEWEST = 3  # name, offset and size stay in one line
-_NUMBERS = (1, 2)
+FEWEST = 3  # columns of a label that are always in one line: name, offset and size
+_NUMBER_COLUMNS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One label: which block it belongs to, the mark and the device of its chunks, and words for the `HEADINGS`."""
+    """A label: index of its block, entry and device of its chunks, and cells for the `HEADINGS`."""
 
     block: int
     chunk: str
@@ -37,8 +37,8 @@ class Row:
 class Panel:
     """A head beside a bar of `size` bytes, and the labels of its blocks or a dim `detail`.
 
-    Head and detail are parts that stay in one piece where a line has to be folded. No empty line stands before a panel
-    that is `close` to the one before it. Without blocks there is no bar.
+    Lines are folded between the parts of head and detail. A `close` panel has no empty line before it. Without blocks
+    there is no bar.
     """
 
     head: Sequence[Text]
@@ -51,40 +51,40 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """How the `width` is shared: `columns` of a label in one line, `widths` of each, `words` and `bar` in all."""
+    """Division of the `width`: `columns` of a label in one line, `widths` of each, `labels` and `bar` in all."""
 
     width: int
     columns: int
     widths: Sequence[int]
-    words: int
+    labels: int
     bar: int
 
     @property
-    def beside(self) -> bool:
-        """Whether there is room for the bar beside the words."""
+    def side_by_side(self) -> bool:
+        """True if there is room for the bar beside the labels."""
         return self.columns > 0
 
 
-Part = Panel | Rule | Listing
-"""What a map is made of."""
+Part = Panel | TitleLine | ItemList
+"""A part of a drawing."""
 
 
-def drawn(parts: Sequence[Part], width: int, inks: Inks, console: Console) -> Iterator[Text]:
-    """Every line of a map, none of them wider than `width`."""
+def drawing_lines(parts: Sequence[Part], width: int, glyphs: Glyphs, console: Console) -> Iterator[Text]:
+    """Every line of a drawing, at most `width` columns wide."""
     panels = [part for part in parts if isinstance(part, Panel)]
     frame = _frame(panels, width)
-    draft = _Draft(frame, inks, console)
-    headings = [draft.headings()] if frame.beside and any(panel.rows for panel in panels) else []
+    renderer = _PanelRenderer(frame, glyphs, console)
+    headings = [renderer.headings()] if frame.side_by_side and any(panel.rows for panel in panels) else []
     before: Part | None = None
     for part in parts:
-        if before and not (isinstance(before, Rule) or (isinstance(part, Panel) and part.close)):
+        if before and not (isinstance(before, TitleLine) or (isinstance(part, Panel) and part.close)):
             yield Text()
         if isinstance(part, Panel):
             yield from headings
             headings = []
-            yield from draft.panel(part)
+            yield from renderer.panel(part)
         else:
-            yield from part.lines(width, inks, console)
+            yield from part.lines(width, glyphs, console)
         before = part
 
 
@@ -102,7 +102,7 @@ def _frame(panels: Sequence[Panel], width: int) -> Frame:
 
 
 def _head_widths(panels: Sequence[Panel]) -> tuple[int, int]:
-    """What the widest head needs in one line, and what the widest part of one needs alone, or a detail."""
+    """Widths of the longest head in one line, and of the longest part of a head or detail."""
     heads = max((joined(panel.head).cell_len for panel in panels), default=0)
     parts = [part.cell_len for panel in panels for part in panel.head]
     parts += [display_width(", ".join(panel.detail)) for panel in panels]
@@ -110,14 +110,16 @@ def _head_widths(panels: Sequence[Panel]) -> tuple[int, int]:
 
 
 def _width(cells: Sequence[Text], heading: str) -> int:
-    """What a column needs, its heading included; nothing where all of it is empty."""
+    """Width of a column with its heading; 0 if all cells are empty."""
     widest = max((cell.cell_len for cell in cells), default=0)
     return max(widest, len(heading)) if widest else 0
 
 
-class _Draft:
-    def __init__(self, frame: Frame, inks: Inks, console: Console) -> None:
-        self.frame, self.inks, self.console = frame, inks, console
+@dataclass(frozen=True, slots=True)
+class _PanelRenderer:
+    frame: Frame
+    glyphs: Glyphs
+    console: Console
 
     def headings(self) -> Text:
         words = [Text(heading) for heading in HEADINGS]
@@ -127,85 +129,87 @@ class _Draft:
         if not panel.blocks:
             yield from self._packed(panel.head, self.frame.width, INDENT)
             return
-        cells = starts(panel.blocks, panel.size, self.frame.bar)
-        drawn = bar(panel.blocks, cells, self.frame.bar, self.inks)
-        if self.frame.beside:
+        cells = first_cells(panel.blocks, panel.size, self.frame.bar)
+        drawn = bar(panel.blocks, cells, self.frame.bar, self.glyphs)
+        if self.frame.side_by_side:
             yield from self._head_beside(panel, drawn, [cells[row.block] for row in panel.rows])
             yield from self._rows_beside(panel, cells)
         else:
-            yield from self._packed(panel.head, self.frame.words, INDENT)
+            yield from self._packed(panel.head, self.frame.labels, INDENT)
             yield line(" " * INDENT, drawn)
             yield from self._rows_below(panel)
             yield from self._detail(panel)
 
     def _head_beside(self, panel: Panel, drawn: Text, anchors: Sequence[int]) -> Iterator[Text]:
-        first, *more = self._packed(panel.head, self.frame.words - 1, INDENT)
-        yield line(padded(first, self.frame.words), drawn)
+        first, *more = self._packed(panel.head, self.frame.labels - 1, INDENT)
+        yield line(padded(first, self.frame.labels), drawn)
         for words in (*more, *self._detail(panel)):
-            yield self._with_tree(words, anchors)
+            yield self._with_lines(words, anchors)
 
     def _detail(self, panel: Panel) -> Iterator[Text]:
         parts = [Text(part, "dim") for part in panel.detail]
-        yield from self._packed(parts, self.frame.words - GAP, INDENT + KEY, ", ")
+        yield from self._packed(parts, self.frame.labels - GAP, INDENT + KEY, ", ")
 
     def _rows_beside(self, panel: Panel, cells: Sequence[int]) -> Iterator[Text]:
         anchors = [cells[row.block] for row in panel.rows]
-        for turn, row in enumerate(panel.rows):
-            later = anchors[turn + 1 :]
-            if more := self._left_out(panel, turn):
-                yield self._with_tree(more, [anchors[turn], *later])
-            yield self._pointing(row, anchors[turn], later)
+        for index, row in enumerate(panel.rows):
+            later = anchors[index + 1 :]
+            if more := self._left_out(panel, index):
+                yield self._with_lines(more, [anchors[index], *later])
+            yield self._label(row, anchors[index], later)
             for words in self._details(row):
-                yield self._with_tree(words, later)
+                yield self._with_lines(words, later)
 
-    def _pointing(self, row: Row, anchor: int, later: Sequence[int]) -> Text:
+    def _label(self, row: Row, anchor: int, later: Sequence[int]) -> Text:
         words = line(" " * INDENT, self._key(row), self._columns(row.cells), " ")
-        told = padded(words, self.frame.words, self.inks.along)
-        told.append(self.inks.along * anchor, "dim")
-        told.append(self.inks.joint if anchor in later else self.inks.corner, "dim")
-        return self._with_tree(told, [cell for cell in later if cell > anchor])
+        label = padded(words, self.frame.labels, self.glyphs.horizontal)
+        label.append(self.glyphs.horizontal * anchor, "dim")
+        label.append(self.glyphs.junction if anchor in later else self.glyphs.corner, "dim")
+        return self._with_lines(label, [cell for cell in later if cell > anchor])
 
-    def _with_tree(self, told: Text, anchors: Sequence[int]) -> Text:
-        """A line with those that pass it by on their way to the bar."""
+    def _with_lines(self, text: Text, anchors: Sequence[int]) -> Text:
+        """Add the vertical parts of the lines to some cells of the bar."""
         for cell in anchors:
-            if self.frame.words + cell >= told.cell_len:
-                told = padded(told, self.frame.words + cell)
-                told.append(self.inks.up, "dim")
-        return told
+            if self.frame.labels + cell >= text.cell_len:
+                text = padded(text, self.frame.labels + cell)
+                text.append(self.glyphs.vertical, "dim")
+        return text
 
     def _details(self, row: Row) -> Iterator[Text]:
-        """The words that the columns of the first line had no room for."""
-        yield from self._packed(self._rest(row, self.frame.columns), self.frame.words - GAP, INDENT + KEY)
+        """The cells for which the first line has no column."""
+        yield from self._packed(self._rest(row, self.frame.columns), self.frame.labels - GAP, INDENT + KEY)
 
     def _rows_below(self, panel: Panel) -> Iterator[Text]:
-        for turn, row in enumerate(panel.rows):
-            if more := self._left_out(panel, turn):
+        for index, row in enumerate(panel.rows):
+            if more := self._left_out(panel, index):
                 yield more
             name, at, size = row.cells[:FEWEST]
             words = [line(self._key(row), name), Text(f"{size} at {at}"), *self._rest(row, FEWEST)]
-            yield from self._packed(words, self.frame.words, INDENT)
+            yield from self._packed(words, self.frame.labels, INDENT)
 
-    def _left_out(self, panel: Panel, turn: int) -> Text | None:
-        """What stands for the blocks between two labels that have none."""
-        more = panel.rows[turn].block - panel.rows[turn - 1].block - 1 if turn else 0
-        told = Text(self.inks.told(f"… {more:,} more"), "dim")
-        return line(" " * (INDENT + KEY), told) if more else None
+    def _left_out(self, panel: Panel, index: int) -> Text | None:
+        """Number of blocks without a label before a label."""
+        count = panel.rows[index].block - panel.rows[index - 1].block - 1 if index else 0
+        note = Text(self.glyphs.text(f"… {count:,} more"), "dim")
+        return line(" " * (INDENT + KEY), note) if count else None
 
     def _rest(self, row: Row, columns: int) -> list[Text]:
         return [cell for cell in row.cells[columns:] if cell.plain]
 
     def _key(self, row: Row) -> Text:
-        return key(row.chunk, row.device, self.inks)
+        return key(row.chunk, row.device, self.glyphs)
 
     def _columns(self, cells: Sequence[Text]) -> Text:
-        told = Text()
+        columns = Text()
         for column, cell in enumerate(cells[: self.frame.columns]):
             if width := self.frame.widths[column]:
                 blank = " " * (width - cell.cell_len)
-                told.append_text(Text.assemble(blank, cell) if column in _NUMBERS else Text.assemble(cell, blank))
-                told.append(" " * GAP)
-        told.rstrip()
-        return told
+                columns.append_text(
+                    Text.assemble(blank, cell) if column in _NUMBER_COLUMNS else Text.assemble(cell, blank)
+                )
+                columns.append(" " * GAP)
+        columns.rstrip()
+        return columns
 
     def _packed(self, parts: Sequence[Text], width: int, indent: int, glue: str = " " * GAP) -> Iterator[Text]:
         return packed(parts, width, indent, self.console, glue=glue)
@@ -213,7 +217,7 @@ class _Draft:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A stretch of a bar: `count` chunks of one kind, on `devices` in turn; without one it is a hole or `taken`."""
+    """A block of a bar: `count` chunks of one entry, placed round-robin on `devices`; or a hole, or `taken` memory."""
 
     offset: int
     chunk: str = ""
@@ -222,11 +226,11 @@ class Block:
     taken: bool = False
 
 
-def starts(blocks: Sequence[Block], size: int, width: int) -> list[int]:
-    """The first cell of each block, where `size` bytes are `width` cells.
+def first_cells(blocks: Sequence[Block], size: int, width: int) -> list[int]:
+    """The first cell of each block of a bar that shows `size` bytes in `width` cells.
 
-    As long as two thirds of the cells are enough, each block has one of its own, however small it is. Of more blocks
-    several begin in one cell, so that the scale is kept.
+    If there are at most two thirds as many blocks as cells, each block has a cell of its own. Otherwise several blocks
+    may begin in one cell, which keeps the scale.
     """
     cells = [min(block.offset * width // size, width - 1) for block in blocks]
     if len(cells) * 3 > width * 2:
@@ -238,30 +242,30 @@ def starts(blocks: Sequence[Block], size: int, width: int) -> list[int]:
     return cells
 
 
-def bar(blocks: Sequence[Block], cells: Sequence[int], width: int, inks: Inks) -> Text:
-    """Each block as its letter and the fills of its devices; `cells` is what `starts` gave for this width."""
-    drawn = [(inks.hole, "dim")] * width
+def bar(blocks: Sequence[Block], cells: Sequence[int], width: int, glyphs: Glyphs) -> Text:
+    """A bar with each block as its letter and the fills of its devices; `cells` are those of `first_cells`."""
+    drawn = [(glyphs.hole, "dim")] * width
     taken = 0
     for block, first, end in zip(blocks, cells, [*cells[1:], width], strict=True):
-        # Where many blocks share a cell, it is the first chunk's: memory is shown rather than a hole.
+        # A cell that several blocks share shows the first one with memory.
         if (block.chunk or block.taken) and (start := max(first, taken)) < max(end, first + 1):
             taken = max(end, first + 1)
-            drawn[start:taken] = _cells(block, taken - start, inks)
+            drawn[start:taken] = _cells(block, taken - start, glyphs)
     line = Text(no_wrap=True, overflow="crop", end="")
     for style, cells_ in groupby(drawn, key=lambda cell: cell[1]):
         line.append("".join(char for char, _ in cells_), style)
     return line
 
 
-def _cells(block: Block, length: int, inks: Inks) -> list[tuple[str, str]]:
+def _cells(block: Block, length: int, glyphs: Glyphs) -> list[tuple[str, str]]:
     if block.taken:
-        return [(inks.taken, "dim")] * length
+        return [(glyphs.taken, "dim")] * length
     devices = [_device(block, cell, length) for cell in range(length)]
-    head = (inks.letter(block.chunk), inks.swatch(devices[0]))
-    return [head, *((inks.fill(device), inks.colour(device)) for device in devices[1:])]
+    head = (glyphs.letter(block.chunk), glyphs.letter_style(devices[0]))
+    return [head, *((glyphs.fill(device), glyphs.colour(device)) for device in devices[1:])]
 
 
 def _device(block: Block, cell: int, length: int) -> str:
-    """Whose memory a cell shows: to scale where chunks have cells, else the devices in turn, as the chunks are."""
+    """Device of the memory in a cell: to scale if each chunk has a cell, else round-robin as the chunks are."""
     chunk = cell * block.count // length if block.count <= length else cell
     return block.devices[chunk % len(block.devices)]
