@@ -1,4 +1,4 @@
-"""The command line: one module a command, and one place that turns what went wrong into an exit status."""
+"""The command line: one module for each command, and `app`, which turns errors into exit statuses."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Run the command line and exit with its status (see DESIGN.md)."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # where it is ignored, no child can be waited for
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, waiting for a child fails
     try:
         from memtopo.common.collector import (
-            collector_frozen,  # here, so that Ctrl-C during the imports is no traceback either
+            collector_frozen,  # inside of the try: Ctrl-C during the imports is no traceback either
         )
 
         with collector_frozen():

@@ -1,4 +1,4 @@
-"""The program: its commands, and what an error or an exception becomes on stderr, on stdout and as exit status."""
+"""The program: its commands, and errors as messages, documents and exit statuses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.version import __version__
 from memtopo.output import plain
 
-# typer keeps click's exceptions inside of itself; the common ancestor of what a wrong command line raises is this one.
+# typer does not export click's exceptions; this is the common base of those for a wrong command line.
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
 _UNWRITTEN = 4
 _TRUE = ("1", "true", "t", "yes", "y", "on")
@@ -29,41 +29,41 @@ COMMANDS = (
 )  # fmt: skip
 
 
-def program(wanted: str | None = None) -> typer.Typer:
-    """The typer application; of the commands only the wanted one, whose imports are what a short run waits for."""
+def program(command: str | None = None) -> typer.Typer:
+    """The typer application, with one command or all of them; importing one is faster."""
     app = typer.Typer(
         name="memtopo",
-        help="Lay out GPU memory from a file: validate it, plan it, build it, prove it, and take it down.",
+        help="Lay out GPU memory from a file: validate it, plan it, build it, verify it, and take it down.",
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    for name in (wanted,) if wanted in COMMANDS else COMMANDS:
+    for name in (command,) if command in COMMANDS else COMMANDS:
         app.command(name=name)(import_module(f"memtopo.cli.{name}").command)
     app.callback()(_version)
     return app
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out a command line, and say on the process's own streams what came of it. Gives the exit status."""
+    """Run a command line, and print its errors. Returns the exit status."""
     streams = Streams()
     try:
-        status = _carried_out(arguments)
+        status = _run_command(arguments)
     except MemtopoError as error:
-        status = _tell(error, arguments)
+        status = _report(error, arguments)
     except KeyboardInterrupt:
-        status = _tell(Interrupted(), arguments)
-    except Exception as error:  # noqa: BLE001 a traceback is no message; the report asks for it
-        status = _tell(_bug(error), arguments)
-    if why := streams.lost():
-        plain.print_error(MemtopoError(f"the results cannot be written: {(why.strerror or 'error').lower()}"))
+        status = _report(Interrupted(), arguments)
+    except Exception as error:  # noqa: BLE001 shown as an error of memtopo
+        status = _report(_bug(error), arguments)
+    if lost := streams.flush():
+        plain.print_error(MemtopoError(f"the results cannot be written: {(lost.strerror or 'error').lower()}"))
         status = status or _UNWRITTEN
     return status
 
 
-def _carried_out(arguments: Sequence[str]) -> int:
-    # Not through typer's own main, which has its ways with a broken pipe and with Ctrl-C.
+def _run_command(arguments: Sequence[str]) -> int:
+    # Not through typer's main, which handles broken pipes and Ctrl-C itself.
     with collector_frozen():
         command: Any = typer.main.get_command(program(arguments[0] if arguments else None))
     try:
@@ -72,7 +72,7 @@ def _carried_out(arguments: Sequence[str]) -> int:
     except typer.Exit as done:
         return done.exit_code
     except _WrongUsage as error:
-        raise explain(error, arguments, list(command.commands)) from error
+        raise _usage_error(error, arguments, list(command.commands)) from error
     return status if isinstance(status, int) else 0
 
 
@@ -82,8 +82,8 @@ def _no_command(help: str, arguments: Sequence[str]) -> int:
     return _document(error, arguments)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(requested: bool) -> None:
+    if requested:
         plain.print_lines([f"memtopo {__version__}"])
         raise typer.Exit
 
@@ -96,13 +96,13 @@ def _version(
     pass
 
 
-def _tell(error: MemtopoError, arguments: Sequence[str]) -> int:
+def _report(error: MemtopoError, arguments: Sequence[str]) -> int:
     plain.print_error(error)
     return _document(error, arguments)
 
 
 def _document(error: MemtopoError, arguments: Sequence[str]) -> int:
-    print_failure(error, arguments)
+    _print_failure(error, arguments)
     return error.exit_code
 
 
@@ -120,34 +120,34 @@ _MEANT = re.compile(r"\.? (?:\(Possible options: (?P<options>.+)\)|Did you mean 
 _EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", re.DOTALL)
 
 
-def explain(error: Any, arguments: Sequence[str], commands: Sequence[str]) -> MemtopoError:
-    """What the parser of the command line found wrong, as an error whose hint says what to write or read."""
+def _usage_error(error: Any, arguments: Sequence[str], commands: Sequence[str]) -> MemtopoError:
+    """Convert an error of the option parser to memtopo's wording, with a hint."""
     message: str = error.format_message()
     meant = _MEANT.search(message)
     if extra := _EXTRA.fullmatch(message.rstrip(".")):
         message = f"unexpected argument: {extra[1]}"
-    told = message[: meant.start()] if meant else message
-    told = told[:1].lower() + told[1:].rstrip(".")
+    text = message[: meant.start()] if meant else message
+    text = text[:1].lower() + text[1:].rstrip(".")
     command = next((word for word in arguments if word in commands), None)
     help = f"see 'memtopo {command} --help'" if command else "see 'memtopo --help'"
-    if command and arguments[0].startswith("-") and told.startswith("no such option"):
-        return UsageError(told, hint=f"options stand after the command; {help}")
+    if command and arguments[0].startswith("-") and text.startswith("no such option"):
+        return UsageError(text, hint=f"options follow the command; {help}")
     if meant:
-        return UsageError(told, hint=f"did you mean {meant['options'] or meant['words']}? {help}")
-    return UsageError(told, hint=help)
+        return UsageError(text, hint=f"did you mean {meant['options'] or meant['words']}? {help}")
+    return UsageError(text, hint=help)
 
 
-def print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
-    """Print an error in the form that a command line asks for, also where it is wrong and nobody has read it."""
-    from memtopo.output import formats  # what only errors need
+def _print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
+    """Print an error in the format that a command line requests, even if the command line could not be parsed."""
+    from memtopo.output import formats  # needed only for errors
 
     words = list(takewhile(lambda word: word != "--", arguments))
-    asked = [os.environ.get("MEMTOPO_FORMAT", "")] if words[:1] == ["validate"] else []
-    asked += [word.partition("=")[2] for word in _joined(words) if word.startswith("--format=")]
+    requested = [os.environ.get("MEMTOPO_FORMAT", "")] if words[:1] == ["validate"] else []
+    requested += [word.partition("=")[2] for word in _joined(words) if word.startswith("--format=")]
     if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
-        asked = ["json"]
-    if asked and asked[-1] in formats.FORMATS:
-        plain.print_lines(formats.failure(formats.format_named(asked[-1]), error))
+        requested = ["json"]
+    if requested and requested[-1] in formats.FORMATS:
+        plain.print_lines(formats.failure(formats.format_named(requested[-1]), error))
 
 
 def _joined(words: Sequence[str]) -> Iterator[str]:

@@ -1,30 +1,31 @@
-"""`memtopo apply`: build a spec, check it, report, and take it down; or hold it until it is released."""
+"""`memtopo apply`: build a spec, check it, report, and take it down; with `--hold` keep it until it is released."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from memtopo import planner
-from memtopo.cli.bindings import Outside, named, typed
+from memtopo.cli.bindings import Bindings, bindings
 from memtopo.cli.held import layout_source
-from memtopo.cli.hold import Keeper, Terms, terms
+from memtopo.cli.hold import Holder, HoldOptions, hold_options
 from memtopo.cli.options import (
     AllowUid,
     AsJson,
+    CheckLevel,
     Grace,
     Hold,
     HoldFor,
     MachineName,
     Socket,
     SpecFile,
-    Thoroughly,
-    patience,
-    seconds,
+    duration,
+    timeout_seconds,
 )
 from memtopo.cli.signals import Stopper
 from memtopo.cli.specs import Loaded, load
@@ -39,14 +40,14 @@ from memtopo.run.request import RunRequest
 from memtopo.sharing.attaching import Holders
 from memtopo.sharing.holder import About
 
-Bound = Annotated[
+With = Annotated[
     list[str] | None,
     typer.Option(
         "--with",
         envvar="MEMTOPO_WITH",
         metavar="NAME=SOCKET|COMMAND",
-        help="Who a holder is that the spec names: a socket, or a program to start, which finds its socket's path in "
-        "MEMTOPO_SOCKET.",
+        help="Bind a holder that the spec names to a socket, or to a program to start, which finds its socket's path "
+        "in MEMTOPO_SOCKET.",
     ),
 ]
 Timeout = Annotated[
@@ -55,7 +56,7 @@ Timeout = Annotated[
         "--timeout",
         envvar="MEMTOPO_TIMEOUT",
         metavar="TIME",
-        help="How long a silent process, a starting one or a semaphore is waited for.",
+        help="Limit for a silent process, for a starting one, and for a semaphore.",
     ),
 ]
 
@@ -63,40 +64,40 @@ Timeout = Annotated[
 def command(
     spec: SpecFile,
     machine: MachineName = "local",
-    check: Thoroughly = "fast",
+    check: CheckLevel = "fast",
     hold: Hold = False,
     lasting: HoldFor = None,
     socket: Socket = None,
     grace: Grace = "5s",
     allow_uid: AllowUid = None,
-    bound: Bound = None,
+    bound: With = None,
     timeout: Timeout = "30s",
     as_json: AsJson = False,
 ) -> int:
     """Build a spec, check it, report, and take it down.
 
-    What is checked is that the memory is as declared. After the report nothing of it is left. With --hold it stays
+    The check compares the memory with the spec. After the report nothing of it is left. With --hold the layout stays
     until a signal, 'memtopo release NAME' or --for, and its exports are served to other processes meanwhile.
     """
-    lasts = None if lasting is None else seconds(lasting)
-    keeping = terms(hold=hold, socket=socket, lasting=lasts, grace=seconds(grace), allow_uids=allow_uid or [])
-    outside = Outside(named(bound or []), tuple(allow_uid or ()), patience(timeout), typed(bound or []))
+    lasts = None if lasting is None else duration(lasting)
+    holding = hold_options(hold=hold, socket=socket, lasting=lasts, grace=duration(grace), allow_uids=allow_uid or [])
+    bound_holders = bindings(bound or [], allow_uid or [], timeout_seconds(timeout))
     loaded = load(spec, machine)
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
-    request = _request(loaded, spec, check, outside.silence)
-    loaded.show_faults(sys.stderr)
-    with Stopper(ending=True) as stopper:  # around the report too, which somebody who is impatient should get as well
-        report = _run(request, loaded, stopper.signal, keeping, outside)
+    request = _request(loaded, spec, check, bound_holders.silence)
+    loaded.print_diagnostics(sys.stderr)
+    with Stopper(ending=True) as stopper:  # around the report too: a second signal must not cut it off
+        report = _Application(request, loaded, bound_holders, stopper.signal).run(holding)
         _show(report, as_json=as_json)
     return report.exit_code
 
 
 def _request(loaded: Loaded, spec: str, check: Check, timeout: float) -> RunRequest:
-    """What is to be done. Raises `StalePlan` where a saved plan is not it."""
-    geometry, facts = loaded.validated.geometry, loaded.target.machine
+    """The request to apply a spec. Raises `StalePlan` if a saved plan no longer agrees with it."""
+    geometry, machine = loaded.validated.geometry, loaded.target.machine
     assert geometry
-    plan = planner.plan(geometry, facts)
+    plan = planner.plan(geometry, machine)
     if loaded.saved:
         saved.compare(loaded.saved, spec, geometry, plan)
     return RunRequest(
@@ -105,63 +106,62 @@ def _request(loaded: Loaded, spec: str, check: Check, timeout: float) -> RunRequ
         machine=loaded.target.line,
         spec=loaded.document.name,
         location_of=loaded.document.location,
-        picture=build_diagram(geometry, facts),
+        picture=build_diagram(geometry, machine),
         warnings=loaded.warnings,
-        machine_facts=facts,
+        machine_facts=machine,
         check=check,
         timeout=timeout,
     )
 
 
-def _run(
-    request: RunRequest, loaded: Loaded, stop: Callable[[], int], keeping: Terms | None, outside: Outside
-) -> Report:
-    """Take the name, have everybody there that the spec takes something from, and apply."""
-    work = _together if request.geometry.processes else _alone
-    with (
-        _keeper(keeping, request, loaded, stop) as keeper,
-        outside.producers(request.geometry, loaded.target, stop) as producers,
-    ):
-        report = producers.noted(work(request, loaded, stop, keeper, outside, producers.sockets))
-    return producers.over(report)
+@dataclass(frozen=True, slots=True)
+class _Application:
+    """One application of a spec; `stop` returns the number of a signal, or 0."""
 
+    request: RunRequest
+    loaded: Loaded
+    bindings: Bindings
+    stop: Callable[[], int]
 
-def _keeper(
-    keeping: Terms | None, request: RunRequest, loaded: Loaded, stop: Callable[[], int]
-) -> AbstractContextManager[Keeper | None]:
-    if keeping is None:
-        return nullcontext()
-    source = layout_source(loaded.document, loaded.target.machine)
-    return keeping.keeper(About(request.plan.name, request.spec, request.machine, source), stop)
+    def run(self, holding: HoldOptions | None) -> Report:
+        """Claim the layout's name if it is to be held, start its producers, and apply."""
+        apply_request = self._in_processes if self.request.geometry.processes else self._in_process
+        with (
+            self._holder(holding) as holder,
+            self.bindings.producers(self.request.geometry, self.loaded.target, self.stop) as producers,
+        ):
+            report = producers.noted(apply_request(holder, producers.sockets))
+        return producers.over(report)
 
+    def _holder(self, holding: HoldOptions | None) -> AbstractContextManager[Holder | None]:
+        if holding is None:
+            return nullcontext()
+        source = layout_source(self.loaded.document, self.loaded.target.machine)
+        return holding.holder(About(self.request.plan.name, self.request.spec, self.request.machine, source), self.stop)
 
-def _alone(
-    request: RunRequest,
-    loaded: Loaded,
-    stop: Callable[[], int],
-    keeper: Keeper | None,
-    outside: Outside,
-    sockets: Mapping[str, str],
-) -> Report:
-    driver = Ledger(loaded.target.open())
-    gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
-    handle_source = Holders(request.geometry, gpus, sockets, outside.allow_uids)
-    held = keeper.keep if keeper else None
-    return apply.apply(request, driver, progress=progress(), stop=stop, handle_source=handle_source, hold=held)
+    def _in_process(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
+        driver = Ledger(self.loaded.target.open())
+        gpus = [driver.device_get_uuid(ordinal).hex() for ordinal in range(driver.device_get_count())]
+        return apply.apply(
+            self.request,
+            driver,
+            progress=progress(),
+            stop=self.stop,
+            handle_source=Holders(self.request.geometry, gpus, sockets, self.bindings.allow_uids),
+            hold=holder.hold if holder else None,
+        )
 
-
-def _together(
-    request: RunRequest,
-    loaded: Loaded,
-    stop: Callable[[], int],
-    keeper: Keeper | None,
-    outside: Outside,
-    sockets: Mapping[str, str],
-) -> Report:
-    ensemble = processes.Ensemble(
-        request, loaded.document.text, loaded.target.machine, outside.silence, sockets, outside.allow_uids
-    )
-    return processes.apply(ensemble, progress=progress(), stop=stop, held=keeper.keep_all if keeper else None)
+    def _in_processes(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
+        ensemble = processes.Ensemble(
+            self.request,
+            self.loaded.document.text,
+            self.loaded.target.machine,
+            self.bindings.silence,
+            sockets,
+            self.bindings.allow_uids,
+        )
+        held = holder.hold_processes if holder else None
+        return processes.apply(ensemble, progress=progress(), stop=self.stop, held=held)
 
 
 def _show(report: Report, *, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""What the flags of `memtopo apply` say of others: who the holders are that a spec names, and who is trusted."""
+"""`memtopo apply --with`: bindings of the holders that a spec names to sockets and programs."""
 
 from __future__ import annotations
 
@@ -16,59 +16,57 @@ from memtopo.machine.target import Target
 from memtopo.sharing import producers
 from memtopo.sharing.producers import Producers
 
+_VARIABLE = "MEMTOPO_WITH"
+
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """Texts of `--with` by name, users that are trusted, and how many seconds others may be silent.
+class Bindings:
+    """Values of `--with` by name, users that are trusted, and the seconds that a holder may be silent.
 
-    A name that the spec does not use is a fault where it was `typed`, not where it is from the variable, which may be
-    set for many specs.
+    A name that the spec does not use is an error if it was `typed` on the command line; the variable may be set for
+    several specs.
     """
 
-    named: Mapping[str, str]
+    values: Mapping[str, str]
     allow_uids: tuple[int, ...]
     silence: float
     typed: bool = False
 
     @contextmanager
     def producers(self, geometry: Geometry, target: Target, stop: Callable[[], int]) -> Iterator[Producers]:
-        """Have everybody there that a layout takes something from. Raises `MemtopoError`, `Interrupted`."""
-        if self.typed and (wrong := producers.unused(self.named, geometry)):
-            raise UsageError(f"--with: {wrong[0]}", hint=wrong[1])
+        """Start the producers that a layout imports from. Raises `MemtopoError`, `Interrupted`."""
+        if self.typed and (unused := producers.unused(self.values, geometry)):
+            raise UsageError(f"--with: {unused[0]}", hint=unused[1])
         used = producers.holders(geometry)
-        bound = {name: producers.resolve(name, text) for name, text in self.named.items() if name in used}
+        bound = {name: producers.resolve(name, value) for name, value in self.values.items() if name in used}
         machine = target.machine if target.simulated else None
         try:
             with producers.start_producers(
                 geometry, bound, machine, name=target.name, stop=stop, patience=self.silence
-            ) as found:
-                yield found
+            ) as started:
+                yield started
         except Stopped as error:
             raise Interrupted(stop()) from error
 
 
-def typed(given: list[str]) -> bool:
-    """Whether `--with` was written, and its values are not from the variable."""
-    return given != os.environ.get("MEMTOPO_WITH", "").split()
+def bindings(given: list[str], allow_uids: list[int], silence: float) -> Bindings:
+    """The bindings of the values of `--with`. Raises `UsageError`."""
+    typed = given != os.environ.get(_VARIABLE, "").split()
+    values = dict(map(_name_and_value, given if typed else _variable()))
+    return Bindings(values, tuple(allow_uids), silence, typed)
 
 
-def named(given: list[str]) -> dict[str, str]:
-    """What `--with` says, by name. Raises `UsageError`."""
-    found = {}
-    for each in _words(given):
-        name, equals, text = each.partition("=")
-        if not (name and equals and text):
-            hint = "write --with NAME=/path/to/socket, or --with 'NAME=COMMAND'"
-            raise UsageError(f"--with {each!r} names neither a socket nor a program", hint=hint)
-        found[name] = text
-    return found
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        hint = "write --with NAME=/path/to/socket, or --with 'NAME=COMMAND'"
+        raise UsageError(f"--with {text!r} names neither a socket nor a program", hint=hint)
+    return name, value
 
 
-def _words(given: list[str]) -> list[str]:
-    """The values; of MEMTOPO_WITH those that a shell would see, since the parser splits a variable at every blank."""
-    if typed(given):
-        return given
+def _variable() -> list[str]:
+    """The values in MEMTOPO_WITH, split as by a shell; the option parser splits variables at every blank."""
     try:
-        return shlex.split(os.environ.get("MEMTOPO_WITH", ""))
+        return shlex.split(os.environ.get(_VARIABLE, ""))
     except ValueError as error:
-        raise UsageError(f"MEMTOPO_WITH cannot be split into words: {str(error).lower()}") from error
+        raise UsageError(f"{_VARIABLE} cannot be split into words: {str(error).lower()}") from error

@@ -1,4 +1,4 @@
-"""`memtopo check`: let a holder look whether its layout is as declared."""
+"""`memtopo check`: check a held layout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DIFFERENT = 1
 def command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
     """Check a held layout, by queries only.
 
-    Nothing is written to its memory. 1 says that something is not as declared.
+    Nothing is written to its memory. The exit status is 1 if something is not as declared.
     """
     with connect_to(name, socket, allow_uid or ()) as client:
         status = client.status()

@@ -1,4 +1,4 @@
-"""`memtopo draw`: a layout to look at, in the terminal or as a document. Builds nothing."""
+"""`memtopo draw`: draw a layout, in the terminal or as a document, without building it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Output = Annotated[
         "-o",
         envvar="MEMTOPO_DRAW_OUTPUT",
         metavar="FILE",
-        help="Draw into a file, whose suffix says in which form; may be given again.",
+        help="Draw into a file, in the format of its suffix; may be given again.",
     ),
 ]
 Form = Annotated[
@@ -39,7 +39,7 @@ Form = Annotated[
         "--format",
         envvar="MEMTOPO_DRAW_FORMAT",
         metavar="FORM",
-        help=f"What goes to stdout: text, json, {', '.join(FORMATS)}.",
+        help=f"Format on stdout: text, json, {', '.join(FORMATS)}.",
         show_default="text",
     ),
 ]
@@ -50,13 +50,13 @@ Width = Annotated[
         "--width",
         envvar="MEMTOPO_WIDTH",
         metavar="COLUMNS",
-        help="How wide text is drawn, if not as the terminal.",
+        help="Width of text, if not the terminal's.",
         min=plain.NARROWEST,
         max=1000,
     ),
 ]
 
-_ENDINGS = {".txt": "text", ".json": "json", **SUFFIXES}
+_FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}
 _NAMES = ("text", "json", *FORMATS)
 
 
@@ -73,28 +73,28 @@ def command(
 
     Without -o it goes to stdout, and with -o - as well.
     """
-    told = _stdout_form(form, as_json=as_json)
+    stdout = _stdout_form(form, as_json=as_json)
     files = dict(_files(output or ()))
     loaded = load(spec, machine)
     geometry, line = loaded.validated.geometry, loaded.target.line
     if geometry is None:
-        return loaded.refuse(as_json=told == "json")
-    loaded.show_faults(sys.stderr)
+        return loaded.refuse(as_json=stdout == "json")
+    loaded.print_diagnostics(sys.stderr)
     note = f"on {humanize.machine(line)}"
     shown = Drawing(build_diagram(geometry, loaded.target.machine), geometry.name, note, loaded.document.location)
-    sheet = _Sheet(shown, line, ascii, width)
-    for file, ending in files.items():
+    drawing = _Drawing(shown, line, ascii, width)
+    for file, format_ in files.items():
         if file != "-":
-            write(file, sheet.document(ending))
+            write(file, drawing.document(format_))
             plain.print_lines([f"memtopo: drawn to {file}"], sys.stderr)
     if not files or "-" in files:
-        sheet.show(told)
+        drawing.show(stdout)
     return 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Sheet:
-    """A picture in any form; `ascii` and `width` are for text."""
+class _Drawing:
+    """A picture in any format; `ascii` and `width` apply to text."""
 
     shown: Drawing
     line: MachineLine
@@ -102,43 +102,45 @@ class _Sheet:
     width: int | None
 
     def show(self, form: str) -> None:
-        """Write it to stdout."""
+        """Write the drawing to stdout."""
         if form == "text":
             self._text.show()
         else:
             plain.print_lines(self.document(form).splitlines())
 
     def document(self, form: str) -> str:
-        """All of it, as it stands in a file."""
+        """The drawing as a document."""
         if form == "text":
             return self._text.text()
-        return json.dumps(self._data) if form == "json" else FORMATS[form](self.shown)
+        return json.dumps(self._json) if form == "json" else FORMATS[form](self.shown)
 
     @property
-    def _data(self) -> json.PictureDocument:
+    def _json(self) -> json.PictureDocument:
         return json.PictureDocument(json.VERSION, self.shown.title, self.line, self.shown.diagram)
 
     @property
     def _text(self) -> TitledDrawing:
         from memtopo.output.terminal import drawing
 
-        return drawing.TitledDrawing(self._data, self.ascii, self.width)
+        return drawing.TitledDrawing(self._json, self.ascii, self.width)
 
 
 def _stdout_form(form: str | None, *, as_json: bool) -> str:
     if as_json and form not in (None, "json"):
-        raise UsageError(f"--json and --format {form} are two forms for one output", hint="write one of them to a file")
-    told = form or ("json" if as_json else "text")
-    if told not in _NAMES:
-        raise UsageError(f"there is no format {told!r}", hint=choose(told, _NAMES))
-    return told
+        raise UsageError(
+            f"--json and --format {form} are two formats for one output", hint="write one of them to a file"
+        )
+    name = form or ("json" if as_json else "text")
+    if name not in _NAMES:
+        raise UsageError(f"there is no format {name!r}", hint=choose(name, _NAMES))
+    return name
 
 
 def _files(output: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Each file with the form that its suffix asks for. Raises `UsageError` where it asks for none."""
+    """Each file with the format of its suffix. Raises `UsageError` for any other suffix."""
     for file in output:
-        ending = PurePath(file).suffix.lower()
-        if file != "-" and ending not in _ENDINGS:
-            told = f"{file!r} ends in no suffix of a drawing" if file else "-o names no file"
-            raise UsageError(told, hint=f"there are {', '.join(_ENDINGS)}")
-        yield file, _ENDINGS.get(ending, "")
+        suffix = PurePath(file).suffix.lower()
+        if file != "-" and suffix not in _FORMATS_BY_SUFFIX:
+            message = f"{file!r} has no suffix of a drawing" if file else "-o names no file"
+            raise UsageError(message, hint=f"there are {', '.join(_FORMATS_BY_SUFFIX)}")
+        yield file, _FORMATS_BY_SUFFIX.get(suffix, "")

@@ -1,4 +1,4 @@
-"""`memtopo explain`: what a code means, what the driver really does, and an example of wrong and right."""
+"""`memtopo explain`: explain diagnostic codes, with the driver's behaviour and examples."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Markdown = Annotated[bool, typer.Option("--markdown", envvar="MEMTOPO_MARKDOWN",
 
 def command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
     """Explain codes of diagnostics; without one, list them all."""
-    wanted = CODES if all_ else [_known(code) for code in codes or ()]
-    found = [explanations.explanation(code) for code in wanted]
+    requested = CODES if all_ else [_known(code) for code in codes or ()]
+    found = [explanations.explanation(code) for code in requested]
     plain.print_lines(_markdown(found) if markdown else _json(found) if as_json else _text(found))
     return 0
 

@@ -1,4 +1,4 @@
-"""`memtopo ls`: the layouts that are held."""
+"""`memtopo ls`: list the held layouts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memtopo.sharing import survey
 def command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
     """List the layouts that are held.
 
-    What dead holders left is removed.
+    Sockets of dead holders are removed.
     """
     found = survey(socket, allow_uids=allow_uid or ())
     if as_json:

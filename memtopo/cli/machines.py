@@ -1,4 +1,4 @@
-"""`memtopo machines`: the recorded machines that come with memtopo, and what one of them is."""
+"""`memtopo machines`: list the recorded machines that come with memtopo, or show one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from memtopo.common.errors import UsageError
 from memtopo.machine import Machine
 from memtopo.output import json, plain
 
-Name = Annotated[str | None, typer.Argument(metavar="NAME|FILE", help="Show this one whole.", show_default=False)]
+Name = Annotated[str | None, typer.Argument(metavar="NAME|FILE", help="Show only this machine.", show_default=False)]
 
 
 def command(name: Name = None, as_json: AsJson = False) -> int:
@@ -21,14 +21,14 @@ def command(name: Name = None, as_json: AsJson = False) -> int:
         _list({each: machines.load(each) for each in machines.shipped()}, as_json=as_json)
         return 0
     if name == "local":
-        raise UsageError("local is no recorded machine", hint="'memtopo probe' shows this computer")
-    facts = machines.load(name)
+        raise UsageError("local is not a recorded machine", hint="'memtopo probe' shows this computer")
+    machine = machines.load(name)
     if as_json:
-        plain.print_lines(machines.dump(facts).splitlines())
+        plain.print_lines(machines.dump(machine).splitlines())
     else:
         from memtopo.output import console, pages, probe
 
-        console.show(pages.rendered(probe.page(facts, name, simulated=False)))
+        console.show(pages.rendered(probe.page(machine, name, simulated=False)))
     return 0
 
 
@@ -42,8 +42,8 @@ def _list(known: dict[str, Machine], *, as_json: bool) -> None:
     console.show(console.Rows(columns, [_row(*item) for item in known.items()]))
 
 
-def _row(name: str, facts: Machine) -> tuple[str, ...]:
+def _row(name: str, machine: Machine) -> tuple[str, ...]:
     from memtopo.output import humanize
 
-    driver = facts.driver.release or f"CUDA {facts.driver.cuda}"
-    return name, humanize.devices(device.name for device in facts.devices), driver, facts.recorded or "not known"
+    driver = machine.driver.release or f"CUDA {machine.driver.cuda}"
+    return name, humanize.devices(device.name for device in machine.devices), driver, machine.recorded or "not known"

@@ -1,4 +1,4 @@
-"""The arguments and flags that several commands share. Every flag has a `MEMTOPO_…` variable."""
+"""Arguments and options that several commands share. Every option has a `MEMTOPO_…` variable."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ MachineName = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", envvar="MEMTOPO_JSON", help="One JSON document on stdout.")]
 
 
-def seconds(text: str) -> float:
-    """A duration of the command line, in seconds. Raises `UsageError`."""
+def duration(text: str) -> float:
+    """Parse a duration; returns seconds. Raises `UsageError`."""
     try:
         return parse_duration(text)
     except NotADuration as error:
         raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
 
 
-def patience(text: str) -> float:
-    """How long something is waited for, in seconds. Raises `UsageError`."""
-    if not (found := seconds(text)):
+def timeout_seconds(text: str) -> float:
+    """Parse the duration of `--timeout`; returns seconds. Raises `UsageError`, also for 0."""
+    if not (found := duration(text)):
         raise UsageError("a --timeout of 0 waits for nothing", hint="write --timeout 30s")
     return found
 
@@ -41,28 +41,33 @@ def patience(text: str) -> float:
 LayoutName = Annotated[str | None, typer.Argument(metavar="NAME", help="A held layout.", show_default=False)]
 Socket = Annotated[
     str | None,
-    typer.Option("--socket", envvar="MEMTOPO_SOCKET", metavar="PATH", help="Its socket, where that stands elsewhere."),
+    typer.Option(
+        "--socket", envvar="MEMTOPO_SOCKET", metavar="PATH", help="Its socket, if it is not at the default path."
+    ),
 ]
 AllowUid = Annotated[
     list[int] | None,
-    typer.Option("--allow-uid", envvar="MEMTOPO_ALLOW_UID", metavar="UID", help="Trust that user as well.", min=0),
+    typer.Option("--allow-uid", envvar="MEMTOPO_ALLOW_UID", metavar="UID", help="Trust this user as well.", min=0),
 ]
 Grace = Annotated[
     str,
-    typer.Option("--grace", envvar="MEMTOPO_GRACE", metavar="TIME", help="What users over ipc get to let go: 5s."),
+    typer.Option("--grace", envvar="MEMTOPO_GRACE", metavar="TIME", help="Time for importers over ipc to let go: 5s."),
 ]
 Hold = Annotated[
-    bool, typer.Option("--hold", envvar="MEMTOPO_HOLD", help="Keep the layout, and serve its exports to others.")
+    bool,
+    typer.Option("--hold", envvar="MEMTOPO_HOLD", help="Keep the layout, and serve its exports to other processes."),
 ]
 HoldFor = Annotated[
     str | None,
-    typer.Option("--for", envvar="MEMTOPO_FOR", metavar="TIME", help="With --hold: let go after that time: 10m."),
+    typer.Option(
+        "--for", envvar="MEMTOPO_FOR", metavar="TIME", help="With --hold: release the layout after this time: 10m."
+    ),
 ]
-Thoroughly = Annotated[
+CheckLevel = Annotated[
     Literal["none", "fast", "full"],
     typer.Option(
         "--check",
         envvar="MEMTOPO_CHECK",
-        help="What is looked at: none; fast: queries, and samples of the bytes; full: every byte, by kernels.",
+        help="What is checked: none; fast: queries, and samples of the bytes; full: every byte, by kernels.",
     ),
 ]

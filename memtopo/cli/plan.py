@@ -1,4 +1,4 @@
-"""`memtopo plan`: the driver calls that would build a spec, folded by like steps. Makes none of them."""
+"""`memtopo plan`: show the driver calls that would build a spec, with equal steps folded, without making them."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ Output = Annotated[
 def command(spec: SpecFile, machine: MachineName = "local", output: Output = None, as_json: AsJson = False) -> int:
     """Show what apply would do, without doing it.
 
-    A saved plan carries the spec and the machine's facts; apply plans it again, and refuses it where it changed.
+    A saved plan contains the spec and the machine; apply plans the spec again, and refuses the plan if it changed.
     """
     loaded = load(spec, machine)
-    geometry, facts = loaded.validated.geometry, loaded.target.machine
+    geometry, target_machine = loaded.validated.geometry, loaded.target.machine
     if geometry is None:
         return loaded.refuse(as_json=as_json)
-    summary = planner.plan(geometry, facts).summary(build_diagram(geometry, facts), loaded.warnings)
-    loaded.show_faults(sys.stderr)
+    summary = planner.plan(geometry, target_machine).summary(build_diagram(geometry, target_machine), loaded.warnings)
+    loaded.print_diagnostics(sys.stderr)
     text = SpecText(loaded.document.name, loaded.document.text)
-    document = SavedPlan(1, loaded.target.line, summary, text, anonymous(facts))
+    document = SavedPlan(1, loaded.target.line, summary, text, anonymous(target_machine))
     if output is not None:
         save(output, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
     if as_json:

@@ -1,4 +1,4 @@
-"""`memtopo probe`: what the machine has, what it advertises, and what a trial showed to work."""
+"""`memtopo probe`: read the machine's properties, and try what it advertises."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ AgainstName = Annotated[
         "--against",
         envvar="MEMTOPO_AGAINST",
         metavar="NAME|FILE",
-        help="Tell what differs from a recorded machine; exit 7 where it does not fit this one.",
+        help="Report differences from a recorded machine; exit with 7 if it does not fit this one.",
     ),
 ]
 Form = Annotated[
@@ -65,29 +65,29 @@ def command(
     form: Form = None,
     as_json: AsJson = False,
 ) -> int:
-    """Read the machine's facts and try what it advertises.
+    """Read the machine's properties, and try what it advertises.
 
-    Trials are made in processes of their own, with a granule or two of memory, and leave nothing. What is recorded
-    with -o is a machine for --machine.
+    Trials run in child processes, use a granule or two of memory, and leave nothing. The file of -o is a machine for
+    --machine.
     """
     form = _form(form, as_json=as_json)
     record = (against, machines.load(against)) if against else None
     probed = _probed(found := target.resolve(machine), bandwidth=bandwidth)
     kept = probed.machine if identify else anonymous(probed.machine)
-    report = probe_report(probed, kept, found.name, simulated=found.simulated, against=record)
+    result = probe_report(probed, kept, found.name, simulated=found.simulated, against=record)
     if output is not None:
         save(output, machines.dump(kept))
-    _show(report, form)
+    _show(result, form)
     if probed.left:
         return LEFT
-    return STALE if report.against and not report.against.fits else 0
+    return STALE if result.against and not result.against.fits else 0
 
 
 def _form(form: str | None, *, as_json: bool) -> str:
     if form is not None and form not in FORMS:
         raise UsageError(f"there is no format {form!r} of a probe", hint=choose(form, FORMS))
     if as_json and form not in (None, "json"):
-        raise UsageError(f"--json and --format {form} are two forms for one output", hint="give one of them")
+        raise UsageError(f"--json and --format {form} are two formats for one output", hint="give one of them")
     return "json" if as_json else form or "text"
 
 
@@ -102,36 +102,36 @@ def _probed(found: Target, *, bandwidth: bool) -> probe.Probed:
             raise Interrupted(stopper.signal()) from stopped
     if stopper.signal():
         raise Interrupted(stopper.signal())
-    return probed if found.simulated else replace(probed, notes=(*_unseen(found.machine), *probed.notes))
+    return probed if found.simulated else replace(probed, notes=(*_limits(found.machine), *probed.notes))
 
 
-def _unseen(machine: Machine) -> list[str]:
-    """What may be missing from a real machine, and why."""
+def _limits(machine: Machine) -> list[str]:
+    """Notes on devices that this process cannot use, and on properties that the driver does not report."""
     from memtopo.driver.cuda import inaccessible_devices
 
     notes = [f"this process may not open {file}" for file in inaccessible_devices()]
     if ignored := ignored_devices(os.environ.get("CUDA_VISIBLE_DEVICES"), len(machine.devices)):
         notes.append(f"CUDA_VISIBLE_DEVICES: the driver ignores {ignored!r}")
     notes += [
-        f"gpu{n} is a MIG instance, a part of a GPU: it has no peers, and no NVLinks are told"
+        f"gpu{n} is a MIG instance, a part of a GPU: it has no peers, and its NVLinks are not reported"
         for n, device in enumerate(machine.devices)
         if " MIG " in f"{device.name} "
     ]
     return notes
 
 
-def _show(report: ProbeReport, form: str) -> None:
+def _show(result: ProbeReport, form: str) -> None:
     if form == "json":
         from memtopo.output import json
 
-        plain.print_lines(json.dumps(report).splitlines())
+        plain.print_lines(json.dumps(result).splitlines())
         return
     from memtopo.output import console, pages
     from memtopo.output import probe as rendering
 
-    page = rendering.page(report.machine, report.name, simulated=report.simulated, notes=(*report.notes, *report.left))
-    if report.against:
-        page.append(rendering.against(report.against.differences, report.against.name))
+    page = rendering.page(result.machine, result.name, simulated=result.simulated, notes=(*result.notes, *result.left))
+    if result.against:
+        page.append(rendering.against(result.against.differences, result.against.name))
     if form == "markdown":
         plain.print_lines(pages.markdown(page))
     else:

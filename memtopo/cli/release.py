@@ -1,4 +1,4 @@
-"""`memtopo release`: ask a holder to let its layout go, and wait until it is taken down."""
+"""`memtopo release`: release a held layout, and wait until it is taken down."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Annotated
 import typer
 
 from memtopo.cli.held import connect_to
-from memtopo.cli.options import AllowUid, AsJson, Grace, LayoutName, Socket, seconds
+from memtopo.cli.options import AllowUid, AsJson, Grace, LayoutName, Socket, duration
 from memtopo.output import json, plain
 
 UNFINISHED = 4
 
 Force = Annotated[
-    bool, typer.Option("--force", envvar="MEMTOPO_FORCE", help="Release it though it is in use over ipc.")
+    bool, typer.Option("--force", envvar="MEMTOPO_FORCE", help="Release it even if it is in use over ipc.")
 ]
 Wait = Annotated[
-    str, typer.Option("--wait", envvar="MEMTOPO_WAIT", metavar="TIME", help="How long its teardown may take.")
+    str, typer.Option("--wait", envvar="MEMTOPO_WAIT", metavar="TIME", help="Time limit for its teardown.")
 ]
 
 
@@ -29,13 +29,13 @@ def command(
     allow_uid: AllowUid = None,
     as_json: AsJson = False,
 ) -> int:
-    """Release a held layout, and wait until it is gone.
+    """Release a held layout, and wait until it is taken down.
 
-    Refused while it is used over ipc; with --force its users are told, and have --grace to let go.
+    Refused while it is used over ipc; with --force its importers are notified, and have --grace to let go.
     """
-    patience = {"grace": seconds(grace), "wait": seconds(wait)}
+    limits = {"grace": duration(grace), "wait": duration(wait)}
     with connect_to(name, socket, allow_uid or ()) as client:
-        done = client.release(force=force, **patience)
+        done = client.release(force=force, **limits)
     if as_json:
         plain.print_lines(json.dumps(json.marked("release", done)).splitlines())
     else:

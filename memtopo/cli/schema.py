@@ -1,4 +1,4 @@
-"""`memtopo schema`: the JSON Schema of a spec for editors, and of what memtopo writes for programs that read it."""
+"""`memtopo schema`: print the JSON Schema of specs, for editors, or of a document that memtopo writes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Kind = Annotated[
 
 
 def command(kind: Kind) -> int:
-    """Print a JSON Schema, of specs or of what memtopo writes."""
+    """Print a JSON Schema, of specs or of a document that memtopo writes."""
     from memtopo.output import schemas
 
     if kind not in schemas.KINDS:

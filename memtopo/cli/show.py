@@ -1,4 +1,4 @@
-"""`memtopo show`: one held layout, what it exports, and who uses it."""
+"""`memtopo show`: show a held layout, its exports and its importers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from memtopo.output import json, plain
 
 
 def command(name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
-    """Show a held layout, its exports, and who uses them."""
+    """Show a held layout, its exports and its importers."""
     with connect_to(name, socket, allow_uid or ()) as client:
         status = replace(client.status(), picture=held_picture(client))
     if as_json:

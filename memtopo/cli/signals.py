@@ -1,4 +1,7 @@
-"""SIGINT and SIGTERM set a flag, which is read between steps: an exception out of a handler could lose a handle."""
+"""SIGINT and SIGTERM set a flag, which is read between steps.
+
+An exception raised by a signal handler could lose a handle.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ _WATCHED = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(MemtopoError):
-    """A signal asked to stop, and nothing is left to do but to say so."""
+    """The command was interrupted by a signal."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__("interrupted")
@@ -20,10 +23,10 @@ class Interrupted(MemtopoError):
 
 
 class Stopper:
-    """Remembers the first signal while it is entered; later ones cannot break a teardown, since they change nothing.
+    """Records the first signal while entered; later ones have no effect, so that they cannot break a teardown.
 
-    Afterwards the handlers are as before; with `ending`, once a signal came, more of them are ignored for good, so that
-    none can take the exit status from a process that has nothing left to do.
+    The former handlers are restored on exit. With `ending`, signals are ignored from then on if one was recorded, so
+    that none replaces the exit status of the process.
     """
 
     def __init__(self, *, ending: bool = False) -> None:
@@ -32,7 +35,7 @@ class Stopper:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._note) for number in _WATCHED}
+        self._before = {number: signal.signal(number, self._record) for number in _WATCHED}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -40,8 +43,8 @@ class Stopper:
             signal.signal(number, signal.SIG_IGN if self._ending and self._signal else handler)
 
     def signal(self) -> int:
-        """The number of the signal that asked to stop, or 0."""
+        """Number of the first signal, or 0."""
         return self._signal
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
+    def _record(self, number: int, _frame: FrameType | None) -> None:
         self._signal = self._signal or number

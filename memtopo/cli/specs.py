@@ -1,4 +1,4 @@
-"""What every command that takes a spec begins with: the text, the machine, and all faults at once."""
+"""Specs and machines of the command line: loading, validation, and printing of diagnostics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INVALID = 1
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A spec held against a machine, and the saved plan that it came out of, if it did."""
+    """A validated spec, the machine, and the saved plan that contains the spec, if there is one."""
 
     validated: Validated
     target: Target
@@ -30,23 +30,23 @@ class Loaded:
 
     @property
     def document(self) -> Document:
-        """The spec's text."""
+        """The text of the spec."""
         return self.validated.document
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the spec, a line each."""
+        """The diagnostics of the spec, one line each."""
         return tuple(diagnostics.concise(self.validated.diagnostics, self.document))
 
-    def show_faults(self, stream: TextIO) -> None:
-        """Write the diagnostics of the spec with their source lines, if there are any."""
-        faults = self.validated.diagnostics
-        look = (plain.width(stream), plain.colour(stream))
-        plain.print_lines(diagnostics.text(faults, self.document, width=look[0], colour=look[1]), stream)
+    def print_diagnostics(self, stream: TextIO) -> None:
+        """Print the diagnostics of the spec with their source lines."""
+        width, colour = plain.width(stream), plain.colour(stream)
+        lines = diagnostics.text(self.validated.diagnostics, self.document, width=width, colour=colour)
+        plain.print_lines(lines, stream)
 
     def refuse(self, *, as_json: bool) -> int:
-        """Say why a spec is not carried out: to stderr, and with `--json` as the document on stdout."""
-        self.show_faults(sys.stderr)
+        """Print the diagnostics of an invalid spec: to stderr, and with `--json` also on stdout. Returns the status."""
+        self.print_diagnostics(sys.stderr)
         if self.saved:
             raise StalePlan(f"the spec in the saved plan {self.origin!r} is not valid on this machine")
         if as_json:
@@ -56,10 +56,9 @@ class Loaded:
 
 
 def load(spec: str, machine: str) -> Loaded:
-    """Read a spec, or a saved plan, and a machine, and hold one against the other.
+    """Load a spec or a saved plan and a machine, and validate the spec.
 
-    Raises `Unavailable` where there is no machine, `UsageError` where nothing is named, `UnreadablePlan` for a damaged
-    saved plan.
+    Raises `Unavailable` for an unknown machine, `UsageError` for an empty name, `UnreadablePlan` for a damaged saved plan.
     """
     if not spec:
         raise UsageError("SPEC is empty", hint="name a file, or - for standard input")

@@ -1,4 +1,4 @@
-"""The process's own streams, made such that a reader who is gone or a full disk never ends the work halfway."""
+"""Stdout and stderr of the process, with errors deferred: a closed pipe or a full disk does not stop the work."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from typing import Any, TextIO
 
 
 class Streams:
-    """Stdout and stderr from now on: what cannot be written is dropped, and `lost` tells why stdout's was.
+    """Replaces stdout and stderr; output that cannot be written is dropped, and `flush` returns the error of stdout.
 
-    A reader who has read enough (`| head -1`) is no failure and never in `lost`. A stream that was closed before
-    (`>&-`) is the null device: its number must not become that of a handle or an arena.
+    A closed pipe (`| head -1`) is not an error. A stream that was closed from the start (`>&-`) becomes the null
+    device, so that its number is not reused for a handle or an arena.
     """
 
     def __init__(self) -> None:
         _fill_closed()
-        _forget_odd_sizes()
+        _unset_invalid_sizes()
         self._results = _Dropping(1)
         sys.stdout = _text(self._results, sys.stdout, line_buffering=os.isatty(1))
         sys.stderr = _text(_Dropping(2), sys.stderr, line_buffering=True)
 
-    def lost(self) -> OSError | None:
-        """Write out what was said so far. Why some of the results are not where they should be, if they are not."""
+    def flush(self) -> OSError | None:
+        """Flush both streams; return the first error of stdout, unless it is a closed pipe."""
         sys.stdout.flush()
         sys.stderr.flush()
-        why = self._results.why
-        return None if isinstance(why, BrokenPipeError) else why
+        error = self._results.error
+        return None if isinstance(error, BrokenPipeError) else error
 
 
 class _Dropping(io.FileIO):
-    """A file descriptor that takes everything: after the first failure nothing is written any more."""
+    """A file descriptor that drops all data after the first error."""
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd, "w", closefd=False)
-        self.why: OSError | None = None
+        self.error: OSError | None = None
 
     def write(self, data: Any, /) -> int:
-        if self.why is None:
+        if self.error is None:
             try:
-                return self._written(data)
+                return self._write(data)
             except OSError as error:
-                self.why = error
+                self.error = error
         return len(memoryview(data).cast("B"))
 
-    def _written(self, data: Any) -> int:
-        # A pipe that another process made non-blocking answers nothing while it is full.
+    def _write(self, data: Any) -> int:
+        # Writing to a full pipe that another process made non-blocking returns None.
         while (count := super().write(data)) is None:
             select.select([], [self], [])
         return count
@@ -59,11 +59,11 @@ def _fill_closed() -> None:
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
 
 
-def _forget_odd_sizes() -> None:
-    """Not all who read these variables take what is no number for nothing."""
+def _unset_invalid_sizes() -> None:
+    """Unset COLUMNS and LINES if they are no numbers, which some readers of them do not handle."""
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch(r"[0-9]{1,6}", os.environ.get(name, "0")):
             del os.environ[name]

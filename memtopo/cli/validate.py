@@ -1,4 +1,4 @@
-"""`memtopo validate`: find every fault of many specs on many machines. Needs no GPU where those are recorded ones."""
+"""`memtopo validate`: validate specs on machines, and write reports. Needs no GPU for recorded machines."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ Report = Annotated[
 ]
 Select = Annotated[
     list[str] | None,
-    typer.Option("--select", envvar="MEMTOPO_SELECT", metavar="CODE", help="Tell only these: MT301, or MT3 for all."),
+    typer.Option("--select", envvar="MEMTOPO_SELECT", metavar="CODE", help="Report only these: MT301, or MT3 for all."),
 ]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option("--ignore", envvar="MEMTOPO_IGNORE", metavar="CODE", help="Do not tell these."),
+    typer.Option("--ignore", envvar="MEMTOPO_IGNORE", metavar="CODE", help="Do not report these."),
 ]
 Strict = Annotated[bool, typer.Option("--strict", envvar="MEMTOPO_STRICT", help="Exit with 1 for warnings as well.")]
 
@@ -77,25 +77,25 @@ def command(
     strict: Strict = False,
     as_json: AsJson = False,
 ) -> int:
-    """Find every fault of specs, without building anything.
+    """Report every error in specs, without building anything.
 
     Lists in variables are separated by spaces.
     """
-    told = reports(form, report or (), as_json=as_json)
+    outputs = reports(form, report or (), as_json=as_json)
     try:
         chosen = files.selection(select or (), ignore or ())
         sources = files.collect(specs)
         machines = {name: target.resolve(name).machine for name in _named(machine)}
         checked: Checked = files.check(sources, machines, chosen, strict=strict, reader=_read)
     except MemtopoError as error:
-        told.tell_failure(error)
+        outputs.write_failure(error)
         raise
-    told.tell(checked)
+    outputs.write(checked)
     return 0 if checked.ok else _INVALID
 
 
 def _read(each: Source) -> Document:
-    """A spec; of a saved plan, the one that it was made from."""
+    """Read a spec, or the spec in a saved plan."""
     document = files.read(each)
     if '"memtopo_' not in document.text[:64]:
         return document
@@ -105,7 +105,7 @@ def _read(each: Source) -> Document:
 
 
 def _named(given: list[str] | None) -> list[str]:
-    """The machines by name. Of a variable that as a whole is a file's path, the spaces are part of it."""
+    """Names of the machines. If the whole variable is the path of a file, its spaces do not separate names."""
     whole = os.environ.get("MEMTOPO_MACHINE", "")
     if given and given == whole.split() and os.path.exists(whole):  # noqa: PTH110 a path as it was written
         return [whole]
@@ -113,26 +113,26 @@ def _named(given: list[str] | None) -> list[str]:
 
 
 class Reports(NamedTuple):
-    """The form for stdout, the form for each file, and whether GitHub's runner reads stdout and was not spoken of."""
+    """The format for stdout, the format of each file, and `runner` if GitHub's runner reads stdout by default."""
 
     form: Format
     files: dict[str, Format]
     runner: bool = False
 
-    def tell(self, checked: Checked) -> None:
-        """Write a check in every form that was asked for. Raises `NotWritten` at the end where a file was not."""
-        self._write(lambda form: formats.formatted(form, checked))
+    def write(self, checked: Checked) -> None:
+        """Write the results in every requested format. Raises `NotWritten` at the end if a file was not written."""
+        self._write_files(lambda form: formats.formatted(form, checked))
         stdout = sys.stdout
         shown = formats.formatted(self.form, checked, width=plain.width(stdout), colour=plain.colour(stdout))
         plain.print_lines(_for_runner(shown, formats.formatted("github", checked)) if self.runner else shown)
 
-    def tell_failure(self, error: MemtopoError) -> None:
-        """Write into every file that the check could not be made; stdout is left to `print_failure`."""
-        self._write(lambda form: formats.failure(form, error))
+    def write_failure(self, error: MemtopoError) -> None:
+        """Write an error into every file; `app` prints it on stdout."""
+        self._write_files(lambda form: formats.failure(form, error))
         if self.runner:
             plain.print_lines(formats.failure("github", error))
 
-    def _write(self, lines: Callable[[Format], list[str]]) -> None:
+    def _write_files(self, lines: Callable[[Format], list[str]]) -> None:
         failed: MemtopoError | None = None
         for file, form in self.files.items():
             try:
@@ -143,12 +143,12 @@ class Reports(NamedTuple):
             raise failed
 
 
-def reports(form: str | None, wanted: Iterable[str], *, as_json: bool) -> Reports:
-    """What `--format`, `--report` and `--json` ask for together. Raises `UsageError`."""
+def reports(form: str | None, requested: Iterable[str], *, as_json: bool) -> Reports:
+    """The outputs of `--format`, `--report` and `--json`. Raises `UsageError`."""
     if as_json and form not in (None, "json"):
-        raise UsageError(f"--json and --format {form} are two forms for one output", hint="write --report FORM=FILE")
+        raise UsageError(f"--json and --format {form} are two formats for one output", hint="write --report FORM=FILE")
     files: dict[str, Format] = {}
-    for word in wanted:
+    for word in requested:
         name, equals, file = word.partition("=")
         if not equals or file in ("", "-"):
             raise UsageError(f"report {word!r} names no file", hint="write --report FORM=FILE, such as sarif=out.sarif")

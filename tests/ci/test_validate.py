@@ -165,7 +165,7 @@ def test_in_github_actions(here: Here, specs: Path) -> None:
         (["--report", "sarif=-"], "report 'sarif=-' names no file"),
         (["--report", "xml=x"], "there is no format 'xml'"),
         (["--report", "sarif=x", "--report", "junit=x"], "two reports go to 'x'"),
-        (["--json", "--format", "sarif"], "--json and --format sarif are two forms for one output"),
+        (["--json", "--format", "sarif"], "--json and --format sarif are two formats for one output"),
         (["--select", "MT999"], "there is no code 'MT999'"),
         (["--ignore", "MT001"], "MT001 cannot be ignored: what is not read is not checked"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from memtopo.cli.draw import _ENDINGS
+from memtopo.cli.draw import _FORMATS_BY_SUFFIX
 from memtopo.output.diagram.formats import FORMATS
 from tests.cli.conftest import Here
 from tests.cli.running import QUICKSTART, ROOT
@@ -47,13 +47,13 @@ def test_a_form_on_stdout(here: Here, form: str) -> None:
     assert "hand-over" in said.out
 
 
-@pytest.mark.parametrize("ending", _ENDINGS)
+@pytest.mark.parametrize("ending", _FORMATS_BY_SUFFIX)
 def test_a_file(here: Here, tmp_path: Path, ending: str) -> None:
     """The suffix of -o says in which form it is drawn; the file is what stdout would get, which gets nothing"""
     file = tmp_path / f"map{ending}"
     said = here("draw", HAND_OVER, M, "-o", file, FORCE_COLOR="1", COLUMNS="60")
     assert (said.status, said.out, said.err) == (0, "", f"memtopo: drawn to {file}\n")
-    assert file.read_text() == here("draw", HAND_OVER, M, "--format", _ENDINGS[ending], COLUMNS="80").out
+    assert file.read_text() == here("draw", HAND_OVER, M, "--format", _FORMATS_BY_SUFFIX[ending], COLUMNS="80").out
 
 
 def test_many_files(here: Here, tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_no_such_suffix(here: Here, file: str) -> None:
     """A file whose suffix names no form is wrong usage, the hint says which there are, and nothing is drawn"""
     said = here("draw", HAND_OVER, M, "-o", file)
     assert (said.status, said.out) == (2, "")
-    assert all(ending in said.err for ending in _ENDINGS)
+    assert all(ending in said.err for ending in _FORMATS_BY_SUFFIX)
 
 
 def test_no_such_form(here: Here) -> None:

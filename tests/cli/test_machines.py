@@ -126,7 +126,7 @@ def test_probe_against_a_record(here: Here, machine: str, record: str, status: i
     ("arguments", "told"),
     [
         (["--format", "sarif"], "there is no format 'sarif' of a probe"),
-        (["--format", "markdown", "--json"], "two forms for one output"),
+        (["--format", "markdown", "--json"], "two formats for one output"),
     ],
 )
 def test_probe_in_no_form(here: Here, arguments: list[str], told: str) -> None:

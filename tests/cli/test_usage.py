@@ -65,7 +65,7 @@ def test_version() -> None:
         (
             ["--machine", "h200x2", "plan", "x"],
             "no such option: --machine",
-            "options stand after the command; see 'memtopo plan --help'",
+            "options follow the command; see 'memtopo plan --help'",
         ),
         (["machines", "local"], "local is no recorded machine", "'memtopo probe' shows this computer"),
         (
