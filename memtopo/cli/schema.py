@@ -17,7 +17,7 @@ Kind = Annotated[
 
 
 def command(kind: Kind) -> int:
-    """Print a JSON Schema, of specs or of a document that memtopo writes."""
+    """Print the JSON Schema of specs or of memtopo's documents."""
     from memtopo.output import schemas
 
     if kind not in schemas.KINDS:

@@ -67,7 +67,7 @@ def test_version() -> None:
             "no such option: --machine",
             "options follow the command; see 'memtopo plan --help'",
         ),
-        (["machines", "local"], "local is no recorded machine", "'memtopo probe' shows this computer"),
+        (["machines", "local"], "local is not a recorded machine", "'memtopo probe' shows this computer"),
         (
             ["probe", "-m", "h200x2", "-o", "-"],
             "-o needs a file",
