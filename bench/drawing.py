@@ -20,7 +20,7 @@ from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, Drawing
 from memtopo.output.diagram.model import Diagram
-from memtopo.output.terminal.drawing import Drawing
+from memtopo.output.terminal.drawing import TerminalDrawing
 from memtopo.rules.validation import validate
 
 COUNT = 100_000
@@ -81,8 +81,8 @@ def _form(form: str) -> Callable[[Diagram], str]:
     return lambda shown: FORMATS[form](Drawing(shown, "drawing"))
 
 
-_SPECS: Mapping[str, Callable[[int], str]] = {**scaling.FORMATS, "mixed": _mixed}
+_SPECS: Mapping[str, Callable[[int], str]] = {**scaling.FORMS, "mixed": _mixed}
 _DRAWN: Mapping[str, Callable[[Diagram], str]] = {
-    "text": lambda shown: unstyled(Drawing(shown), 80),
+    "text": lambda shown: unstyled(TerminalDrawing(shown), 80),
     **{form: _form(form) for form in FORMATS},
 }

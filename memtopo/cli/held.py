@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.machine import Machine, dump, parse
-from memtopo.output.diagram.model import Picture
+from memtopo.output.diagram.model import Diagram
 from memtopo.sharing import LONGEST_SOURCE, Client, ExchangeError, NoLayout, connect, place
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ def layout_source(document: Document, machine: Machine) -> str:
     return text if len(text) <= LONGEST_SOURCE else ""
 
 
-def held_picture(client: Client) -> Picture | None:
-    """Picture of a held layout; None if the holder sends no source, or one that is not valid.
+def held_picture(client: Client) -> Diagram | None:
+    """Diagram of a held layout; None if the holder sends no source, or one that is not valid.
 
     A holder sends the spec and the machine and never a drawing. They are read as if they came from a file, so that
     nothing in them is trusted.
     """
     from memtopo.language import read_text  # check and release do not need these
-    from memtopo.output.diagram.build import picture
+    from memtopo.output.diagram.build import build_diagram
     from memtopo.rules.validation import validate
 
     try:
@@ -66,5 +66,5 @@ def held_picture(client: Client) -> Picture | None:
         source = json.loads(text)
         machine = parse(source["machine"].encode(), _ORIGIN)
         geometry = validate(read_text(source["spec"].encode(), _ORIGIN), machine).geometry
-        return picture(geometry, machine) if geometry else None
+        return build_diagram(geometry, machine) if geometry else None
     return None

@@ -13,7 +13,7 @@ from rich.text import Text
 from memtopo.common.units import rounded
 from memtopo.output import humanize, report
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs
-from memtopo.output.terminal.drawing import Drawing
+from memtopo.output.terminal.drawing import TerminalDrawing
 from memtopo.sharing import Entry, Importer, Looked, Offer, Released, Status, Survey, Taken
 
 _LAYOUTS = (
@@ -42,7 +42,7 @@ def layout_list(survey: Survey, now: float) -> RenderableType:
 def layout(status: Status, now: float) -> RenderableType:
     """One held layout with its exports and importers; `now` is the time in seconds since the epoch."""
     machine = cell(f"{humanize.devices(status.machine.devices)}, driver {status.machine.driver}", "dim")
-    drawing: list[RenderableType] = [Drawing(status.picture), Text()] if status.picture else []
+    drawing: list[RenderableType] = [TerminalDrawing(status.picture), Text()] if status.picture else []
     importers: list[RenderableType] = [Rows(_IMPORTERS, [_importer(each, now) for each in status.importers])]
     return Group(
         headline("show", status.name, status.machine),

@@ -8,7 +8,7 @@ from rich.text import Text
 from memtopo.common.units import rounded
 from memtopo.output import humanize
 from memtopo.output.console import Column, Rows, heading, headline, notes, pairs, stacked
-from memtopo.output.terminal.drawing import Addresses, Drawing
+from memtopo.output.terminal.drawing import Addresses, TerminalDrawing
 from memtopo.plans.report import MachineLine, PlanSummary, Row
 
 _COLUMNS = (
@@ -35,7 +35,7 @@ def body(summary: PlanSummary, addresses: Addresses | None = None) -> list[Rende
     if summary.rows:
         parts += [Rows(_COLUMNS, _rows(summary.rows)), Text()]
     if summary.picture:
-        parts += [Drawing(summary.picture, addresses=addresses or {}), Text()]
+        parts += [TerminalDrawing(summary.picture, addresses=addresses or {}), Text()]
     parts.append(pairs(_sums(summary)))
     return [*parts, Text(), notes(summary.notes)] if summary.notes else parts
 

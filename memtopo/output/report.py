@@ -11,7 +11,7 @@ from rich.text import Text
 from memtopo.common.units import rounded
 from memtopo.output import humanize, plan
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs, stacked
-from memtopo.output.diagram.model import ProcessPicture
+from memtopo.output.diagram.model import ProcessDiagram
 from memtopo.output.terminal.drawing import Addresses
 from memtopo.plans.report import Checks, Failure, Leak, Left, PhaseTime, Placed, ProcessReport, Rate, Report, Tally
 
@@ -171,7 +171,7 @@ def addresses(report: Report) -> Addresses:
     return found
 
 
-def _common_addresses(process: ProcessPicture, reports: Mapping[str, Sequence[Placed]]) -> Addresses:
+def _common_addresses(process: ProcessDiagram, reports: Mapping[str, Sequence[Placed]]) -> Addresses:
     """Addresses of the ranges of one process picture; None for one that differs between its processes."""
     found: dict[tuple[str, str], int | None] = {}
     for shown in process.picture.ranges:
@@ -181,7 +181,7 @@ def _common_addresses(process: ProcessPicture, reports: Mapping[str, Sequence[Pl
     return found
 
 
-def _labels(process: ProcessPicture) -> Iterator[str]:
+def _labels(process: ProcessDiagram) -> Iterator[str]:
     entry, _, number = process.first.partition(".")
     for index in range(process.count):
         yield f"{entry}.{int(number) + index * process.step}" if number else entry

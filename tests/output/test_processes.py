@@ -9,9 +9,17 @@ import pytest
 from memtopo.common.units import MiB
 from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.model import Export, HandleFlow, Diagram, MappingSpan, ProcessDiagram, RangeDiagram, Resource
+from memtopo.output.diagram.model import (
+    Diagram,
+    Export,
+    HandleFlow,
+    MappingSpan,
+    ProcessDiagram,
+    RangeDiagram,
+    Resource,
+)
 from memtopo.output.diagram.notation import processes
-from memtopo.output.terminal.drawing import Addresses, Drawing
+from memtopo.output.terminal.drawing import Addresses, TerminalDrawing
 from tests.helpers.machines import invented
 from tests.helpers.specs import judged
 
@@ -27,7 +35,7 @@ def pictured(text: str) -> Diagram:
 
 
 def drawn(shown: Diagram, width: int = 100, addresses: Addresses | None = None) -> list[str]:
-    return unstyled(Drawing(shown, addresses=addresses or {}), width).splitlines()
+    return unstyled(TerminalDrawing(shown, addresses=addresses or {}), width).splitlines()
 
 
 def titles(lines: list[str]) -> list[str]:

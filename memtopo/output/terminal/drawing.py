@@ -12,7 +12,7 @@ from rich.text import Text
 from memtopo.common.text import printable
 from memtopo.output import console, plain
 from memtopo.output.console import headline
-from memtopo.output.diagram.model import MemoryDiagram, Diagram, MappingSpan, ProcessDiagram, RangeDiagram
+from memtopo.output.diagram.model import Diagram, MappingSpan, MemoryDiagram, ProcessDiagram, RangeDiagram
 from memtopo.output.diagram.notation import processes
 from memtopo.output.json import PictureDocument
 from memtopo.output.terminal import labels
@@ -34,7 +34,7 @@ None for an address that differs between the processes of a picture.
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class TerminalDrawing:
     """Drawing of a picture for any width, in ASCII if `ascii` is set or the stream supports no more.
 
     Draws at most `ranges` ranges of each process, with labels for at most `rows` pieces of each. `addresses` are those
@@ -167,4 +167,4 @@ class TitledDrawing:
 
     def _whole(self) -> RenderableType:
         head = headline("draw", self.document.name, self.document.machine)
-        return Group(head, Text(), Drawing(self.document.picture, self.ascii))
+        return Group(head, Text(), TerminalDrawing(self.document.picture, self.ascii))

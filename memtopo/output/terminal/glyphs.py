@@ -6,8 +6,8 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from memtopo.output.diagram import model
 from memtopo.output.diagram.model import Diagram
-from memtopo.output.diagram.notation import devices_of, marks
 
 _FILLS = "█▒▚░▌▓▀▄"
 _PLAIN_FILLS = "#=%+o~^-"
@@ -20,7 +20,7 @@ _TO_ASCII = str.maketrans({"…": "...", "×": "x", "→": "->"})
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """Glyphs and styles for one picture, with ASCII alone if `ascii`. No information is in the colour alone.
+    """Glyphs and styles for one diagram, with ASCII alone if `ascii`. No information is in the colour alone.
 
     `letters` is keyed by the `chunk` of a piece or a share, `devices` by name. Entries of chunks beyond the number of
     letters are all `*`.
@@ -82,8 +82,8 @@ class Glyphs:
         return "+" if self.ascii else "┤"
 
 
-def glyphs_of(picture: Diagram, *, ascii: bool = False) -> Glyphs:
-    """Glyphs of a picture: letters in order of appearance, ranges before memory; devices in order of memory."""
-    letters = dict(zip(dict.fromkeys(marks(picture)), _LETTERS, strict=False))
-    devices = {device: index for index, device in enumerate(dict.fromkeys(devices_of(picture)))}
+def glyphs_of(diagram: Diagram, *, ascii: bool = False) -> Glyphs:
+    """Glyphs of a diagram: letters in order of appearance, ranges before memory; devices in order of memory."""
+    letters = dict(zip(dict.fromkeys(model.marks(diagram)), _LETTERS, strict=False))
+    devices = {device: index for index, device in enumerate(dict.fromkeys(model.devices(diagram)))}
     return Glyphs(letters, devices, ascii)

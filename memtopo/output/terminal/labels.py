@@ -10,11 +10,11 @@ from rich.text import Text
 from memtopo.common.text import printable
 from memtopo.common.units import rounded
 from memtopo.output.diagram.model import (
-    Export,
     DeviceAccess,
-    MemoryDiagram,
     Diagram,
+    Export,
     MappingSpan,
+    MemoryDiagram,
     ProcessDiagram,
     RangeDiagram,
     Resource,
