@@ -58,7 +58,7 @@ class Loaded:
 def load(spec: str, machine: str) -> Loaded:
     """Load a spec or a saved plan and a machine, and validate the spec.
 
-    Raises `Unavailable` for an unknown machine, `UsageError` for an empty name, `UnreadablePlan` for a damaged saved plan.
+    Raises `Unavailable` for an unknown machine, `UsageError` for an empty name, `UnreadablePlan` for a damaged plan.
     """
     if not spec:
         raise UsageError("SPEC is empty", hint="name a file, or - for standard input")
