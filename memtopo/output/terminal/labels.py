@@ -19,7 +19,7 @@ from memtopo.output.diagram.model import (
     RangeDiagram,
     Resource,
 )
-from memtopo.output.diagram.notation import few, granted, multiple, name_range, of_all, offset, processes
+from memtopo.output.diagram.notation import chunk_names, granted, multiple, name_range, offset, processes, short_names
 from memtopo.output.terminal.glyphs import Glyphs
 from memtopo.output.terminal.lines import Item, ItemList
 
@@ -36,7 +36,7 @@ def piece(shown: MappingSpan, glyphs: Glyphs, *, times: int, again: bool, access
         hole = ("hole", offset(shown.offset), rounded(shown.size), "", "", "")
         return [Text(cell, "dim") for cell in hole]
     cells = [
-        Text(glyphs.text(clipped(of_all(shown, times)))),
+        Text(glyphs.text(clipped(chunk_names(shown, times)))),
         Text(offset(shown.offset)),
         Text(glyphs.text(multiple(shown.count, shown.bytes_each))),
         location(shown.locations, glyphs, f"{_handles(shown)}{_repetition(shown, times, again=again)}"),
@@ -98,7 +98,7 @@ def origin(text: str) -> str:
 def location(names: Sequence[str], glyphs: Glyphs, suffix: str = "") -> Text:
     """Locations, each in its colour, and a suffix."""
     parts: list[str | tuple[str, str]] = []
-    for name in few(names):
+    for name in short_names(names):
         parts += [", " if parts else "", (glyphs.text(printable(name)), glyphs.colour(name.partition("-")[0]))]
     return Text.assemble(*parts, glyphs.text(suffix))
 
