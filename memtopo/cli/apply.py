@@ -37,8 +37,8 @@ from memtopo.plans import saved
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply, processes
 from memtopo.run.request import RunRequest
-from memtopo.sharing.attaching import Holders
-from memtopo.sharing.holder import About
+from memtopo.sharing.holder import HolderInfo
+from memtopo.sharing.imports import HolderHandles
 
 With = Annotated[
     list[str] | None,
@@ -130,14 +130,15 @@ class _Application:
             self._holder(holding) as holder,
             self.bindings.producers(self.request.geometry, self.loaded.target, self.stop) as producers,
         ):
-            report = producers.noted(apply_request(holder, producers.sockets))
-        return producers.over(report)
+            report = producers.with_notes(apply_request(holder, producers.sockets))
+        return producers.with_survivors(report)
 
     def _holder(self, holding: HoldOptions | None) -> AbstractContextManager[Holder | None]:
         if holding is None:
             return nullcontext()
         source = layout_source(self.loaded.document, self.loaded.target.machine)
-        return holding.holder(About(self.request.plan.name, self.request.spec, self.request.machine, source), self.stop)
+        about = HolderInfo(self.request.plan.name, self.request.spec, self.request.machine, source)
+        return holding.holder(about, self.stop)
 
     def _in_process(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         driver = Ledger(self.loaded.target.open())
@@ -147,7 +148,7 @@ class _Application:
             driver,
             progress=progress(),
             stop=self.stop,
-            handle_source=Holders(self.request.geometry, gpus, sockets, self.bindings.allow_uids),
+            handle_source=HolderHandles(self.request.geometry, gpus, sockets, self.bindings.allow_uids),
             hold=holder.hold if holder else None,
         )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.machine import Machine, dump, parse
 from memtopo.output.diagram.model import Diagram
-from memtopo.sharing import LONGEST_SOURCE, Client, ExchangeError, NoLayout, connect, place
+from memtopo.sharing import LONGEST_SOURCE, Client, ExchangeError, NoLayout, connect, endpoint
 
 if TYPE_CHECKING:
     from memtopo.language import Document
@@ -25,7 +25,7 @@ def connect_to(name: str | None, socket: str | None, allow_uids: Collection[int]
     """
     if name is None and socket is None:
         raise UsageError("missing argument 'NAME'", hint="name a layout, or --socket PATH; 'memtopo ls' lists them")
-    client = connect(place(name if socket is None else None, socket), allow_uids=allow_uids)
+    client = connect(endpoint(name if socket is None else None, socket), allow_uids=allow_uids)
     if name is not None and socket is not None:
         _require_name(client, name, socket)
     return client

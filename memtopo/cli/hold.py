@@ -12,9 +12,9 @@ from memtopo.output import plain
 from memtopo.run.apply import Run
 from memtopo.run.processes import Coordinator, ProcessExports
 from memtopo.run.request import HoldResult
-from memtopo.sharing import Claim, ExportProvider, Importer, claim, place
-from memtopo.sharing.holder import About, Held, hold
-from memtopo.sharing.shelf import LiveShelf
+from memtopo.sharing import Claim, ExportProvider, Importer, claim, endpoint
+from memtopo.sharing.exports import LayoutExports
+from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class HoldOptions:
     allow_uids: tuple[int, ...]
 
     @contextmanager
-    def holder(self, about: About, stop: Callable[[], int]) -> Iterator[Holder]:
+    def holder(self, about: HolderInfo, stop: Callable[[], int]) -> Iterator[Holder]:
         """Claim the layout's name, before anything is built. Raises `ExchangeError` if it is taken."""
-        with claim(place(socket=self.socket) if self.socket else place(about.name)) as claimed:
+        with claim(endpoint(socket=self.socket) if self.socket else endpoint(about.name)) as claimed:
             yield Holder(self, claimed, about, stop)
 
 
@@ -39,14 +39,14 @@ class Holder:
 
     options: HoldOptions
     claim: Claim
-    about: About
+    about: HolderInfo
     stop: Callable[[], int]
 
     def hold(self, run: Run) -> HoldResult:
         """Serve the exports of a layout in this process."""
         execution = run.execution
-        exports = LiveShelf(run.request.geometry.exports, execution.layout, execution.driver, run.recheck)
-        return HoldResult(self._serve(exports, self.stop), self.claim.farewells)
+        exports = LayoutExports(run.request.geometry.exports, execution.layout, execution.driver, run.recheck)
+        return HoldResult(self._serve(exports, self.stop), self.claim.kept_open)
 
     def hold_processes(self, coordinator: Coordinator) -> list[str]:
         """Serve the exports of a multi-process layout, until one of its processes ends."""
@@ -67,7 +67,7 @@ class Holder:
 
     def _print_ready(self) -> None:
         name = f"--socket {self.options.socket}" if self.options.socket else self.about.name
-        holding = f"holding {self.about.name} at {self.claim.place.path}"
+        holding = f"holding {self.about.name} at {self.claim.endpoint.path}"
         plain.print_lines([f"{holding}; release it with 'memtopo release {name}'"], sys.stderr)
 
 
@@ -83,7 +83,7 @@ def hold_options(
     return None
 
 
-def _notes(held: Held) -> Iterator[str]:
+def _notes(held: HoldSummary) -> Iterator[str]:
     ends = {"signal": "a signal", "release": "a release", "deadline": "its deadline"}
     served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
     end = ends[held.why] if held.signal >= 0 else "one of its processes ended"

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from memtopo import planner
-from memtopo.cli.hold import Terms
+from memtopo.cli.hold import HoldOptions
 from memtopo.driver.ledger import Ledger
 from memtopo.language import read_file
 from memtopo.machine import target
@@ -43,8 +43,8 @@ def hold(found: Target) -> Callable[[], Report]:
     made, ledger = run_request("held.yaml", found), Ledger(found.open())
 
     def once() -> Report:
-        with Terms(None, None, 1.0, ()).keeper(HolderInfo("held", None, made.machine), lambda: 0) as keeper:
-            return apply(made, ledger, hold=keeper.keep)
+        with HoldOptions(None, None, 1.0, ()).holder(HolderInfo("held", None, made.machine), lambda: 0) as holder:
+            return apply(made, ledger, hold=holder.hold)
 
     return once
 
