@@ -25,7 +25,7 @@ from memtopo.common.errors import Unavailable
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.executor import Execution
-from memtopo.kinds.steps import Phase
+from memtopo.kinds.step import Phase
 from memtopo.machine.target import resolve
 from memtopo.rules.validation import validate
 from memtopo.sharing.imports import HolderHandles

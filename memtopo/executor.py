@@ -14,9 +14,9 @@ from memtopo.common.collector import collector_paused
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.steps import Phase, Step
+from memtopo.kinds.step import Finding, Phase, Step
 from memtopo.planner import Plan
-from memtopo.plans.report import Finding, Leak, PhaseTime, Progress
+from memtopo.plans.report import Leak, PhaseTime, Progress
 
 _USING_IMPORTS = (Phase.IMPORT, Phase.MAP, Phase.GRANT, Phase.SETTLE)
 """Phases whose steps use what other processes created; they are undone before the creators release it."""

@@ -8,36 +8,16 @@ from functools import cached_property
 from itertools import groupby
 
 from memtopo.common.collector import collector_paused
-from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, gpu
-from memtopo.geometry import Geometry, Placement, Stretch
-from memtopo.geometry.granting import from_offset
-from memtopo.kinds import importing, migrating
-from memtopo.kinds.steps import (
-    AllocateBuffer,
-    CreateChunk,
-    CreateEvent,
-    CreateStream,
-    LoadKernels,
-    MapChunk,
-    Phase,
-    ReserveRange,
-    RetainContext,
-    SetAccess,
-    Step,
-    Synchronize,
-    TryExportBuffer,
-    TryExportChunk,
-    TryExportEvent,
-)
+from memtopo.diagnostics.model import Path
+from memtopo.driver.types import Location
+from memtopo.geometry.model import Geometry
+from memtopo.kinds import KINDS
+from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize
+from memtopo.kinds.step import Phase, Step
 from memtopo.machine import Machine
 from memtopo.output.diagram.model import Diagram
 from memtopo.plans import folding
-from memtopo.plans.notes import remarks
 from memtopo.plans.report import PlanSummary, ProcessPlan, Row
-from memtopo.run.contents import Granted, granted, mappings
-
-LONGEST_GRANT = 1000
-"""Mappings that one call grants access to: it takes 24 µs for each, and nothing can interrupt it."""
 
 
 @dataclass(frozen=True)
@@ -95,19 +75,31 @@ def with_kernels(plan: Plan, gpus: Sequence[int]) -> Plan:
 
 
 def _plan(geometry: Geometry, machine: Machine) -> Plan:
-    access = granted(geometry)
-    steps: list[Step] = [RetainContext((), device) for device in geometry.gpus]
-    steps += _reserve(geometry)
-    steps += _create(geometry)
-    steps += _export(geometry)
-    steps += importing.imports(geometry)
-    steps += _map(geometry, access, _everyone(machine, geometry))
-    steps += importing.mapped(geometry)
-    steps += _grant(geometry, access)
-    steps += migrating.moved(geometry)
-    steps += [Synchronize((), device) for device in geometry.gpus]
-    steps += importing.awaited(geometry, tuple(steps))
-    return Plan(geometry.name, tuple(steps), _memory(geometry), tuple(remarks(geometry, access)))
+    phases: dict[Phase, list[Step]] = {phase: [] for phase in Phase}
+    for step in _resources(geometry):
+        phases[step.phase].append(step)
+    for kind in KINDS:
+        for step in kind.steps(geometry, machine):
+            phases[step.phase].append(step)
+    phases[Phase.SETTLE] += (Synchronize((), device) for device in geometry.gpus)
+    steps = [step for phase in phases.values() for step in phase]
+    steps += [step for kind in KINDS for step in kind.last_steps(geometry, steps)]
+    notes = tuple(note for kind in KINDS for note in kind.notes(geometry))
+    return Plan(geometry.name, tuple(steps), _memory(geometry), notes)
+
+
+def _resources(geometry: Geometry) -> Iterator[Step]:
+    """Contexts, streams and connections, each once for all groups that need it."""
+    yield from (RetainContext((), device) for device in geometry.gpus)
+    streams: dict[int, Path] = {}
+    holders: dict[str, Path] = {}
+    for group in geometry.every:
+        if group.stream is not None:
+            streams.setdefault(group.stream, group.path)
+        if group.origin and group.external:
+            holders.setdefault(group.origin.holders[0], group.path)
+    yield from (CreateStream(path, device) for device, path in sorted(streams.items()))
+    yield from (Attach(path, holder) for holder, path in holders.items())
 
 
 def _processes(plans: Mapping[str, Plan]) -> Iterator[ProcessPlan]:
@@ -134,101 +126,10 @@ def _reserved(rows: Sequence[Row]) -> int:
     return sum(row.bytes_each * row.calls for row in rows if row.phase == Phase.RESERVE)
 
 
-def _everyone(machine: Machine, geometry: Geometry) -> tuple[tuple[Location, Location], ...]:
-    """Who is asked about each mapping, and whose grant answers it: every GPU, and the host where it is named.
-
-    The host is asked as one of its NUMA nodes: asked as HOST, it answers a GPU's access where it has none (fact 42).
-    """
-    asked = {grant.location for parts in geometry.parts.values() for part in parts for grant in part.grants}
-    host = sorted(place for place in asked if place.kind is not LocationKind.GPU)
-    seen = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
-    gpus = [(place, place) for place in seen]
-    return (*gpus, *((Location(LocationKind.HOST_NUMA, 0), place) for place in host))
-
-
-def _reserve(geometry: Geometry) -> Iterator[Step]:
-    for run in geometry.ranges.values():
-        for instance in range(run.count):
-            yield ReserveRange(run.path, run.label(instance), run.size, run.align, run.wish(instance), run.fixed)
-
-
-def _create(geometry: Geometry) -> Iterator[Step]:
-    for run in geometry.chunks.values():
-        if not run.origin:
-            for index in range(run.count):
-                yield CreateChunk(run.path, run.label(index), run.size, run.properties_of(index))
-    for buffer in geometry.buffers.values():
-        if not buffer.origin:
-            for index in range(buffer.count):
-                yield AllocateBuffer(buffer.path, buffer.label(index), buffer.size, buffer.place_of(index).id)
-    shared = {export.run.name for export in geometry.exports.values() if export.kind == "event"}
-    for event in geometry.events.values():
-        if not event.origin:
-            yield CreateEvent(event.path, event.name, event.place_of(0).id, event.name in shared)
-    single = [run for run in geometry.managed.values() if run.attach == "single"]
-    owners = [(run.home, run.path) for run in single]
-    owners += [(run.place.id, run.path) for run in geometry.semaphores.values()]
-    for device, path in sorted(dict(reversed(owners)).items()):
-        yield CreateStream(path, device)
-    yield from migrating.created(geometry)
-
-
-def _export(geometry: Geometry) -> Iterator[Step]:
-    """One trial for each export: its things are alike, and what the driver answers for one it answers for all."""
-    for export in geometry.exports.values():
-        thing, device = export.label(0), export.place(0).id
-        match export.kind:
-            case "chunk":
-                yield TryExportChunk(export.path, export.name, thing, HandleType[export.via.upper()], export.count)
-            case "buffer":
-                yield TryExportBuffer(export.path, export.name, thing, device, export.count)
-            case "event":
-                yield TryExportEvent(export.path, export.name, thing, device)
-
-
-def _map(geometry: Geometry, access_of: Granted, everyone: tuple[tuple[Location, Location], ...]) -> Iterator[Step]:
-    expected: dict[tuple[Grant, ...], tuple[Grant, ...]] = {}
-    for placements in geometry.placements.values():
-        label = placements[0].range.label(placements[0].instance)
-        for placement, index, offset, access in mappings(placements, access_of):
-            if access not in expected:
-                by_place = dict(access)
-                expected[access] = tuple(Grant(who, by_place.get(place, Access.NONE)) for who, place in everyone)
-            chunk = placement.chunk
-            yield MapChunk(placement.path, label, offset, chunk.label(index), chunk.size, expected[access])
-
-
-def _grant(geometry: Geometry, access_of: Granted) -> Iterator[Step]:
-    for where, placements in geometry.placements.items():
-        for stretch in access_of[where]:
-            label = stretch.range.label(stretch.instance)
-            for low, high in _bites(placements, stretch):
-                yield SetAccess(stretch.path, label, low, high - low, stretch.grants)
-
-
-def _bites(placements: Sequence[Placement], stretch: Stretch) -> Iterator[tuple[int, int]]:
-    """A stretch in pieces of at most `LONGEST_GRANT` whole mappings."""
-    start, end, mapped = stretch.offset, stretch.offset + stretch.size, 0
-    for placement in from_offset(placements, stretch.offset):
-        if placement.offset >= end:
-            break
-        at, stop, size = max(placement.offset, stretch.offset), min(placement.end, end), placement.chunk.size
-        while at < stop:
-            took = min(LONGEST_GRANT - mapped, (stop - at) // size)
-            at, mapped = at + took * size, mapped + took
-            if mapped == LONGEST_GRANT:
-                yield start, at
-                start, mapped = at, 0
-    if start < end:
-        yield start, end
-
-
 def _memory(*members: Geometry) -> dict[str, int]:
-    """What is created, by location: what is imported is another's. Managed memory counts where it is allocated."""
+    """Bytes that are created at each location; what is imported is another process's."""
     total: dict[Location, int] = {}
-    for run in (run for member in members for run in member.created):
-        for place, count in run.shares().items():
-            total[place] = total.get(place, 0) + count * run.size
-    for managed in (run for member in members for run in member.managed.values()):
-        total[gpu(managed.home)] = total.get(gpu(managed.home), 0) + managed.size
+    for group in (group for member in members for group in member.every):
+        for place, count in group.shares().items():
+            total[place] = total.get(place, 0) + count * group.size
     return {str(place): total[place] for place in sorted(total)}

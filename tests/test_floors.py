@@ -14,26 +14,18 @@ import pytest
 # A module imports from its own room and from rooms on lower floors. Its room is the longest name of the table that is a
 # prefix of its own: `driver` is the boundary, `driver.sim` and `driver.cuda` are rooms of their own.
 FLOORS: list[set[str]] = [
-    {"common"},
-    {"diagnostics"},
-    {"driver", "output.diagram.model"},
-    {"language", "machine", "kinds.layout", "plans.report", "vulkan"},
-    {"driver.sim", "driver.cuda", "machine.queries", "output.diagram.notation", "kinds"},
-    {"machine.target", "spec"},
-    {"geometry"},
-    {"rules", "plans", "kinds.importing", "kinds.migrating", "run.contents", "output.diagram.build", "sharing"},
-    {"planner", "rules.validation", "sharing.channel"},
-    {"executor", "rules.files", "plans.saved"},
-    {"run"},
-    {"sharing.holder", "machine.probe"},
-    {"run.processes", "sharing.external"},
-    {"sharing.programs", "sharing.simulated_producer"},
-    {"sharing.producers"},
-    {"output", "output.diagram"},
-    {"output.schemas", "api"},
-    {""},
-    {"cli"},
-    {"__main__"},
+    {"common", "vulkan"},
+    {"diagnostics", "driver"},
+    {"language", "machine", "output.diagram.model"},
+    {"driver.cuda", "driver.sim", "geometry", "machine.queries", "plans.report"},
+    {"kinds", "machine.target"},
+    {"geometry.build", "output.diagram", "plans", "sharing", "spec"},
+    {"machine.probe", "planner", "rules", "sharing.holder"},
+    {"executor", "plans.saved", "sharing.external"},
+    {"output", "run", "sharing.programs", "sharing.simulated_producer"},
+    {"run.processes", "sharing.producers"},
+    {"api", "cli"},
+    {"", "__main__"},
 ]
 
 # Third-party packages, and the rooms that may import each; pydantic validates what is read from a file.
@@ -42,7 +34,7 @@ IMPORTERS: dict[str, set[str]] = {
     "vulkan": {"vulkan"},
     "yaml": {"language"},
     "pydantic": {
-        "diagnostics", "kinds", "language", "machine", "output.schemas", "plans.saved", "sharing.channel", "spec",
+        "diagnostics", "kinds", "language", "machine", "output", "plans.saved", "sharing", "spec",
     },
     "pydantic_core": {"language"},
     "rich": {"output"},
@@ -163,7 +155,7 @@ def test_an_import_that_is_not_allowed_is_found(module: str, text: str, package:
             ("memtopo", "driver", "sim"),
         ),
         ("driver.cuda.calls", "import cuda.bindings.driver\nimport os", ("memtopo", "driver", "cuda")),
-        ("cli.app", "import memtopo.api", ("memtopo", "cli")),
+        ("cli.app", "import memtopo.output.json", ("memtopo", "cli")),
     ],
 )
 def test_an_import_that_is_allowed_is_no_violation(module: str, text: str, package: tuple[str, ...]) -> None:

@@ -52,7 +52,7 @@ class Applied(LiveContext[Live]):
 
     def _handle_source(self, planned: Planned, driver: Driver, running: Producers) -> HolderHandles | None:
         geometry = planned.geometry
-        if not geometry.foreign and not any(run.origin for run in geometry.runs):
+        if not any(group.origin for group in geometry.every):
             return None
         return HolderHandles(geometry, uuids(driver), running.sockets, self._allowed)
 

@@ -15,6 +15,7 @@ from memtopo.api.session import Session
 from memtopo.api.synchronization import Event, ExternalSemaphore
 from memtopo.api.views import View, ViewFactory
 from memtopo.kinds.layout import Reservation
+from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.plans.report import Checks, MachineLine, PlanSummary, Report
 
 
@@ -100,9 +101,9 @@ class Live:
     def semaphore(self, name: str) -> ExternalSemaphore:
         """Return an external semaphore; the check has already waited for and signalled it as the spec declares."""
         self._require_open()
-        found = self._session.geometry.semaphores.get(name)
+        found = self._session.geometry.of(ImportedSemaphore).get(name)
         if found is None:
-            raise unknown("semaphore", name, self._session.geometry.semaphores)
+            raise unknown("semaphore", name, self._session.geometry.of(ImportedSemaphore))
         return ExternalSemaphore(name, found.place.id, self._session.driver, self._session.layout)
 
     def check(self) -> Checks:

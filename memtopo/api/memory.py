@@ -18,7 +18,10 @@ from memtopo.common.text import nearest
 from memtopo.common.units import exact, shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED
 from memtopo.driver.types import Access, Location, LocationKind, gpu
-from memtopo.geometry import Geometry, ManagedAllocation
+from memtopo.geometry import Geometry
+from memtopo.kinds.buffers import BufferGroup
+from memtopo.kinds.external import ExternalObject
+from memtopo.kinds.managed import ManagedAllocation
 
 _GPU = re.compile(r"gpu(0|[1-9][0-9]{0,5})")
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
@@ -49,13 +52,13 @@ class Memory:
 
     def __init__(self, geometry: Geometry) -> None:
         self._devices, self._ranges = geometry.devices, MappedRanges(geometry)
-        buffers = [(group, index) for group in geometry.buffers.values() for index in range(group.count)]
+        buffers = [(group, index) for group in geometry.of(BufferGroup).values() for index in range(group.count)]
         self._buffers = {group.label(index): (group.declared, group.place_of(index)) for group, index in buffers}
-        self._managed = geometry.managed
+        self._managed = geometry.of(ManagedAllocation)
         self._external = {
-            label: _ExternalPart(offset, size, memory.place, memory.name)
-            for memory in geometry.external.values()
-            for label, (offset, size) in memory.parts.items()
+            part.label: _ExternalPart(part.offset, part.size, memory.place, memory.name)
+            for memory in geometry.of(ExternalObject).values()
+            for part in memory.mapped
         }
 
     def range(self, label: str, request: ViewRequest) -> MemoryPart:
@@ -94,7 +97,7 @@ class Memory:
         memory = self._managed[label]
         start, end = request.span(f"managed memory {label!r}", memory.size)
         location = gpu(memory.home) if request.device is None else self.location(request.device)
-        if location.kind is LocationKind.GPU and location.id not in memory.gpus:
+        if location.kind is LocationKind.GPU and location.id not in memory.contexts:
             raise _not_declared_for(memory, location)
         return MemoryPart(label, start, end - start, location, Access.RW)
 
@@ -170,7 +173,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> Unsuitable:
 
 
 def _not_declared_for(memory: ManagedAllocation, location: Location) -> Unsuitable:
-    able = ", ".join(f"gpu{device}" for device in sorted(memory.gpus))
+    able = ", ".join(f"gpu{device}" for device in sorted(memory.contexts))
     message = f"managed memory {memory.name!r} is declared for the host and {able}, and not for {location}"
     return Unsuitable(message, hint=f"write 'accessed_by: [{location}]'")
 

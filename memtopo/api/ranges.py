@@ -9,9 +9,9 @@ from functools import cached_property
 
 from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.geometry import Geometry, Placement, Stretch
-from memtopo.geometry.granting import from_offset
+from memtopo.geometry.access import Granted, from_offset, granted, mappings
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Instance
-from memtopo.run.contents import Granted, granted, mappings
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class MappedRanges:
         if instance is None:
             return None
         placements, stretches = self._geometry.placements.get(instance, ()), self._granted.get(instance, [])
-        return MappedRange(label, self._geometry.ranges[instance[0]].size, placements, stretches)
+        return MappedRange(label, self._geometry.of(RangeGroup)[instance[0]].size, placements, stretches)
 
     def mapped(self, label: str) -> Iterator[tuple[int, int, tuple[Grant, ...]]]:
         """Offset, size and access of each mapping of a reservation."""
@@ -87,7 +87,7 @@ class MappedRanges:
     def of_chunk(self, label: str) -> Iterator[tuple[str, int, int]]:
         """Yield label of the reservation, offset and size of each mapping of a chunk."""
         name, _, number = label.rpartition(".")
-        group = self._geometry.chunks.get(label) or self._geometry.chunks.get(name)
+        group = self._geometry.of(ChunkGroup).get(label) or self._geometry.of(ChunkGroup).get(name)
         index = int(number) if group and group.counted and number.isdecimal() else 0
         if group is None or group.label(index) != label:
             return
@@ -108,7 +108,7 @@ class MappedRanges:
 
     @cached_property
     def _instances(self) -> dict[str, Instance]:
-        every = self._geometry.ranges.values()
+        every = self._geometry.of(RangeGroup).values()
         return {group.label(i): (group.name, i) for group in every for i in range(group.count)}
 
     @cached_property

@@ -14,6 +14,7 @@ from memtopo.api.specs import Planned
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
+from memtopo.kinds.events import EventGroup
 from memtopo.kinds.layout import HandleSource
 from memtopo.plans.report import PlanSummary, Report
 from memtopo.run.apply import Run
@@ -50,7 +51,9 @@ class Session:
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
         self.events = {
-            run.label(i): run.place_of(i).id for run in planned.geometry.events.values() for i in range(run.count)
+            run.label(i): run.place_of(i).id
+            for run in planned.geometry.of(EventGroup).values()
+            for i in range(run.count)
         }
         self._descriptors: set[str] = set()
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from memtopo.common.errors import UsageError
+from memtopo.kinds.exports import ExportGroup
 from memtopo.output import plain
 from memtopo.run.apply import Run
 from memtopo.run.processes import Coordinator, ProcessExports
@@ -45,7 +46,7 @@ class Holder:
     def hold(self, run: Run) -> HoldResult:
         """Serve the exports of a layout in this process."""
         execution = run.execution
-        exports = LayoutExports(run.request.geometry.exports, execution.layout, execution.driver, run.recheck)
+        exports = LayoutExports(run.request.geometry.of(ExportGroup), execution.layout, execution.driver, run.recheck)
         return HoldResult(self._serve(exports, self.stop), self.claim.kept_open)
 
     def hold_processes(self, coordinator: Coordinator) -> list[str]:

@@ -1,32 +1,8 @@
-"""The spec with its arithmetic done, once: granules resolved, sizes rounded, chunks placed, devices named."""
+"""Geometry: a spec with its arithmetic done once, with granularities resolved, sizes rounded and chunks placed."""
 
-from memtopo.geometry.build import Verdict, lay_out
-from memtopo.geometry.groups import (
-    BufferGroup,
-    ChunkGroup,
-    EventGroup,
-    ExportGroup,
-    ExternalObject,
-    ExternalPart,
-    ImportedSemaphore,
-    ManagedAllocation,
-    RangeGroup,
-)
+from __future__ import annotations
+
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Stretch
 
-__all__ = [
-    "BufferGroup",
-    "ChunkGroup",
-    "EventGroup",
-    "ExportGroup",
-    "ExternalObject",
-    "ExternalPart",
-    "Geometry",
-    "ImportedSemaphore",
-    "ManagedAllocation",
-    "Placement",
-    "RangeGroup",
-    "Stretch",
-    "Verdict",
-    "lay_out",
-]
+__all__ = ["ChunkGroup", "Geometry", "Placement", "RangeGroup", "Stretch"]

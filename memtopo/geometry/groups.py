@@ -1,24 +1,28 @@
-"""Runs: what a spec declares, with every number known. A thousand equal pages are one run."""
+"""Groups: equal things that one entry of a spec declares, with every number known. Equal pages are one group."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from memtopo.diagnostics.model import Path
-from memtopo.driver.types import HandleType, Location, LocationKind, Properties
+from memtopo.driver.types import Grant, HandleType, Location, LocationKind, Properties
+from memtopo.machine import Machine
 
-Kind = Literal["chunk", "buffer", "event"]
 Via = Literal["fd", "fabric", "ipc", "opaque_fd", "timeline_fd"]
-"""How handles travel; what Vulkan made comes by the last two. `opaque_fd` of a semaphore is a binary one."""
+"""Transports of handles; objects of other APIs use the last two. `opaque_fd` of a semaphore is a binary one."""
+
+
+OfferedKind = Literal["chunk", "buffer", "event", "memory", "semaphore"]
+"""Kinds of things that one process can offer to another; memory and semaphores are those of other APIs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where imported things come from: `each` handles of one export from every holder, one holder after another.
+    """Source of imported things: `each` handles of one export from every holder, one holder after another.
 
-    `siblings` says whether the holders are processes of the same spec (`reader.3`) or layouts and sockets outside.
+    With `siblings` the holders are processes of the same spec (`reader.3`), else layouts and sockets outside of it.
     """
 
     holders: tuple[str, ...]
@@ -28,53 +32,136 @@ class Origin:
     siblings: bool
 
     def of(self, index: int) -> tuple[str, int]:
-        """The holder of one of the things, and which handle of its export that is."""
+        """Holder of the thing at an index, and its number within the holder's export."""
         return self.holders[index // self.each], index % self.each
 
     def text(self, holder: str) -> str:
-        """How the export is written: `server.weights`, `weights-server/w`."""
+        """The export as a spec writes it: `server.weights`, `weights-server/w`."""
         return f"{holder}{'.' if self.siblings else '/'}{self.export}"
 
 
-def _shares(count: int, places: Sequence[Location]) -> Mapping[Location, int]:
-    """How many of `count` things there are at each of the places that they are dealt to in turn."""
+def round_robin(count: int, places: Sequence[Location]) -> Mapping[Location, int]:
+    """Number of things at each location, if `count` of them are distributed round-robin."""
     whole, rest = divmod(count, len(places))
     found: dict[Location, int] = {}
-    for turn, place in enumerate(places):
-        found[place] = found.get(place, 0) + whole + (turn < rest)
+    for index, place in enumerate(places):
+        found[place] = found.get(place, 0) + whole + (index < rest)
     return found
 
 
-class _Labelled:
-    """One thing under a name, or `count` of them under numbers behind it."""
+def gpus(places: Iterable[Location]) -> frozenset[int]:
+    """Ordinals of the GPUs among some locations."""
+    return frozenset(place.id for place in places if place.kind is LocationKind.GPU)
+
+
+class InnerPart(NamedTuple):
+    """A part of a thing: its label, its offset and size in bytes, and the path of its entry."""
+
+    label: str
+    offset: int
+    size: int
+    path: Path
+
+
+class Group:
+    """Base of all groups: one thing under a name, or `count` of them under numbers behind it.
+
+    A group with an `origin` is imported, any other is created by this process. `size` is in bytes each,
+    0 for what is no memory. `counted` is true if the entry has a `count`, so that its things have numbers.
+    """
 
     __slots__ = ()
+    noun: ClassVar[str]
+    """Name of one of its things in messages."""
+    addressed: ClassVar[bool] = False
+    """True if its things have addresses of their own, so that they cannot share a name with a range."""
+    memory: ClassVar[bool] = False
+    """True if its things are physical memory."""
+    recordable: ClassVar[bool] = False
+    """True if its things are events, which one process records and others wait for."""
+    produced: ClassVar[bool] = False
+    """True if another API creates its things, outside of the spec."""
+    offered_as: ClassVar[OfferedKind | None] = None
+    """Word of the wire protocol for its things; None if they cannot be offered."""
     name: str
+    path: Path
+    count: int
     counted: bool
+    size: int
+    origin: Origin | None
+
+    @property
+    def external(self) -> bool:
+        """True if the things come from outside of the spec."""
+        return self.origin is not None and not self.origin.siblings
+
+    @property
+    def declared_as(self) -> str:
+        """Name of the section's entries in messages: `import` where the things are imported."""
+        return "import" if self.origin else self.noun
+
+    @property
+    def stream(self) -> int | None:
+        """Ordinal of the GPU whose own stream the things need."""
+        return None
 
     def label(self, index: int) -> str:
-        """The name of one of them: `hot`, or `page.3` of a counted entry."""
+        """Name of one thing: `hot`, or `page.3` of a counted entry."""
         return f"{self.name}.{index}" if self.counted else self.name
 
-
-class _Dealt(_Labelled):
-    """Things that are dealt to `places` in turn."""
-
-    __slots__ = ()
-    places: tuple[Location, ...]
-
     def place_of(self, index: int) -> Location:
-        """Where one of them is."""
-        return self.places[index % len(self.places)]
+        """Location of one thing."""
+        raise NotImplementedError
+
+    @property
+    def locations(self) -> Sequence[Location]:
+        """Locations of the things in the order of the round-robin distribution."""
+        return (self.place_of(0),)
+
+    @property
+    def declared_size(self) -> int:
+        """Bytes of each thing that a process may use, without what it was rounded up by for legacy IPC."""
+        return self.size
+
+    def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
+        """Devices that may use a thing at an address of its own; `machine` tells which of them can."""
+        del index, machine
+        return ()
+
+    @property
+    def inner(self) -> Sequence[InnerPart]:
+        """Parts of each thing with an address of their own."""
+        return ()
+
+    def details(self) -> Iterator[str]:
+        """Words for a diagram about what its size and location do not show."""
+        yield from ()
+
+    def shares(self) -> Mapping[Location, int]:
+        """Number of things that this process creates in each location's memory."""
+        return {}
+
+    def demand(self) -> Mapping[Location, int]:
+        """Bytes of each location's memory that the things may come to take."""
+        return {place: count * self.size for place, count in self.shares().items()}
+
+    @property
+    def contexts(self) -> frozenset[int]:
+        """Ordinals of the GPUs whose contexts are needed to create or use the things."""
+        return frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkGroup(_Labelled):
-    """Equal chunks that one entry declares: `count` of `size` bytes, dealt to `locations` in turn.
+class ChunkGroup(Group):
+    """Equal chunks that one entry declares: `count` of `size` bytes, distributed round-robin over `locations`.
 
-    Locations whose turn never comes are left out. Chunks with an `origin` are imported, the others created.
-    `declared` is the size before `round: up`; `granule` the granularity of exactly these properties, in bytes.
+    Locations without a chunk are left out. `declared` is the size before `round: up`; `granule` the granularity of
+    these properties, in bytes.
     """
+
+    noun = "chunk"
+    offered_as = "chunk"
+    memory = True
 
     name: str
     path: Path
@@ -85,35 +172,42 @@ class ChunkGroup(_Labelled):
     granule: int
     properties: tuple[Properties, ...]
     places: tuple[Location, ...]
-    """Where there are any of the chunks, each place once."""
+    """Locations of the chunks, without repetition."""
     origin: Origin | None = None
 
     def properties_of(self, index: int) -> Properties:
-        """What one chunk is created with."""
+        """Properties that one chunk is created with."""
         return self.properties[index % len(self.properties)]
 
     def place_of(self, index: int) -> Location:
-        """Where one chunk is."""
+        """Location of one chunk."""
         return self.properties_of(index).location
 
     def shares(self) -> Mapping[Location, int]:
-        """How many of the chunks there are at each place."""
-        return _shares(self.count, self.locations)
+        """Number of chunks that this process creates at each location."""
+        return {} if self.origin else round_robin(self.count, self.locations)
 
     @property
     def locations(self) -> tuple[Location, ...]:
-        """Where the chunks are, in the order of dealing."""
+        """Locations of the chunks in the order of the round-robin distribution."""
         return tuple(properties.location for properties in self.properties)
 
     @property
     def handles(self) -> HandleType:
-        """The handle types that the chunks can be exported as."""
+        """Handle types that the chunks can be exported as."""
         return self.properties[0].handles
+
+    @property
+    def contexts(self) -> frozenset[int]:
+        """Ordinals of the GPUs that hold chunks which this process creates."""
+        return frozenset() if self.origin else gpus(self.places)
 
 
 @dataclass(frozen=True, slots=True)
-class RangeGroup(_Labelled):
+class RangeGroup(Group):
     """Equal ranges that one entry declares: `count` reservations of `size` bytes."""
+
+    noun = "range"
 
     name: str
     path: Path
@@ -125,153 +219,45 @@ class RangeGroup(_Labelled):
     align: int = 0
     address: int = 0
     fixed: bool = False
+    origin: None = None
 
     @property
     def stride(self) -> int:
-        """How far apart the addresses of counted ranges are wished for, each aligned as it is to be."""
+        """Bytes between the address hints of counted ranges, each aligned as required."""
         return -(-self.size // self.align) * self.align if self.align else self.size
 
     @property
     def extent(self) -> int:
-        """Bytes from the first address wished for to the end of the last range."""
+        """Bytes from the first address hint to the end of the last range."""
         return self.stride * (self.count - 1) + self.size
 
-    def wish(self, instance: int) -> int:
-        """The address asked for; counted ranges ask for one after another (fact 11)."""
+    def address_hint(self, instance: int) -> int:
+        """Address requested for one range; counted ranges request consecutive addresses (fact 11)."""
         return self.address + instance * self.stride if self.address else 0
 
 
 @dataclass(frozen=True, slots=True)
-class BufferGroup(_Dealt):
-    """Equal buffers that one entry declares: `count` of `size` bytes, dealt to `places` in turn.
-
-    `declared` is the size before it was rounded up to whole blocks for legacy IPC.
-    """
+class LocatedGroup(Group):
+    """Equal things distributed round-robin over `places`: `count` of them, created here or imported."""
 
     name: str
     path: Path
     count: int
     counted: bool
     size: int
-    declared: int
     places: tuple[Location, ...]
     origin: Origin | None = None
 
-    def shares(self) -> Mapping[Location, int]:
-        """How many of the buffers there are at each place."""
-        return _shares(self.count, self.places)
+    @property
+    def locations(self) -> tuple[Location, ...]:
+        """Locations of the things in the order of the round-robin distribution."""
+        return self.places
 
-
-@dataclass(frozen=True, slots=True)
-class EventGroup(_Dealt):
-    """One event of a GPU, or as many imported ones as its export has processes, at `places` in turn."""
-
-    name: str
-    path: Path
-    count: int
-    counted: bool
-    places: tuple[Location, ...]
-    origin: Origin | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ManagedAllocation:
-    """One allocation of managed memory.
-
-    `home` is the GPU whose context allocates it, and whose stream it belongs to where it is attached to a `single` one.
-    """
-
-    name: str
-    path: Path
-    size: int
-    attach: Literal["global", "host", "single"]
-    home: int
-    prefer: Location | None = None
-    accessed_by: tuple[Location, ...] = ()
-    read_mostly: bool = False
-    prefetch: Location | None = None
+    def place_of(self, index: int) -> Location:
+        """Location of one thing."""
+        return self.places[index % len(self.places)]
 
     @property
-    def gpus(self) -> frozenset[int]:
-        """The GPUs that it may come to take the memory of."""
-        named = {each for each in (self.prefer, self.prefetch, *self.accessed_by) if each}
-        return frozenset({self.home, *(each.id for each in named if each.kind is LocationKind.GPU)})
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalPart:
-    """A part of an external object that is mapped as a buffer of its own; bytes from the object's begin."""
-
-    name: str
-    path: Path
-    offset: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalObject:
-    """One object that another API allocated on `place`, of `size` bytes as a whole.
-
-    It is mapped as a whole, under its name, and each of its `buffers` once more, as `frame.y`.
-    """
-
-    name: str
-    path: Path
-    size: int
-    place: Location
-    dedicated: bool
-    origin: Origin
-    buffers: tuple[ExternalPart, ...] = ()
-
-    @property
-    def parts(self) -> dict[str, tuple[int, int]]:
-        """Offset and size of everything that is mapped, by label; the whole comes first."""
-        every = {f"{self.name}.{part.name}": (part.offset, part.size) for part in self.buffers}
-        return {self.name: (0, self.size), **every}
-
-
-@dataclass(frozen=True, slots=True)
-class ImportedSemaphore:
-    """One semaphore that another API made. `wait` and `signal` are the values of a check, 0 where it is a binary one.
-
-    What is None is not done.
-    """
-
-    name: str
-    path: Path
-    place: Location
-    timeline: bool
-    origin: Origin
-    wait: int | None = None
-    signal: int | None = None
-
-
-Imported = ChunkGroup | BufferGroup | EventGroup
-"""What can be handed from one process to another."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExportGroup:
-    """Things of one entry, `first` on, handed to other processes as `count` handles in order."""
-
-    name: str
-    path: Path
-    kind: Kind
-    via: Via
-    run: Imported
-    first: int
-    count: int
-    counted: bool
-
-    def label(self, index: int) -> str:
-        """The name of what one handle is of."""
-        return self.run.label(self.first + index)
-
-    def place(self, index: int) -> Location:
-        """Where what one handle is of is."""
-        return self.run.place_of(self.first + index)
-
-    @property
-    def size(self) -> int:
-        """Bytes of each; 0 for an event."""
-        return 0 if isinstance(self.run, EventGroup) else self.run.size
+    def contexts(self) -> frozenset[int]:
+        """Ordinals of the GPUs of the things, imported ones too."""
+        return gpus(self.places)

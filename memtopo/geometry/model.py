@@ -1,28 +1,18 @@
-"""A layout in numbers: where the runs of a spec are placed, and who has access to them."""
+"""Geometry: a layout in numbers, with the groups of a spec, their placements in ranges, and the access to them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 from memtopo.diagnostics.model import Path
-from memtopo.driver.types import Grant, Location, LocationKind
-from memtopo.geometry.groups import (
-    BufferGroup,
-    ChunkGroup,
-    EventGroup,
-    ExportGroup,
-    ExternalObject,
-    Imported,
-    ImportedSemaphore,
-    ManagedAllocation,
-    RangeGroup,
-)
+from memtopo.driver.types import Grant, Location
+from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, gpus
 
 Instance = tuple[str, int]
-"""One reservation: a range's name and which of its count."""
+"""One reservation: the name of a range and an index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +29,12 @@ class Placement:
 
     @property
     def end(self) -> int:
-        """The first byte of the range after the chunks."""
+        """Offset of the first byte after the chunks."""
         return self.offset + self.count * self.chunk.size
 
     @property
     def where(self) -> Instance:
-        """The reservation that the chunks are mapped into."""
+        """Reservation that the chunks are mapped into."""
         return self.range.name, self.instance
 
 
@@ -60,12 +50,12 @@ class Part(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first byte after the part."""
+        """Offset of the first byte after the part."""
         return self.offset + self.size
 
     @property
     def times(self) -> int:
-        """How many reservations it holds for."""
+        """Number of reservations that the part applies to."""
         return self.instances[1] - self.instances[0]
 
 
@@ -82,74 +72,57 @@ class Stretch(NamedTuple):
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
+G = TypeVar("G", bound=Group)
 
-class Geometry(NamedTuple):
-    """A layout in numbers. `placements` are sorted by offset in each reservation; `parts` are in the spec's order.
 
-    Imports are among the chunks, buffers and events. A layout of several processes has a geometry for each of them, by
-    the labels of the processes (`server`, `reader.0`), and nothing of its own.
+@dataclass(frozen=True)
+class Geometry:
+    """A layout in numbers: the groups of one process by class and name, and where chunks are mapped.
+
+    `placements` are sorted by offset in each reservation; `parts` are in the spec's order. Imported chunks, buffers and
+    events are among the groups of their class. A multi-process layout has a geometry for each process by label
+    (`server`, `reader.0`) and no groups of its own.
     """
 
     name: str
-    devices: Mapping[str, Location]
-    chunks: Mapping[str, ChunkGroup]
-    ranges: Mapping[str, RangeGroup]
-    placements: Mapping[Instance, tuple[Placement, ...]]
-    parts: Mapping[str, tuple[Part, ...]]
-    unsure: frozenset[tuple[str, str]]
+    devices: Mapping[str, Location] = field(default_factory=dict)
+    groups: Mapping[type[Group], Mapping[str, Group]] = field(default_factory=dict)
+    placements: Mapping[Instance, tuple[Placement, ...]] = field(default_factory=dict)
+    parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
+    unresolved: frozenset[tuple[str, str]] = frozenset()
     """(section, name) of what was left out, or depends on what was left out: rules are silent about it."""
-    buffers: Mapping[str, BufferGroup] = _NONE
-    events: Mapping[str, EventGroup] = _NONE
-    exports: Mapping[str, ExportGroup] = _NONE
     path: Path = ()
     visible: tuple[Location, ...] = ()
-    """The only GPUs that this process is to see; without any it sees all."""
-    processes: Mapping[str, Geometry] = _NONE
-    managed: Mapping[str, ManagedAllocation] = _NONE
-    external: Mapping[str, ExternalObject] = _NONE
-    semaphores: Mapping[str, ImportedSemaphore] = _NONE
+    """The only GPUs that this process sees; empty for all."""
+    processes: Mapping[str, Geometry] = field(default_factory=dict)
+
+    def of(self, kind: type[G]) -> Mapping[str, G]:
+        """Groups of one class by name."""
+        return cast("Mapping[str, G]", self.groups.get(kind, _NONE))
 
     @property
-    def foreign(self) -> list[ExternalObject | ImportedSemaphore]:
-        """What another API made: it always comes from outside of the spec."""
-        return [*self.external.values(), *self.semaphores.values()]
+    def every(self) -> Iterator[Group]:
+        """All groups."""
+        for groups in self.groups.values():
+            yield from groups.values()
 
     @property
-    def runs(self) -> list[Imported]:
-        """Everything that can be imported, whether it is or not."""
-        return [*self.chunks.values(), *self.buffers.values(), *self.events.values()]
+    def produced(self) -> bool:
+        """True if a group is created by another API."""
+        return any(group.produced for group in self.every)
 
-    @property
-    def created(self) -> list[ChunkGroup | BufferGroup]:
-        """The memory that is this process's own, and not imported."""
-        return [run for run in self._memory if not run.origin]
-
-    @property
-    def received(self) -> list[ChunkGroup | BufferGroup]:
-        """The memory that comes from outside of the spec."""
-        return [run for run in self._memory if run.origin and not run.origin.siblings]
-
-    @property
-    def _memory(self) -> list[ChunkGroup | BufferGroup]:
-        return [*self.chunks.values(), *self.buffers.values()]
+    def has_unresolved(self, section: str) -> bool:
+        """Return true if something in a section was left out, or depends on what was left out."""
+        return any(left == section for left, _ in self.unresolved)
 
     @property
     def gpus(self) -> list[int]:
-        """The ordinals of the GPUs whose contexts are needed.
-
-        They hold memory that is created here, buffers or events of whomever, may come to hold managed memory, own what
-        another API made, or are granted access.
-        """
-        places = {place for run in self.chunks.values() if not run.origin for place in run.places}
-        every = (grant for parts in self.parts.values() for part in parts for grant in part.grants)
-        places |= {grant.location for grant in every if grant.access}
-        places |= {place for run in self.buffers.values() for place in run.places}
-        places |= {place for run in self.events.values() for place in run.places}
-        places |= {run.place for run in self.foreign}
-        places |= {Location(LocationKind.GPU, device) for run in self.managed.values() for device in run.gpus}
-        return sorted(place.id for place in places if place.kind is LocationKind.GPU)
+        """Ordinals of the GPUs whose contexts are needed: by a group, or since they are granted access."""
+        granted = (grant for parts in self.parts.values() for part in parts for grant in part.grants)
+        found = set(gpus(grant.location for grant in granted if grant.access))
+        return sorted(found.union(*(group.contexts for group in self.every)))
 
     @property
     def members(self) -> Mapping[str, Geometry]:
-        """Every process's geometry by its label; of a layout of one process that one, without a label."""
+        """Geometry of every process by label; of a layout of one process that one, without a label."""
         return self.processes or {"": self}

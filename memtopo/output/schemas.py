@@ -26,20 +26,6 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _Schema = dict[str, Any]
 
 _DEFINITION = re.compile(r"#/\$defs/(\w+)")
-_SECTIONS = {
-    "devices": "Names for GPUs: an ordinal, a UUID (GPU-…) or a bus id each. gpu0, host and host:0 exist anyway.",
-    "ranges": "Reserved virtual address ranges, by name.",
-    "chunks": "Physical memory on GPUs or the host, by name.",
-    "map": "Chunks that fill a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}].",
-    "access": "Devices that may use a range: kv: {gpu0: rw, gpu1: r}. Nothing is granted unless it is written here.",
-    "buffers": "Memory of cuMemAlloc, by name, which legacy IPC can share.",
-    "managed": "Memory of cuMemAllocManaged, by name, which migrates between GPUs and the host.",
-    "events": "Events of GPUs, by name.",
-    "external": "External memory, of another API such as Vulkan, by name.",
-    "semaphores": "External semaphores, by name, which order the work of another API and CUDA's.",
-    "exports": "Objects that other processes may import: w: {chunk: hot, via: fd}.",
-    "imports": "Objects that other processes export, used like chunks, buffers and events: w: {from: server.w}.",
-}
 
 
 def schema(kind: str) -> _Schema:
@@ -96,8 +82,8 @@ def _spec() -> _Schema:
     ]
     found, definitions = TypeAdapter.json_schemas(inputs, schema_generator=_InputGenerator)
     sections = {
-        name: found[name, "validation"] | {"description": _SECTIONS[name], "type": ["object", "null"]}
-        for name in spec.SECTIONS
+        name: found[name, "validation"] | {"description": kind.description, "type": ["object", "null"]}
+        for name, kind in spec.SECTIONS.items()
     }
     head = {
         "memtopo": {"type": "integer", "const": spec.VERSION, "description": "The version of the language."},

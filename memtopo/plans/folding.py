@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from memtopo.kinds.layout import Reservation
-from memtopo.kinds.steps import Step, StepDescription
+from memtopo.kinds.step import Step, StepDescription
 from memtopo.plans.report import Placed, Row
 
 

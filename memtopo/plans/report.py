@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from memtopo.diagnostics.model import Path
 from memtopo.output.diagram.model import Diagram
 
 Check = Literal["none", "fast", "full"]
 """Thoroughness of the checks: none, queries and samples, or every byte."""
-
-
-class Finding(NamedTuple):
-    """Observation of an `aspect` of a `subject`: the expected (`wanted`) and the observed (`seen`) value."""
-
-    aspect: str
-    subject: str
-    wanted: object
-    seen: object
-    path: Path = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,12 @@ from memtopo.common.errors import MemtopoError
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry import Geometry
+from memtopo.kinds.views import all_mapped_memory
 from memtopo.language import Document, read_text
 from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.report import MachineLine, PlanSummary, Row
 from memtopo.rules.validation import validate
-from memtopo.run.contents import everything
 
 MARKER = b'"memtopo_plan"'
 LARGEST_FILE = 256 << 20
@@ -113,7 +113,7 @@ def compare(saved: SavedPlan, name: str, geometry: Geometry, now: Plan) -> None:
     validated = validate(read_text(saved.spec.text.encode(), saved.spec.name), saved.facts)
     then = validated.geometry or geometry
     old, new = list(_lines(saved.plan)), list(_lines(now.summary()))
-    if old == new and everything(then) == everything(geometry):
+    if old == new and all_mapped_memory(then) == all_mapped_memory(geometry):
         return
     changed = list(unified_diff(old, new, n=0, lineterm=""))[2:]
     lines = [line for line in changed if line[:1] in "+-"] or ["the same calls, at other offsets"]

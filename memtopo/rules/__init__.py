@@ -1,39 +1,35 @@
-"""What a geometry must hold to on a machine, so that the driver is never asked for what it refuses or must not do."""
+"""Rules: what a geometry must satisfy on a machine, so that the driver is never asked for what it refuses."""
 
 from __future__ import annotations
 
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
-from memtopo.geometry import Geometry
+from memtopo.geometry.model import Geometry
+from memtopo.kinds import KINDS
+from memtopo.kinds.kind import Rule
 from memtopo.machine import Machine
-from memtopo.rules import capability, fitting, foreign, granting, managing, memory, unused
+from memtopo.rules import limits, memory, unused
 
-RULES = (
-    fitting.past_the_end,
-    fitting.overlaps,
-    fitting.address_space,
-    fitting.fixed_addresses,
-    granting.splits,
-    granting.past_the_end,
-    granting.reaches,
-    capability.handle_types,
-    capability.properties,
-    capability.transports,
-    managing.managed,
-    foreign.imports,
+RULES: tuple[Rule, ...] = (
+    *(rule for kind in KINDS for rule in kind.rules),
+    limits.address_space,
     unused.chunks,
     unused.ranges,
 )
-"""What each process must hold to by itself."""
+"""Rules that each process must satisfy by itself."""
+
+JOINT_RULES: tuple[Rule, ...] = (memory.fits, *(rule for kind in KINDS for rule in kind.joint_rules))
+"""Rules that all processes must satisfy together."""
 
 
 def judge(geometry: Geometry, machine: Machine) -> list[Diagnostic]:
-    """Every fault of how entries fit together and fit the machine; the processes of a counted one share theirs."""
+    """Diagnostics of all rules; equal ones of the processes of a counted process are merged."""
     members = list({id(member): member for member in geometry.members.values()}.values())
     found = [
-        fault
+        diagnostic
         for rule in RULES
-        for fault in dict.fromkeys(fault for member in members for fault in messages.first(rule(member, machine)))
+        for diagnostic in dict.fromkeys(each for member in members for each in messages.first(rule(member, machine)))
     ]
-    together = (memory.fits, foreign.alike, foreign.unsignalled)
-    return [*found, *(fault for rule in together for fault in messages.first(dict.fromkeys(rule(geometry, machine))))]
+    for rule in JOINT_RULES:
+        found += messages.first(dict.fromkeys(rule(geometry, machine)))
+    return found

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from memtopo.common.units import GiB, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import gpu
-from memtopo.geometry import Geometry
+from memtopo.geometry.model import Geometry
 from memtopo.machine import CONTEXT_BYTES, Machine
 
 
@@ -43,8 +43,8 @@ def _too_much(shares: list[_Share], contexts: int, of: str) -> Diagnostic:
     total = sum(share.size for share in shares)
     labels = tuple(Label(f"{rounded(share.size)} of it here", (*share.path, "size")) for share in others[:3])
     notes = (f"{largest.name!r} takes {rounded(largest.size)} of it", f"{taken} of the GPU's memory besides")
-    told = f"the layout needs {_tenths(total)} on {of}"
-    return Diagnostic("MT402", told, (*largest.path, "size"), labels=labels, notes=notes)
+    message = f"the layout needs {_tenths(total)} on {of}"
+    return Diagnostic("MT402", message, (*largest.path, "size"), labels=labels, notes=notes)
 
 
 def _summed(shares: Iterable[_Share]) -> list[_Share]:
@@ -57,13 +57,10 @@ def _summed(shares: Iterable[_Share]) -> list[_Share]:
 
 
 def _shares(geometry: Geometry, ordinal: int) -> Iterator[_Share]:
-    """What one process creates on a GPU; what it imports is another's. Managed memory may come to be there in full."""
-    for run in geometry.created:
-        if count := run.shares().get(gpu(ordinal)):
-            yield _Share(run.name, run.path, count * run.size)
-    for managed in geometry.managed.values():
-        if ordinal in managed.gpus:
-            yield _Share(managed.name, managed.path, managed.size)
+    """Memory of a GPU that each entry of one process may take; what it imports is another process's."""
+    for group in geometry.every:
+        if size := group.demand().get(gpu(ordinal)):
+            yield _Share(group.name, group.path, size)
 
 
 def _tenths(amount: int) -> str:

@@ -7,7 +7,8 @@ from typing import NamedTuple
 from memtopo import rules, spec
 from memtopo.common.collector import collector_paused
 from memtopo.diagnostics.model import Diagnostic, Span, has_errors
-from memtopo.geometry import Geometry, lay_out
+from memtopo.geometry.build import lay_out
+from memtopo.geometry.model import Geometry
 from memtopo.language import Document, suppressions
 from memtopo.machine import Machine
 

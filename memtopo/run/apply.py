@@ -12,7 +12,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, StepFailed, Stopped, Teardown, TeardownBarriers
 from memtopo.kinds.layout import HandleSource, NoHandleSource
-from memtopo.kinds.steps import Phase
+from memtopo.kinds.step import Phase
 from memtopo.plans import folding
 from memtopo.plans.report import Checks, Failure, Leak, Left, Placed, Progress, Report
 from memtopo.run.findings import FindingTally

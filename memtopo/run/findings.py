@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from memtopo.plans.report import Checks, Difference, Finding, Tally
+from memtopo.kinds.step import Finding
+from memtopo.plans.report import Checks, Difference, Tally
 
 MAX_DIFFERENCES = 100
 """Number of differences that a report lists; it counts all of them."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from memtopo.common.units import exact
 from memtopo.driver.types import DriverError
-from memtopo.kinds.steps import StepDescription
+from memtopo.kinds.step import StepDescription
 
 
 class ErrorHint(NamedTuple):

@@ -10,17 +10,11 @@ from typing import NamedTuple
 from memtopo.common.errors import MemtopoError
 from memtopo.common.units import exact
 from memtopo.driver.types import LocationKind
-from memtopo.geometry import BufferGroup, ChunkGroup, EventGroup, ExternalObject, Geometry, ImportedSemaphore
+from memtopo.geometry import Geometry
+from memtopo.geometry.groups import Group
+from memtopo.kinds.external import ExternalObject, ProducedGroup
 from memtopo.sharing import Client, ExchangeError, Handle, NoLayout, Offer, connect, endpoint
 from memtopo.sharing.client import IN_FLIGHT
-
-External = ExternalObject | ImportedSemaphore
-Import = ChunkGroup | BufferGroup | EventGroup | External
-
-_KINDS: Mapping[type[Import], str] = {
-    ChunkGroup: "chunk", BufferGroup: "buffer", EventGroup: "event",
-    ExternalObject: "memory", ImportedSemaphore: "semaphore",
-}  # fmt: skip
 
 
 class ImportMismatch(MemtopoError):
@@ -48,8 +42,7 @@ class HolderHandles:
         bound: Mapping[str, str] | None = None,
         allow_uids: Collection[int] = (),
     ) -> None:
-        imported = [group for group in geometry.runs if group.origin and not group.origin.siblings]
-        self._imports: list[Import] = [*imported, *geometry.foreign]
+        self._imports = [group for group in geometry.every if group.external]
         self._gpus, self._bound, self._allow_uids = gpus, bound or {}, allow_uids
         self._clients: dict[str, Client] = {}
         self._handles: dict[tuple[str, str], Iterator[Handle]] = {}
@@ -92,12 +85,12 @@ class HolderHandles:
             os.close(fd)
         self._open.clear()
 
-    def _connect(self, holder: str, imports: Sequence[Import]) -> Client:
+    def _connect(self, holder: str, imports: Sequence[Group]) -> Client:
         path = self._bound.get(holder, holder if "/" in holder else None)
         try:
             return connect(endpoint(socket=path) if path else endpoint(holder), allow_uids=self._allow_uids)
         except NoLayout as error:
-            external = next((each for each in imports if isinstance(each, External)), None)
+            external = next((each for each in imports if each.produced), None)
             if external is None or path:
                 raise
             message = f"no process offers {_described(external)}: {error.message}"
@@ -121,7 +114,7 @@ class HolderHandles:
         imports = [each for each in self._imports if each.origin and each.origin.export == export]
         return " and ".join(_described(each) for each in imports if each.origin and holder in each.origin.holders)
 
-    def _check_offer(self, each: Import, client: Client, holder: str) -> None:
+    def _check_offer(self, each: Group, client: Client, holder: str) -> None:
         assert each.origin
         offer = client.offers().get(each.origin.export)
         if offer is None:
@@ -133,21 +126,21 @@ class HolderHandles:
                 hint = "declare what the holder exports"
                 raise ImportMismatch(f"{message} (holder: process {client.pid})", hint=hint)
 
-    def _comparisons(self, each: Import, offer: Offer) -> Iterator[_Comparison]:
+    def _comparisons(self, each: Group, offer: Offer) -> Iterator[_Comparison]:
         assert each.origin
-        yield _Comparison("a", _kind(_KINDS[type(each)], each.origin.via), _kind(offer.kind, offer.via))
+        yield _Comparison("a", _kind(each.offered_as or "", each.origin.via), _kind(offer.kind, offer.via))
         yield _Comparison("via", each.origin.via, offer.via)
-        yield _Comparison("count", "1" if isinstance(each, External) else f"{each.count:,}", f"{offer.count:,}")
-        if isinstance(each, ChunkGroup | BufferGroup | ExternalObject):
+        yield _Comparison("count", f"{each.count:,}", f"{offer.count:,}")
+        if each.memory:
             yield _Comparison("size", exact(each.size), exact(offer.size))
-        if isinstance(each, External):
+        if isinstance(each, ProducedGroup):
             yield from self._external_comparisons(each, offer)
         else:
             yield _Comparison("location", self._identity(each), offer.gpu or offer.location)
 
-    def _external_comparisons(self, each: External, offer: Offer) -> Iterator[_Comparison]:
+    def _external_comparisons(self, each: ProducedGroup, offer: Offer) -> Iterator[_Comparison]:
         """Yield properties that no driver checks: the GPU, for a semaphore only if it is offered, and `dedicated`."""
-        if isinstance(each, ExternalObject) or offer.gpu:
+        if each.memory or offer.gpu:
             yield _Comparison("device", self._gpu(self._gpus[each.place.id]), self._gpu(offer.gpu or offer.location))
         if isinstance(each, ExternalObject):
             dedicated = {True: "dedicated memory", False: "memory that is not dedicated"}
@@ -157,7 +150,7 @@ class HolderHandles:
         """Return a GPU's UUID, with its ordinal if it is one of this process."""
         return f"gpu{self._gpus.index(uuid)} ({uuid})" if uuid in self._gpus else uuid
 
-    def _identity(self, group: ChunkGroup | BufferGroup | EventGroup) -> str:
+    def _identity(self, group: Group) -> str:
         """Return the locations of a group in terms that are the same in every process."""
         locations = list(dict.fromkeys(map(group.place_of, range(group.count))))
         if all(each.kind is LocationKind.GPU for each in locations):
@@ -171,7 +164,6 @@ def _kind(kind: str, via: str) -> str:
     return types.get(via, kind) if kind == "semaphore" else kind
 
 
-def _described(each: Import) -> str:
+def _described(each: Group) -> str:
     """Return an import as the spec names it: `import 'w'`, `external 'frame'`, `semaphore 'ready'`."""
-    section = {ExternalObject: "external", ImportedSemaphore: "semaphore"}.get(type(each), "import")
-    return f"{section} {each.name!r}"
+    return f"{each.declared_as.removesuffix(' object')} {each.name!r}"

@@ -19,7 +19,9 @@ from memtopo.common.spawn import python_command
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, listed
-from memtopo.geometry import ExternalObject, Geometry, ImportedSemaphore
+from memtopo.geometry import Geometry
+from memtopo.kinds.external import ExternalObject, produced
+from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Report
 from memtopo.sharing import ExchangeError, NoLayout, connect, endpoint
@@ -92,7 +94,7 @@ def producer_specs(members: Iterable[Geometry], machine: str, gpus: Sequence[str
     """
     memory: dict[str, dict[str, Memory]] = {}
     semaphores: dict[str, dict[str, Semaphore]] = {}
-    for each in (external for member in members for external in member.foreign):
+    for each in (external for member in members for external in produced(member)):
         (holder,), name, gpu = each.origin.holders, each.origin.export, gpus[each.place.id]
         memory_of_holder = memory.setdefault(holder, {})
         semaphores_of_holder = semaphores.setdefault(holder, {})
@@ -179,7 +181,7 @@ def simulated_program(holder: str, spec: ProducerSpec) -> Program:
 def _simulated_programs(geometry: Geometry, machine: Machine, name: str, bound: Mapping[str, Bound]) -> list[Program]:
     """Return a program for each holder of external objects that is neither bound nor running."""
     members = geometry.members.values()
-    if not any(member.foreign for member in members):
+    if not any(member.produced for member in members):
         return []
     specs = producer_specs(members, name, target.uuids(machine))
     return [
@@ -201,9 +203,9 @@ def _is_held(name: str) -> bool:
 
 
 def _holders_of_member(geometry: Geometry) -> Iterator[str]:
-    origins = [group.origin for group in geometry.runs if group.origin and not group.origin.siblings]
-    for origin in [*origins, *(each.origin for each in geometry.foreign)]:
-        yield from origin.holders
+    for group in geometry.every:
+        if group.origin and group.external:
+            yield from group.origin.holders
 
 
 def _is_socket(path: str) -> bool:

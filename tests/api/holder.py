@@ -10,6 +10,7 @@ from memtopo import planner
 from memtopo.cli.signals import Stopper
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
+from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.layout import current
 from memtopo.language import read_file
 from memtopo.machine import target
@@ -39,7 +40,7 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
             if record:
                 _record(run)
             layout, driver = run.execution.layout, run.execution.driver
-            shelf = LayoutExports(geometry.exports, layout, driver, run.recheck)
+            shelf = LayoutExports(geometry.of(ExportGroup), layout, driver, run.recheck)
             about = HolderInfo(geometry.name, spec, line)
             held = hold(shelf, claimed, about, stop=stopper.signal, ready=lambda: _say({"serving": geometry.name}))
             _say({"why": held.why, "clients": held.clients, "handles": held.handles, "first": _first(run)})

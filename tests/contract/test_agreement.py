@@ -11,7 +11,11 @@ from memtopo.common.units import GiB, KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.executor import Execution, StepFailed
-from memtopo.kinds.steps import CreateChunk, MapChunk, ReserveRange, SetAccess, Step
+from memtopo.kinds.access import SetAccess
+from memtopo.kinds.chunks import CreateChunk
+from memtopo.kinds.mappings import MapChunk
+from memtopo.kinds.ranges import ReserveRange
+from memtopo.kinds.step import Step
 from memtopo.machine import probe, queries
 from memtopo.planner import Plan
 from memtopo.rules.validation import validate

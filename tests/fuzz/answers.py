@@ -81,9 +81,9 @@ def _steps(found: Geometry) -> int:
 
 def _own_steps(found: Geometry) -> int:
     mapped = sum(each.count for placed in found.placements.values() for each in placed)
-    made = sum(run.count for run in (*found.runs, *found.exports.values()))
-    made += len(found.managed) + len(found.semaphores) + sum(len(run.parts) for run in found.external.values())
-    return mapped + made + sum(run.count for run in found.ranges.values())
+    made = sum(group.count for group in found.every)
+    parts = sum(len(group.inner) for group in found.every)
+    return mapped + made + parts
 
 
 class _Chooser:

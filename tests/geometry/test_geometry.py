@@ -8,6 +8,7 @@ import pytest
 
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import Geometry
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.machine import Granularity, Machine
 from tests.helpers.machines import HANDLES, invented
 from tests.helpers.specs import codes, faults, judged
@@ -123,7 +124,7 @@ def test_what_cannot_be_mapped(entries: str, expected: str) -> None:
 )
 def test_dealing(places: str, count: int, expected: list[str]) -> None:
     """Counted chunks are dealt to their locations in turn; a location named twice gets two shares"""
-    run = laid(f"chunks: {{page: {{location: {places}, size: 2MiB, count: {count}}}}}").chunks["page"]
+    run = laid(f"chunks: {{page: {{location: {places}, size: 2MiB, count: {count}}}}}").of(ChunkGroup)["page"]
     assert [str(run.properties_of(index).location) for index in range(run.count)] == expected
     assert {str(place): share for place, share in run.shares().items()} == Counter(expected)
     assert set(map(str, run.places)) == set(expected)
@@ -132,7 +133,7 @@ def test_dealing(places: str, count: int, expected: list[str]) -> None:
 
 def test_counted_is_not_the_same_as_one() -> None:
     """A count of one makes page.0; no count makes page"""
-    chunks = laid("chunks: {a: {location: gpu0, size: 2MiB, count: 1}, b: {location: gpu0, size: 2MiB}}").chunks
+    chunks = laid("chunks: {a: {location: gpu0, size: 2MiB, count: 1}, b: {location: gpu0, size: 2MiB}}").of(ChunkGroup)
     assert [run.label(0) for run in chunks.values()] == ["a.0", "b"]
 
 
@@ -172,7 +173,7 @@ def _granules(plain: int, rdma: int) -> list[Granularity]:
 )
 def test_granules_of_chunks(chunk: str, size: int, granule: int) -> None:
     """A chunk's granule is the largest that its own properties have on any of its locations; round: up goes to it"""
-    run = laid(f"chunks: {{a: {{{chunk}}}}}", uneven()).chunks["a"]
+    run = laid(f"chunks: {{a: {{{chunk}}}}}", uneven()).of(ChunkGroup)["a"]
     assert (run.size, run.granule) == (size, granule)
 
 
@@ -197,11 +198,11 @@ map: {{kv: [{inside}, {{chunk: {inside.split(",", maxsplit=1)[0]}, offset: 48 gr
 access: {{kv: [{{offset: 48 granules, size: 16 granules, grant: {{gpu0: r}}}}]}}
 """
     geometry = laid(text, uneven())
-    assert geometry.ranges["kv"].size == 64 * granule
+    assert geometry.of(RangeGroup)["kv"].size == 64 * granule
     assert geometry.placements["kv", 0][-1].offset == 48 * granule
     (part,) = geometry.parts["kv"]
     assert (part.offset, part.size) == (48 * granule, 16 * granule)
-    assert geometry.ranges["half"].size == 2 * MIB  # holds nothing, so plain GPU memory's
+    assert geometry.of(RangeGroup)["half"].size == 2 * MIB  # holds nothing, so plain GPU memory's
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_devices_have_many_names(value: str, expected: Location) -> None:
     text = f"devices: {{d: {value}}}\nchunks: {{a: {{location: d, size: 2MiB}}}}"
     geometry = laid(text, identified())
     assert geometry.devices == {"d": expected}
-    assert geometry.chunks["a"].places == (expected,)
+    assert geometry.of(ChunkGroup)["a"].places == (expected,)
 
 
 @pytest.mark.parametrize(

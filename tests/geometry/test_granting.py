@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memtopo.driver.types import Access, Location, LocationKind, gpu
 from memtopo.geometry import Geometry
-from memtopo.geometry.granting import Asked, stretches
+from memtopo.geometry.access import Asked, stretches
 from tests.helpers.specs import faults, judged
 
 MIB = 1 << 20

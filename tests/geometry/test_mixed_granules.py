@@ -6,7 +6,8 @@ import pytest
 
 from memtopo import planner
 from memtopo.common.units import MiB
-from memtopo.kinds.steps import ReserveRange
+from memtopo.geometry.groups import RangeGroup
+from memtopo.kinds.ranges import ReserveRange
 from memtopo.machine import Machine
 from tests.helpers.machines import invented
 from tests.helpers.specs import codes, faults, judged, run, run_request
@@ -40,7 +41,7 @@ def test_a_range_of_the_least_granule_needs_no_alignment() -> None:
     """Where addresses are aligned anyway, no alignment is asked for"""
     found = judged(f"ranges: {{kv: {{size: 2MiB}}, other: {{size: 4MiB}}}}\nmap: {{kv: a, other: b}}{HEAD}", mixed())
     assert found.geometry is not None
-    assert [run.align for run in found.geometry.ranges.values()] == [0, 4 * MiB]
+    assert [run.align for run in found.geometry.of(RangeGroup).values()] == [0, 4 * MiB]
     assert planner.plan(found.geometry, mixed()).steps
 
 

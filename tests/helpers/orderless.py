@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from memtopo.kinds.steps import Attach, AwaitStream, CreateStream, Step
+from memtopo.kinds.resources import Attach, CreateStream
+from memtopo.kinds.semaphores import AwaitStream
+from memtopo.kinds.step import Step
 
 
 def orderless(step: Step) -> Step:

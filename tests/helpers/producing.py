@@ -20,7 +20,7 @@ from memtopo.sharing.simulated_producer import ProducerSpec
 def sockets(geometry: Geometry, machine: Machine) -> dict[str, str]:
     """The socket of a producer for each holder of another API's objects."""
     members = geometry.members.values()
-    if not any(member.foreign for member in members):
+    if not any(member.produced for member in members):
         return {}
     found = producer_specs(members, "test", target.uuids(machine))
     return {holder: _served(holder, script) for holder, script in found.items()}
@@ -28,7 +28,7 @@ def sockets(geometry: Geometry, machine: Machine) -> dict[str, str]:
 
 def handle_source(run_request: RunRequest, machine: Machine) -> HandleSource | None:
     """What gives a request of one process what it takes from another API."""
-    if not run_request.geometry.foreign:
+    if not run_request.geometry.produced:
         return None
     return HolderHandles(run_request.geometry, target.uuids(machine), sockets(run_request.geometry, machine))
 

@@ -7,6 +7,8 @@ import pytest
 from memtopo.common.units import MiB
 from memtopo.driver.types import gpu
 from memtopo.geometry import Geometry
+from memtopo.kinds.external import ExternalObject, produced
+from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.language.fields import MEMORY_KINDS, SEMAPHORE_KINDS
 from memtopo.machine import Trial
 from tests.helpers.machines import invented
@@ -48,13 +50,15 @@ semaphores:
   taken: {from: camera/done, via: opaque_fd, device: gpu0, signal: true}
 """
     found = laid(text)
-    frame, other = found.external.values()
+    frame, other = found.of(ExternalObject).values()
     assert (frame.size, frame.place, frame.dedicated) == (8 * MiB + 1, gpu(1), False)
-    assert frame.parts == {"frame": (0, 8 * MiB + 1), "frame.y": (0, 4 * MiB), "frame.uv": (1, 8 * MiB)}
+    assert [each[:3] for each in frame.mapped] == [
+        ("frame", 0, 8 * MiB + 1), ("frame.y", 0, 4 * MiB), ("frame.uv", 1, 8 * MiB)
+    ]  # fmt: skip
     assert frame.buffers[1].path == ("external", "frame", "buffers", "uv")
     assert (frame.origin.holders, frame.origin.export, frame.origin.via) == (("camera",), "frame", "opaque_fd")
     assert (other.origin.holders, other.origin.export, other.dedicated) == (("/run/x.sock",), "frame", True)
-    ready, taken = found.semaphores.values()
+    ready, taken = found.of(ImportedSemaphore).values()
     assert (ready.place, ready.timeline, ready.wait, ready.signal) == (gpu(1), True, 1, 2)
     assert (ready.origin.export, ready.origin.via) == ("ready", "timeline_fd")
     assert (taken.timeline, taken.wait, taken.signal) == (False, None, 0)
@@ -62,14 +66,14 @@ semaphores:
         "done", "opaque_fd", 1, False
     )  # fmt: skip
     assert found.gpus == [0, 1]
-    assert found.foreign == [frame, other, ready, taken]
+    assert list(produced(found)) == [frame, other, ready, taken]
 
 
 def test_each_process_takes_its_own() -> None:
     """The processes of a counted one take the same things; a semaphore may be used on the device that each is dealt"""
     text = "processes:\n  p: {count: 2, devices: {d: [gpu0, gpu1]}, semaphores: {f: {from: camera, via: timeline_fd, "
     text += "device: d}}}"
-    assert [each.semaphores["f"].place for each in laid(text).processes.values()] == [gpu(0), gpu(1)]
+    assert [each.of(ImportedSemaphore)["f"].place for each in laid(text).processes.values()] == [gpu(0), gpu(1)]
     assert codes(text.replace("semaphores", "external").replace("timeline_fd", "opaque_fd, size: 1MiB")) == ["MT707"]
     hidden = text.replace("semaphores:", "visible: gpu1, semaphores:").replace("device: d", "device: gpu0")
     assert set(codes(hidden)) == {"MT606"}

@@ -6,7 +6,11 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.driver.types import gpu
-from memtopo.run.contents import everything
+from memtopo.geometry.groups import ChunkGroup
+from memtopo.kinds.buffers import BufferGroup
+from memtopo.kinds.events import EventGroup
+from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.views import all_mapped_memory
 from tests.helpers.machines import invented
 from tests.helpers.sharing import SERVER, VIEW, geometry, member, only, reader
 from tests.helpers.specs import codes, judged
@@ -86,15 +90,15 @@ def test_a_sibling_needs_processes() -> None:
 
 def test_what_an_import_of_a_sibling_is() -> None:
     """An import takes size, place and count from what is exported; imported chunks have no handle type (fact 7)"""
-    chunk = member(reader("{from: server.w}"), "reader").chunks["x"]
+    chunk = member(reader("{from: server.w}"), "reader").of(ChunkGroup)["x"]
     assert (chunk.size, chunk.count, chunk.counted, chunk.places) == (2 * MiB, 4, True, (gpu(0),))
     assert not chunk.handles
     assert chunk.origin
     assert [chunk.origin.of(index) for index in range(4)] == [("server", index) for index in range(4)]
-    buffer = member(reader("{from: server.b}", ""), "reader").buffers["x"]
+    buffer = member(reader("{from: server.b}", ""), "reader").of(BufferGroup)["x"]
     assert (buffer.size, buffer.declared, buffer.count) == (2 * MiB, 64 << 10, 3)
     assert [buffer.place_of(index) for index in range(3)] == [gpu(0), gpu(1), gpu(0)]
-    event = member(reader("{from: server.e}", ""), "reader").events["x"]
+    event = member(reader("{from: server.e}", ""), "reader").of(EventGroup)["x"]
     assert (event.count, event.counted, event.places) == (1, False, (gpu(1),))
 
 
@@ -110,11 +114,11 @@ def test_an_exported_slice(slice_: str, labels: list[str], handles: list[str]) -
     """An export of several is that many handles in order, counted from 0; of one chunk it is not counted"""
     text = SERVER.replace("{chunk: w, via", f"{{chunk: {slice_}, via")
     whole = geometry(f"{text} reader: {{imports: {{x: {{from: server.w}}}}, {VIEW}}}\n")
-    export = whole.processes["server"].exports["w"]
+    export = whole.processes["server"].of(ExportGroup)["w"]
     assert [export.label(index) for index in range(export.count)] == labels
-    run = whole.processes["reader"].chunks["x"]
+    run = whole.processes["reader"].of(ChunkGroup)["x"]
     assert [run.label(index) for index in range(run.count)] == handles
-    seen = [each.identity.label for each in everything(whole)["reader"]]
+    seen = [each.identity.label for each in all_mapped_memory(whole)["reader"]]
     assert seen == labels
 
 
@@ -123,7 +127,7 @@ def test_places_of_a_slice() -> None:
     text = SERVER.replace("w: {location: gpu0", "w: {location: [gpu0, gpu1, gpu0]").replace(
         "chunk: w,", "chunk: w.1:4,"
     )
-    run = member(f"{text} reader: {{imports: {{x: {{from: server.w}}}}, {VIEW}}}\n", "reader").chunks["x"]
+    run = member(f"{text} reader: {{imports: {{x: {{from: server.w}}}}, {VIEW}}}\n", "reader").of(ChunkGroup)["x"]
     assert [run.properties_of(index).location for index in range(run.count)] == [gpu(1), gpu(0), gpu(0)]
 
 
@@ -151,21 +155,21 @@ def test_granules_that_differ() -> None:
     assert "2MiB in pe.0 and 4MiB in pe.1" in fault.message
     found = judged(text.replace("SIZE", "4MiB"), machine)
     assert found.geometry
-    assert found.geometry.processes["all"].chunks["c"].granule == 4 * MiB
+    assert found.geometry.processes["all"].of(ChunkGroup)["c"].granule == 4 * MiB
 
 
 def test_events_of_several_gpus() -> None:
     """Events of a counted process are each on its own GPU, in whoever imports them"""
     text = "processes:\n pe: {count: 3, devices: {mine: [gpu0, gpu1]}, events: {done: {device: mine}}, "
     text += "exports: {done: {event: done, via: ipc}}}\n all: {imports: {done: {from: pe.done}}}\n"
-    run = member(text, "all").events["done"]
+    run = member(text, "all").of(EventGroup)["done"]
     assert [run.place_of(index) for index in range(run.count)] == [gpu(0), gpu(1), gpu(0)]
     assert [run.label(index) for index in range(run.count)] == ["done.0", "done.1", "done.2"]
 
 
 def test_size_of_what_comes_from_outside() -> None:
     """A buffer from outside has the whole blocks that legacy IPC shares, and what is beyond all addresses is refused"""
-    found = geometry("imports: {b: {from: l/b, via: ipc, location: gpu0, size: 5MiB, count: 2}}\n").buffers["b"]
+    found = geometry("imports: {b: {from: l/b, via: ipc, location: gpu0, size: 5MiB, count: 2}}\n").of(BufferGroup)["b"]
     assert (found.size, found.declared, found.count) == (6 * MiB, 5 * MiB, 2)
     assert found.origin
     assert (found.origin.text("l"), found.origin.via) == ("l/b", "ipc")

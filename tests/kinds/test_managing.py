@@ -7,6 +7,7 @@ import pytest
 from memtopo.common.units import MiB
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import Geometry
+from memtopo.kinds.managed import ManagedAllocation
 from memtopo.machine import Trial, queries
 from tests.helpers.machines import invented
 from tests.helpers.specs import codes, judged
@@ -31,10 +32,10 @@ devices: {prefill: 1, decode: gpu2}
 managed:
   m: {size: 5MiB, attach: single, prefer: prefill, accessed_by: [host, decode, gpu2], read_mostly: true, prefetch: host}
 """
-    m = laid(text).managed["m"]
+    m = laid(text).of(ManagedAllocation)["m"]
     assert (m.name, m.path, m.size, m.attach) == ("m", ("managed", "m"), 5 * MiB, "single")
     assert (m.prefer, m.accessed_by, m.read_mostly, m.prefetch) == (gpu(1), (HOST, gpu(2)), True, HOST)
-    assert (m.home, sorted(m.gpus)) == (1, [1, 2])
+    assert (m.home, sorted(m.contexts)) == (1, [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -52,8 +53,8 @@ managed:
 def test_home(advice: str, home: int, gpus: set[int]) -> None:
     """The context that allocates it is that of the first GPU it names, else of gpu0, and is among those it may fill"""
     geometry = laid(f"managed: {{m: {{size: 2MiB{advice}}}}}")
-    assert geometry.managed["m"].home == home
-    assert geometry.managed["m"].gpus == gpus
+    assert geometry.of(ManagedAllocation)["m"].home == home
+    assert geometry.of(ManagedAllocation)["m"].contexts == gpus
     assert geometry.gpus == sorted(gpus)
 
 
@@ -61,8 +62,11 @@ def test_home_of_a_process_that_sees_few() -> None:
     """In a process that is to see some GPUs alone it is the first of them, and others cannot be named"""
     text = "processes:\n  p: {count: 2, devices: {d: [gpu3, gpu2]}, visible: d, managed: {m: {size: 2MiB%s}}}"
     processes = laid(text % "").processes
-    assert [each.managed["m"].home for each in processes.values()] == [3, 2]
-    assert [each.managed["m"].prefer for each in laid(text % ", prefer: d").processes.values()] == [gpu(3), gpu(2)]
+    assert [each.of(ManagedAllocation)["m"].home for each in processes.values()] == [3, 2]
+    assert [each.of(ManagedAllocation)["m"].prefer for each in laid(text % ", prefer: d").processes.values()] == [
+        gpu(3),
+        gpu(2),
+    ]
     for key in ("prefer", "prefetch", "accessed_by"):
         assert set(codes(text % f", {key}: gpu1", invented(4))) == {"MT606"}
 
@@ -79,7 +83,9 @@ def test_who_may_be_told_to_access_it() -> None:
     """A node is no place in accessed_by, though one in prefer and prefetch (fact 60)"""
     (fault,) = found_in("managed: {m: {size: 2MiB, accessed_by: [gpu0, host:0]}}")
     assert (fault.code, fault.path, fault.help) == ("MT701", ("managed", "m", "accessed_by", 1), "write host")
-    assert laid("managed: {m: {size: 2MiB, prefer: host:0, prefetch: host:0}}").managed["m"].prefer == NODE
+    assert (
+        laid("managed: {m: {size: 2MiB, prefer: host:0, prefetch: host:0}}").of(ManagedAllocation)["m"].prefer == NODE
+    )
 
 
 def test_without_a_gpu() -> None:

@@ -12,6 +12,7 @@ from memtopo.common.units import GiB
 from memtopo.diagnostics.codes import CODES
 from memtopo.driver.types import gpu
 from memtopo.geometry import Geometry
+from memtopo.geometry.groups import ChunkGroup
 from memtopo.language import Document
 from memtopo.language.fields import LARGEST_PROCESSES
 from memtopo.rules.validation import Validated, validate
@@ -42,7 +43,7 @@ def test_devices_are_dealt() -> None:
     """A list under a device's name is dealt to the processes of a counted process in turn"""
     found = geometry(PE.replace("COUNT", "5")).processes
     assert [member.devices["mine"] for member in found.values()] == [gpu(0), gpu(1), gpu(0), gpu(0), gpu(1)]
-    assert [member.chunks["part"].places for member in found.values()] == [
+    assert [member.of(ChunkGroup)["part"].places for member in found.values()] == [
         (member.devices["mine"],) for member in found.values()
     ]
 
@@ -50,7 +51,7 @@ def test_devices_are_dealt() -> None:
 def test_an_import_from_a_counted_process() -> None:
     """It is counted in the processes' order, all handles of one before those of the next, one's own included"""
     for label, member in geometry(PE.replace("COUNT", "5")).processes.items():
-        run = member.chunks["every"]
+        run = member.of(ChunkGroup)["every"]
         assert run.origin
         assert (run.count, run.counted, label) == (10, True, label)
         assert [run.origin.of(index) for index in (0, 1, 2, 9)] == [
@@ -61,7 +62,7 @@ def test_an_import_from_a_counted_process() -> None:
 
 def test_a_process_counted_once_is_counted() -> None:
     """A count of 1 makes what is imported from it counted, so that a spec need not change with the number"""
-    run = geometry(PE.replace("COUNT", "1").replace(", count: 2,", ",")).processes["pe.0"].chunks["every"]
+    run = geometry(PE.replace("COUNT", "1").replace(", count: 2,", ",")).processes["pe.0"].of(ChunkGroup)["every"]
     assert (run.counted, run.count, run.label(0)) == (True, 1, "every.0")
 
 
@@ -318,7 +319,7 @@ def test_the_order_of_processes_means_nothing() -> None:
     other = "r: {ranges: {v: {size: 2MiB}}, imports: {c: {from: s.c}}, map: {v: c}, access: {v: {gpu1: r}}}"
     first, second = (geometry(f"processes:\n {a}\n {b}\n").processes for a, b in ((one, other), (other, one)))
     assert {*first} == {*second}
-    assert first["r"].chunks == second["r"].chunks
+    assert first["r"].of(ChunkGroup) == second["r"].of(ChunkGroup)
 
 
 def test_a_process_with_rules_of_its_own() -> None:

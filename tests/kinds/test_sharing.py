@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.geometry import BufferGroup, ChunkGroup, EventGroup
+from memtopo.geometry.groups import ChunkGroup
+from memtopo.kinds.buffers import BufferGroup
+from memtopo.kinds.events import EventGroup
+from memtopo.kinds.views import all_mapped_memory
 from memtopo.machine import Trial
-from memtopo.run.contents import everything
 from tests.helpers.machines import invented
 from tests.helpers.sharing import OWN, VIEW, geometry, member, only, reader
 from tests.helpers.specs import codes, faults, judged
@@ -56,7 +58,7 @@ def test_two_processes_import_from_each_other() -> None:
     )
     found = geometry(text).processes
     for name, other in (("left", "right"), ("right", "left")):
-        origin = found[name].chunks["x"].origin
+        origin = found[name].of(ChunkGroup)["x"].origin
         assert origin
         assert origin.holders == (other,)
 
@@ -97,7 +99,7 @@ def test_chunks_of_the_own_process() -> None:
         "processes:\n p: {chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}, exports: {c: {chunk: c, via: fd}}, "
     )
     text += "imports: {again: {from: p.c}}, ranges: {v: {size: 4MiB}}, map: {v: [c, again]}, access: {v: {gpu0: r}}}\n"
-    first, second = everything(geometry(text))["p"]
+    first, second = all_mapped_memory(geometry(text))["p"]
     assert first.identity == second.identity
 
 
@@ -222,16 +224,16 @@ def test_capabilities_are_judged_once() -> None:
 def test_kinds() -> None:
     """An import stands among the things that it is one of, and is no one's memory twice"""
     found = member(reader("{from: server.w}"), "reader")
-    assert [type(run) for run in found.runs] == [ChunkGroup]
-    assert found.created == []
-    assert [type(run) for run in member(reader("{from: server.b}", ""), "reader").runs] == [BufferGroup]
-    assert [type(run) for run in member(reader("{from: server.e}", ""), "reader").runs] == [EventGroup]
+    assert list(found.of(ChunkGroup)) == ["x"]
+    assert not any(group.shares() for group in found.every)
+    assert list(member(reader("{from: server.b}", ""), "reader").of(BufferGroup)) == ["x"]
+    assert list(member(reader("{from: server.e}", ""), "reader").of(EventGroup)) == ["x"]
 
 
 def test_holders_outside_are_nobody_of_the_spec() -> None:
     """What comes from a layout outside is not taken for that of a process, whatever their names"""
     text = reader("{from: elsewhere/w, location: gpu0, size: 2MiB, count: 4}")
-    owners = {each.identity.owner for each in everything(geometry(text))["reader"]}
+    owners = {each.identity.owner for each in all_mapped_memory(geometry(text))["reader"]}
     assert owners == {"elsewhere/"}
-    assert not any(each.ours for each in everything(geometry(text))["reader"])
-    assert all(each.ours for each in everything(geometry(reader("{from: server.w}")))["reader"])
+    assert not any(each.ours for each in all_mapped_memory(geometry(text))["reader"])
+    assert all(each.ours for each in all_mapped_memory(geometry(reader("{from: server.w}")))["reader"])

@@ -11,9 +11,13 @@ from memtopo import spec as language
 from memtopo.common.units import GiB, MiB, Size
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Access, HandleType
+from memtopo.kinds.access import PartEntry
+from memtopo.kinds.chunks import Chunk
+from memtopo.kinds.mappings import MapEntry
+from memtopo.kinds.ranges import Range
 from memtopo.language import Document
 from memtopo.language.fields import LARGEST_COUNT
-from memtopo.spec import Chunk, MapEntry, Part, Range, Reference, parse_reference
+from memtopo.language.names import Reference, parse_reference
 from tests.helpers.language import diagnosed, read
 from tests.helpers.specs import document
 
@@ -94,7 +98,7 @@ def test_access_in_parts() -> None:
     """Access is a mapping of devices, or a list of parts with one each"""
     found = read(access={"kv": [{"offset": "1GiB", "size": "2 granules", "grant": {"gpu0": "none", "host": "r"}}]})
     assert found.access["kv"] == [
-        Part.model_construct(
+        PartEntry.model_construct(
             offset=Size(GiB), size=Size(2, in_granules=True), grant={"gpu0": Access.NONE, "host": Access.R}
         )
     ]

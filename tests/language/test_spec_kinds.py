@@ -13,7 +13,7 @@ from memtopo.common.units import MiB, Size
 from memtopo.diagnostics.model import Path
 from memtopo.language import Document
 from memtopo.language.fields import NAME
-from memtopo.spec import Source
+from memtopo.language.names import Source
 from tests.helpers.language import diagnosed, read
 from tests.helpers.specs import document
 

@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 from memtopo import spec as language
 from memtopo.common.units import MiB, Size
 from memtopo.diagnostics.model import Path
+from memtopo.kinds.exports import Export
+from memtopo.kinds.imports import Import
 from memtopo.language.fields import LARGEST_PROCESSES, NAME
-from memtopo.spec import SECTIONS, Export, Import, Reference, Source
+from memtopo.language.names import Reference, Source
+from memtopo.spec import SECTIONS
 from tests.helpers.language import diagnosed, read
 from tests.helpers.specs import codes, document
 

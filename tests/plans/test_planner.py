@@ -12,9 +12,14 @@ from hypothesis import HealthCheck, given, settings
 
 from memtopo import planner
 from memtopo.driver.types import Grant, Location, LocationKind
-from memtopo.kinds.steps import CreateChunk, MapChunk, Phase, ReserveRange, RetainContext, SetAccess, Step, Synchronize
+from memtopo.kinds.access import LONGEST_GRANT, SetAccess
+from memtopo.kinds.chunks import CreateChunk
+from memtopo.kinds.mappings import MapChunk
+from memtopo.kinds.ranges import ReserveRange
+from memtopo.kinds.resources import RetainContext, Synchronize
+from memtopo.kinds.step import Phase, Step
 from memtopo.output.json import dumps
-from memtopo.planner import LONGEST_GRANT, Plan
+from memtopo.planner import Plan
 from tests.helpers import strategies
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT, SPECS, faults, judged

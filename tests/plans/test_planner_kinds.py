@@ -5,23 +5,11 @@ from __future__ import annotations
 from memtopo import planner
 from memtopo.common.units import MiB
 from memtopo.driver.types import Advice, Location, LocationKind, MemAttach, MemoryHandleType, SemaphoreHandleType, gpu
-from memtopo.kinds.steps import (
-    Advise,
-    AllocateManaged,
-    Attach,
-    AttachStream,
-    AwaitStream,
-    CreateStream,
-    DuplicateDescriptor,
-    ImportMemory,
-    ImportSemaphore,
-    MapExternal,
-    Phase,
-    Prefetch,
-    RetainContext,
-    Step,
-    Synchronize,
-)
+from memtopo.kinds.external import DuplicateDescriptor, ImportMemory, MapExternal
+from memtopo.kinds.managed import Advise, AllocateManaged, AttachStream, Prefetch
+from memtopo.kinds.resources import Attach, CreateStream, RetainContext, Synchronize
+from memtopo.kinds.semaphores import AwaitStream, ImportSemaphore
+from memtopo.kinds.step import Phase, Step
 from memtopo.planner import Plan
 from tests.helpers.machines import invented
 from tests.helpers.specs import judged

@@ -9,22 +9,12 @@ import pytest
 from memtopo import planner
 from memtopo.common.units import MiB
 from memtopo.driver.types import Access, HandleType, gpu
-from memtopo.kinds.importing import UNSEEN
-from memtopo.kinds.steps import (
-    AllocateBuffer,
-    Attach,
-    CreateEvent,
-    ImportChunk,
-    MapChunk,
-    OpenBuffer,
-    OpenEvent,
-    Phase,
-    RetainContext,
-    Step,
-    TryExportBuffer,
-    TryExportChunk,
-    TryExportEvent,
-)
+from memtopo.kinds.buffers import AllocateBuffer, OpenBuffer, TryExportBuffer
+from memtopo.kinds.chunks import UNSEEN, ImportChunk, TryExportChunk
+from memtopo.kinds.events import CreateEvent, OpenEvent, TryExportEvent
+from memtopo.kinds.mappings import MapChunk
+from memtopo.kinds.resources import Attach, RetainContext
+from memtopo.kinds.step import Phase, Step
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
 from tests.helpers import strategies

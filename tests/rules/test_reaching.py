@@ -7,7 +7,7 @@ import time
 import pytest
 
 from memtopo import planner
-from memtopo.kinds.steps import RetainContext
+from memtopo.kinds.resources import RetainContext
 from memtopo.machine import Machine, Trial
 from memtopo.machine.queries import changed
 from tests.helpers.machines import invented

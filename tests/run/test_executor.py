@@ -14,7 +14,10 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.wrappers import Failing
 from memtopo.executor import STRIDE, Execution, StepFailed, Stopped
-from memtopo.kinds.steps import CreateChunk, MapChunk, Phase, ReserveRange
+from memtopo.kinds.chunks import CreateChunk
+from memtopo.kinds.mappings import MapChunk
+from memtopo.kinds.ranges import ReserveRange
+from memtopo.kinds.step import Phase
 from memtopo.planner import Plan
 from memtopo.plans.report import Progress
 from tests.helpers.machines import invented

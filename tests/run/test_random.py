@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from memtopo import planner
 from memtopo.diagnostics.model import Diagnostic, Span
-from memtopo.kinds.steps import Phase, Step
+from memtopo.kinds.step import Phase, Step
 from memtopo.language import Document, read_text
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
@@ -83,7 +83,7 @@ def is_answered(text: str) -> None:
     for fault in validated.diagnostics:
         for span in spans(fault, validated.document):
             is_inside(span, text)
-    if validated.geometry is not None and validated.geometry.foreign:
+    if validated.geometry is not None and validated.geometry.produced:
         planned(validated)  # where nobody produces what it takes it is not built
     elif validated.geometry is not None:
         done = run(run_request(text, MACHINE), MACHINE)

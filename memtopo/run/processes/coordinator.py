@@ -14,7 +14,7 @@ from typing import Self
 from memtopo import machine as machines
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.executor import SafeProgress
-from memtopo.kinds.steps import Phase
+from memtopo.kinds.step import Phase
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Checks, Failure, PhaseTime, Progress, Report
 from memtopo.run.processes import messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from memtopo.kinds.steps import Phase
+from memtopo.kinds.step import Phase
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.sharing import Offer
 

@@ -14,6 +14,7 @@ from typing import get_args
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
 from memtopo.executor import StepFailed, Stopped
+from memtopo.kinds.exports import ExportGroup
 from memtopo.run.apply import Run
 from memtopo.run.processes import messages
 from memtopo.run.processes.gates import Gate, GatedTeardown
@@ -110,7 +111,9 @@ class Worker:
 
     def _follow_commands(self, run: Run) -> None:
         execution = run.execution
-        self._shelf = LayoutExports(run.request.geometry.exports, execution.layout, execution.driver, run.recheck)
+        self._shelf = LayoutExports(
+            run.request.geometry.of(ExportGroup), execution.layout, execution.driver, run.recheck
+        )
         while not isinstance(command := self._next_command(), messages.TakeDown):
             if isinstance(command, messages.Recheck):
                 self._channel.send(_recheck(run))

@@ -98,7 +98,7 @@ class SiblingHandles:
     def __init__(self, geometry: Geometry, request: RequestHandles, external: HandleSource) -> None:
         self._counts = {
             (holder, run.origin.export): run.origin.each
-            for run in geometry.runs
+            for run in geometry.every
             if run.origin and run.origin.siblings
             for holder in run.origin.holders
         }

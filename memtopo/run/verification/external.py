@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from memtopo.common.errors import MemtopoError
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
-from memtopo.geometry import Geometry, ImportedSemaphore
+from memtopo.geometry import Geometry
+from memtopo.kinds.external import ExternalObject
 from memtopo.kinds.layout import Layout, Wait, current
-from memtopo.plans.report import Finding
+from memtopo.kinds.semaphores import ImportedSemaphore
+from memtopo.kinds.step import Finding
 from memtopo.run.verification.verifier import Verifier
 
 WINDOW = 64
@@ -56,7 +58,9 @@ class ExternalVerifier(Verifier):
     def read(self, index: int) -> Iterator[Finding]:
         """Wait, read and signal."""
         del index
-        semaphores = sorted(self.geometry.semaphores.values(), key=lambda each: -1 if each.wait is None else each.wait)
+        semaphores = sorted(
+            self.geometry.of(ImportedSemaphore).values(), key=lambda each: -1 if each.wait is None else each.wait
+        )
         for entry in semaphores:
             if entry.wait is not None:
                 yield self._wait(entry, entry.wait)
@@ -70,17 +74,19 @@ class ExternalVerifier(Verifier):
     def expected(self, index: int) -> int:
         """Number of waits."""
         del index
-        return sum(1 for entry in self.geometry.semaphores.values() if entry.wait is not None)
+        return sum(1 for entry in self.geometry.of(ImportedSemaphore).values() if entry.wait is not None)
 
     def _awaited_here(self, entry: ImportedSemaphore) -> bool:
         """Return whether another entry waits for the same semaphore."""
         source = entry.origin.holders, entry.origin.export
-        others = (each for each in self.geometry.semaphores.values() if each is not entry and each.wait is not None)
+        others = (
+            each for each in self.geometry.of(ImportedSemaphore).values() if each is not entry and each.wait is not None
+        )
         return any((other.origin.holders, other.origin.export) == source for other in others)
 
     def _wait(self, entry: ImportedSemaphore, value: int) -> Finding:
         device, waiting = entry.place.id, self.layout.waiting
-        # Recorded first: the teardown must find every wait that a stream may have.
+        # RecordedEvent first: the teardown must find every wait that a stream may have.
         waiting[device] = Wait(entry.name, value, entry.origin.of(0)[0])
         self.driver.wait_external_semaphore(self.layout.semaphores[entry.name], value, self.layout.streams[device])
         missing = f"did not reach {value:,}" if value else "was not signalled"
@@ -113,8 +119,8 @@ class ExternalVerifier(Verifier):
             pause = min(_LONGEST, 2 * pause)
 
     def _read_memory(self) -> Iterator[Finding]:
-        for entry in self.geometry.external.values():
-            for label in entry.parts:
+        for entry in self.geometry.of(ExternalObject).values():
+            for label in (part.label for part in entry.mapped):
                 address, size = self.layout.buffers[label]
                 ends = dict.fromkeys((0, max(0, size - WINDOW)))
                 with current(self.driver, self.layout.contexts[entry.place.id]):

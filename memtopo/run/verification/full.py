@@ -18,8 +18,9 @@ from typing import NamedTuple
 from memtopo.driver.kernels import Area, Verified
 from memtopo.driver.types import Access, Location, gpu
 from memtopo.kinds.layout import current
-from memtopo.plans.report import Finding, Rate
-from memtopo.run.contents import Contents, Identity
+from memtopo.kinds.step import Finding
+from memtopo.kinds.views import Identity, MappedMemory
+from memtopo.plans.report import Rate
 from memtopo.run.verification.verifier import (
     EventVerification,
     MappedView,
@@ -44,7 +45,7 @@ Views = dict[Identity, list[MappedView]]
 class _Task(NamedTuple):
     """One area of memory to fill or verify by a GPU of this process."""
 
-    chunk: Contents
+    chunk: MappedMemory
     view: MappedView
     area: Area
 
@@ -64,16 +65,16 @@ class FullVerifier(Verifier):
     def __init__(self, context: VerificationContext) -> None:
         self._context = context
         self._events = EventVerification(context)
-        self._readers = views(context.contents, Access.R)
-        self._writers = {identity: writers(each) for identity, each in views(context.contents, Access.RW).items()}
+        self._readers = views(context.memory, Access.R)
+        self._writers = {identity: writers(each) for identity, each in views(context.memory, Access.RW).items()}
         self.rounds = max([self._events.rounds, *map(len, self._writers.values())])
         self._filled: list[list[Identity]] = [[] for _ in range(self.rounds)]
         """Chunks that are filled in each round."""
         for identity, order in self._writers.items():
             for index in range(len(order)):
                 self._filled[index].append(identity)
-        self._at = {(label, offset): each for each in context.own_contents for label, offset, _ in each.seen_at}
-        self._locations = {each.identity: each.location for own in context.contents.values() for each in own}
+        self._at = {(label, offset): each for each in context.own_memory for label, offset, _ in each.views}
+        self._locations = {each.identity: each.location for own in context.memory.values() for each in own}
         self._measured: dict[tuple[str, int, Location], tuple[int, float]] = {}
         """Bytes and seconds, by verb, GPU, and location of the memory."""
 
@@ -116,14 +117,14 @@ class FullVerifier(Verifier):
     def not_verified(self) -> Iterator[tuple[int, str]]:
         """Mappings that no GPU of this process verifies."""
         process = self._context.process
-        for chunk in self._context.own_contents:
+        for chunk in self._context.own_memory:
             if not chunk.ours:
-                yield (len(chunk.seen_at), "external memory is not written")
+                yield (len(chunk.views), "external memory is not written")
             elif chunk.identity not in self._writers:
-                yield (len(chunk.seen_at), "no gpu may write them")
+                yield (len(chunk.views), "no gpu may write them")
             else:
                 readable = {view.mapping for view in self._readers[chunk.identity] if view.process == process}
-                unread = {(label, offset) for label, offset, _ in chunk.seen_at} - readable
+                unread = {(label, offset) for label, offset, _ in chunk.views} - readable
                 if unread:
                     yield (len(unread), "no gpu may read them there")
 
@@ -193,12 +194,12 @@ class FullVerifier(Verifier):
         return order[min(index, len(order) - 1)]
 
 
-def views(contents: Mapping[str, Sequence[Contents]], access: Access) -> Views:
+def views(memory: Mapping[str, Sequence[MappedMemory]], access: Access) -> Views:
     """Views with this access of what the run created, those of its creator first."""
     created: Views = {}
     imported: Views = {}
-    for process, all_contents in contents.items():
-        for each in all_contents:
+    for process, own in memory.items():
+        for each in own:
             if each.ours:
                 found = created if each.identity.owner == process else imported
                 found.setdefault(each.identity, []).extend(gpu_views(process, each, access))
@@ -263,7 +264,7 @@ def _batches(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
 def _difference(task: _Task, found: Verified, writer: MappedView) -> Finding:
     """Finding for a chunk that differs: offset in it, mapping and GPU, with the writer beside the expected word."""
     _, device, label, offset = task.view
-    subject = f"{task.chunk.chunk} + {found.offset:#x} in {label} at {offset + found.offset:#x} by gpu{device}"
+    subject = f"{task.chunk.name} + {found.offset:#x} in {label} at {offset + found.offset:#x} by gpu{device}"
     by = f"gpu{writer.device}" + (f" of {writer.process}" if writer.process else "")
     units = "word" if found.mismatches == 1 else "words"
     expected = f"{found.expected:#018x}, stored by {by}"

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from memtopo.driver.kernels import ALIGNED, Area, pattern
 from memtopo.driver.types import Access, Location, LocationKind
 from memtopo.kinds.layout import current
-from memtopo.plans.report import Finding
-from memtopo.run.contents import Contents
+from memtopo.kinds.step import Finding
+from memtopo.kinds.views import MappedMemory
 from memtopo.run.verification.verifier import MappedView, VerificationContext, Verifier, gpu_views
 
 WINDOW = 64
@@ -36,7 +36,7 @@ class HostAccessVerifier(Verifier):
         self._context, self._kernels = context, kernels
         self._shared = [
             each
-            for each in context.own_contents
+            for each in context.own_memory
             if each.ours and each.identity.owner == context.process and _host_mappings(each, Access.R)
         ]
 
@@ -65,7 +65,7 @@ class HostAccessVerifier(Verifier):
             if views and not self._gpu_readers(each):
                 yield len(_ends(each)) * len(views), "a GPU's own load of host memory takes '--check full'"
 
-    def _gpu_write(self, each: Contents) -> Mapping[int, bytes]:
+    def _gpu_write(self, each: MappedMemory) -> Mapping[int, bytes]:
         """Write both ends by the first GPU with access; return the bytes by offset, or nothing without such a GPU."""
         view = next(iter(self._gpu_views(each, Access.RW)), None)
         if view is None:
@@ -81,17 +81,17 @@ class HostAccessVerifier(Verifier):
                     driver.memset_d8(start + at, data[0], len(data))
         return stored
 
-    def _host_read(self, each: Contents, stored: Mapping[int, bytes]) -> Iterator[Finding]:
+    def _host_read(self, each: MappedMemory, stored: Mapping[int, bytes]) -> Iterator[Finding]:
         self._synchronize()
         for label, offset in _host_mappings(each, Access.R):
             for at, data in stored.items():
                 address = self._address(label, offset) + at
                 accessible = self._host_has(Access.R, each, address)
                 observed = self._context.driver.host_read(address, len(data)) if accessible else "no access"
-                subject = f"{each.chunk} in {label} at {offset + at:#x} by host"
+                subject = f"{each.name} in {label} at {offset + at:#x} by host"
                 yield Finding(_ASPECT, subject, data, observed, each.path)
 
-    def _host_write(self, each: Contents) -> Mapping[int, bytes]:
+    def _host_write(self, each: MappedMemory) -> Mapping[int, bytes]:
         """Write both ends by the CPU; return the bytes by offset, or nothing without access."""
         start = next((self._address(*mapping) for mapping in _host_mappings(each, Access.RW)), None)
         if start is None or not self._host_has(Access.RW, each, start):
@@ -102,11 +102,11 @@ class HostAccessVerifier(Verifier):
             self._context.driver.host_write(start + at, data)
         return written
 
-    def _gpu_read(self, each: Contents, written: Mapping[int, bytes]) -> Iterator[Finding]:
+    def _gpu_read(self, each: MappedMemory, written: Mapping[int, bytes]) -> Iterator[Finding]:
         for view in self._gpu_readers(each):
             for at, data in written.items():
                 observed = self._gpu_compare(view, at, data)
-                subject = f"{each.chunk} in {view.label} at {view.offset + at:#x} by gpu{view.device}"
+                subject = f"{each.name} in {view.label} at {view.offset + at:#x} by gpu{view.device}"
                 yield Finding(_ASPECT, subject, data, observed, each.path)
 
     def _gpu_compare(self, view: MappedView, at: int, expected: bytes) -> object:
@@ -118,12 +118,12 @@ class HostAccessVerifier(Verifier):
             found = driver.verify([Area(address, len(expected), _CPU_SEED, at)])
         return expected if not found.mismatches else f"{found.actual:#018x} at {at + found.offset:#x}"
 
-    def _gpu_readers(self, each: Contents) -> Sequence[MappedView]:
+    def _gpu_readers(self, each: MappedMemory) -> Sequence[MappedView]:
         """Views through which a GPU itself reads."""
         managed = each.location.kind is LocationKind.GPU
         return self._gpu_views(each, Access.R) if managed or self._kernels else ()
 
-    def _gpu_views(self, each: Contents, access: Access) -> list[MappedView]:
+    def _gpu_views(self, each: MappedMemory, access: Access) -> list[MappedView]:
         return list(gpu_views(self._context.process, each, access))
 
     def _synchronize(self) -> None:
@@ -132,7 +132,7 @@ class HostAccessVerifier(Verifier):
             with current(self._context.driver, context):
                 self._context.driver.ctx_synchronize()
 
-    def _host_has(self, access: Access, each: Contents, address: int) -> bool:
+    def _host_has(self, access: Access, each: MappedMemory, address: int) -> bool:
         """Query the access of the CPU: a read or write without it ends the process (facts 21, 39, 40)."""
         driver = self._context.driver
         if each.location.kind is not LocationKind.GPU:
@@ -144,17 +144,17 @@ class HostAccessVerifier(Verifier):
         return self._context.layout.address(label) + offset
 
 
-def _host_mappings(each: Contents, access: Access) -> list[tuple[str, int]]:
+def _host_mappings(each: MappedMemory, access: Access) -> list[tuple[str, int]]:
     """Mappings, as range or buffer and offset, that the host has this access to."""
     return [
         (label, offset)
-        for label, offset, grants in each.seen_at
+        for label, offset, grants in each.views
         for grant in grants
         if grant.location.kind is not LocationKind.GPU and grant.access & access == access
     ]
 
 
-def _ends(each: Contents) -> dict[int, int]:
+def _ends(each: MappedMemory) -> dict[int, int]:
     """Number of bytes of each end, by its offset."""
     last = max(0, each.size - WINDOW) // ALIGNED * ALIGNED
     return {0: min(WINDOW, each.size), last: each.size - last}

@@ -13,9 +13,10 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, gpu
 from memtopo.geometry import Geometry, Placement
+from memtopo.geometry.access import granted, mappings
+from memtopo.geometry.groups import RangeGroup
 from memtopo.kinds.layout import Layout, current
-from memtopo.plans.report import Finding
-from memtopo.run.contents import granted, mappings
+from memtopo.kinds.step import Finding
 from memtopo.run.verification.verifier import VerificationContext
 
 _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
@@ -27,7 +28,7 @@ def isolation(geometry: Geometry, driver: Driver, layout: Layout) -> Iterator[Fi
     """Check by queries that holes are unmapped, and where the last mapping of a range ends. Raises `DriverError`."""
     location = gpu(geometry.gpus[0]) if geometry.gpus else Location(LocationKind.HOST_NUMA, 0)
     access_of = granted(geometry)
-    for run in geometry.ranges.values():
+    for run in geometry.of(RangeGroup).values():
         for instance in range(run.count):
             label = run.label(instance)
             placements = geometry.placements.get((run.name, instance), ())
@@ -93,15 +94,15 @@ def _range_end(
 
 def _forbidden_calls(context: VerificationContext, device: int) -> Iterator[tuple[str, Callable[[], object], Path]]:
     driver = context.driver
-    for chunk in context.own_contents:
+    for chunk in context.own_memory:
         if not chunk.ours or chunk.location.kind is not LocationKind.GPU:
             continue
-        for label, offset, grants in chunk.seen_at:
+        for label, offset, grants in chunk.views:
             if label not in context.layout.ranges:
                 continue
             access = dict(grants).get(gpu(device), Access.NONE)
             address = context.layout.address(label) + offset
-            mapping = f"{chunk.chunk} in {label} at {offset:#x}"
+            mapping = f"{chunk.name} in {label} at {offset:#x}"
             if access != Access.RW:
                 yield f"fill of {mapping}", partial(driver.memset_d8, address, 0, 1), chunk.path
             if not access:

@@ -26,8 +26,9 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry import Geometry
+from memtopo.geometry.access import granted, mappings
+from memtopo.kinds.views import MappedMemory
 from memtopo.machine import Machine, target
-from memtopo.run.contents import Contents, granted, mappings
 
 LIMIT = 60
 """Seconds that a child may take: two contexts and a compilation of kernels, on a busy machine."""
@@ -97,9 +98,9 @@ def replicas(geometry: Geometry) -> dict[Replica, Path]:
     return found
 
 
-def without_replica(geometry: Geometry, contents: Iterable[Contents]) -> dict[str, int]:
+def without_replica(geometry: Geometry, memory: Iterable[MappedMemory]) -> dict[str, int]:
     """Number of mapped chunks and buffers that have no replica, by the reason."""
-    mapped = [each for each in contents if each.seen_at]
+    mapped = [each for each in memory if each.views]
     created = [each for each in mapped if each.ours]
     gpus = [each for each in created if each.location.kind is LocationKind.GPU]
     return {

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from functools import cached_property
 
 from memtopo.common.errors import InternalError
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.types import Attribute, DriverError, Grant, LocationKind
+from memtopo.driver.types import DriverError, LocationKind
 from memtopo.executor import Execution, StepCount, StepFailed
+from memtopo.kinds.step import Finding
+from memtopo.kinds.views import Member, mapped_memory, recorded_events
 from memtopo.machine import Machine
-from memtopo.plans.report import Finding, Rate
-from memtopo.run.contents import Contents, contents, events
+from memtopo.plans.report import Rate
 from memtopo.run.findings import FindingTally
 from memtopo.run.request import RunRequest
 from memtopo.run.verification import replicas
@@ -93,7 +93,7 @@ class Verification:
                 self._findings.not_checked(FORBIDDEN, len(tries), "no process may be started")
             else:
                 self._try(tries, self._request.machine_facts)
-        for why, count in replicas.without_replica(self._request.geometry, self._context.own_contents).items():
+        for why, count in replicas.without_replica(self._request.geometry, self._context.own_memory).items():
             if count:
                 self._findings.not_checked(FORBIDDEN, count, why)
 
@@ -118,25 +118,24 @@ class Verification:
         found: list[Verifier] = [FullVerifier(context) if full else SampleVerifier(context)]
         if any(
             grant.location.kind is not LocationKind.GPU
-            for own in context.contents.values()
+            for own in context.memory.values()
             for each in own
-            for _, _, grants in each.seen_at
+            for _, _, grants in each.views
             for grant in grants
         ):
             found.append(HostAccessVerifier(context, kernels=full))
-        if any(geometry.foreign for geometry in request.processes.values()):
+        if any(geometry.produced for geometry in request.processes.values()):
             found.append(ExternalVerifier(request.geometry, self._driver, self._execution.layout, self._poll))
         return found
 
     @cached_property
     def _context(self) -> VerificationContext:
         request = self._request
-        found = {label: contents(each, label, request.siblings) for label, each in request.processes.items()}
-        found[request.process] = [self._without_unable_gpus(each) for each in found[request.process]]
+        members = {label: Member(each, label, request.siblings) for label, each in request.processes.items()}
         return VerificationContext(
             process=request.process,
-            contents=found,
-            events={label: events(each, label, request.siblings) for label, each in request.processes.items()},
+            memory={label: mapped_memory(each, request.machine_facts) for label, each in members.items()},
+            events={label: list(recorded_events(each)) for label, each in members.items()},
             driver=self._driver,
             layout=self._execution.layout,
             raise_if_stopped=self._execution.raise_if_stopped,
@@ -168,24 +167,6 @@ class Verification:
     def _poll(self) -> None:
         self._execution.progress.advance(0)
         self._execution.raise_if_stopped()
-
-    def _without_unable_gpus(self, each: Contents) -> Contents:
-        """Remove the GPUs that cannot use managed memory of the host or of one stream while the CPU may."""
-        run = self._request.geometry.managed.get(each.identity.label)
-        if run is None or run.attach == "global" or not each.ours or each.chunk != run.name:
-            return each
-        ((label, at, grants),) = each.seen_at
-        able = tuple(
-            grant for grant in grants if grant.location.kind is not LocationKind.GPU or self._concurrent(grant)
-        )
-        return replace(each, seen_at=((label, at, able),))
-
-    def _concurrent(self, grant: Grant) -> bool:
-        """Return whether a GPU and the CPU may use managed memory at once; true if the machine is unknown."""
-        machine = self._request.machine_facts
-        return not machine or bool(
-            machine.devices[grant.location.id].attributes.get(Attribute.CONCURRENT_MANAGED_ACCESS.name)
-        )
 
     def _may_verify(self, index: int) -> bool:
         """Return whether a round may run; if kernels are not safe, count everything as not checked once."""

@@ -15,8 +15,8 @@ from zlib import crc32
 from memtopo.driver.kernels import pattern
 from memtopo.driver.types import Access, Grant, LocationKind
 from memtopo.kinds.layout import current
-from memtopo.plans.report import Finding
-from memtopo.run.contents import Contents
+from memtopo.kinds.step import Finding
+from memtopo.kinds.views import MappedMemory
 from memtopo.run.verification.verifier import (
     EventVerification,
     MappedView,
@@ -36,7 +36,7 @@ class Window(NamedTuple):
 
     address: int
     expected: bytes
-    chunk: Contents
+    chunk: MappedMemory
     label: str
     at: int
 
@@ -44,7 +44,7 @@ class Window(NamedTuple):
         """Compare the bytes that a device reads there."""
         if observed == self.expected:
             return _EQUAL
-        subject = f"{self.chunk.chunk} in {self.label} at {self.at:#x} by gpu{device}"
+        subject = f"{self.chunk.name} in {self.label} at {self.at:#x} by gpu{device}"
         return Finding("bytes", subject, self.expected, observed, self.chunk.path)
 
 
@@ -73,8 +73,8 @@ class SampleVerifier(Verifier):
         self._events = EventVerification(context)
         self._writers = RoundWriters(
             (process, each.identity)
-            for process, contents in context.contents.items()
-            for each in contents
+            for process, memory in context.memory.items()
+            for each in memory
             if each.ours and next(_views(process, each, Access.RW), None)
         )
         self.rounds = max(len(self._writers), self._events.rounds)
@@ -127,20 +127,20 @@ class SampleVerifier(Verifier):
         """Windows of a round; the latest is kept, since its write and its read need the same."""
         if self._latest is None or self._latest[0] != index:
             found = _Round()
-            for each in self._context.own_contents:
-                if each.seen_at:
+            for each in self._context.own_memory:
+                if each.views:
                     self._add(found, each, index)
             self._latest = index, found
             if index == 0:
                 self._inaccessible, self._external = found.inaccessible, found.external
         return self._latest[1]
 
-    def _add(self, found: _Round, chunk: Contents, index: int) -> None:
+    def _add(self, found: _Round, chunk: MappedMemory, index: int) -> None:
         process, patterns = self._context.process, _patterns(chunk, index)
         writer = self._writers.writer(index, chunk.identity)
         readers = list(_views(process, chunk, Access.R)) if writer is not None else []
         if index == 0:
-            missed = max(1, len(patterns)) * (len(chunk.seen_at) - len({view.mapping for view in readers}))
+            missed = max(1, len(patterns)) * (len(chunk.views) - len({view.mapping for view in readers}))
             found.inaccessible += missed if chunk.ours else 0
             found.external += 0 if chunk.ours else missed
         if writer == process and (view := next(_views(process, chunk, Access.RW), None)):
@@ -148,14 +148,14 @@ class SampleVerifier(Verifier):
         for view in readers:
             found.reads.setdefault(view.device, []).extend(self._windows(chunk, view, patterns))
 
-    def _windows(self, chunk: Contents, view: MappedView, patterns: list[tuple[int, bytes]]) -> Iterator[Window]:
+    def _windows(self, chunk: MappedMemory, view: MappedView, patterns: list[tuple[int, bytes]]) -> Iterator[Window]:
         start = self._context.layout.address(view.label)
         for offset, expected in patterns:
             at = view.offset + offset
             yield Window(start + at, expected, chunk, view.label, at)
 
 
-def _patterns(chunk: Contents, index: int) -> list[tuple[int, bytes]]:
+def _patterns(chunk: MappedMemory, index: int) -> list[tuple[int, bytes]]:
     """Expected bytes at the ends of a chunk, by offset."""
     seed = crc32(f"{chunk.identity.owner}/{chunk.identity.label}".encode()) + (index << 32)
     last = max(0, chunk.size - WINDOW) // 8 * 8
@@ -184,10 +184,10 @@ def _adjoin(one: Window, other: Window) -> bool:
     )
 
 
-def _views(process: str, chunk: Contents, access: Access) -> Iterator[MappedView]:
+def _views(process: str, chunk: MappedMemory, access: Access) -> Iterator[MappedView]:
     """Views of a chunk by the GPUs that may copy from or to it."""
     on_host = chunk.location.kind is not LocationKind.GPU
-    for label, offset, grants in chunk.seen_at:
+    for label, offset, grants in chunk.views:
         for device in _copying_gpus(grants, access, on_host=on_host):
             yield MappedView(process, device, label, offset)
 

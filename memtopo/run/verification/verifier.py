@@ -9,8 +9,9 @@ from typing import ClassVar, NamedTuple
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import Access, LocationKind
 from memtopo.kinds.layout import Layout, current
-from memtopo.plans.report import Finding, Rate
-from memtopo.run.contents import Contents, Identity, Recorded
+from memtopo.kinds.step import Finding
+from memtopo.kinds.views import Identity, MappedMemory, RecordedEvent
+from memtopo.plans.report import Rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,8 @@ class VerificationContext:
     """
 
     process: str
-    contents: Mapping[str, Sequence[Contents]]
-    events: Mapping[str, Sequence[Recorded]]
+    memory: Mapping[str, Sequence[MappedMemory]]
+    events: Mapping[str, Sequence[RecordedEvent]]
     driver: KernelDriver
     layout: Layout
     raise_if_stopped: Callable[[], None] = lambda: None
@@ -32,9 +33,9 @@ class VerificationContext:
     simulated: bool = True
 
     @property
-    def own_contents(self) -> Sequence[Contents]:
+    def own_memory(self) -> Sequence[MappedMemory]:
         """Memory that is mapped in this process."""
-        return self.contents[self.process]
+        return self.memory[self.process]
 
 
 class Verifier:
@@ -93,9 +94,9 @@ class MappedView(NamedTuple):
         return self.label, self.offset
 
 
-def gpu_views(process: str, contents: Contents, access: Access) -> Iterator[MappedView]:
+def gpu_views(process: str, memory: MappedMemory, access: Access) -> Iterator[MappedView]:
     """Views of memory by every GPU of a process that has this access."""
-    for label, offset, grants in contents.seen_at:
+    for label, offset, grants in memory.views:
         for grant in grants:
             if grant.location.kind is LocationKind.GPU and grant.access & access == access:
                 yield MappedView(process, grant.location.id, label, offset)
@@ -154,7 +155,7 @@ class EventVerification:
             subject = f"{event.event}, recorded by {event.identity.owner or 'this process'}"
             yield Finding("event", subject, "complete", observed, event.path)
 
-    def _of(self, index: int, *, own: bool) -> Iterator[Recorded]:
+    def _of(self, index: int, *, own: bool) -> Iterator[RecordedEvent]:
         for event in self.context.events[self.context.process]:
             recorder = self._writers.writer(index, event.identity)
             if recorder is not None and (recorder == self.context.process) is own:

@@ -12,6 +12,9 @@ from memtopo.cli import apply as apply_command
 from memtopo.cli import plan as plan_command
 from memtopo.common.units import MiB
 from memtopo.geometry import Geometry
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.kinds.buffers import BufferGroup
+from memtopo.kinds.managed import ManagedAllocation
 from memtopo.language import read_file
 from memtopo.machine import Machine
 from memtopo.output import json as rendering
@@ -66,7 +69,7 @@ def test_sums_are_those_of_the_geometry_and_the_plan(path: Path) -> None:
     shown = build_diagram(found, facts)
     placements = [each for placed in found.placements.values() for each in placed]
     ranges = [(each, span) for each in shown.ranges for span in each.pieces]
-    assert sum(each.count for each in shown.ranges) == sum(run.count for run in found.ranges.values())
+    assert sum(each.count for each in shown.ranges) == sum(run.count for run in found.of(RangeGroup).values())
     assert sum(each.count * span.count for each, span in ranges) == sum(each.count for each in placements)
     assert sum(each.count * each.mapped for each in shown.ranges) == sum(each.end - each.offset for each in placements)
     assert {each.device: each.used for each in shown.memory} == planner.plan(found, facts).memory
@@ -75,8 +78,8 @@ def test_sums_are_those_of_the_geometry_and_the_plan(path: Path) -> None:
         assert each.used == sum(share.size for share in each.shares)
         assert each.free == (None if each.total is None else each.total - each.used)
         held.update({share.chunk: share.count for share in each.shares})
-    others = sum(run.count for run in found.buffers.values()) + len(found.managed)
-    assert held.total() == sum(run.count for run in found.chunks.values()) + others
+    others = sum(run.count for run in found.of(BufferGroup).values()) + len(found.of(ManagedAllocation))
+    assert held.total() == sum(run.count for run in found.of(ChunkGroup).values()) + others
 
 
 def test_unmapped_addresses_are_spans_without_a_chunk() -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from memtopo.geometry import EventGroup, ExternalObject, Geometry, ImportedSemaphore
-from memtopo.geometry.groups import BufferGroup, Imported, Kind
+from memtopo.geometry import Geometry
+from memtopo.geometry.groups import Group
+from memtopo.kinds.exports import ExportGroup
 from memtopo.output.diagram.build.names import Marks
 from memtopo.output.diagram.model import Export, HandleFlow
 
 
 def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Export]:
     """The exports of a process."""
-    for export in geometry.exports.values():
+    for export in geometry.of(ExportGroup).values():
         yield Export(
             name=export.name,
             kind=export.kind,
-            mark=marks.of(process, export.run) if export.size else "",
+            mark=marks.of(process, export.group) if export.size else "",
             first=export.label(0),
             last=export.label(export.count - 1),
             via=export.via,
@@ -34,12 +35,11 @@ def flows(members: Mapping[str, Geometry], firsts: Mapping[str, str]) -> Iterato
     """
     for label, geometry in members.items():
         if firsts[label] == label:
-            for group in geometry.runs:
+            for group in geometry.every:
                 yield from _imports(label, group, firsts)
-            yield from (_external(label, each) for each in geometry.foreign)
 
 
-def _imports(label: str, group: Imported, firsts: Mapping[str, str]) -> Iterator[HandleFlow]:
+def _imports(label: str, group: Group, firsts: Mapping[str, str]) -> Iterator[HandleFlow]:
     origin = group.origin
     if origin is None:
         return
@@ -50,39 +50,12 @@ def _imports(label: str, group: Imported, firsts: Mapping[str, str]) -> Iterator
             export=origin.export,
             target=label,
             name=group.name,
-            kind=_kind(group),
+            kind=group.offered_as or "",
             via=origin.via,
             count=origin.each,
-            bytes_each=0 if isinstance(group, EventGroup) else group.size,
+            bytes_each=group.size,
             path=group.path,
             outside=not origin.siblings,
             processes=processes,
+            external=group.produced,
         )
-
-
-def _external(label: str, external: ExternalObject | ImportedSemaphore) -> HandleFlow:
-    """One descriptor of an object that another API made."""
-    origin = external.origin
-    return HandleFlow(
-        source=origin.holders[0],
-        export=origin.export,
-        target=label,
-        name=external.name,
-        kind="memory" if isinstance(external, ExternalObject) else "semaphore",
-        via=origin.via,
-        count=1,
-        bytes_each=external.size if isinstance(external, ExternalObject) else 0,
-        path=external.path,
-        outside=True,
-        external=True,
-    )
-
-
-def _kind(group: Imported) -> Kind:
-    match group:
-        case BufferGroup():
-            return "buffer"
-        case EventGroup():
-            return "event"
-        case _:
-            return "chunk"

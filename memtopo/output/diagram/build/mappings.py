@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
-from memtopo.geometry import ChunkGroup, Geometry, Placement, Stretch
+from memtopo.geometry import Geometry, Placement, Stretch
+from memtopo.geometry.groups import ChunkGroup
 
 _Span = tuple[int, int]
 

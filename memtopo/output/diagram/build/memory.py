@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from memtopo.driver.types import Location, LocationKind, gpu
-from memtopo.geometry import BufferGroup, ChunkGroup, Geometry, ManagedAllocation
+from memtopo.driver.types import Location, LocationKind
+from memtopo.geometry import Geometry
+from memtopo.geometry.groups import Group
 from memtopo.machine import Machine
-from memtopo.output.diagram.build.names import Marks, own_mark
+from memtopo.output.diagram.build.names import Marks
 from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
 
-_Group = ChunkGroup | BufferGroup | ManagedAllocation
-_Shares = dict[tuple[str, int], tuple[int, _Group]]
+_Shares = dict[tuple[str, int], tuple[int, Group]]
 """By mark and size: the number of equal pieces of memory, and the first entry that declares some."""
 
 
@@ -48,15 +48,12 @@ def _names(owners: Sequence[Owner]) -> Mapping[Location, tuple[str, ...]]:
 def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]:
     found: dict[Location, _Shares] = {}
     for owner in owners:
-        for group in owner.geometry.created:  # imports are memory of another process
+        for group in owner.geometry.every:
             key = marks.of(owner.process, group), group.size
             for location, number in group.shares().items():
                 shares = found.setdefault(location, {})
                 before, first = shares.get(key, (0, group))
                 shares[key] = before + number * owner.processes, first
-        for managed in owner.geometry.managed.values():  # on the GPU that allocates it, from which it may migrate
-            shares = found.setdefault(gpu(managed.home), {})
-            shares[own_mark(owner.process, managed.name), managed.size] = owner.processes, managed
     return found
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from memtopo.driver.types import Location
 from memtopo.geometry import Geometry
-from memtopo.geometry.groups import Imported, Origin
+from memtopo.geometry.groups import Group, Origin
+from memtopo.kinds.exports import ExportGroup
 
 LONGEST_CYCLE = 16
 """Locations after which a round-robin order may begin again, at most, to be recognised as one."""
@@ -22,12 +23,12 @@ class Marks:
         self._members = members
         self._shared: dict[str, str] = {}
 
-    def of(self, process: str, group: Imported) -> str:
+    def of(self, process: str, group: Group) -> str:
         """The mark of an entry's memory in a process; of an import from a sibling, the mark that it has there."""
         own = self._own(process, group)
         return self._shared.get(own, own)
 
-    def join(self, process: str, groups: Iterable[Imported]) -> str:
+    def join(self, process: str, groups: Iterable[Group]) -> str:
         """One mark for several entries, except those that have another one already."""
         first, *more = groups
         own = self._own(process, first)
@@ -36,10 +37,10 @@ class Marks:
             self._shared.setdefault(self._own(process, group), mark)
         return mark
 
-    def _own(self, process: str, group: Imported) -> str:
+    def _own(self, process: str, group: Group) -> str:
         if group.origin and group.origin.siblings:
             process = group.origin.holders[0]
-            group = self._members[process].exports[group.origin.export].run
+            group = self._members[process].of(ExportGroup)[group.origin.export].group
         return own_mark(process, group.name)
 
 

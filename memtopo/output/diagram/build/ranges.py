@@ -7,8 +7,9 @@ from itertools import groupby
 from typing import NamedTuple
 
 from memtopo.driver.types import Grant
-from memtopo.geometry import Geometry, Placement, RangeGroup
-from memtopo.geometry.granting import Asked, stretches
+from memtopo.geometry import Geometry, Placement
+from memtopo.geometry.access import Asked, stretches
+from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Part
 from memtopo.output.diagram.build.mappings import MappingCounts, Mappings, mappings
 from memtopo.output.diagram.build.names import Marks, cycle, location_names, source
@@ -56,7 +57,7 @@ def ranges(geometry: Geometry, process: str, marks: Marks) -> Iterator[RangeDiag
     """All ranges of a process in order; entries that one span covers are joined in `marks`."""
     context = _Process(process, MappingCounts(geometry), marks)
     requested = Asked(geometry.parts)
-    for group in geometry.ranges.values():
+    for group in geometry.of(RangeGroup).values():
         for reservations in _equal_neighbours(geometry, group, requested, context.counts):
             yield _range(reservations, context)
 

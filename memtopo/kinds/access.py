@@ -1,0 +1,418 @@
+"""Access to ranges and to parts of them, granted to devices."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated, NamedTuple
+
+from pydantic import Discriminator, Field, Tag
+
+from memtopo.common.units import Size, exact
+from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Access, Grant, Location, LocationKind
+from memtopo.geometry.access import Asked, Granted, Segment, from_offset, granted, segments
+from memtopo.geometry.groups import RangeGroup
+from memtopo.geometry.model import Geometry, Part, Placement, Stretch
+from memtopo.geometry.sizing import misfit
+from memtopo.kinds.kind import Kind, Scope, Stage
+from memtopo.kinds.layout import Layout
+from memtopo.kinds.resolution import Resolution, indices
+from memtopo.kinds.step import Phase, Step, StepDescription
+from memtopo.language.entries import Entry
+from memtopo.language.fields import Amount, Grants, PositiveAmount, parse_reference
+from memtopo.machine import Machine, Trial
+
+LONGEST_GRANT = 1000
+"""Mappings that one call grants access to: it takes 24 µs for each, and nothing can interrupt it."""
+
+_Span = tuple[int, int, str]
+"""First and stop of some instances of a range, and the key of the section that names them."""
+
+
+def _shape(value: object) -> str | None:
+    if isinstance(value, dict):
+        return "<grant>"
+    return "<parts>" if isinstance(value, list) else None
+
+
+class PartEntry(Entry):
+    """Access to a part of a range; a part covers whole mappings (fact 20)."""
+
+    offset: Amount = Field(default=Size(0), description="Where in the range the part begins.")
+    size: PositiveAmount = Field(description="Bytes of the part, which covers whole mappings.")
+    grant: Grants = Field(description="The devices that may use it, each with r, rw or none.")
+
+
+Shaped = Annotated[
+    Annotated[Grants, Tag("<grant>")] | Annotated[list[PartEntry], Tag("<parts>")],
+    Discriminator(_shape, custom_error_type="access", custom_error_message="access"),
+]
+
+
+class AccessKind(Kind):
+    """The section `access`."""
+
+    section = "access"
+    description = "Devices that may use a range: kv: {gpu0: rw, gpu1: r}. Nothing is granted unless it is written here."
+    article = "access"
+    entry = Shaped
+    model = PartEntry
+    referring = True
+    unique = False
+    stage = Stage.MAPPED
+
+    def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
+        found: dict[str, list[Part]] = {}
+        spans: dict[str, list[_Span]] = {}
+        for key, entry in scope.spec.section("access").items():
+            path = scope.spec.at("access", key)
+            group = yield from scope.range_of(key, self)
+            if group is None:
+                for name in _names(entry):
+                    scope.devices.use(name)
+                continue
+            parts, complete = yield from _parts(scope, path, group, entry)
+            if not complete:
+                scope.unresolved.add(("access", group.name))
+            if (yield from _twice(scope, key, parts, spans.setdefault(group.name, []))):
+                scope.unresolved.add(("access", group.name))
+            else:
+                found.setdefault(group.name, []).extend(parts)
+        if (yield from scope.limited(access=sum(part.times for parts in found.values() for part in parts))):
+            scope.unresolved.update(("access", name) for name in found)
+        else:
+            scope.parts.update({name: tuple(parts) for name, parts in found.items()})
+
+    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        del machine
+        access_of = granted(geometry)
+        for where, placements in geometry.placements.items():
+            for stretch in access_of[where]:
+                label = stretch.range.label(stretch.instance)
+                for low, high in _calls(placements, stretch):
+                    yield SetAccess(stretch.path, label, low, high - low, stretch.grants)
+
+    def notes(self, geometry: Geometry) -> Iterator[str]:
+        for name, views in _views(geometry, granted(geometry)).items():
+            if two := _unequal(sorted(views)):
+                more, less = sorted(two, key=lambda view: -view.access)
+                yield (
+                    f"chunk {name}: {more.location} has {more.access.word} in {more.range} and {less.access.word} in "
+                    f"{less.range}; what is stored through one is seen through the other"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class SetAccess(Step):
+    """One call over whole mappings without a hole (fact 20). Each mapping's own check reads the access back.
+
+    There is nothing to undo: access dies with its mapping, and revoking it would cost 24 µs a chunk.
+    """
+
+    range: str
+    offset: int
+    size: int
+    grants: tuple[Grant, ...]
+
+    phase = Phase.GRANT
+    verb = "grant"
+    call = "cuMemSetAccess"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        driver.mem_set_access(layout.ranges[self.range].address + self.offset, self.size, self.grants)
+
+    def describe(self) -> StepDescription:
+        group = self.range.partition(".")[0]
+        granted = ", ".join(f"{grant.location} {grant.access.word}" for grant in self.grants)
+        return StepDescription(self.range, granted, 0, (group, self.grants))
+
+
+def _parts(
+    scope: Scope, path: Path, group: RangeGroup, entry: Grants | list[PartEntry]
+) -> Resolution[tuple[list[Part], bool]]:
+    """Parts of one key of `access`, the last of `path`, and true if they are complete."""
+    span = yield from indices(parse_reference(str(path[-1])), group, path, at="key")
+    if span is None:
+        return [], False
+    if isinstance(entry, dict):
+        grants = yield from _grants(scope, entry, path)
+        return ([] if grants is None else [Part(group, span, 0, group.size, grants, path)]), grants is not None
+    found: list[Part | None] = []
+    for index, item in enumerate(entry):
+        found.append((yield from _part(scope, item, (*path, index), group, span)))
+    return [part for part in found if part], all(found)
+
+
+def _part(
+    scope: Scope, item: PartEntry, path: Path, group: RangeGroup, span: tuple[int, int]
+) -> Resolution[Part | None]:
+    offset, size = item.offset.bytes(group.granule), item.size.bytes(group.granule)
+    grants = yield from _grants(scope, item.grant, (*path, "grant"))
+    for field, amount in (("offset", offset), ("size", size)):
+        if amount % group.granule:
+            note = f"access is granted to whole chunks, whose granularity here is {exact(group.granule)}"
+            yield misfit("MT303", f"range {group.name!r}", amount, group.granule, (*path, field), note)
+            return None
+    return None if grants is None else Part(group, span, offset, size, grants, path)
+
+
+def _grants(scope: Scope, entry: Grants, path: Path) -> Resolution[tuple[Grant, ...] | None]:
+    found: dict[Location, str] = {}
+    for name in entry:
+        place = yield from scope.devices.resolve(name, (*path, name), "key")
+        if place is None:
+            return None
+        if place.kind is not LocationKind.GPU:
+            # The driver keeps one access for the host and all its NUMA nodes.
+            place = Location(LocationKind.HOST)
+        if place in found:
+            message = f"access for {place} is given twice: {name!r} is another name for it"
+            label = Label(f"{found[place]!r} is {place} too", (*path, found[place]), "key")
+            yield Diagnostic("MT204", message, (*path, name), "key", labels=(label,), help="name it once")
+            return None
+        found[place] = name
+    return tuple(Grant(place, entry[name]) for place, name in sorted(found.items()))
+
+
+def _twice(scope: Scope, key: str, parts: Sequence[Part], spans: list[_Span]) -> Resolution[bool]:
+    """MT204, if another key gives access to the same ranges; `spans` are sorted and disjoint."""
+    if not parts:
+        return False
+    start, stop = parts[0].instances
+    index = bisect_left(spans, (start,))
+    for first, end, other in spans[max(0, index - 1) : index + 1]:
+        if start < end and first < stop:
+            message = f"access to {parts[0].range.label(max(start, first))!r} is given twice"
+            label = Label("first given here", scope.spec.at("access", other), "key")
+            help = "name each range once, or write parts: later parts win"
+            yield Diagnostic("MT204", message, scope.spec.at("access", key), "key", labels=(label,), help=help)
+            return True
+    spans.insert(index, (start, stop, key))
+    return False
+
+
+def _names(entry: object) -> Iterable[str]:
+    return entry if isinstance(entry, dict) else ()
+
+
+def _calls(placements: Sequence[Placement], stretch: Stretch) -> Iterator[tuple[int, int]]:
+    """A stretch in pieces of at most `LONGEST_GRANT` whole mappings."""
+    start, end, mapped = stretch.offset, stretch.offset + stretch.size, 0
+    for placement in from_offset(placements, stretch.offset):
+        if placement.offset >= end:
+            break
+        at, stop, size = max(placement.offset, stretch.offset), min(placement.end, end), placement.chunk.size
+        while at < stop:
+            took = min(LONGEST_GRANT - mapped, (stop - at) // size)
+            at, mapped = at + took * size, mapped + took
+            if mapped == LONGEST_GRANT:
+                yield start, at
+                start, mapped = at, 0
+    if start < end:
+        yield start, end
+
+
+def splits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT308. Access to part of a mapping is refused (fact 20)."""
+    del machine
+    for part, instance, placements in _reached(geometry):
+        if part.offset == 0 and part.end == part.range.size:
+            continue
+        for bound in (part.offset, part.end):
+            split = _at(placements, bound)
+            # What runs past the end of its range is another rule's diagnostic.
+            if split and split.end <= part.range.size and (bound - split.offset) % split.chunk.size:
+                yield _split(part, instance, bound, split)
+                break
+
+
+def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT309. A part lies within its range."""
+    del machine
+    for parts in geometry.parts.values():
+        for part in parts:
+            if part.end > part.range.size:
+                group = part.range
+                message = f"this part ends at {exact(part.end)} of {group.name!r}, which ends at {exact(group.size)}"
+                label = Label(f"{exact(group.size)} declared here", (*group.path, "size"))
+                yield Diagnostic("MT309", message, (*part.path, "size"), labels=(label,))
+
+
+def reaches(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT403, MT406. A GPU needs peer access to another's memory; the host cannot be granted GPU memory (fact 20)."""
+    message: set[tuple[object, ...]] = set()
+    asked = Asked(geometry.parts)
+    apart = _Apart(machine)
+    for where, placements in geometry.placements.items():
+        if ("access", where[0]) in geometry.unresolved:
+            continue
+        for segment in segments(asked.of(*where)):
+            for owner, place, placement in _out_of_reach(segment, placements, apart):
+                part = segment.given[place]
+                if (part.path, place, owner) not in message:
+                    message.add((part.path, place, owner))
+                    yield _reach(part, place, owner, placement, _tried(place, owner, machine))
+
+
+class _Apart:
+    """Who is granted access and cannot reach, by the owner of the memory."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._known: dict[tuple[Grant, ...], dict[Location, list[Location]]] = {}
+
+    def of(self, grants: tuple[Grant, ...]) -> dict[Location, list[Location]]:
+        """Of each owner that somebody cannot reach, who that is."""
+        if grants not in self._known:
+            self._known[grants] = {owner: few for owner in self._machine.locations if (few := self._few(grants, owner))}
+        return self._known[grants]
+
+    def _few(self, grants: tuple[Grant, ...], owner: Location) -> list[Location]:
+        return [grant.location for grant in grants if not _reaches(grant.location, owner, self._machine)]
+
+
+def _out_of_reach(
+    segment: Segment, placements: Sequence[Placement], apart: _Apart
+) -> Iterator[tuple[Location, Location, Placement]]:
+    """Each owner of memory in a segment, with who is granted it and cannot reach it."""
+    if not (unreached := apart.of(segment.grants)):
+        return
+    for placement in from_offset(placements, segment.start):
+        if placement.offset >= segment.end:
+            return
+        if unreached.keys() & placement.chunk.places:
+            for owner in sorted(unreached.keys() & _owners(placement, segment)):
+                for place in unreached[owner]:
+                    yield owner, place, placement
+
+
+def _owners(placement: Placement, segment: Segment) -> set[Location]:
+    """Where those chunks of a placement are that lie in a segment."""
+    chunk = placement.chunk
+    first = (max(segment.start, placement.offset) - placement.offset) // chunk.size
+    stop = -(-(min(segment.end, placement.end) - placement.offset) // chunk.size)
+    if stop - first >= len(chunk.properties):
+        return set(chunk.places)
+    return {chunk.place_of(placement.first + index) for index in range(first, stop)}
+
+
+def _reached(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement]]]:
+    asked = Asked(geometry.parts)
+    for (name, instance), placements in geometry.placements.items():
+        for part in asked.of(name, instance):
+            yield part, instance, placements
+
+
+def _reaches(place: Location, owner: Location, machine: Machine) -> bool:
+    trial = _tried(place, owner, machine)
+    if owner.kind is not LocationKind.GPU:
+        return trial is None or trial.works is not False
+    access = place.kind is LocationKind.GPU and machine.can_access(place.id, owner.id)
+    return access and (trial is None or trial.works is not False)
+
+
+def _tried(place: Location, owner: Location, machine: Machine) -> Trial | None:
+    """What a trial showed of somebody's use of a memory: of a peer's, by a store; of host memory, by either end."""
+    if owner.kind is not LocationKind.GPU:
+        return machine.trial(owner, "gpu" if place.kind is LocationKind.GPU else "cpu")
+    peer = machine.peers[place.id][owner.id] if place.kind is LocationKind.GPU else None
+    return peer.store if peer else None
+
+
+def _at(placements: Sequence[Placement], bound: int) -> Placement | None:
+    """The placement that has `bound` in its inside."""
+    index = bisect_right(placements, bound, key=lambda placement: placement.offset) - 1
+    found = placements[index] if index >= 0 else None
+    return found if found and found.offset < bound < found.end else None
+
+
+def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnostic:
+    size = split.chunk.size
+    index = (bound - split.offset) // size
+    low = split.offset + index * size
+    chunk = split.chunk.label(split.first + index)
+    message = f"this part would split {chunk!r} at {exact(bound)} of {part.range.label(instance)!r}"
+    label = Label(f"{chunk!r} is mapped from {exact(low)} to {exact(low + size)}", split.path)
+    field = "offset" if bound == part.offset else "size"
+    base = 0 if field == "offset" else part.offset
+    near = [exact(amount - base) for amount in (low, low + size) if amount > base or field == "offset"]
+    help = f"write 'offset: {near[0]}' or 'offset: {near[-1]}'" if field == "offset" else f"write 'size: {near[-1]}'"
+    notes = ("the driver grants access to whole mappings only",)
+    return Diagnostic("MT308", message, (*part.path, field), labels=(label,), notes=notes, help=help)
+
+
+def _reach(part: Part, place: Location, owner: Location, placement: Placement, trial: Trial | None) -> Diagnostic:
+    label = Label(f"{placement.chunk.name!r} is on {owner}", placement.chunk.path, "key")
+    if trial and trial.works is False:
+        message = f"{place} cannot use the memory of {owner} of this machine, where {placement.chunk.name!r} is"
+        shown = f"was answered with {trial.error}" if trial.error else "was lost on its way, and nobody was message"
+        advertised = "it is advertised, but " if trial.advertised else ""
+        note = f"{advertised}a store in a trial {shown}"
+        code = "MT403" if owner.kind is LocationKind.GPU else "MT406"
+        help = "'memtopo probe' tells the likely cause"
+        return Diagnostic(code, message, part.path, labels=(label,), notes=(note,), help=help)
+    if place.kind is LocationKind.GPU:
+        message = f"{place} has no peer access to the memory of {owner}, where {placement.chunk.name!r} is"
+        return Diagnostic(
+            "MT403", message, part.path, labels=(label,), help=f"grant it to {owner} alone, or move the chunk"
+        )
+    message = f"{place} cannot be granted access to {placement.chunk.name!r}, which is memory of {owner}"
+    note = "the driver answers NOT_SUPPORTED; the host can be granted host memory only"
+    return Diagnostic("MT406", message, part.path, labels=(label,), notes=(note,))
+
+
+class _View(NamedTuple):
+    """Chunks of one group as a location accesses them through one range."""
+
+    first: int
+    stop: int
+    location: Location
+    access: Access
+    range: str
+
+
+def _views(geometry: Geometry, access_of: Granted) -> dict[str, list[_View]]:
+    """Views of the chunks that more than one entry maps."""
+    placed: dict[str, list[Placement]] = {}
+    for placements in geometry.placements.values():
+        for placement in placements:
+            placed.setdefault(placement.chunk.name, []).append(placement)
+    return {
+        name: [view for placement in several for view in _seen(access_of[placement.where], placement)]
+        for name, several in placed.items()
+        if len(several) > 1
+    }
+
+
+def _seen(stretches: Sequence[Stretch], placement: Placement) -> Iterator[_View]:
+    start = bisect_right(stretches, placement.offset, key=lambda stretch: stretch.offset + stretch.size)
+    for stretch in islice(stretches, start, None):
+        if stretch.offset >= placement.end:
+            return
+        low, high = max(stretch.offset, placement.offset), min(stretch.offset + stretch.size, placement.end)
+        first = placement.first + (low - placement.offset) // placement.chunk.size
+        stop = placement.first + (high - placement.offset) // placement.chunk.size
+        for place, access in stretch.grants:
+            yield _View(first, stop, place, access, placement.range.label(placement.instance))
+
+
+def _unequal(views: list[_View]) -> tuple[_View, _View] | None:
+    """Return two views of one chunk by one location, in different ranges and with different access."""
+    latest: dict[tuple[Location, Access], _View] = {}
+    for view in views:
+        for access in (Access.R, Access.RW):
+            other = latest.get((view.location, access))
+            if other and access != view.access and view.first < other.stop and other.range != view.range:
+                return other, view
+        known = latest.get((view.location, view.access))
+        if known is None or view.stop > known.stop:
+            latest[view.location, view.access] = view
+    return None
+
+
+AccessKind.rules = (splits, past_the_end, reaches)
+ACCESS = AccessKind()

@@ -1,0 +1,238 @@
+"""Buffers: memory of `cuMemAlloc`, which legacy IPC can share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from memtopo.common.errors import InternalError
+from memtopo.common.units import exact, rounded
+from memtopo.diagnostics.model import Path
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Access, Grant, Location
+from memtopo.geometry.groups import LocatedGroup, round_robin
+from memtopo.geometry.model import Geometry
+from memtopo.kinds.kind import Exported, ExportKind, Scope
+from memtopo.kinds.layout import Layout, Reservation, current
+from memtopo.kinds.resolution import Resolution, requires_gpu
+from memtopo.kinds.step import Finding, HandleRequest, Phase, Step, StepDescription
+from memtopo.language.entries import Entry
+from memtopo.language.fields import Count, Devices, PositiveBytes
+from memtopo.machine import Machine
+
+BLOCK = 2 << 20
+"""Bytes that legacy IPC shares at least: all of a block becomes visible, so an exported buffer fills its blocks."""
+
+
+class Buffer(Entry):
+    """Memory of `cuMemAlloc`, which legacy IPC can share; with `count`, that many, dealt to the locations in turn."""
+
+    location: Devices = Field(description="The GPU whose memory it is, or several, which take turns.")
+    size: PositiveBytes = Field(description="Bytes of each buffer; whole 2MiB blocks where it is exported.")
+    count: Count | None = Field(default=None, description="How many in all: b becomes b.0, b.1 and so on.")
+
+
+@dataclass(frozen=True, slots=True)
+class BufferGroup(LocatedGroup):
+    """Equal buffers that one entry declares: `count` of `size` bytes, distributed round-robin over `places`.
+
+    `declared` is the size before it was rounded up to whole blocks for legacy IPC.
+    """
+
+    noun = "buffer"
+    offered_as = "buffer"
+    addressed = memory = True
+
+    declared: int = 0
+
+    @property
+    def declared_size(self) -> int:
+        """Bytes of each buffer before rounding."""
+        return self.declared
+
+    def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
+        """Read and write access of the buffer's own GPU."""
+        del machine
+        return (Grant(self.place_of(index), Access.RW),)
+
+    def details(self) -> Iterator[str]:
+        """Size before rounding."""
+        if self.size != self.declared and not self.origin:
+            yield f"{rounded(self.declared)} in a block of its own"
+
+    def shares(self) -> Mapping[Location, int]:
+        """Number of buffers that this process creates at each location."""
+        return {} if self.origin else round_robin(self.count, self.places)
+
+
+class Buffers(ExportKind):
+    """The section `buffers`."""
+
+    section = "buffers"
+    description = "Memory of cuMemAlloc, by name, which legacy IPC can share."
+    article = "a buffer"
+    entry = model = Buffer
+    group = BufferGroup
+    drawn = "buffer"
+    transports = ("ipc",)
+
+    def resolve_entry(self, scope: Scope, entry: Buffer, path: Path) -> Resolution[BufferGroup | None]:
+        name = str(path[-1])
+        places = yield from scope.devices.resolve_all(entry.location, path)
+        if places is None or (yield from requires_gpu(f"buffer {name!r}", places, (*path, "location"))):
+            return None
+        declared = entry.size.bytes(1)
+        size = whole_blocks(declared) if name in _exported(scope) else declared
+        count, counted = entry.count or 1, entry.count is not None
+        return BufferGroup(name, path, count, counted, size, tuple(places[:count]), declared=declared)
+
+    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        del machine
+        for group in geometry.of(BufferGroup).values():
+            for index in range(group.count):
+                label, device = group.label(index), group.place_of(index).id
+                if group.origin:
+                    yield OpenBuffer(group.path, label, group.size, device, HandleRequest.of(group, index))
+                else:
+                    yield AllocateBuffer(group.path, label, group.size, device)
+
+    def try_export(self, path: Path, export: Exported) -> Step:
+        return TryExportBuffer(path, export.name, export.label(0), export.place_of(0).id, export.count)
+
+    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> int | bytes:
+        with current(driver, layout.contexts[export.place_of(index).id]):
+            return driver.ipc_get_mem_handle(layout.buffers[export.label(index)].address)
+
+    def notes(self, geometry: Geometry) -> Iterator[str]:
+        for group in geometry.of(BufferGroup).values():
+            if group.size != group.declared and not group.origin:
+                sizes = f"{exact(group.declared)} rounded up to {exact(group.size)}"
+                yield f"buffer {group.name}: {sizes}, since legacy IPC shares whole blocks of 2MiB"
+
+
+def whole_blocks(size: int) -> int:
+    """Bytes rounded up to whole blocks of legacy IPC."""
+    return -(-size // BLOCK) * BLOCK
+
+
+def _exported(scope: Scope) -> set[str]:
+    entries = scope.spec.section("exports").values()
+    return {reference.name for entry in entries for kind, reference in entry.what if kind == "buffer"}
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateBuffer(Step):
+    """`size` bytes of a GPU's memory (fact 45)."""
+
+    label: str
+    size: int
+    device: int
+
+    phase = Phase.CREATE
+    verb = "allocate"
+    call = "cuMemAlloc"
+    undo_call = "cuMemFree"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        with current(driver, layout.contexts[self.device]):
+            layout.buffers[self.label] = Reservation(driver.mem_alloc(self.size), self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        free_buffer(driver, layout, self.label)
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        yield Finding("buffer", self.label, *seated(driver, layout, self.label, self.device, self.size), self.path)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, f"gpu{self.device}", self.size)
+
+    def leak_name(self) -> str:
+        return f"buffer {self.label}"
+
+    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
+        return (self.leak_name(),) if device == self.device else ()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBuffer(Step):
+    """Opens the handle of a buffer, with lazy peer access; each open wants a close of its own (fact 46)."""
+
+    label: str
+    size: int
+    device: int
+    ask: HandleRequest
+
+    phase = Phase.IMPORT
+    verb = "open buffer"
+    call = "cuIpcOpenMemHandle"
+    undo_call = "cuIpcCloseMemHandle"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        handle = self.ask.taken(layout.handle_source)
+        if isinstance(handle, int):
+            raise InternalError(f"{self.ask.text} came as a file descriptor")
+        with current(driver, layout.contexts[self.device]):
+            layout.buffers[self.label] = Reservation(driver.ipc_open_mem_handle(handle), self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.label in layout.buffers:
+            with current(driver, layout.contexts[self.device]):
+                driver.ipc_close_mem_handle(layout.buffers[self.label].address)
+            del layout.buffers[self.label]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        yield Finding("buffer", self.label, *seated(driver, layout, self.label, self.device, self.size), self.path)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.ask.text, self.size, self.ask.holder, "ipc")
+
+    def leak_name(self) -> str:
+        return f"opened buffer {self.label}"
+
+    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
+        return (self.leak_name(),) if device == self.device else ()
+
+
+@dataclass(frozen=True, slots=True)
+class TryExportBuffer(Step):
+    """Asks for the first of `count` handles once, so that a refusal comes now; its bytes are a secret, and not kept."""
+
+    label: str
+    buffer: str
+    device: int
+    count: int
+
+    phase = Phase.EXPORT
+    verb = "export buffer"
+    call = "cuIpcGetMemHandle"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        with current(driver, layout.contexts[self.device]):
+            driver.ipc_get_mem_handle(layout.buffers[self.buffer].address)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(
+            self.label, self.buffer.partition(".")[0], note=f"ipc, {self.count:,} handles" if self.count > 1 else "ipc"
+        )
+
+
+def free_buffer(driver: Driver, layout: Layout, label: str) -> None:
+    """Free what was allocated or mapped under a label."""
+    if label in layout.buffers:
+        driver.mem_free(layout.buffers[label].address)
+        del layout.buffers[label]
+
+
+def seated(
+    driver: Driver, layout: Layout, label: str, device: int, size: int
+) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Address and size of a buffer as they are to be, and as the driver tells them in a GPU's context."""
+    address = layout.buffers[label].address
+    with current(driver, layout.contexts[device]):
+        base, seen = driver.mem_get_address_range(address)
+    return (hex(address), size), (hex(base), seen)
+
+
+BUFFERS = Buffers()

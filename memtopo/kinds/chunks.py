@@ -1,0 +1,329 @@
+"""Chunks: physical allocations on a GPU or a host NUMA node."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from memtopo.common.units import exact
+from memtopo.diagnostics.model import Diagnostic, Path
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
+from memtopo.geometry.groups import ChunkGroup, Group
+from memtopo.geometry.model import Geometry
+from memtopo.geometry.sizing import fitted, granularity_note, granule, misfit
+from memtopo.kinds.kind import Exported, ExportKind, Scope
+from memtopo.kinds.layout import Layout
+from memtopo.kinds.resolution import Resolution
+from memtopo.kinds.step import Finding, HandleRequest, Phase, Step, StepDescription
+from memtopo.language.entries import Entry
+from memtopo.language.fields import Boolean, Count, Devices, Handles, PositiveAmount, Rounding
+from memtopo.machine import Machine, Trial
+
+UNSEEN = -2
+"""Ordinal that the driver reports for an imported chunk on a GPU that the process does not see (fact 43)."""
+
+_WINDOWS = ("win32", "win32_kmt")
+
+
+class Chunk(Entry):
+    """Physical memory on a GPU or the host; with `count`, that many, dealt to the locations in turn."""
+
+    location: Devices = Field(description="Where the memory is: a device's name, or several, which take turns.")
+    size: PositiveAmount = Field(description="Bytes of each chunk: 2MiB, or 1 granule.")
+    count: Count | None = Field(default=None, description="How many in all: page becomes page.0, page.1 and so on.")
+    handles: Handles = Field(default=[], description="How it may be handed to other processes: fd, fabric or both.")
+    rdma: Boolean = Field(default=False, description="Whether network cards may reach it by GPUDirect RDMA.")
+    compressible: Boolean = Field(default=False, description="Whether the GPU may compress it.")
+    round: Rounding | None = Field(
+        default=None, description="up: a size that is no multiple of the granularity grows to one."
+    )
+
+    @property
+    def handle_types(self) -> HandleType:
+        """All handle types asked for, as one mask."""
+        mask = HandleType.NONE
+        for kind in self.handles:
+            mask |= kind
+        return mask
+
+
+class Chunks(ExportKind):
+    """The section `chunks`."""
+
+    section = "chunks"
+    description = "Physical memory on GPUs or the host, by name."
+    article = "a chunk"
+    entry = model = Chunk
+    group = ChunkGroup
+    transports = ("fd", "fabric")
+
+    def resolve_entry(self, scope: Scope, entry: Chunk, path: Path) -> Resolution[ChunkGroup | None]:
+        name = str(path[-1])
+        places = yield from scope.devices.resolve_all(entry.location, path)
+        if places is None:
+            return None
+        places = places[: entry.count or 1]
+        properties = tuple(Properties(place, entry.handle_types, entry.rdma, entry.compressible) for place in places)
+        unit = max(granule(scope.machine, each) for each in properties)
+        declared = entry.size.bytes(unit)
+        size = fitted(declared, unit, rounding=entry.round is not None)
+        if size is None:
+            note = granularity_note(unit, places)
+            yield misfit("MT301", f"chunk {name!r}", declared, unit, (*path, "size"), note)
+            return None
+        distinct = tuple(dict.fromkeys(places))
+        counted = entry.count is not None
+        return ChunkGroup(name, path, entry.count or 1, counted, size, declared, unit, properties, distinct)
+
+    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        del machine
+        for group in geometry.of(ChunkGroup).values():
+            for index in range(group.count):
+                if group.origin:
+                    yield _import(group, index, geometry)
+                else:
+                    yield CreateChunk(group.path, group.label(index), group.size, group.properties_of(index))
+
+    def handle_types(self, group: Group) -> tuple[str, ...]:
+        assert isinstance(group, ChunkGroup)
+        return tuple(group.handles.words)
+
+    def properties(self, group: Group) -> tuple[str, ...]:
+        assert isinstance(group, ChunkGroup)
+        first = group.properties[0]
+        return tuple(word for word, has in (("rdma", first.rdma), ("compressible", first.compressible)) if has)
+
+    def try_export(self, path: Path, export: Exported) -> Step:
+        return TryExportChunk(path, export.name, export.label(0), HandleType[export.via.upper()], export.count)
+
+    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> int | bytes:
+        kind = HandleType[export.via.upper()]
+        return driver.mem_export_to_shareable_handle(layout.chunks[export.label(index)], kind)
+
+    def notes(self, geometry: Geometry) -> Iterator[str]:
+        for group in geometry.of(ChunkGroup).values():
+            if group.size != group.declared:
+                yield f"chunk {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
+
+
+def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
+    assert group.origin
+    place = group.place_of(index)
+    if geometry.visible and place.kind is LocationKind.GPU and place not in geometry.visible:
+        place = gpu(UNSEEN)
+    kind = HandleType[group.origin.via.upper()]
+    return ImportChunk(group.path, group.label(index), group.size, place, kind, HandleRequest.of(group, index))
+
+
+@dataclass(frozen=True, slots=True)
+class CreateChunk(Step):
+    """`size` bytes with exactly these properties (fact 3)."""
+
+    label: str
+    size: int
+    properties: Properties
+
+    phase = Phase.CREATE
+    verb = "create"
+    call = "cuMemCreate"
+    undo_call = "cuMemRelease"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        layout.chunks[self.label] = driver.mem_create(self.size, self.properties)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        release_chunk(driver, layout, self.label)
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        seen = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
+        yield Finding("properties", self.label, _as_reported(self.properties), seen, self.path)
+
+    def describe(self) -> StepDescription:
+        asked = self.properties
+        words = [
+            *asked.handles.words,
+            *(["rdma"] if asked.rdma else []),
+            *(["compressible"] if asked.compressible else []),
+        ]
+        return StepDescription(self.label, str(asked.location), self.size, note=", ".join(words))
+
+    def leak_name(self) -> str:
+        return f"chunk {self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportChunk(Step):
+    """Takes one handle from the exchange and imports it; `location` is where this process sees it (fact 43).
+
+    The imported handle has a reference of its own, so the exchange may close the descriptor from then on.
+    """
+
+    label: str
+    size: int
+    location: Location
+    kind: HandleType
+    ask: HandleRequest
+
+    phase = Phase.IMPORT
+    verb = "import"
+    call = "cuMemImportFromShareableHandle"
+    undo_call = "cuMemRelease"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        shared = self.ask.taken(layout.handle_source)
+        layout.chunks[self.label] = driver.mem_import_from_shareable_handle(shared, self.kind)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        release_chunk(driver, layout, self.label)
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        seen = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
+        yield Finding(
+            "imported", self.label, (self.location, HandleType.NONE), (seen.location, seen.handles), self.path
+        )
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.ask.text, self.size, self.ask.holder, ", ".join(self.kind.words))
+
+    def leak_name(self) -> str:
+        return f"imported chunk {self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class TryExportChunk(Step):
+    """Exports the first of `count` once, so that a refusal comes now and not to whoever asks for the handle.
+
+    Nothing is kept: an open file descriptor counts against the process's limit and pins memory (fact 29), so each
+    importer gets one of its own when it asks.
+    """
+
+    label: str
+    chunk: str
+    kind: HandleType
+    count: int
+
+    phase = Phase.EXPORT
+    verb = "export"
+    call = "cuMemExportToShareableHandle"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        shared = driver.mem_export_to_shareable_handle(layout.chunks[self.chunk], self.kind)
+        if isinstance(shared, int):
+            os.close(shared)
+
+    def describe(self) -> StepDescription:
+        note = ", ".join([*self.kind.words, *([f"{self.count:,} handles"] if self.count > 1 else [])])
+        return StepDescription(self.label, self.chunk.partition(".")[0], note=note)
+
+
+def release_chunk(driver: Driver, layout: Layout, label: str) -> None:
+    """Give back the reference to a chunk, and before it one that a check took and could not give back."""
+    for held in (layout.retained, layout.chunks):
+        if label in held:
+            driver.mem_release(held[label])
+            del held[label]
+
+
+def _as_reported(asked: Properties) -> Properties:
+    """HOST memory comes back as that of NUMA node 0 (fact 6)."""
+    if asked.location.kind is LocationKind.HOST:
+        return asked._replace(location=Location(LocationKind.HOST_NUMA, 0))
+    return asked
+
+
+def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT404. A handle type that a trial refused will be refused again; a yes of an attribute is no proof (fact 4)."""
+    for group in geometry.of(ChunkGroup).values():
+        for place in group.places:
+            if diagnostic := _handles(group, place, machine) or _received(group, place, machine):
+                yield diagnostic
+                break
+
+
+def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT405. The device can map memory at all, and knows the properties asked for."""
+    for group in geometry.of(ChunkGroup).values():
+        if group.origin and group.origin.siblings:
+            continue
+        for place in group.places:
+            if diagnostic := _vmm(group, place, machine) or _asked(group, place, machine):
+                yield diagnostic
+                break
+
+
+def _handles(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
+    words = group.handles.words
+    path = (*group.path, "handles")
+    received = group.origin is not None and not group.origin.siblings
+    if (words or received) and place.kind is LocationKind.HOST:
+        message = f"{_kind(group)} {group.name!r}: memory of 'host' takes no handle types"
+        where = (*group.path, "location") if received else path
+        return Diagnostic("MT404", message, where, help="name a NUMA node: location: host:0")
+    for word in (*words, *(["fd+fabric"] if HandleType.FD | HandleType.FABRIC in group.handles else [])):
+        trial = machine.trial(place, word)
+        if trial.refused or (word in _WINDOWS and not trial.works):
+            return _told("MT404", group, f"handle type {word!r}", place, trial, path)
+    return None
+
+
+def _received(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
+    """An import from outside of this file; of a sibling's, the chunk itself is judged where it is created."""
+    if not group.origin or group.origin.siblings or not (trial := machine.trial(place, group.origin.via)).refused:
+        return None
+    return _told("MT404", group, f"handle type {group.origin.via!r}", place, trial, (*group.path, "via"))
+
+
+def _vmm(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
+    trial = machine.trial(place, "vmm")
+    if not trial.refused:
+        return None
+    return _told("MT405", group, "virtual memory management", place, trial, (*group.path, "location"))
+
+
+def _asked(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
+    first = group.properties[0]
+    if first.rdma and first.compressible and place.kind is LocationKind.GPU:
+        message = f"chunk {group.name!r} cannot be rdma and compressible at once"
+        note = "the driver creates it, and silently leaves the compression out"
+        return Diagnostic("MT405", message, (*group.path, "compressible"), notes=(note,), help="choose one of the two")
+    for word, asked in (("rdma", first.rdma), ("compressible", first.compressible)):
+        if not asked:
+            continue
+        path = (*group.path, word)
+        if place.kind is not LocationKind.GPU:
+            return Diagnostic("MT405", f"chunk {group.name!r}: host memory cannot be {word}", path)
+        if (trial := machine.trial(place, word)).refused:
+            return _told("MT405", group, f"{word!r}", place, trial, path)
+    return None
+
+
+def _told(code: str, group: ChunkGroup, what: str, place: Location, trial: Trial, path: Path) -> Diagnostic:
+    message = f"{_kind(group)} {group.name!r}: {what} does not work on {place} of this machine"
+    help = None
+    if "fabric" in what:
+        help = "fabric handles need an IMEX channel (/dev/nvidia-caps-imex-channels) in this machine or container"
+    if "win32" in what:
+        help = "they are for Windows; on Linux, use fd"
+    return Diagnostic(code, message, path, notes=(_reason(what, trial),), help=help)
+
+
+def _kind(group: ChunkGroup) -> str:
+    return "import" if group.origin else "chunk"
+
+
+def _reason(what: str, trial: Trial) -> str:
+    if trial.works is False:
+        advertised = "it is advertised, but " if trial.advertised else ""
+        seen = f"was answered with {trial.error}" if trial.error else "came back without it"
+        return f"{advertised}a trial of one granule {seen}"
+    if "win32" in what:
+        return "the driver answers INVALID_VALUE on Linux"
+    return "no GPU advertises it" if what == "virtual memory management" else "the device does not advertise it"
+
+
+Chunks.rules = (handle_types, properties)
+CHUNKS = Chunks()

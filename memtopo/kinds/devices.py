@@ -1,0 +1,188 @@
+"""Device names: the spec's own, and gpu0, gpu1, host and host:N, which always exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from memtopo.common.units import shorten
+from memtopo.diagnostics.model import At, Diagnostic, Label, Path
+from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.kinds.resolution import NameErrors, Resolution
+from memtopo.language.entries import Spec
+from memtopo.machine import Machine
+
+_GPU = re.compile(r"(?:gpu)?(0|[1-9][0-9]{0,5})")
+_NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
+_BUS = re.compile(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9])?")
+_BUILT_IN = re.compile(r"gpu[0-9]+|host")
+
+
+class Devices:
+    """Locations by device name, for one process. Each error is yielded once, at the first use of the name."""
+
+    def __init__(self, spec: Spec, machine: Machine, errors: NameErrors, index: int = 0) -> None:
+        """`index` is the process's within a counted process, which selects from names for several devices."""
+        self._spec, self._machine, self._errors, self._index = spec, machine, errors, index
+        self._known: dict[str, Location | None] = {}
+        self._used: set[str] = set()
+        self.visible: tuple[Location, ...] = ()
+
+    @property
+    def declared(self) -> dict[str, Location]:
+        """Locations of the spec's own names that have no error."""
+        return {name: place for name in self._spec.section("devices") if (place := self._known.get(name)) is not None}
+
+    def declare(self) -> Iterator[Diagnostic]:
+        """Resolve the names that the spec declares, and the GPUs that the process sees."""
+        for name, values in self._spec.section("devices").items():
+            if len(values) > 1 and self._spec.instances is None:
+                if not self._spec.countless:
+                    yield _several(self._spec, name)
+                self._known[name] = None
+            else:
+                self._known[name] = yield from self._selected(name, values)
+        yield from self._restrict(self._spec.visible)
+
+    def unused(self) -> Iterator[Diagnostic]:
+        """MT504: names that nothing uses."""
+        for name in self.declared:
+            if name not in self._used:
+                yield Diagnostic("MT504", f"device name {name!r} is not used", self._spec.at("devices", name), "key")
+
+    def use(self, name: str) -> None:
+        """Note the use of a name that is not resolved."""
+        self._used.add(name)
+
+    def resolve(
+        self, name: str, path: Path, at: At = "value", *, anywhere: bool = False
+    ) -> Resolution[Location | None]:
+        """Location that a name stands for, one that the process sees unless it may be `anywhere`."""
+        self._used.add(name)
+        if name not in self._known:
+            self._known[name] = yield from self._built_in(name, path, at)
+        place = self._known[name]
+        if place and not anywhere and not self.sees(place):
+            yield self.unseen(name, place, path, at)
+            return None
+        return place
+
+    def resolve_all(
+        self, names: Sequence[str], path: Path, key: str = "location", *, anywhere: bool = False
+    ) -> Resolution[list[Location] | None]:
+        """Locations of the names under one key of an entry; None if one of them has an error."""
+        found: list[Location | None] = []
+        for index, name in enumerate(names):
+            where = (*path, key) if len(names) == 1 else (*path, key, index)
+            found.append((yield from self.resolve(name, where, anywhere=anywhere)))
+        places = [place for place in found if place is not None]
+        return places if len(places) == len(found) else None
+
+    def sees(self, place: Location) -> bool:
+        """Return true if the process sees a location; it always sees host memory."""
+        return not self.visible or place.kind is not LocationKind.GPU or place in self.visible
+
+    def unseen(self, name: str, place: Location, path: Path, at: At = "value", notes: Sequence[str] = ()) -> Diagnostic:
+        """MT606: the process needs a GPU that it does not see."""
+        message = f"process {self._spec.name!r} does not see {name!r}" + (f", {place}" if name != str(place) else "")
+        label = Label("what it is to see", self._spec.at("visible"))
+        notes = (f"it is to see {', '.join(map(str, self.visible))} alone", *notes)
+        help = f"add {place} to 'visible', or use a GPU that is there"
+        return Diagnostic("MT606", message, path, at, labels=(label,), notes=notes, help=help)
+
+    def _restrict(self, names: Sequence[str]) -> Iterator[Diagnostic]:
+        """See only the GPUs of these names; all where there are none, or one has an error."""
+        path = self._spec.at("visible")
+        found: list[Location | None] = []
+        for index, name in enumerate(names):
+            found.append((yield from self._visible(name, path if len(names) == 1 else (*path, index))))
+        places = [place for place in found if place is not None]
+        if len(places) == len(found):
+            self.visible = tuple(dict.fromkeys(places))
+
+    def _visible(self, name: str, path: Path) -> Resolution[Location | None]:
+        place = yield from self.resolve(name, path)
+        if place is None or place.kind is LocationKind.GPU:
+            return place
+        message = f"{name!r} is {'the host' if name in ('host', str(place)) else place}, and 'visible' is of GPUs"
+        yield Diagnostic("MT103", message, path, help="leave it out: host memory is seen by every process")
+        return None
+
+    def _selected(self, name: str, values: Sequence[str]) -> Resolution[Location | None]:
+        """Device of this process; the first process looks at all devices, so that no error is found too late."""
+        path = self._spec.at("devices", name)
+        indices = range(len(values)) if self._index == 0 else [self._index % len(values)]
+        found: list[Location | None] = []
+        for index in indices:
+            where = (*path, index) if len(values) > 1 else path
+            found.append((yield from self._declare(name, values[index], where)))
+        return found[0]
+
+    def _declare(self, name: str, value: str, path: Path) -> Resolution[Location | None]:
+        if _BUILT_IN.fullmatch(name):
+            message = f"{name!r} always names the machine's own {'host' if name == 'host' else 'GPU'}"
+            where = self._spec.at("devices", name)
+            yield Diagnostic("MT203", message, where, "key", help="choose another name")
+            return None
+        if match := _GPU.fullmatch(value):
+            return (yield from self._gpu(int(match[1]), path, "value"))
+        if _NODE.fullmatch(value) or value == "host":
+            return (yield from self._host(value, path, "value"))
+        if value.startswith("GPU-") or _BUS.fullmatch(value):
+            return (yield from self._identified(value, path))
+        help = "write a GPU's ordinal, its UUID (GPU-…) or its bus id (0000:1b:00.0)"
+        yield Diagnostic("MT201", f"{shorten(value)!r} names no device", path, help=help)
+        return None
+
+    def _built_in(self, name: str, path: Path, at: At) -> Resolution[Location | None]:
+        if name.startswith("gpu") and (match := _GPU.fullmatch(name)):
+            return (yield from self._gpu(int(match[1]), path, at))
+        if name == "host" or _NODE.fullmatch(name):
+            return (yield from self._host(name, path, at))
+        if not self._spec.may_have("devices", name):
+            known = chain(self.declared, map(str, self._machine.locations))
+            yield self._errors.undeclared("device", name, path, known, at)
+        return None
+
+    def _gpu(self, ordinal: int, path: Path, at: At) -> Resolution[Location | None]:
+        count = len(self._machine.devices)
+        if ordinal < count:
+            return gpu(ordinal)
+        has = f": {'only gpu0' if count == 1 else f'gpu0 to gpu{count - 1}'}" if count else ""
+        note = f"it has {count} GPU{'s' * (count != 1)}{has}"
+        yield Diagnostic("MT401", f"the machine has no gpu{ordinal}", path, at, notes=(note,))
+        return None
+
+    def _host(self, name: str, path: Path, at: At) -> Resolution[Location | None]:
+        place = Location(LocationKind.HOST_NUMA, int(name[5:])) if ":" in name else Location(LocationKind.HOST)
+        if place in self._machine.locations:
+            return place
+        nodes = ", ".join(self._machine.host) or "no host memory"
+        yield Diagnostic("MT401", f"the machine has no {name}", path, at, notes=(f"it has {nodes}",))
+        return None
+
+    def _identified(self, value: str, path: Path) -> Resolution[Location | None]:
+        expected = _bus(value)
+        for ordinal, device in enumerate(self._machine.devices):
+            if value == device.uuid or (expected and device.bus_id and expected == _bus(device.bus_id)):
+                return gpu(ordinal)
+        known = any(device.uuid for device in self._machine.devices)
+        note = "the machine was recorded without identities" if not known else "no GPU of the machine has that identity"
+        help = "record it with 'memtopo probe --identify', or use an ordinal" if not known else None
+        yield Diagnostic("MT401", f"the machine has no GPU {value}", path, notes=(note,), help=help)
+        return None
+
+
+def _several(spec: Spec, name: str) -> Diagnostic:
+    message = f"device name {name!r} stands for several devices"
+    help = "a list is distributed over the processes of a counted process; elsewhere, give each device its own name"
+    return Diagnostic("MT103", message, spec.at("devices", name), help=help)
+
+
+def _bus(text: str) -> tuple[int, ...]:
+    """A bus id as numbers, so that `1b:00.0`, `0000:1b:00.0` and `00000000:1B:00.0` are one."""
+    if not _BUS.fullmatch(text):
+        return ()
+    parts = [int(part, 16) for part in re.split(r"[:.]", text if "." in text else text + ".0")]
+    return tuple([0] * (4 - len(parts)) + parts)

@@ -1,0 +1,183 @@
+"""Exports: chunks, buffers and events that other processes may import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
+from memtopo.driver.types import Location
+from memtopo.geometry.groups import Group, Via
+from memtopo.geometry.model import Geometry
+from memtopo.kinds.buffers import BUFFERS
+from memtopo.kinds.chunks import CHUNKS
+from memtopo.kinds.events import EVENTS
+from memtopo.kinds.kind import ExportKind, Kind, Scope
+from memtopo.kinds.resolution import Resolution, indices
+from memtopo.kinds.step import Step
+from memtopo.language.entries import Entry
+from memtopo.language.fields import ChunkReference, Reference, Transport
+from memtopo.machine import Machine
+
+EXPORTABLE: dict[str, ExportKind] = {kind.group.noun: kind for kind in (CHUNKS, BUFFERS, EVENTS)}
+"""Kinds whose things can be exported, by the key of an export that names them."""
+
+ExportedKind = Literal["chunk", "buffer", "event"]
+
+
+class Export(Entry):
+    """Chunks, buffers or an event, handed to other processes."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in EXPORTABLE]})
+
+    chunk: ChunkReference | None = Field(default=None, description="A chunk, one of a counted chunk, or a slice.")
+    buffer: ChunkReference | None = Field(default=None, description="A buffer, one of a counted one, or a slice.")
+    event: ChunkReference | None = Field(default=None, description="An event.")
+    via: Transport = Field(description="fd or fabric for chunks, ipc for buffers and events.")
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        if not self.what:
+            help = "write '{chunk: NAME, via: fd}', '{buffer: NAME, via: ipc}' or '{event: NAME, via: ipc}'"
+            raise InvalidValue("MT102", "an export says what it is of: a chunk, a buffer or an event", help=help)
+        if len(self.what) > 1:
+            both = " and ".join(f"{kind} {str(reference)!r}" for kind, reference in self.what)
+            raise InvalidValue(
+                "MT103", f"an export is of one thing, found {both}", help="write an export for each of them"
+            )
+        return self
+
+    @property
+    def what(self) -> list[tuple[str, Reference]]:
+        """Keys of the exported kinds, each with its reference; one where the entry is valid."""
+        found = ((key, getattr(self, key)) for key in EXPORTABLE)
+        return [(key, reference) for key, reference in found if reference]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportGroup(Group):
+    """Things of one group, `first` on, exported as `count` handles in order. `size` is in bytes each."""
+
+    noun = "export"
+
+    name: str
+    path: Path
+    kind: str
+    via: Via
+    group: Group
+    first: int
+    count: int
+    counted: bool
+    size: int
+    origin: None = None
+
+    def label(self, index: int) -> str:
+        """Name of the thing that a handle is of."""
+        return self.group.label(self.first + index)
+
+    def place_of(self, index: int) -> Location:
+        """Location of the thing that a handle is of."""
+        return self.group.place_of(self.first + index)
+
+    @property
+    def exporter(self) -> ExportKind:
+        """Kind of the exported things."""
+        return EXPORTABLE[self.kind]
+
+
+class Exports(Kind):
+    """The section `exports`."""
+
+    section = "exports"
+    description = "Objects that other processes may import: w: {chunk: hot, via: fd}."
+    article = "an export"
+    entry = model = Export
+    unique = False
+    group = ExportGroup
+
+    def resolve_entry(self, scope: Scope, entry: Export, path: Path) -> Resolution[ExportGroup | None]:
+        key, reference = entry.what[0]
+        kind = EXPORTABLE[key]
+        group = scope.of(kind.group).get(reference.name)
+        if group is None:
+            yield from _missing(scope, path, kind, reference.name)
+            return None
+        if wrong := _unsupported(path, kind, entry.via, group):
+            yield wrong
+            return None
+        span = yield from indices(reference, group, (*path, key))
+        if span is None:
+            return None
+        first, stop = span
+        counted = group.counted and (reference.first is None or stop - first > 1)
+        return ExportGroup(str(path[-1]), path, key, entry.via, group, first, stop - first, counted, group.size)
+
+    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        """One trial for each export: its things are alike, so the driver answers alike for each of them."""
+        del machine
+        for export in geometry.of(ExportGroup).values():
+            yield export.exporter.try_export(export.path, export)
+
+
+def _missing(scope: Scope, path: Path, kind: ExportKind, name: str) -> Iterator[Diagnostic]:
+    """Errors of an export of a name that is none of its kind, unless that was declared with an error."""
+    spec, key = scope.spec, kind.group.noun
+    where = (*path, key)
+    others = (each for each in EXPORTABLE.values() if each is not kind)
+    other = next((each for each in others if name in spec.section(each.section)), None)
+    if name in spec.section("imports"):
+        source = spec.section("imports")[name].source
+        message = f"export {path[-1]!r} hands on {name!r}, which is imported from {source}"
+        note = f"the chain is {source} → {name} → {path[-1]}; the driver exports no handle that was imported (fact 26)"
+        help = f"let whoever needs it import it from {source} itself"
+        yield Diagnostic("MT602", message, where, notes=(note,), help=help)
+    elif other:
+        message = f"export {path[-1]!r}: {name!r} is {other.article}, and not {kind.article}"
+        help = f"write '{{{other.group.noun}: {name}, via: {other.transports[0]}}}'"
+        yield Diagnostic("MT201", message, where, help=help)
+    elif not (
+        spec.may_have(kind.section, name)
+        or spec.may_have("imports", name)
+        or (yield from scope.unusable(name, "export", where))
+    ):
+        yield scope.errors.undeclared(key, name, where, spec.section(kind.section))
+
+
+def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group) -> Diagnostic | None:
+    """MT601: a transport that the kind, or the group, does not have."""
+    if via not in kind.transports:
+        message = f"export {path[-1]!r}: {kind.article} cannot be shared via {via}"
+        note = "legacy IPC shares buffers and events, and refuses VMM chunks (fact 31)"
+        return Diagnostic("MT601", message, (*path, "via"), notes=(note,), help=f"write 'via: {kind.transports[0]}'")
+    if via in (has := kind.handle_types(group)):
+        return None
+    message = f"export {path[-1]!r}: {kind.group.noun} {group.name!r} is created with "
+    message += f"{' and '.join(has) or 'no handle type'}, not with {via}"
+    label = Label("created here", group.path, "key")
+    help = f"give the chunk 'handles: [{', '.join([*has, via])}]'"
+    return Diagnostic("MT601", message, (*path, "via"), labels=(label,), help=help)
+
+
+def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT404. What a trial across two processes refused is refused again: legacy IPC of buffers and of events."""
+    for export in geometry.of(ExportGroup).values():
+        if export.via != "ipc":
+            continue
+        what = "ipc-event" if export.kind == "event" else "ipc"
+        for place in sorted({export.place_of(index) for index in range(export.count)}):
+            if (trial := machine.trial(place, what)).works is False:
+                message = (
+                    f"export {export.name!r}: legacy IPC of {export.kind}s does not work on {place} of this machine"
+                )
+                note = f"a trial across two processes was answered with {trial.error or 'other bytes'}"
+                yield Diagnostic(
+                    "MT404", message, export.path, notes=(note,), help="'memtopo probe' tells the likely cause"
+                )
+                break
+
+
+Exports.rules = (transports,)
+EXPORTS = Exports()

@@ -1,0 +1,327 @@
+"""Imports: chunks, buffers and events that another process exports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain, cycle, islice
+
+from pydantic import Field
+
+from memtopo.common.units import Size, exact
+from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.driver.types import Location, Properties
+from memtopo.geometry.groups import ChunkGroup, LocatedGroup, Origin
+from memtopo.geometry.sizing import granularity_note, granule, misfit
+from memtopo.kinds.buffers import BufferGroup, whole_blocks
+from memtopo.kinds.events import EventGroup
+from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.kind import Kind, Scope, Sibling, Stage
+from memtopo.kinds.resolution import Resolution, requires_gpu
+from memtopo.language.entries import Entry
+from memtopo.language.fields import LARGEST_COUNT, Count, DeviceName, Devices, PositiveAmount, SourceText, Transport
+
+Imported = ChunkGroup | BufferGroup | EventGroup
+"""Groups that can be imported from another process."""
+
+_Declared = tuple[str, str, str]
+"""A key of an import, what it declares, and what is true."""
+
+_NAMED = 8
+"""Locations that a message names."""
+
+
+class Import(Entry):
+    """What another process exports. From outside of the file, what it is gets declared, and then checked."""
+
+    source: SourceText = Field(
+        alias="from", description="server.weights of a sibling, weights-server/w of a held layout, /path/to/socket/w."
+    )
+    via: Transport | None = Field(default=None, description="fd, fabric or ipc; of a sibling it is known, else fd.")
+    location: Devices | None = Field(default=None, description="Where the memory is, as for a chunk.")
+    size: PositiveAmount | None = Field(default=None, description="Bytes of each chunk or buffer.")
+    count: Count | None = Field(default=None, description="How many handles the export has, where it is counted.")
+    device: DeviceName | None = Field(default=None, description="Of an event: the GPU whose work it marks.")
+
+
+class Imports(Kind):
+    """The section `imports`."""
+
+    section = "imports"
+    description = "Objects that other processes export, used like chunks, buffers and events: w: {from: server.w}."
+    article = "an import"
+    entry = model = Import
+    stage = Stage.IMPORTED
+
+    def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Resolution[Imported | None]:
+        if not entry.source.sibling:
+            if wrong := _mistaken(scope, path, entry):
+                yield wrong
+                return None
+            return (yield from _from_outside(scope, path, entry))
+        if {entry.source.holder, "", "<<"}.isdisjoint(scope.unread):
+            return (yield from _from_sibling(scope, path, entry))
+        return None
+
+
+def _mistaken(scope: Scope, path: Path, entry: Import) -> Diagnostic | None:
+    """MT203: a layout outside that has the name of a process, which is most often meant then."""
+    holder, export = entry.source.holder, entry.source.export
+    if holder not in scope.siblings:
+        return None
+    message = f"import {path[-1]!r} is from a held layout {holder!r}, which is the name of a process of this spec"
+    label = Label("the process", scope.siblings[holder].spec.path, "key")
+    help = f"of the process, write {holder}.{export}; of a layout, give the process another name"
+    return Diagnostic("MT203", message, (*path, "from"), labels=(label,), help=help)
+
+
+def _from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Imported | None]:
+    source, where = entry.source, (*path, "from")
+    sibling = scope.siblings.get(source.holder)
+    if sibling is None:
+        yield _no_process(scope, source.holder, where)
+        return None
+    exports = yield from _exports(scope, path, entry, sibling)
+    if not exports:
+        return None
+    if exports[0].via == "ipc" and sibling.spec.path == scope.spec.path:
+        yield _own(path, entry, exports[0])
+        return None
+    labels = tuple(label for label, _ in sibling.instances)
+    origin = Origin(labels, source.export, exports[0].count, exports[0].via, siblings=True)
+    counted = exports[0].counted or sibling.spec.instances is not None
+    group = _imported(path, exports, origin, counted=counted)
+    wrong = [*(yield from _contradictions(scope, path, entry, group, exports[0])), *_unseen(scope, where, group)]
+    yield from wrong
+    return None if wrong else group
+
+
+def _no_process(scope: Scope, name: str, path: Path) -> Diagnostic:
+    if scope.siblings:
+        return scope.errors.undeclared("process", name, path, scope.siblings)
+    message = f"process {name!r} is not declared: this spec has no processes"
+    return Diagnostic("MT201", message, path, help="of a held layout, write LAYOUT/EXPORT with a slash")
+
+
+def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resolution[list[ExportGroup]]:
+    """Exports of one name by each process of a sibling; none if that is not known or not possible."""
+    source, where = entry.source, (*path, "from")
+    found = [each.of(ExportGroup).get(source.export) for _, each in sibling.instances]
+    exports = [export for export in found if export]
+    if sibling.spec.countless or len(exports) < len(found):
+        if not sibling.spec.may_have("exports", source.export):
+            yield scope.errors.undeclared("export", source.export, where, sibling.spec.section("exports"))
+        return []
+    sizes = {export.size: label for export, (label, _) in zip(exports, sibling.instances, strict=True)}
+    total = sum(export.count for export in exports)
+    label = Label("exported here", exports[0].path, "key")
+    if total > LARGEST_COUNT:
+        message = f"import {path[-1]!r} is {total:,} handles, more than the {LARGEST_COUNT:,} that one spec may ask for"
+        yield Diagnostic("MT109", message, where, labels=(label,))
+        return []
+    if len(sizes) > 1:
+        each = " and ".join(f"{exact(size)} in {holder}" for size, holder in islice(sizes.items(), 2))
+        message = f"import {path[-1]!r}: {source} is not of one size: {each}"
+        note = "granules differ from GPU to GPU"
+        help = "write the size of what is exported in bytes, a multiple of the larger granularity"
+        yield Diagnostic("MT604", message, where, labels=(label,), notes=(note,), help=help)
+        return []
+    return exports
+
+
+def _own(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
+    told = f"import {path[-1]!r} would open {entry.source} in the process that exports it"
+    note = "legacy IPC refuses that with INVALID_CONTEXT (fact 31)"
+    help = "use the buffer or event itself, or share chunks via fd, which a process may import from itself"
+    label = Label("exported here", export.path, "key")
+    return Diagnostic("MT605", told, (*path, "from"), labels=(label,), notes=(note,), help=help)
+
+
+def _unseen(scope: Scope, path: Path, group: Imported) -> Iterator[Diagnostic]:
+    """MT606: a buffer or event of a GPU that the process does not see; chunks can be of any (fact 43)."""
+    if isinstance(group, ChunkGroup):
+        return
+    hidden = next((place for place in group.places if not scope.devices.sees(place)), None)
+    if hidden:
+        note = f"legacy IPC opens {'an event' if isinstance(group, EventGroup) else 'a buffer'} on its own GPU"
+        yield scope.devices.unseen(str(hidden), hidden, path, notes=(note,))
+
+
+def _imported(path: Path, exports: Sequence[ExportGroup], origin: Origin, *, counted: bool) -> Imported:
+    name, count, places = str(path[-1]), origin.each * len(exports), _distributed(exports)
+    match exports[0].group:
+        case ChunkGroup() as group:
+            unit = max(export.group.granule for export in exports if isinstance(export.group, ChunkGroup))
+            requested = _properties(group, places)
+            distinct = tuple(dict.fromkeys(places))
+            return ChunkGroup(name, path, count, counted, group.size, group.size, unit, requested, distinct, origin)
+        case BufferGroup() as buffer:
+            return BufferGroup(name, path, count, counted, buffer.size, places, origin, buffer.declared)
+    return EventGroup(name, path, count, counted, 0, places, origin)
+
+
+def _properties(group: ChunkGroup, places: Sequence[Location]) -> tuple[Properties, ...]:
+    """What imported chunks read as: of no handle type (fact 7)."""
+    plain = group.properties[0]
+    found = {place: Properties(place, rdma=plain.rdma, compressible=plain.compressible) for place in set(places)}
+    return tuple(found[place] for place in places)
+
+
+def _distributed(exports: Sequence[ExportGroup]) -> tuple[Location, ...]:
+    """Locations of imported things, those of one holder after another; as few as repeat for all of them."""
+    rounds = [_round(export) for export in exports]
+    each = exports[0].count
+    if len(rounds) == 1 or (len(set(rounds)) == 1 and each % len(rounds[0]) == 0):
+        return rounds[0]
+    return tuple(chain.from_iterable(islice(cycle(found), each) for found in rounds))
+
+
+def _round(export: ExportGroup) -> tuple[Location, ...]:
+    """Locations that the handles of one export are distributed over."""
+    assert isinstance(export.group, ChunkGroup | LocatedGroup)
+    places = export.group.locations
+    first = export.first % len(places)
+    rotated = (places[first:] + places[:first])[: export.count]
+    return rotated[:1] if len(set(rotated)) == 1 else rotated
+
+
+def _contradictions(
+    scope: Scope, path: Path, entry: Import, group: Imported, export: ExportGroup
+) -> Resolution[list[Diagnostic]]:
+    """Errors of an import that declares what its sibling does not export; it need not declare anything."""
+    if isinstance(group, BufferGroup) and entry.size and entry.size.in_granules:
+        return [_no_granules(path)]
+    label = Label("exported here", export.path, "key")
+    found = []
+    for key, declared, true in (yield from _wrong(scope, path, entry, group, export)):
+        message = f"import {path[-1]!r} declares {key} {declared}, and {entry.source} {true}"
+        help = f"leave {key!r} out: it is taken from the sibling"
+        found.append(Diagnostic("MT604", message, (*path, key), labels=(label,), help=help))
+    return found
+
+
+def _wrong(
+    scope: Scope, path: Path, entry: Import, group: Imported, export: ExportGroup
+) -> Resolution[list[_Declared]]:
+    found: list[_Declared] = []
+    if entry.via and entry.via != export.via:
+        found.append(("via", entry.via, f"is exported via {export.via}"))
+    if entry.count and entry.count != group.count:
+        found.append(("count", f"{entry.count:,}", f"is {group.count:,} handle{'s' * (group.count != 1)}"))
+    for key, names in (("location", entry.location), ("device", [entry.device] if entry.device else None)):
+        if names and (key == "device") != isinstance(group, EventGroup):
+            found.append((key, ", ".join(names[:_NAMED]), _not_of(group, key)))
+        elif names:
+            places = yield from scope.devices.resolve_all(names, path, key, anywhere=True)
+            if places and _unlike(places, group):
+                found.append((key, _listed(places), f"is on {_listed(group.locations)}"))
+    if entry.size and isinstance(group, EventGroup):
+        found.append(("size", str(entry.size), _not_of(group, "size")))
+    elif entry.size and not isinstance(group, EventGroup) and not _sized(entry.size, group, export):
+        size = f"is of {exact(group.size)} each" if group.counted else f"has {exact(group.size)}"
+        found.append(("size", str(entry.size), size))
+    return found
+
+
+def _no_granules(path: Path) -> Diagnostic:
+    told = f"import {path[-1]!r} is a buffer, and a buffer has no granules"
+    return Diagnostic("MT105", told, (*path, "size"), help="write its bytes: 2MiB")
+
+
+def _not_of(group: Imported, key: str) -> str:
+    has = "a device" if isinstance(group, EventGroup) else "a location and a size"
+    return f"is {'an' if isinstance(group, EventGroup) else 'a'} {group.noun}, which has {has}, and no {key}"
+
+
+def _sized(size: Size, group: ChunkGroup | BufferGroup, export: ExportGroup) -> bool:
+    """Return true if a size is that of what is exported, as it was written or as it was rounded."""
+    declared = size.bytes(group.granule if isinstance(group, ChunkGroup) else 1)
+    exported = export.group
+    return declared == group.size or (isinstance(exported, ChunkGroup | BufferGroup) and declared == exported.declared)
+
+
+def _unlike(places: Sequence[Location], group: Imported) -> bool:
+    """Whether things that are dealt to these places in turn are elsewhere than where a group has them."""
+    true = group.locations
+    few = min(group.count, max(len(places) * len(true), 1))
+    return any(one != other for one, other in islice(zip(cycle(places), cycle(true), strict=False), few))
+
+
+def _listed(places: Sequence[Location]) -> str:
+    return ", ".join(map(str, places[:_NAMED])) + " …" * (len(places) > _NAMED)
+
+
+def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Imported | None]:
+    """Group of an import from outside of this file, as the spec declares it."""
+    if wrong := _undeclared_properties(path, entry):
+        yield wrong
+        return None
+    name, count, counted = str(path[-1]), entry.count or 1, entry.count is not None
+    memory = entry.size is not None
+    names, key = (entry.location or [], "location") if memory else ([entry.device or ""], "device")
+    places = yield from scope.devices.resolve_all(names, path, key, anywhere=memory and entry.via != "ipc")
+    if places is None:
+        return None
+    places = places[:count]
+    if entry.size is not None:
+        return (yield from _memory(scope, path, entry, entry.size, places))
+    if (yield from requires_gpu(f"import {name!r}", places, (*path, key))):
+        return None
+    return EventGroup(name, path, count, counted, 0, tuple(places), _outside(entry))
+
+
+def _undeclared_properties(path: Path, entry: Import) -> Diagnostic | None:
+    """What is missing, or too much, for telling whether memory or an event is imported."""
+    written = {"location": entry.location, "size": entry.size}
+    note = "what is declared is checked against what the other end says, and is all that can be planned with"
+    if entry.device is None:
+        missing = [key for key, value in written.items() if value is None]
+        if not missing:
+            return None
+        told = f"import {path[-1]!r} comes from outside of this file, and its {' and '.join(missing)} must be declared"
+        wanted = " and ".join(f"'{key}: …'" for key in missing)
+        help = f"add {wanted}; of an event, its device"
+        return Diagnostic("MT603", told, path, "key", notes=(note,), help=help)
+    told = f"import {path[-1]!r} declares a device, as an event has, and "
+    if several := [key for key, value in written.items() if value is not None]:
+        help = f"of an event, leave {' and '.join(map(repr, several))} out; of memory, leave 'device' out"
+        return Diagnostic("MT603", f"{told}a {several[0]}, as memory has", (*path, several[0]), help=help)
+    if entry.via not in (None, "ipc"):
+        help = "leave 'via' out; of a chunk, write its location and size"
+        return Diagnostic("MT603", f"{told}via {entry.via}, as a chunk has", (*path, "via"), help=help)
+    return None
+
+
+def _outside(entry: Import) -> Origin:
+    via = "ipc" if entry.device else entry.via or "fd"
+    return Origin((entry.source.holder,), entry.source.export, entry.count or 1, via, siblings=False)
+
+
+def _memory(
+    scope: Scope, path: Path, entry: Import, declared: Size, places: Sequence[Location]
+) -> Resolution[ChunkGroup | BufferGroup | None]:
+    """Chunks or buffers from outside, as the spec declares them."""
+    name, count, counted = str(path[-1]), entry.count or 1, entry.count is not None
+    origin = _outside(entry)
+    unit = max(granule(scope.machine, Properties(place)) for place in places)
+    size = declared.bytes(unit)
+    if origin.via != "ipc":
+        if size % unit:
+            yield _misfit(name, size, unit, path, places)
+            return None
+        requested = tuple(Properties(place) for place in places)
+        return ChunkGroup(name, path, count, counted, size, size, unit, requested, tuple(dict.fromkeys(places)), origin)
+    if declared.in_granules:
+        yield _no_granules(path)
+        return None
+    if (yield from requires_gpu(f"import {name!r}", places, (*path, "location"))):
+        return None
+    return BufferGroup(name, path, count, counted, whole_blocks(size), tuple(places), origin, size)
+
+
+def _misfit(name: str, size: int, unit: int, path: Path, places: Sequence[Location]) -> Diagnostic:
+    """An import cannot be rounded: it has the size that it has."""
+    found = misfit("MT301", f"import {name!r}", size, unit, (*path, "size"), granularity_note(unit, places))
+    return found._replace(help=(found.help or "").removesuffix(", or 'round: up'"))
+
+
+IMPORTS = Imports()

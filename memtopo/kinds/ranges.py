@@ -1,0 +1,244 @@
+"""Ranges: reserved virtual address ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pydantic import Field
+
+from memtopo.common.units import exact, rounded
+from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import LocationKind, Properties
+from memtopo.geometry.groups import RangeGroup
+from memtopo.geometry.model import Geometry
+from memtopo.geometry.sizing import fitted, granule, misfit
+from memtopo.kinds.kind import Kind, Scope, Stage
+from memtopo.kinds.layout import Layout, Reservation
+from memtopo.kinds.mappings import granules, resolve_slices
+from memtopo.kinds.resolution import Resolution
+from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
+from memtopo.language.entries import Entry
+from memtopo.language.fields import Address, Boolean, Count, PositiveAmount, Rounding
+from memtopo.machine import Machine
+
+
+class Range(Entry):
+    """A reserved address range. `address` is a wish; with `fixed`, a miss is a failed check."""
+
+    size: PositiveAmount = Field(description="Bytes of addresses to reserve: 96MiB, or 4 granules of its chunks.")
+    align: PositiveAmount | None = Field(default=None, description="A power of two that the address is a multiple of.")
+    address: Address | None = Field(
+        default=None, description="Where it would best begin, 0x…; a wish, unless it is fixed."
+    )
+    fixed: Boolean = Field(
+        default=False, description="Whether another address than the one wished for is a failed check."
+    )
+    count: Count | None = Field(default=None, description="How many equal ranges: kv becomes kv.0, kv.1 and so on.")
+    round: Rounding | None = Field(
+        default=None, description="up: a size that is no multiple of the granularity grows to one."
+    )
+
+
+class Ranges(Kind):
+    """The section `ranges`."""
+
+    section = "ranges"
+    description = "Reserved virtual address ranges, by name."
+    article = "a range"
+    entry = model = Range
+    group = RangeGroup
+    stage = Stage.MAPPED
+
+    def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
+        """A range is measured in the largest granularity of the chunks mapped into it."""
+        scope.slices = yield from resolve_slices(scope)
+        largest, unknown = granules(scope)
+        address = _address_granule(scope.machine)
+        plain = _Units(_plain_granule(scope.machine), address, filled=False)
+        for name, entry in scope.spec.section("ranges").items():
+            units = _Units(largest[name], address, filled=True) if largest.get(name) else plain
+            group = None
+            if name not in unknown:
+                group = yield from _range(scope.spec.at("ranges", name), entry, units)
+            yield from scope.put(self, name, group)
+        if (yield from scope.limited(**_totals(scope))):
+            scope.of(RangeGroup).clear()
+            scope.slices.clear()
+            scope.unresolved.update(("ranges", name) for name in scope.spec.section("ranges"))
+
+    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        del machine
+        for group in geometry.of(RangeGroup).values():
+            for index in range(group.count):
+                address = group.address_hint(index)
+                yield ReserveRange(group.path, group.label(index), group.size, group.align, address, group.fixed)
+
+    def notes(self, geometry: Geometry) -> Iterator[str]:
+        for group in geometry.of(RangeGroup).values():
+            if group.size != group.declared:
+                yield f"range {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveRange(Step):
+    """`size` bytes, aligned to `align` where it is not 0; `address` is a wish, and an order where `fixed` (fact 11)."""
+
+    label: str
+    size: int
+    align: int
+    address: int
+    fixed: bool
+
+    phase = Phase.RESERVE
+    verb = "reserve"
+    call = "cuMemAddressReserve"
+    undo_call = "cuMemAddressFree"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        address = driver.mem_address_reserve(self.size, self.align, self.address)
+        layout.ranges[self.label] = Reservation(address, self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.label in layout.ranges:
+            driver.mem_address_free(*layout.ranges[self.label])
+            del layout.ranges[self.label]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        del driver  # the address is all that there is to see
+        address = layout.ranges[self.label].address
+        if self.align:
+            yield Finding("alignment", self.label, 0, address % self.align, self.path)
+        if self.fixed:
+            yield Finding("address", self.label, hex(self.address), hex(address), self.path)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, "", self.size, (self.align, self.fixed))
+
+    def leak_name(self) -> str:
+        return range_name(self.label)
+
+
+class _Units(NamedTuple):
+    """Granularities that a range is measured in: of its chunks, or of plain memory, and of all addresses."""
+
+    granule: int
+    address: int
+    filled: bool
+
+
+def _totals(scope: Scope) -> dict[str, int]:
+    """Number of things in each section but `access`, which is not resolved yet."""
+    totals = {kind.section: 0 for kind in scope.kinds if kind.unique}
+    for kind in scope.kinds:
+        for group in scope.of(kind.group).values():
+            section = "imports" if group.origin else kind.section
+            totals[section] = totals.get(section, 0) + group.count
+    totals["map"] = sum(each.stop - each.first for slices in scope.slices.values() for each in slices)
+    return totals
+
+
+def _plain_granule(machine: Machine) -> int:
+    """Largest granularity of plain GPU memory, which an empty range is measured in."""
+    places = [place for place in machine.locations if place.kind is LocationKind.GPU]
+    return max((granule(machine, Properties(place)) for place in places), default=2 << 20)
+
+
+def _address_granule(machine: Machine) -> int:
+    """Smallest granularity of all, which every reservation is aligned to by default."""
+    every = (entry.minimum for memory in machine.locations.values() for entry in memory.granularity)
+    return min(every, default=2 << 20)
+
+
+def _range(path: Path, entry: Range, units: _Units) -> Resolution[RangeGroup | None]:
+    name, unit = str(path[-1]), units.granule
+    declared = entry.size.bytes(unit)
+    size = fitted(declared, unit, rounding=entry.round is not None)
+    if size is None:
+        yield misfit("MT302", f"range {name!r}", declared, unit, (*path, "size"), _measure(units))
+        return None
+    align = entry.align.bytes(unit) if entry.align else 0
+    if (wrong := _alignment(path, align, unit)) is not None:
+        yield wrong
+        return None
+    if align or unit > units.address:
+        align = max(align, unit)
+    group = RangeGroup(
+        name,
+        path,
+        entry.count or 1,
+        entry.count is not None,
+        size,
+        declared,
+        unit,
+        align,
+        entry.address or 0,
+        entry.fixed,
+    )
+    if (wrong := _address(group)) is not None:
+        yield wrong
+        return None
+    return group
+
+
+def _measure(units: _Units) -> str:
+    if units.filled:
+        return f"the chunks in it have a granularity of {exact(units.granule)}"
+    return f"it holds no chunk, and plain memory of this machine has a granularity of {exact(units.granule)}"
+
+
+def _alignment(range_: Path, align: int, unit: int) -> Diagnostic | None:
+    name, path = range_[-1], (*range_, "align")
+    if align >> 47:
+        message = f"range {name!r}: an alignment of {exact(align)} is more than there are addresses"
+        return Diagnostic("MT306", message, path, help=f"the least is {exact(unit)}, which needs no align")
+    if align & (align - 1):
+        near = f"{exact(1 << align.bit_length() - 1)} or {exact(1 << align.bit_length())}"
+        message = f"range {name!r}: an alignment is a power of two, which {exact(align)} is not"
+        return Diagnostic("MT306", message, path, help=f"write {near}")
+    return None
+
+
+def _address(group: RangeGroup) -> Diagnostic | None:
+    path = (*group.path, "address")
+    if group.fixed and not group.address:
+        message = f"range {group.name!r} is fixed, and no address is given that it could be fixed at"
+        return Diagnostic("MT307", message, (*group.path, "fixed"), help="add 'address: 0x…', or leave 'fixed' out")
+    unit = max(group.granule, group.align)
+    if group.address % unit:
+        down = group.address - group.address % unit
+        message = f"range {group.name!r}: {group.address:#x} is not aligned to {exact(unit)}"
+        return Diagnostic("MT307", message, path, help=f"write {down:#x} or {down + unit:#x}")
+    if group.address + group.extent > 1 << 47:
+        from_there = f"{group.address:#x} and {rounded(group.extent)} from there"
+        message = f"range {group.name!r}: {from_there} lie beyond 47 bits of address space"
+        return Diagnostic("MT307", message, path)
+    return None
+
+
+def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT307. Two ranges cannot both be at an address that is fixed: the driver reserves the second one elsewhere."""
+    del machine
+    fixed = sorted(
+        (group for group in geometry.of(RangeGroup).values() if group.fixed and group.address),
+        key=lambda group: group.address,
+    )
+    furthest: RangeGroup | None = None
+    for group in fixed:
+        if furthest and group.address < furthest.address + furthest.extent:
+            yield _both_fixed(furthest, group)
+        if furthest is None or group.address + group.extent > furthest.address + furthest.extent:
+            furthest = group
+
+
+def _both_fixed(first: RangeGroup, second: RangeGroup) -> Diagnostic:
+    end = first.address + first.extent
+    message = f"range {second.name!r} is fixed at {second.address:#x}, where {first.name!r} ends only at {end:#x}"
+    label = Label(f"{first.name!r} is fixed here", (*first.path, "address"))
+    return Diagnostic("MT307", message, (*second.path, "address"), labels=(label,), help=f"write {end:#x} or more")
+
+
+Ranges.rules = (fixed_addresses,)
+RANGES = Ranges()

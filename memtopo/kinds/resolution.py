@@ -1,0 +1,68 @@
+"""Resolution of entries: functions that yield diagnostics and return what an entry became, or None."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from itertools import islice
+from typing import TypeVar
+
+from memtopo.common.text import nearest
+from memtopo.common.units import shorten
+from memtopo.diagnostics import messages
+from memtopo.diagnostics.model import At, Diagnostic, Path
+from memtopo.driver.types import Location, LocationKind
+from memtopo.geometry.groups import Group
+from memtopo.language.names import Reference
+
+T = TypeVar("T")
+
+Resolution = Generator[Diagnostic, None, T]
+"""Diagnostics while they are found, and the result at the end."""
+
+
+def collected(resolution: Resolution[T]) -> tuple[T, list[Diagnostic]]:
+    """Result of a resolution, and its diagnostics."""
+    diagnostics: list[Diagnostic] = []
+    while True:
+        try:
+            diagnostics.append(next(resolution))
+        except StopIteration as end:
+            return end.value, diagnostics
+
+
+class NameErrors:
+    """Diagnostics of names that are declared nowhere. The first ones look for the name that was probably meant."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def undeclared(self, what: str, name: str, path: Path, known: Iterable[str], at: At = "value") -> Diagnostic:
+        """MT201: a name that is used and not declared."""
+        self._count += 1
+        compare = self._count <= messages.SUGGESTED
+        some = list(islice(known, messages.COMPARED if compare else messages.LISTED + 1))
+        meant = nearest(name, some) if compare else None
+        help = f"did you mean {meant!r}?" if meant else (messages.listed(some) if some else f"no {what} is declared")
+        return Diagnostic("MT201", f"{what} {shorten(name)!r} is not declared", path, at, help=help)
+
+
+def indices(reference: Reference, group: Group, path: Path, *, at: At = "value") -> Resolution[tuple[int, int] | None]:
+    """First index and stop of a reference within a group."""
+    if reference.first is None or reference.stop is None:
+        return 0, group.count
+    if group.counted and reference.stop <= group.count:
+        return reference.first, reference.stop
+    message = f"'{reference}': {group.name!r} is not counted, so it has no {reference.first}"
+    if group.counted:
+        last = f"{group.label(0)} to {group.label(group.count - 1)}"
+        message = f"'{reference}' is past the end: {group.name!r} has {group.count}, {last}"
+    yield Diagnostic("MT202", message, path, at, help=None if group.counted else f"write {group.name}")
+    return None
+
+
+def requires_gpu(what: str, places: Iterable[Location], path: Path) -> Resolution[bool]:
+    """MT405, and true, if something is on the host that can only be on a GPU."""
+    if all(place.kind is LocationKind.GPU for place in places):
+        return False
+    yield Diagnostic("MT405", f"{what} is on a GPU, and never on the host", path, help="name a GPU")
+    return True

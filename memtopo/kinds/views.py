@@ -1,0 +1,115 @@
+"""Mapped views: all memory of a layout that a run may verify, with every address that it is accessible at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from memtopo.diagnostics.model import Path
+from memtopo.driver.types import Grant, Location
+from memtopo.geometry.access import granted, mappings
+from memtopo.geometry.groups import Group
+from memtopo.geometry.model import Geometry
+from memtopo.kinds.exports import ExportGroup
+from memtopo.machine import Machine
+
+View = tuple[str, int, tuple[Grant, ...]]
+"""A range, or the memory itself, an offset in it, and the access there."""
+
+
+class Identity(NamedTuple):
+    """Identity of a thing in a run: its creator and its name there.
+
+    The creator is the label of a process, empty in a layout of one process, or a holder outside.
+    """
+
+    owner: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class MappedMemory:
+    """One chunk, buffer or managed allocation with all its views.
+
+    `ours` is true if a process of this run created it; only then may it be written.
+    """
+
+    identity: Identity
+    name: str
+    size: int
+    location: Location
+    path: Path
+    views: tuple[View, ...]
+    ours: bool = True
+
+
+class Member(NamedTuple):
+    """One process of a layout: its geometry, its label, and the geometries of all processes by label."""
+
+    geometry: Geometry
+    label: str = ""
+    siblings: Mapping[str, Geometry] | None = None
+
+    def identity(self, group: Group, index: int) -> Identity:
+        """Identity of one thing of a group."""
+        if group.origin is None:
+            return Identity(self.label, group.label(index))
+        holder, number = group.origin.of(index)
+        if group.origin.siblings and self.siblings:
+            return Identity(holder, self.siblings[holder].of(ExportGroup)[group.origin.export].label(number))
+        # A holder outside may have the name of a process; no process has a name with a slash.
+        return Identity(f"{holder}/", f"{group.origin.export}.{number}")
+
+
+def mapped_memory(member: Member, machine: Machine | None = None) -> list[MappedMemory]:
+    """Memory that a process creates or imports, in the order of creation, without that of other APIs."""
+    mapped: dict[str, list[View]] = {}
+    access_of = granted(member.geometry)
+    for placements in member.geometry.placements.values():
+        for placement, index, offset, access in mappings(placements, access_of):
+            view = placement.range.label(placement.instance), offset, access
+            mapped.setdefault(placement.chunk.label(index), []).append(view)
+    return [
+        MappedMemory(
+            identity=member.identity(group, index),
+            name=group.label(index),
+            size=group.declared_size,
+            location=group.place_of(index),
+            path=group.path,
+            views=tuple(mapped.get(group.label(index), ())) or _own_view(group, index, machine),
+            ours=not group.external,
+        )
+        for group in member.geometry.every
+        if group.memory and not group.produced
+        for index in range(group.count)
+    ]
+
+
+def all_mapped_memory(geometry: Geometry) -> dict[str, list[MappedMemory]]:
+    """Memory of each process by label; of a layout of one process, without a label."""
+    siblings = geometry.processes or None
+    return {label: mapped_memory(Member(each, label, siblings)) for label, each in geometry.members.items()}
+
+
+def _own_view(group: Group, index: int, machine: Machine | None) -> tuple[View, ...]:
+    grants = group.own_access(index, machine)
+    return ((group.label(index), 0, grants),) if grants else ()
+
+
+class RecordedEvent(NamedTuple):
+    """One event that a run may record: its creator, its name in this process, and its GPU."""
+
+    identity: Identity
+    event: str
+    device: int
+    path: Path
+
+
+def recorded_events(member: Member) -> Iterator[RecordedEvent]:
+    """Events of a process, its own and those that it opened from siblings."""
+    for group in member.geometry.every:
+        if group.recordable and not group.external:
+            for index in range(group.count):
+                identity, device = member.identity(group, index), group.place_of(index).id
+                yield RecordedEvent(identity, group.label(index), device, group.path)

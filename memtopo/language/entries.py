@@ -1,0 +1,65 @@
+"""Entries of a spec as typed data: the base of every entry, and the spec that holds them by section and name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from memtopo.diagnostics.model import Path
+
+_WHOLE = ("", "<<")
+"""Names that stand for a whole section in `left_out`: the section itself, and a merge key in it."""
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
+
+
+class Entry(BaseModel):
+    """Base of every entry: frozen, without extra keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A spec, or one process of it. Each entry is well formed by itself; names are not resolved.
+
+    `sections` has the entries of each section by name; a section is an attribute too: `spec.ranges`. A spec with
+    `processes` has nothing in its own sections. `path` is the position of the sections in the document.
+    """
+
+    name: str
+    sections: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    left_out: frozenset[tuple[str, str]] = frozenset()
+    """(section, name) of each entry with an error: what depends on it is not judged."""
+    path: Path = ()
+    instances: int | None = None
+    """Number of processes of a counted process; None where it is not counted."""
+    visible: tuple[str, ...] = ()
+    """Names of the only GPUs that this process sees, in order; empty for all that the launching process sees."""
+    processes: Mapping[str, Spec] = field(default_factory=dict)
+
+    def __getattr__(self, section: str) -> Mapping[str, Any]:
+        if section.startswith("_"):
+            raise AttributeError(section)
+        return self.section(section)
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """Entries of a section by name; empty where the spec has none."""
+        return self.sections.get(name, _NONE)
+
+    def may_have(self, section: str, name: str) -> bool:
+        """Return true if an entry was written, or may have been: it, or its whole section, was left out."""
+        return name in self.section(section) or any((section, each) in self.left_out for each in (name, *_WHOLE))
+
+    @property
+    def countless(self) -> bool:
+        """True if the number of processes is unknown, since `count` had an error."""
+        return ("count", "") in self.left_out or ("<<", "") in self.left_out
+
+    def at(self, *keys: str | int) -> Path:
+        """Path in the document of something in this spec's sections."""
+        return (*self.path, *keys)
