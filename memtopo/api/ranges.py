@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from memtopo.driver.types import Access, Grant, Location, LocationKind
-from memtopo.geometry import Geometry, Placement, Stretch
+from memtopo.geometry import AccessSpan, Geometry, Placement
 from memtopo.geometry.access import Granted, from_offset, granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Instance
@@ -21,7 +21,7 @@ class MappedRange:
     label: str
     size: int
     placements: Sequence[Placement]
-    stretches: Sequence[Stretch]
+    access_spans: Sequence[AccessSpan]
 
     def gap(self, start: int, end: int) -> tuple[int, int] | None:
         """Return start and end of the first bytes between two offsets that are not mapped."""
@@ -38,20 +38,20 @@ class MappedRange:
     def access(self, start: int, end: int, location: Location) -> Access:
         """Return the access of a location to all bytes between two offsets, which must be mapped throughout."""
         at, found = start, Access.RW
-        for stretch in self._from(start):
-            if stretch.offset > at or at >= end:
+        for span in self._from(start):
+            if span.offset > at or at >= end:
                 break
-            found &= access_at(stretch.grants, location)
-            at = stretch.offset + stretch.size
+            found &= access_at(span.grants, location)
+            at = span.offset + span.size
         return found if at >= end else Access.NONE
 
     def locations(self, start: int, end: int) -> list[Location]:
         """Return the locations with some access between two offsets."""
         found: dict[Location, None] = {}
-        for stretch in self._from(start):
-            if stretch.offset >= end:
+        for span in self._from(start):
+            if span.offset >= end:
                 break
-            found |= dict.fromkeys(grant.location for grant in stretch.grants if grant.access)
+            found |= dict.fromkeys(grant.location for grant in span.grants if grant.access)
         return sorted(found)
 
     def home(self, start: int) -> Location:
@@ -60,9 +60,9 @@ class MappedRange:
         index = placement.first + (start - placement.offset) // placement.chunk.size
         return placement.chunk.place_of(index)
 
-    def _from(self, start: int) -> Iterator[Stretch]:
-        first = max(0, bisect_right(self.stretches, start, key=lambda each: each.offset) - 1)
-        return (each for each in self.stretches[first:] if each.offset + each.size > start)
+    def _from(self, start: int) -> Iterator[AccessSpan]:
+        first = max(0, bisect_right(self.access_spans, start, key=lambda each: each.offset) - 1)
+        return (each for each in self.access_spans[first:] if each.offset + each.size > start)
 
 
 class MappedRanges:
@@ -76,8 +76,8 @@ class MappedRanges:
         instance = self._instances.get(label)
         if instance is None:
             return None
-        placements, stretches = self._geometry.placements.get(instance, ()), self._granted.get(instance, [])
-        return MappedRange(label, self._geometry.of(RangeGroup)[instance[0]].size, placements, stretches)
+        placements, access_spans = self._geometry.placements.get(instance, ()), self._granted.get(instance, [])
+        return MappedRange(label, self._geometry.of(RangeGroup)[instance[0]].size, placements, access_spans)
 
     def mapped(self, label: str) -> Iterator[tuple[int, int, tuple[Grant, ...]]]:
         """Offset, size and access of each mapping of a reservation."""

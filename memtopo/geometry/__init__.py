@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.geometry.model import Geometry, Placement, Stretch
+from memtopo.geometry.model import AccessSpan, Geometry, Placement
 
-__all__ = ["ChunkGroup", "Geometry", "Placement", "RangeGroup", "Stretch"]
+__all__ = ["AccessSpan", "ChunkGroup", "Geometry", "Placement", "RangeGroup"]

@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Access, Grant, Location
-from memtopo.geometry.model import Geometry, Instance, Part, Placement, Stretch
+from memtopo.geometry.model import AccessSpan, Geometry, Instance, Part, Placement
 
-Granted = dict[Instance, list[Stretch]]
+Granted = dict[Instance, list[AccessSpan]]
 """Access of each reservation."""
 
 
 def granted(geometry: Geometry) -> Granted:
     """The access of each reservation, as it will be."""
-    asked = Asked(geometry.parts)
-    return {where: list(stretches(placed, asked.of(*where))) for where, placed in geometry.placements.items()}
+    asked = AccessParts(geometry.parts)
+    return {where: list(access_spans(placed, asked.of(*where))) for where, placed in geometry.placements.items()}
 
 
 def mappings(
@@ -27,18 +27,18 @@ def mappings(
 ) -> Iterator[tuple[Placement, int, int, tuple[Grant, ...]]]:
     """Each mapping of one reservation: its placement, the chunk's index, the offset, and the access it shall have."""
     waiting = iter(access_of[placements[0].where])
-    stretch = next(waiting, None)
+    span = next(waiting, None)
     for placement in placements:
         size = placement.chunk.size
         for turn in range(placement.count):
             offset = placement.offset + turn * size
-            while stretch and stretch.offset + stretch.size <= offset:
-                stretch = next(waiting, None)
-            covered = stretch is not None and stretch.offset <= offset
-            yield placement, placement.first + turn, offset, stretch.grants if stretch and covered else ()
+            while span and span.offset + span.size <= offset:
+                span = next(waiting, None)
+            covered = span is not None and span.offset <= offset
+            yield placement, placement.first + turn, offset, span.grants if span and covered else ()
 
 
-class Asked:
+class AccessParts:
     """Which parts hold for a reservation: those of one key, since no two keys of `access` name the same one."""
 
     def __init__(self, parts: Mapping[str, Sequence[Part]]) -> None:
@@ -67,7 +67,7 @@ class Segment(NamedTuple):
     path: Path
 
 
-def stretches(placements: Sequence[Placement], asked: Sequence[Part]) -> Iterator[Stretch]:
+def access_spans(placements: Sequence[Placement], asked: Sequence[Part]) -> Iterator[AccessSpan]:
     """Adjacent mappings of one reservation with the same access, in order of offset, without the holes.
 
     `placements` are sorted and do not overlap; a part that splits a mapping was refused before. Later parts win,
@@ -86,8 +86,8 @@ def stretches(placements: Sequence[Placement], asked: Sequence[Part]) -> Iterato
         yield _stretch(placements[0], low, high, last)
 
 
-def _stretch(first: Placement, low: int, high: int, segment: Segment) -> Stretch:
-    return Stretch(first.range, first.instance, low, high - low, segment.grants, segment.path)
+def _stretch(first: Placement, low: int, high: int, segment: Segment) -> AccessSpan:
+    return AccessSpan(first.range, first.instance, low, high - low, segment.grants, segment.path)
 
 
 def from_offset(placements: Sequence[Placement], start: int) -> Iterator[Placement]:

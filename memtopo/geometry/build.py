@@ -16,19 +16,19 @@ from memtopo.language.fields import LARGEST_COUNT
 from memtopo.machine import Machine
 
 
-class Verdict(NamedTuple):
+class ResolvedLayout(NamedTuple):
     """Geometry of everything that could be resolved, and the diagnostics of the rest."""
 
     geometry: Geometry
     diagnostics: list[Diagnostic]
 
 
-def lay_out(spec: Spec, machine: Machine) -> Verdict:
+def lay_out(spec: Spec, machine: Machine) -> ResolvedLayout:
     """Resolve names, granularities, offsets and access of a spec for one machine. Groups are not expanded."""
     if not spec.processes:
         scope = Scope(spec, machine, KINDS)
         diagnostics = messages.first([*_declare(scope), *_complete(scope)])
-        return Verdict(_geometry(scope), diagnostics)
+        return ResolvedLayout(_geometry(scope), diagnostics)
     scopes = dict(_scopes(spec, machine))
     distinct = list({id(scope): scope for scope in scopes.values()}.values())
     # Exports of every process are known before the imports of any are resolved.
@@ -43,7 +43,7 @@ def lay_out(spec: Spec, machine: Machine) -> Verdict:
     diagnostics = list(dict.fromkeys(each for scope in distinct for each in found[id(scope)]))
     diagnostics += _together(list(scopes.values()))
     members = {label: geometries[id(scope)] for label, scope in scopes.items()}
-    return Verdict(Geometry(spec.name, unresolved=spec.left_out, processes=members), messages.first(diagnostics))
+    return ResolvedLayout(Geometry(spec.name, unresolved=spec.left_out, processes=members), messages.first(diagnostics))
 
 
 def _scopes(spec: Spec, machine: Machine) -> Iterator[tuple[str, Scope]]:

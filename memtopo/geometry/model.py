@@ -59,7 +59,7 @@ class Part(NamedTuple):
         return self.instances[1] - self.instances[0]
 
 
-class Stretch(NamedTuple):
+class AccessSpan(NamedTuple):
     """Adjacent mappings in one reservation that have the same access; `path` is the first part's that gives it."""
 
     range: RangeGroup

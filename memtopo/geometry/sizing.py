@@ -18,7 +18,7 @@ def granule(machine: Machine, properties: Properties) -> int:
     return entry.minimum if entry else _PLAIN
 
 
-def misfit(code: str, what: str, amount: int, unit: int, path: Path, note: str) -> Diagnostic:
+def size_error(code: str, what: str, amount: int, unit: int, path: Path, note: str) -> Diagnostic:
     """A size or offset that is no multiple of its granule, with the nearest ones that are."""
     down = amount - amount % unit
     near = f"{exact(down)} or {exact(down + unit)}" if down else exact(unit)
@@ -34,7 +34,7 @@ def granularity_note(unit: int, places: Iterable[Location]) -> str:
     return f"the granularity of chunks with these properties on {names} is {exact(unit)} on this machine"
 
 
-def fitted(amount: int, unit: int, *, rounding: bool) -> int | None:
+def rounded_to_multiple(amount: int, unit: int, *, rounding: bool) -> int | None:
     """Amount in bytes, rounded up to a multiple of a granule if that is allowed; None if it is no multiple."""
     if amount % unit == 0:
         return amount

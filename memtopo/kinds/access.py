@@ -14,10 +14,10 @@ from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, Location, LocationKind
-from memtopo.geometry.access import Asked, Granted, Segment, from_offset, granted, segments
+from memtopo.geometry.access import AccessParts, Granted, Segment, from_offset, granted, segments
 from memtopo.geometry.groups import RangeGroup
-from memtopo.geometry.model import Geometry, Part, Placement, Stretch
-from memtopo.geometry.sizing import misfit
+from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
+from memtopo.geometry.sizing import size_error
 from memtopo.kinds.kind import Kind, Scope, Stage
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.resolution import Resolution, indices
@@ -91,10 +91,10 @@ class AccessKind(Kind):
         del machine
         access_of = granted(geometry)
         for where, placements in geometry.placements.items():
-            for stretch in access_of[where]:
-                label = stretch.range.label(stretch.instance)
-                for low, high in _calls(placements, stretch):
-                    yield SetAccess(stretch.path, label, low, high - low, stretch.grants)
+            for span in access_of[where]:
+                label = span.range.label(span.instance)
+                for low, high in _calls(placements, span):
+                    yield SetAccess(span.path, label, low, high - low, span.grants)
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for name, views in _views(geometry, granted(geometry)).items():
@@ -155,7 +155,7 @@ def _part(
     for field, amount in (("offset", offset), ("size", size)):
         if amount % group.granule:
             note = f"access is granted to whole chunks, whose granularity here is {exact(group.granule)}"
-            yield misfit("MT303", f"range {group.name!r}", amount, group.granule, (*path, field), note)
+            yield size_error("MT303", f"range {group.name!r}", amount, group.granule, (*path, field), note)
             return None
     return None if grants is None else Part(group, span, offset, size, grants, path)
 
@@ -199,13 +199,13 @@ def _names(entry: object) -> Iterable[str]:
     return entry if isinstance(entry, dict) else ()
 
 
-def _calls(placements: Sequence[Placement], stretch: Stretch) -> Iterator[tuple[int, int]]:
-    """A stretch in pieces of at most `LONGEST_GRANT` whole mappings."""
-    start, end, mapped = stretch.offset, stretch.offset + stretch.size, 0
-    for placement in from_offset(placements, stretch.offset):
+def _calls(placements: Sequence[Placement], span: AccessSpan) -> Iterator[tuple[int, int]]:
+    """A span in pieces of at most `LONGEST_GRANT` whole mappings."""
+    start, end, mapped = span.offset, span.offset + span.size, 0
+    for placement in from_offset(placements, span.offset):
         if placement.offset >= end:
             break
-        at, stop, size = max(placement.offset, stretch.offset), min(placement.end, end), placement.chunk.size
+        at, stop, size = max(placement.offset, span.offset), min(placement.end, end), placement.chunk.size
         while at < stop:
             took = min(LONGEST_GRANT - mapped, (stop - at) // size)
             at, mapped = at + took * size, mapped + took
@@ -245,7 +245,7 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 def reaches(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT403, MT406. A GPU needs peer access to another's memory; the host cannot be granted GPU memory (fact 20)."""
     message: set[tuple[object, ...]] = set()
-    asked = Asked(geometry.parts)
+    asked = AccessParts(geometry.parts)
     apart = _Apart(machine)
     for where, placements in geometry.placements.items():
         if ("access", where[0]) in geometry.unresolved:
@@ -301,7 +301,7 @@ def _owners(placement: Placement, segment: Segment) -> set[Location]:
 
 
 def _reached(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement]]]:
-    asked = Asked(geometry.parts)
+    asked = AccessParts(geometry.parts)
     for (name, instance), placements in geometry.placements.items():
         for part in asked.of(name, instance):
             yield part, instance, placements
@@ -388,15 +388,15 @@ def _views(geometry: Geometry, access_of: Granted) -> dict[str, list[_View]]:
     }
 
 
-def _seen(stretches: Sequence[Stretch], placement: Placement) -> Iterator[_View]:
-    start = bisect_right(stretches, placement.offset, key=lambda stretch: stretch.offset + stretch.size)
-    for stretch in islice(stretches, start, None):
-        if stretch.offset >= placement.end:
+def _seen(access_spans: Sequence[AccessSpan], placement: Placement) -> Iterator[_View]:
+    start = bisect_right(access_spans, placement.offset, key=lambda span: span.offset + span.size)
+    for span in islice(access_spans, start, None):
+        if span.offset >= placement.end:
             return
-        low, high = max(stretch.offset, placement.offset), min(stretch.offset + stretch.size, placement.end)
+        low, high = max(span.offset, placement.offset), min(span.offset + span.size, placement.end)
         first = placement.first + (low - placement.offset) // placement.chunk.size
         stop = placement.first + (high - placement.offset) // placement.chunk.size
-        for place, access in stretch.grants:
+        for place, access in span.grants:
             yield _View(first, stop, place, access, placement.range.label(placement.instance))
 
 

@@ -162,7 +162,7 @@ class OpenBuffer(Step):
     label: str
     size: int
     device: int
-    ask: HandleRequest
+    request: HandleRequest
 
     phase = Phase.IMPORT
     verb = "open buffer"
@@ -170,9 +170,9 @@ class OpenBuffer(Step):
     undo_call = "cuIpcCloseMemHandle"
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        handle = self.ask.taken(layout.handle_source)
+        handle = self.request.fetch(layout.handle_source)
         if isinstance(handle, int):
-            raise InternalError(f"{self.ask.text} came as a file descriptor")
+            raise InternalError(f"{self.request.text} came as a file descriptor")
         with current(driver, layout.contexts[self.device]):
             layout.buffers[self.label] = Reservation(driver.ipc_open_mem_handle(handle), self.size)
 
@@ -186,7 +186,7 @@ class OpenBuffer(Step):
         yield Finding("buffer", self.label, *seated(driver, layout, self.label, self.device, self.size), self.path)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.ask.text, self.size, self.ask.holder, "ipc")
+        return StepDescription(self.label, self.request.text, self.size, self.request.holder, "ipc")
 
     def leak_name(self) -> str:
         return f"opened buffer {self.label}"

@@ -14,7 +14,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import fitted, granularity_note, granule, misfit
+from memtopo.geometry.sizing import granularity_note, granule, rounded_to_multiple, size_error
 from memtopo.kinds.kind import Exported, ExportKind, Scope
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.resolution import Resolution
@@ -70,10 +70,10 @@ class Chunks(ExportKind):
         properties = tuple(Properties(place, entry.handle_types, entry.rdma, entry.compressible) for place in places)
         unit = max(granule(scope.machine, each) for each in properties)
         declared = entry.size.bytes(unit)
-        size = fitted(declared, unit, rounding=entry.round is not None)
+        size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
         if size is None:
             note = granularity_note(unit, places)
-            yield misfit("MT301", f"chunk {name!r}", declared, unit, (*path, "size"), note)
+            yield size_error("MT301", f"chunk {name!r}", declared, unit, (*path, "size"), note)
             return None
         distinct = tuple(dict.fromkeys(places))
         counted = entry.count is not None
@@ -166,7 +166,7 @@ class ImportChunk(Step):
     size: int
     location: Location
     kind: HandleType
-    ask: HandleRequest
+    request: HandleRequest
 
     phase = Phase.IMPORT
     verb = "import"
@@ -174,7 +174,7 @@ class ImportChunk(Step):
     undo_call = "cuMemRelease"
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        shared = self.ask.taken(layout.handle_source)
+        shared = self.request.fetch(layout.handle_source)
         layout.chunks[self.label] = driver.mem_import_from_shareable_handle(shared, self.kind)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
@@ -187,7 +187,9 @@ class ImportChunk(Step):
         )
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.ask.text, self.size, self.ask.holder, ", ".join(self.kind.words))
+        return StepDescription(
+            self.label, self.request.text, self.size, self.request.holder, ", ".join(self.kind.words)
+        )
 
     def leak_name(self) -> str:
         return f"imported chunk {self.label}"

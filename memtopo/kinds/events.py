@@ -121,7 +121,7 @@ class OpenEvent(Step):
 
     label: str
     device: int
-    ask: HandleRequest
+    request: HandleRequest
 
     phase = Phase.IMPORT
     verb = "open event"
@@ -129,9 +129,9 @@ class OpenEvent(Step):
     undo_call = "cuEventDestroy"
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        handle = self.ask.taken(layout.handle_source)
+        handle = self.request.fetch(layout.handle_source)
         if isinstance(handle, int):
-            raise InternalError(f"{self.ask.text} came as a file descriptor")
+            raise InternalError(f"{self.request.text} came as a file descriptor")
         with current(driver, layout.contexts[self.device]):
             layout.events[self.label] = driver.ipc_open_event_handle(handle)
 
@@ -145,7 +145,7 @@ class OpenEvent(Step):
         yield Finding("event", self.label, "open", "open" if self.label in layout.events else "gone", self.path)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.ask.text, like=self.ask.holder, note="ipc")
+        return StepDescription(self.label, self.request.text, like=self.request.holder, note="ipc")
 
     def leak_name(self) -> str:
         return f"opened event {self.label}"

@@ -254,7 +254,7 @@ class DuplicateDescriptor(Step):
     """
 
     label: str
-    ask: HandleRequest
+    request: HandleRequest
 
     phase = Phase.IMPORT
     verb = "copy descriptor"
@@ -263,13 +263,13 @@ class DuplicateDescriptor(Step):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         del driver
-        given = self.ask.taken(layout.handle_source)
+        given = self.request.fetch(layout.handle_source)
         if not isinstance(given, int):
-            raise InternalError(f"{self.ask.text} came as bytes")
+            raise InternalError(f"{self.request.text} came as bytes")
         try:
             fd = fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, 3)
         except OSError as error:
-            message = f"{self.ask.text} came as a descriptor that cannot be copied: {error.strerror}"
+            message = f"{self.request.text} came as a descriptor that cannot be copied: {error.strerror}"
             raise MemtopoError(message, hint="see what the producer hands over") from error
         layout.descriptors[self.label] = Descriptor(fd, _file(fd))
 
@@ -280,7 +280,7 @@ class DuplicateDescriptor(Step):
             os.close(taken.fd)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.ask.text, like=self.ask.holder)
+        return StepDescription(self.label, self.request.text, like=self.request.holder)
 
     def leak_name(self) -> str:
         return f"descriptor of {self.label}"

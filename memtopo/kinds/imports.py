@@ -11,7 +11,7 @@ from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, Properties
 from memtopo.geometry.groups import ChunkGroup, LocatedGroup, Origin
-from memtopo.geometry.sizing import granularity_note, granule, misfit
+from memtopo.geometry.sizing import granularity_note, granule, size_error
 from memtopo.kinds.buffers import BufferGroup, whole_blocks
 from memtopo.kinds.events import EventGroup
 from memtopo.kinds.exports import ExportGroup
@@ -320,7 +320,7 @@ def _memory(
 
 def _misfit(name: str, size: int, unit: int, path: Path, places: Sequence[Location]) -> Diagnostic:
     """An import cannot be rounded: it has the size that it has."""
-    found = misfit("MT301", f"import {name!r}", size, unit, (*path, "size"), granularity_note(unit, places))
+    found = size_error("MT301", f"import {name!r}", size, unit, (*path, "size"), granularity_note(unit, places))
     return found._replace(help=(found.help or "").removesuffix(", or 'round: up'"))
 
 

@@ -100,7 +100,7 @@ class Layout:
     attached: dict[str, int] = field(default_factory=dict)
     """Holders that this layout has a connection to, each with the number of its process."""
     handle_source: HandleSource = field(default_factory=NoHandleSource)
-    patience: float = 60.0
+    timeout: float = 60.0
     """Seconds that anybody outside is waited for."""
     retained: dict[str, int] = field(default_factory=dict)
     """References that a check took, by the label of the chunk that it expected, until they are given back."""

@@ -17,7 +17,7 @@ from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement
-from memtopo.geometry.sizing import misfit
+from memtopo.geometry.sizing import size_error
 from memtopo.kinds.kind import Kind, Scope, Stage
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.resolution import Resolution, indices
@@ -244,7 +244,7 @@ def _offset(each: Slice, group: RangeGroup, base: int) -> Resolution[int | None]
     if offset % unit == 0:
         return base + offset
     note = f"a chunk starts at a multiple of its granularity, {exact(unit)}"
-    yield misfit("MT303", f"range {group.name!r}", offset, unit, (*each.path, "offset"), note)
+    yield size_error("MT303", f"range {group.name!r}", offset, unit, (*each.path, "offset"), note)
     return None
 
 

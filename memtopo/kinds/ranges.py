@@ -14,7 +14,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import LocationKind, Properties
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Geometry
-from memtopo.geometry.sizing import fitted, granule, misfit
+from memtopo.geometry.sizing import granule, rounded_to_multiple, size_error
 from memtopo.kinds.kind import Kind, Scope, Stage
 from memtopo.kinds.layout import Layout, Reservation
 from memtopo.kinds.mappings import granules, resolve_slices
@@ -155,9 +155,9 @@ def _address_granule(machine: Machine) -> int:
 def _range(path: Path, entry: Range, units: _Units) -> Resolution[RangeGroup | None]:
     name, unit = str(path[-1]), units.granule
     declared = entry.size.bytes(unit)
-    size = fitted(declared, unit, rounding=entry.round is not None)
+    size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
     if size is None:
-        yield misfit("MT302", f"range {name!r}", declared, unit, (*path, "size"), _measure(units))
+        yield size_error("MT302", f"range {name!r}", declared, unit, (*path, "size"), _measure(units))
         return None
     align = entry.align.bytes(unit) if entry.align else 0
     if (wrong := _alignment(path, align, unit)) is not None:

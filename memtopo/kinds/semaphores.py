@@ -247,7 +247,7 @@ class AwaitStream(Step):
         wait = layout.waiting.get(self.device)
         if wait is None:
             return
-        ended = self._done(driver, layout, min(GRACE, layout.patience), wait)
+        ended = self._done(driver, layout, min(GRACE, layout.timeout), wait)
         if not ended and layout.handle_source.gone(wait.holder) and not self._done(driver, layout, LAST):
             self._signal(driver, layout, wait)
             self._done(driver, layout, GRACE)

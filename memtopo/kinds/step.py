@@ -41,8 +41,8 @@ class Finding(NamedTuple):
 
     aspect: str
     subject: str
-    wanted: object
-    seen: object
+    expected: object
+    observed: object
     path: Path = ()
 
 
@@ -61,7 +61,7 @@ class HandleRequest(NamedTuple):
         holder, number = group.origin.of(index)
         return cls(holder, group.origin.export, number, group.origin.text(holder))
 
-    def taken(self, source: HandleSource) -> int | bytes:
+    def fetch(self, source: HandleSource) -> int | bytes:
         """Request the handle. Raises `MemtopoError`."""
         return source.take(self.holder, self.export, self.number)
 

@@ -70,7 +70,7 @@ class Run:
         plan = planner.with_kernels(request.plan, request.geometry.gpus) if full else request.plan
         self.execution = Execution(plan, ledger, progress=progress, stop=lambda: bool(stop()))
         self.execution.layout.handle_source = handle_source or NoHandleSource()
-        self.execution.layout.patience = request.timeout
+        self.execution.layout.timeout = request.timeout
         self.failure: StepFailed | None = None
         self.stopped = False
         self._signal = stop

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from memtopo.driver.types import Access, Location, LocationKind, gpu
 from memtopo.geometry import Geometry
-from memtopo.geometry.access import Asked, stretches
+from memtopo.geometry.access import AccessParts, access_spans
 from tests.helpers.specs import faults, judged
 
 MIB = 1 << 20
@@ -73,9 +73,9 @@ def test_each_range_has_its_access_from_one_key(keys: str, expected: list[str]) 
 
 
 def granted(text: str) -> list[tuple[str, int, int, str]]:
-    """Each stretch of a layout: range, start and end in MiB, and who may do what."""
+    """Each span of a layout: range, start and end in MiB, and who may do what."""
     geometry = laid(text)
-    asked = Asked(geometry.parts)
+    asked = AccessParts(geometry.parts)
     return [
         (
             each.range.label(each.instance),
@@ -84,7 +84,7 @@ def granted(text: str) -> list[tuple[str, int, int, str]]:
             " ".join(f"{grant.location}:{grant.access.word}" for grant in each.grants),
         )
         for where, placed in geometry.placements.items()
-        for each in stretches(placed, asked.of(*where))
+        for each in access_spans(placed, asked.of(*where))
     ]
 
 
@@ -122,7 +122,7 @@ def test_access(access: str, expected: list[Any]) -> None:
 )
 def test_access_to_some_of_a_counted_range(access: str, expected: list[str]) -> None:
     """Access names all ranges of a count, one, or a slice of them"""
-    assert [stretch[0] for stretch in granted(f"{HEAD}map: {{grid: page}}\naccess: {{{access}}}")] == expected
+    assert [span[0] for span in granted(f"{HEAD}map: {{grid: page}}\naccess: {{{access}}}")] == expected
 
 
 @pytest.mark.parametrize(
@@ -173,11 +173,11 @@ def test_access_by_parts_is_what_a_page_table_would_hold(
 
 
 def page_table(text: str) -> list[dict[Location, Access]]:
-    """The access that stretches give to each granule; none may be given twice."""
+    """The access that access_spans give to each granule; none may be given twice."""
     geometry = laid(text)
     table: list[dict[Location, Access]] = [{} for _ in range(GRANULES)]
     for where, placed in geometry.placements.items():
-        for each in stretches(placed, Asked(geometry.parts).of(*where)):
+        for each in access_spans(placed, AccessParts(geometry.parts).of(*where)):
             for index in range(each.offset // M, (each.offset + each.size) // M):
                 assert table[index] == {}
                 table[index] = dict(each.grants)
@@ -189,7 +189,7 @@ def _some(entry: dict[Location, Access]) -> dict[Location, Access]:
 
 
 def test_adjacent_mappings_with_the_same_access_are_one_stretch() -> None:
-    """A thousand pages beside one another, from many entries, are one stretch"""
+    """A thousand pages beside one another, from many entries, are one span"""
     text = "ranges: {kv: {size: 64MiB}}\nchunks: {a: {location: gpu0, size: 2MiB, count: 20}}\n"
     text += "map: {kv: [a.0:4, a.7, a.5, {chunk: a.8:12, offset: 32MiB}, a]}\naccess: {kv: {gpu0: rw}}"
     assert granted(text.replace("64MiB", "96MiB")) == [("kv", 0, 12, "gpu0:rw"), ("kv", 32, 80, "gpu0:rw")]

@@ -89,7 +89,7 @@ def test_imports() -> None:
     """Each holder is attached to once; each descriptor is copied before any of its kind is handed to the driver"""
     assert [step.holder for step in planned().steps if isinstance(step, Attach)] == ["camera", "/run/x.sock"]
     taken = [step for step in planned().steps if isinstance(step, DuplicateDescriptor)]
-    assert [(step.label, step.ask.text) for step in taken] == [
+    assert [(step.label, step.request.text) for step in taken] == [
         ("frame", "camera/frame"), ("still", "/run/x.sock/picture"),
         ("ready", "camera/ready"), ("shown", "camera/shown"),
     ]  # fmt: skip

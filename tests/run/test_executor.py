@@ -85,7 +85,7 @@ def test_check_can_be_repeated_and_leaves_the_ledger_unchanged() -> None:
         before = driver.counts()
         first, second = list(execution.check()), list(execution.check())
         assert first == second
-        assert all(finding.wanted == finding.seen for finding in first)
+        assert all(finding.expected == finding.observed for finding in first)
         assert {finding.aspect for finding in first} == {"properties", "mapped chunk", "access"}
         assert sum(finding.aspect == "access" for finding in first) == 7 * 2
         assert driver.counts() == before
@@ -145,7 +145,7 @@ def test_a_plan_can_be_built_again_after_a_teardown() -> None:
         execution = Execution(planned(), driver)
         for _ in range(3):
             execution.build()
-            assert all(finding.wanted == finding.seen for finding in execution.check())
+            assert all(finding.expected == finding.observed for finding in execution.check())
             execution.take_down()
             assert driver.empty
 

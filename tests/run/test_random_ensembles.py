@@ -53,12 +53,14 @@ def is_sound(plan: Plan) -> None:
         assert [phase for phase, _ in process.phases] == [phase for phase in Phase if _of(process, phase)]
         for step in process.steps:
             if isinstance(step, ImportChunk | OpenBuffer | OpenEvent):
-                assert 0 <= step.ask.number < offered[step.ask.holder, step.ask.export]
+                assert 0 <= step.request.number < offered[step.request.holder, step.request.export]
                 exporting = {ImportChunk: TryExportChunk, OpenBuffer: TryExportBuffer, OpenEvent: TryExportEvent}[
                     type(step)
                 ]
-                exports = _of(plan.processes[step.ask.holder], Phase.EXPORT)
-                assert step.ask.export in [each.describe().subject for each in exports if isinstance(each, exporting)]
+                exports = _of(plan.processes[step.request.holder], Phase.EXPORT)
+                assert step.request.export in [
+                    each.describe().subject for each in exports if isinstance(each, exporting)
+                ]
 
 
 def _of(plan: Plan, phase: Phase) -> list[Step]:

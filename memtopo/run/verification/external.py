@@ -112,8 +112,8 @@ class ExternalVerifier(Verifier):
             if ended_at is not None and now - ended_at > LAST_SIGNAL:
                 message = f"{message}: {holder} has ended"
                 raise Unsignalled(message, entry.path, "keep the producer alive until it has signalled")
-            if now - start > self.layout.patience:
-                message = f"{message} within {self.layout.patience:g} s"
+            if now - start > self.layout.timeout:
+                message = f"{message} within {self.layout.timeout:g} s"
                 raise Unsignalled(message, entry.path, "see what its producer signals; --timeout gives it longer")
             time.sleep(pause)
             pause = min(_LONGEST, 2 * pause)

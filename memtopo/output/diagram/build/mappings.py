@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
-from memtopo.geometry import Geometry, Placement, Stretch
+from memtopo.geometry import AccessSpan, Geometry, Placement
 from memtopo.geometry.groups import ChunkGroup
 
 _Span = tuple[int, int]
@@ -45,13 +45,15 @@ class Mappings(NamedTuple):
         return tuple(order[(self.first + index) % len(order)] for index in range(min(self.length, len(order))))
 
 
-def mappings(placements: Sequence[Placement], stretches: Iterable[Stretch], steps: Sequence[int]) -> Iterator[Mappings]:
+def mappings(
+    placements: Sequence[Placement], access_spans: Iterable[AccessSpan], steps: Sequence[int]
+) -> Iterator[Mappings]:
     """The mappings of one reservation, in order; `steps` are those of the placements.
 
     Placements are divided where access changes, and joined where one continues with the next chunk of the same group.
     """
     last: Mappings | None = None
-    for each in _divided(placements, iter(stretches), steps):
+    for each in _divided(placements, iter(access_spans), steps):
         if last and _continues(last, each):
             last = last._replace(length=last.length + each.length)
             continue
@@ -62,26 +64,28 @@ def mappings(placements: Sequence[Placement], stretches: Iterable[Stretch], step
         yield last
 
 
-def _divided(placements: Sequence[Placement], stretches: Iterator[Stretch], steps: Sequence[int]) -> Iterator[Mappings]:
-    stretch = next(stretches, None)
+def _divided(
+    placements: Sequence[Placement], access_spans: Iterator[AccessSpan], steps: Sequence[int]
+) -> Iterator[Mappings]:
+    span = next(access_spans, None)
     for placement, step in zip(placements, steps, strict=True):
         start, group = placement.offset, placement.chunk
         while start < placement.end:
-            while stretch and stretch.offset + stretch.size <= start:
-                stretch = next(stretches, None)
-            stop, grants = _same_access(stretch, start, placement.end)
+            while span and span.offset + span.size <= start:
+                span = next(access_spans, None)
+            stop, grants = _same_access(span, start, placement.end)
             first = placement.first + (start - placement.offset) // group.size
             yield Mappings(start, group, first, (stop - start) // group.size, grants, step, placement.path)
             start = stop
 
 
-def _same_access(stretch: Stretch | None, start: int, end: int) -> tuple[int, tuple[Grant, ...]]:
+def _same_access(span: AccessSpan | None, start: int, end: int) -> tuple[int, tuple[Grant, ...]]:
     """The end of the mappings with the same access as at an offset, and that access."""
-    if stretch is None or stretch.offset >= end:
+    if span is None or span.offset >= end:
         return end, ()
-    if stretch.offset > start:
-        return stretch.offset, ()
-    return min(end, stretch.offset + stretch.size), stretch.grants
+    if span.offset > start:
+        return span.offset, ()
+    return min(end, span.offset + span.size), span.grants
 
 
 def _continues(last: Mappings, each: Mappings) -> bool:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from memtopo.driver.types import Grant
 from memtopo.geometry import Geometry, Placement
-from memtopo.geometry.access import Asked, stretches
+from memtopo.geometry.access import AccessParts, access_spans
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Part
 from memtopo.output.diagram.build.mappings import MappingCounts, Mappings, mappings
@@ -56,14 +56,14 @@ class _Reservations(NamedTuple):
 def ranges(geometry: Geometry, process: str, marks: Marks) -> Iterator[RangeDiagram]:
     """All ranges of a process in order; entries that one span covers are joined in `marks`."""
     context = _Process(process, MappingCounts(geometry), marks)
-    requested = Asked(geometry.parts)
+    requested = AccessParts(geometry.parts)
     for group in geometry.of(RangeGroup).values():
         for reservations in _equal_neighbours(geometry, group, requested, context.counts):
             yield _range(reservations, context)
 
 
 def _equal_neighbours(
-    geometry: Geometry, group: RangeGroup, requested: Asked, counts: MappingCounts
+    geometry: Geometry, group: RangeGroup, requested: AccessParts, counts: MappingCounts
 ) -> Iterator[_Reservations]:
     last: _Reservations | None = None
     for instance in range(group.count):
@@ -97,7 +97,7 @@ def _shape(placements: Sequence[Placement], parts: Sequence[Part], counts: Mappi
 
 def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
     group, placements = reservations.group, reservations.placements
-    found = mappings(placements, stretches(placements, reservations.parts), reservations.steps)
+    found = mappings(placements, access_spans(placements, reservations.parts), reservations.steps)
     spans = tuple(_spans(found, group.size, process))
     return RangeDiagram(
         first=group.label(reservations.instance),
