@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from memtopo.common.text import nearest
@@ -20,17 +20,6 @@ COMPARED = 1000
 
 SUGGESTED = 10
 """Diagnostics of one kind, the first ones, that get a suggestion."""
-
-
-class Bounded(list[Diagnostic]):
-    """A list that keeps one diagnostic more than is reported; `first` then adds a note that there are more."""
-
-    def append(self, fault: Diagnostic, /) -> None:
-        if len(self) <= MOST:
-            super().append(fault)
-
-    def extend(self, faults: Iterable[Diagnostic], /) -> None:
-        super().extend(islice(faults, MOST + 1 - len(self)))
 
 
 def first(found: Iterable[Diagnostic]) -> list[Diagnostic]:
@@ -51,15 +40,8 @@ def choose(word: str, known: Sequence[str]) -> str:
     return f"write {known[0]}" if len(known) == 1 else f"write one of {', '.join(known)}"
 
 
-def undeclared(
-    faults: list[Diagnostic], what: str, name: str, path: Path, known: Collection[str], at: At = "value"
-) -> None:
-    """Append the diagnostic of `undeclared_name`, with a suggestion if the list is still short."""
-    faults.append(undeclared_name(what, name, path, known, at, suggest=len(faults) < SUGGESTED))
-
-
 def undeclared_name(
-    what: str, name: str, path: Path, known: Collection[str], at: At = "value", *, suggest: bool = True
+    what: str, name: str, path: Path, known: Iterable[str], at: At = "value", *, suggest: bool = True
 ) -> Diagnostic:
     """Diagnostic of a name that is used but not declared, with help: the nearest of the `known` names, or some of them.
 

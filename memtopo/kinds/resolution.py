@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from itertools import islice
 from typing import TypeVar
 
-from memtopo.common.text import nearest
-from memtopo.common.units import shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import At, Diagnostic, Path
 from memtopo.driver.types import Location, LocationKind
@@ -39,11 +36,7 @@ class NameErrors:
     def undeclared(self, what: str, name: str, path: Path, known: Iterable[str], at: At = "value") -> Diagnostic:
         """MT201: a name that is used and not declared."""
         self._count += 1
-        compare = self._count <= messages.SUGGESTED
-        some = list(islice(known, messages.COMPARED if compare else messages.LISTED + 1))
-        meant = nearest(name, some) if compare else None
-        help = f"did you mean {meant!r}?" if meant else (messages.listed(some) if some else f"no {what} is declared")
-        return Diagnostic("MT201", f"{what} {shorten(name)!r} is not declared", path, at, help=help)
+        return messages.undeclared_name(what, name, path, known, at, suggest=self._count <= messages.SUGGESTED)
 
 
 def indices(reference: Reference, group: Group, path: Path, *, at: At = "value") -> Resolution[tuple[int, int] | None]:
