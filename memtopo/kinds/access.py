@@ -131,6 +131,48 @@ class SetAccess(Step):
         return StepDescription(self.range, granted, 0, (group, self.grants))
 
 
+def splits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT308. Access to part of a mapping is refused (fact 20)."""
+    del machine
+    for part, instance, placements in _reached(geometry):
+        if part.offset == 0 and part.end == part.range.size:
+            continue
+        for bound in (part.offset, part.end):
+            split = _at(placements, bound)
+            # What runs past the end of its range is another rule's diagnostic.
+            if split and split.end <= part.range.size and (bound - split.offset) % split.chunk.size:
+                yield _split(part, instance, bound, split)
+                break
+
+
+def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT309. A part lies within its range."""
+    del machine
+    for parts in geometry.parts.values():
+        for part in parts:
+            if part.end > part.range.size:
+                group = part.range
+                message = f"this part ends at {exact(part.end)} of {group.name!r}, which ends at {exact(group.size)}"
+                label = Label(f"{exact(group.size)} declared here", (*group.path, "size"))
+                yield Diagnostic("MT309", message, (*part.path, "size"), labels=(label,))
+
+
+def reaches(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT403, MT406. A GPU needs peer access to another's memory; the host cannot be granted GPU memory (fact 20)."""
+    message: set[tuple[object, ...]] = set()
+    asked = AccessParts(geometry.parts)
+    apart = _Apart(machine)
+    for where, placements in geometry.placements.items():
+        if ("access", where[0]) in geometry.unresolved:
+            continue
+        for segment in segments(asked.of(*where)):
+            for owner, place, placement in _out_of_reach(segment, placements, apart):
+                part = segment.given[place]
+                if (part.path, place, owner) not in message:
+                    message.add((part.path, place, owner))
+                    yield _reach(part, place, owner, placement, _tried(place, owner, machine))
+
+
 def _parts(
     scope: Scope, path: Path, group: RangeGroup, entry: Grants | list[PartEntry]
 ) -> Resolution[tuple[list[Part], bool]]:
@@ -214,48 +256,6 @@ def _calls(placements: Sequence[Placement], span: AccessSpan) -> Iterator[tuple[
                 start, mapped = at, 0
     if start < end:
         yield start, end
-
-
-def splits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT308. Access to part of a mapping is refused (fact 20)."""
-    del machine
-    for part, instance, placements in _reached(geometry):
-        if part.offset == 0 and part.end == part.range.size:
-            continue
-        for bound in (part.offset, part.end):
-            split = _at(placements, bound)
-            # What runs past the end of its range is another rule's diagnostic.
-            if split and split.end <= part.range.size and (bound - split.offset) % split.chunk.size:
-                yield _split(part, instance, bound, split)
-                break
-
-
-def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT309. A part lies within its range."""
-    del machine
-    for parts in geometry.parts.values():
-        for part in parts:
-            if part.end > part.range.size:
-                group = part.range
-                message = f"this part ends at {exact(part.end)} of {group.name!r}, which ends at {exact(group.size)}"
-                label = Label(f"{exact(group.size)} declared here", (*group.path, "size"))
-                yield Diagnostic("MT309", message, (*part.path, "size"), labels=(label,))
-
-
-def reaches(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT403, MT406. A GPU needs peer access to another's memory; the host cannot be granted GPU memory (fact 20)."""
-    message: set[tuple[object, ...]] = set()
-    asked = AccessParts(geometry.parts)
-    apart = _Apart(machine)
-    for where, placements in geometry.placements.items():
-        if ("access", where[0]) in geometry.unresolved:
-            continue
-        for segment in segments(asked.of(*where)):
-            for owner, place, placement in _out_of_reach(segment, placements, apart):
-                part = segment.given[place]
-                if (part.path, place, owner) not in message:
-                    message.add((part.path, place, owner))
-                    yield _reach(part, place, owner, placement, _tried(place, owner, machine))
 
 
 class _Apart:

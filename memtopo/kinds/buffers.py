@@ -112,16 +112,6 @@ class Buffers(ExportKind):
                 yield f"buffer {group.name}: {sizes}, since legacy IPC shares whole blocks of 2MiB"
 
 
-def whole_blocks(size: int) -> int:
-    """Bytes rounded up to whole blocks of legacy IPC."""
-    return -(-size // BLOCK) * BLOCK
-
-
-def _exported(scope: Scope) -> set[str]:
-    entries = scope.spec.section("exports").values()
-    return {reference.name for entry in entries for kind, reference in entry.what if kind == "buffer"}
-
-
 @dataclass(frozen=True, slots=True)
 class AllocateBuffer(Step):
     """`size` bytes of a GPU's memory (fact 45)."""
@@ -218,6 +208,11 @@ class TryExportBuffer(Step):
         )
 
 
+def whole_blocks(size: int) -> int:
+    """Bytes rounded up to whole blocks of legacy IPC."""
+    return -(-size // BLOCK) * BLOCK
+
+
 def free_buffer(driver: Driver, layout: Layout, label: str) -> None:
     """Free what was allocated or mapped under a label."""
     if label in layout.buffers:
@@ -233,6 +228,11 @@ def seated(
     with current(driver, layout.contexts[device]):
         base, seen = driver.mem_get_address_range(address)
     return (hex(address), size), (hex(base), seen)
+
+
+def _exported(scope: Scope) -> set[str]:
+    entries = scope.spec.section("exports").values()
+    return {reference.name for entry in entries for kind, reference in entry.what if kind == "buffer"}
 
 
 BUFFERS = Buffers()

@@ -110,15 +110,6 @@ class Chunks(ExportKind):
                 yield f"chunk {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
 
 
-def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
-    assert group.origin
-    place = group.place_of(index)
-    if geometry.visible and place.kind is LocationKind.GPU and place not in geometry.visible:
-        place = gpu(UNSEEN)
-    kind = HandleType[group.origin.via.upper()]
-    return ImportChunk(group.path, group.label(index), group.size, place, kind, HandleRequest.of(group, index))
-
-
 @dataclass(frozen=True, slots=True)
 class CreateChunk(Step):
     """`size` bytes with exactly these properties (fact 3)."""
@@ -222,21 +213,6 @@ class TryExportChunk(Step):
         return StepDescription(self.label, self.chunk.partition(".")[0], note=note)
 
 
-def release_chunk(driver: Driver, layout: Layout, label: str) -> None:
-    """Give back the reference to a chunk, and before it one that a check took and could not give back."""
-    for held in (layout.retained, layout.chunks):
-        if label in held:
-            driver.mem_release(held[label])
-            del held[label]
-
-
-def _as_reported(asked: Properties) -> Properties:
-    """HOST memory comes back as that of NUMA node 0 (fact 6)."""
-    if asked.location.kind is LocationKind.HOST:
-        return asked._replace(location=Location(LocationKind.HOST_NUMA, 0))
-    return asked
-
-
 def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT404. A handle type that a trial refused will be refused again; a yes of an attribute is no proof (fact 4)."""
     for group in geometry.of(ChunkGroup).values():
@@ -255,6 +231,30 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             if diagnostic := _vmm(group, place, machine) or _asked(group, place, machine):
                 yield diagnostic
                 break
+
+
+def release_chunk(driver: Driver, layout: Layout, label: str) -> None:
+    """Give back the reference to a chunk, and before it one that a check took and could not give back."""
+    for held in (layout.retained, layout.chunks):
+        if label in held:
+            driver.mem_release(held[label])
+            del held[label]
+
+
+def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
+    assert group.origin
+    place = group.place_of(index)
+    if geometry.visible and place.kind is LocationKind.GPU and place not in geometry.visible:
+        place = gpu(UNSEEN)
+    kind = HandleType[group.origin.via.upper()]
+    return ImportChunk(group.path, group.label(index), group.size, place, kind, HandleRequest.of(group, index))
+
+
+def _as_reported(asked: Properties) -> Properties:
+    """HOST memory comes back as that of NUMA node 0 (fact 6)."""
+    if asked.location.kind is LocationKind.HOST:
+        return asked._replace(location=Location(LocationKind.HOST_NUMA, 0))
+    return asked
 
 
 def _handles(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:

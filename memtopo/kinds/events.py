@@ -111,10 +111,6 @@ class CreateEvent(Step):
         return f"event {self.label}"
 
 
-def _state(driver: Driver, event: int) -> str:
-    return "complete" if driver.event_query(event) else "not ready"
-
-
 @dataclass(frozen=True, slots=True)
 class OpenEvent(Step):
     """Opens the handle of an event; what is opened is destroyed like one of this process's own (fact 47)."""
@@ -169,6 +165,10 @@ class TryExportEvent(Step):
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.event, note="ipc")
+
+
+def _state(driver: Driver, event: int) -> str:
+    return "complete" if driver.event_query(event) else "not ready"
 
 
 EVENTS = Events()

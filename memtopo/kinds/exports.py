@@ -122,6 +122,24 @@ class Exports(Kind):
             yield export.exporter.try_export(export.path, export)
 
 
+def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT404. What a trial across two processes refused is refused again: legacy IPC of buffers and of events."""
+    for export in geometry.of(ExportGroup).values():
+        if export.via != "ipc":
+            continue
+        what = "ipc-event" if export.kind == "event" else "ipc"
+        for place in sorted({export.place_of(index) for index in range(export.count)}):
+            if (trial := machine.trial(place, what)).works is False:
+                message = (
+                    f"export {export.name!r}: legacy IPC of {export.kind}s does not work on {place} of this machine"
+                )
+                note = f"a trial across two processes was answered with {trial.error or 'other bytes'}"
+                yield Diagnostic(
+                    "MT404", message, export.path, notes=(note,), help="'memtopo probe' tells the likely cause"
+                )
+                break
+
+
 def _missing(scope: Scope, path: Path, kind: ExportKind, name: str) -> Iterator[Diagnostic]:
     """Errors of an export of a name that is none of its kind, unless that was declared with an error."""
     spec, key = scope.spec, kind.group.noun
@@ -159,24 +177,6 @@ def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group) -> Diagno
     label = Label("created here", group.path, "key")
     help = f"give the chunk 'handles: [{', '.join([*has, via])}]'"
     return Diagnostic("MT601", message, (*path, "via"), labels=(label,), help=help)
-
-
-def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT404. What a trial across two processes refused is refused again: legacy IPC of buffers and of events."""
-    for export in geometry.of(ExportGroup).values():
-        if export.via != "ipc":
-            continue
-        what = "ipc-event" if export.kind == "event" else "ipc"
-        for place in sorted({export.place_of(index) for index in range(export.count)}):
-            if (trial := machine.trial(place, what)).works is False:
-                message = (
-                    f"export {export.name!r}: legacy IPC of {export.kind}s does not work on {place} of this machine"
-                )
-                note = f"a trial across two processes was answered with {trial.error or 'other bytes'}"
-                yield Diagnostic(
-                    "MT404", message, export.path, notes=(note,), help="'memtopo probe' tells the likely cause"
-                )
-                break
 
 
 Exports.rules = (transports,)

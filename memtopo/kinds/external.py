@@ -31,6 +31,7 @@ FROM = "camera for the export of the entry's own name, camera/frame of another, 
 """Description of the field `from` of external memory and semaphores."""
 
 _WINDOWS = "it is for Windows, and the driver of Linux answers NOT_SUPPORTED (fact 54)"
+
 _REASONS = {
     "dma_buf": "the driver hands out DMA-BUFs and takes none: it answers NOT_SUPPORTED (fact 54)",
     "nvscibuf": "it is for Jetson and DRIVE, and the driver answers NOT_SUPPORTED here (fact 54)",
@@ -95,11 +96,6 @@ class ProducedGroup(Group):
     def properties(self) -> dict[str, str]:
         """Properties of the object itself, which every entry that imports it must declare alike."""
         raise NotImplementedError
-
-
-def produced(geometry: Geometry) -> Iterator[ProducedGroup]:
-    """Everything of a geometry that another API created."""
-    return (group for group in geometry.every if isinstance(group, ProducedGroup))
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,51 +197,6 @@ class ExternalMemory(Kind):
                 yield MapExternal(part.path, part.label, group.name, group.place.id, part.offset, part.size)
 
 
-def producer_gpu(scope: Scope, what: str, device: str, path: Path) -> Resolution[Location | None]:
-    """GPU of something that a producer created; the host is an error."""
-    place = yield from scope.devices.resolve(device, (*path, "device"))
-    if place is None or (yield from requires_gpu(what, [place], (*path, "device"))):
-        return None
-    return place
-
-
-def producer_origin(name: str, source: Source, via: Via) -> Origin:
-    """Origin of something that a producer created; without an export it is the one of the entry's own name."""
-    return Origin((source.holder,), source.export or name, 1, via, siblings=False)
-
-
-def unsupported(what: str, path: Path, via: str, *possible: str) -> Iterator[Diagnostic]:
-    """MT702, where CUDA has a kind of handle by name and cannot take it."""
-    if via not in possible:
-        message = f"{what}: {via!r} cannot be imported on Linux"
-        help = f"have its producer hand it out as an opaque fd: via: {' or '.join(possible)}"
-        yield Diagnostic("MT702", message, (*path, "via"), notes=(_REASONS.get(via, _WINDOWS),), help=help)
-
-
-def from_process(what: str, path: Path, source: Source, processes: Collection[str]) -> Iterator[Diagnostic]:
-    """MT203, where a producer goes by the name of a process, of which only imports can come."""
-    if source.holder in processes:
-        message = f"{what} is from {source.holder!r}, which is the name of a process of this spec"
-        help = "what a process exports is imported under 'imports'; a producer outside has another name"
-        yield Diagnostic("MT203", message, (*path, "from"), help=help)
-
-
-def _past(part: InnerPart, size: int, path: Path) -> Diagnostic:
-    message = f"{part.label!r} ends at {exact(part.offset + part.size)} of {path[-1]!r}, which has {exact(size)}"
-    label = Label(f"{exact(size)} declared here", (*path, "size"))
-    note = "the driver maps nothing past the end of an object (fact 53)"
-    help = f"write 'size: {exact(size - part.offset)}' at most" if part.offset < size else None
-    return Diagnostic("MT703", message, (*part.path, "size"), labels=(label,), notes=(note,), help=help)
-
-
-def _inside(part: InnerPart, path: Path) -> Diagnostic:
-    message = f"{part.label!r} begins at {exact(part.offset)} of {path[-1]!r}, which is dedicated"
-    label = Label("dedicated here", (*path, "dedicated"))
-    note = "the driver maps a dedicated object from its begin alone (fact 53)"
-    help = "write 'offset: 0', or have it allocated and offered without 'dedicated', and leave that out here too"
-    return Diagnostic("MT703", message, (*part.path, "offset"), labels=(label,), notes=(note,), help=help)
-
-
 @dataclass(frozen=True, slots=True)
 class DuplicateDescriptor(Step):
     """Duplicates what the exchange gives, so that the driver can have one for itself and its owner keeps his (fact 37).
@@ -284,18 +235,6 @@ class DuplicateDescriptor(Step):
 
     def leak_name(self) -> str:
         return f"descriptor of {self.label}"
-
-
-def _file(fd: int) -> tuple[int, int, int]:
-    seen = os.fstat(fd)
-    return seen.st_dev, seen.st_ino, seen.st_rdev
-
-
-def _is(taken: Descriptor) -> bool:
-    try:
-        return _file(taken.fd) == taken.file
-    except OSError:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,11 +317,6 @@ class MapExternal(Step):
         return (external_memory_name(self.memory),)
 
 
-def external_memory_name(label: str) -> str:
-    """Leak name of external memory."""
-    return f"external memory {label}"
-
-
 def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """MT702: what a trial refused is refused again, and so is what must be advertised and is not."""
     for group in produced(geometry):
@@ -403,6 +337,73 @@ def alike(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             first = known.setdefault((group.origin.holders, group.origin.export), group)
             if diagnostic := _unlike(first, group):
                 yield diagnostic
+
+
+def produced(geometry: Geometry) -> Iterator[ProducedGroup]:
+    """Everything of a geometry that another API created."""
+    return (group for group in geometry.every if isinstance(group, ProducedGroup))
+
+
+def producer_gpu(scope: Scope, what: str, device: str, path: Path) -> Resolution[Location | None]:
+    """GPU of something that a producer created; the host is an error."""
+    place = yield from scope.devices.resolve(device, (*path, "device"))
+    if place is None or (yield from requires_gpu(what, [place], (*path, "device"))):
+        return None
+    return place
+
+
+def producer_origin(name: str, source: Source, via: Via) -> Origin:
+    """Origin of something that a producer created; without an export it is the one of the entry's own name."""
+    return Origin((source.holder,), source.export or name, 1, via, siblings=False)
+
+
+def unsupported(what: str, path: Path, via: str, *possible: str) -> Iterator[Diagnostic]:
+    """MT702, where CUDA has a kind of handle by name and cannot take it."""
+    if via not in possible:
+        message = f"{what}: {via!r} cannot be imported on Linux"
+        help = f"have its producer hand it out as an opaque fd: via: {' or '.join(possible)}"
+        yield Diagnostic("MT702", message, (*path, "via"), notes=(_REASONS.get(via, _WINDOWS),), help=help)
+
+
+def from_process(what: str, path: Path, source: Source, processes: Collection[str]) -> Iterator[Diagnostic]:
+    """MT203, where a producer goes by the name of a process, of which only imports can come."""
+    if source.holder in processes:
+        message = f"{what} is from {source.holder!r}, which is the name of a process of this spec"
+        help = "what a process exports is imported under 'imports'; a producer outside has another name"
+        yield Diagnostic("MT203", message, (*path, "from"), help=help)
+
+
+def external_memory_name(label: str) -> str:
+    """Leak name of external memory."""
+    return f"external memory {label}"
+
+
+def _past(part: InnerPart, size: int, path: Path) -> Diagnostic:
+    message = f"{part.label!r} ends at {exact(part.offset + part.size)} of {path[-1]!r}, which has {exact(size)}"
+    label = Label(f"{exact(size)} declared here", (*path, "size"))
+    note = "the driver maps nothing past the end of an object (fact 53)"
+    help = f"write 'size: {exact(size - part.offset)}' at most" if part.offset < size else None
+    return Diagnostic("MT703", message, (*part.path, "size"), labels=(label,), notes=(note,), help=help)
+
+
+def _inside(part: InnerPart, path: Path) -> Diagnostic:
+    message = f"{part.label!r} begins at {exact(part.offset)} of {path[-1]!r}, which is dedicated"
+    label = Label("dedicated here", (*path, "dedicated"))
+    note = "the driver maps a dedicated object from its begin alone (fact 53)"
+    help = "write 'offset: 0', or have it allocated and offered without 'dedicated', and leave that out here too"
+    return Diagnostic("MT703", message, (*part.path, "offset"), labels=(label,), notes=(note,), help=help)
+
+
+def _file(fd: int) -> tuple[int, int, int]:
+    seen = os.fstat(fd)
+    return seen.st_dev, seen.st_ino, seen.st_rdev
+
+
+def _is(taken: Descriptor) -> bool:
+    try:
+        return _file(taken.fd) == taken.file
+    except OSError:
+        return False
 
 
 def _unlike(first: ProducedGroup, group: ProducedGroup) -> Diagnostic | None:

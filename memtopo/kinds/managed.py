@@ -35,6 +35,22 @@ from memtopo.machine import Machine, Trial
 _FLAGS = {"global": MemAttach.GLOBAL, "host": MemAttach.HOST, "single": MemAttach.HOST}
 """Flags of the allocation. Memory of a single stream is attached to the host first, then to its stream (fact 60)."""
 
+_WORDS = {
+    Advice.SET_READ_MOSTLY: "read mostly",
+    Advice.SET_PREFERRED_LOCATION: "preferred",
+    Advice.SET_ACCESSED_BY: "accessed by",
+}
+
+_ATTRIBUTES = {
+    Advice.SET_READ_MOSTLY: RangeAttribute.READ_MOSTLY,
+    Advice.SET_PREFERRED_LOCATION: RangeAttribute.PREFERRED_LOCATION,
+    Advice.SET_ACCESSED_BY: RangeAttribute.ACCESSED_BY,
+}
+
+_TOLD = (LocationKind.GPU, LocationKind.HOST)
+
+_ADVICE = "advice and prefetching need access from the CPU while a GPU works"
+
 
 class Managed(Entry):
     """Memory of `cuMemAllocManaged`, which migrates between GPUs and the host, with advice."""
@@ -185,51 +201,6 @@ class ManagedMemory(Kind):
                 yield Prefetch((*group.path, "prefetch"), group.name, group.prefetch, group.home, own)
 
 
-def _concurrent(machine: Machine, ordinal: int) -> bool:
-    """Return true if a GPU and the CPU may use managed memory at once."""
-    return bool(machine.devices[ordinal].attributes.get(Attribute.CONCURRENT_MANAGED_ACCESS.name))
-
-
-def _advise(group: ManagedAllocation) -> Iterator[Step]:
-    path, name, home = group.path, group.name, group.home
-    if group.read_mostly:
-        # The driver ignores the location of this advice.
-        yield Advise((*path, "read_mostly"), name, Advice.SET_READ_MOSTLY, gpu(home), home)
-    if group.prefer:
-        yield Advise((*path, "prefer"), name, Advice.SET_PREFERRED_LOCATION, group.prefer, home)
-    for place in group.accessed_by:
-        yield Advise((*path, "accessed_by"), name, Advice.SET_ACCESSED_BY, place, home)
-
-
-def _one(name: str | None) -> list[str]:
-    return [] if name is None else [name]
-
-
-def _home(places: Sequence[Location]) -> int:
-    """The first GPU of those that are named, else of those that are seen."""
-    return next((place.id for place in places if place.kind is LocationKind.GPU), 0)
-
-
-def _homeless(path: Path, machine: Machine) -> Diagnostic | None:
-    if machine.devices:
-        return None
-    note = "it is allocated in a GPU's context (fact 60)"
-    return Diagnostic("MT401", f"managed memory {path[-1]!r} needs a GPU", path, "key", notes=(note,))
-
-
-def _by_node(path: Path, places: Sequence[Location]) -> Diagnostic | None:
-    """Advice that the driver refuses: it knows the host as a whole there, and no NUMA node."""
-    index, node = next(
-        ((index, place) for index, place in enumerate(places) if place.kind is LocationKind.HOST_NUMA), (0, None)
-    )
-    if node is None:
-        return None
-    message = f"managed memory {path[-1]!r}: {node} cannot be message apart from the host in 'accessed_by'"
-    note = "the driver answers INVALID_VALUE for a NUMA node there (fact 60)"
-    where = (*path, "accessed_by", index) if len(places) > 1 else (*path, "accessed_by")
-    return Diagnostic("MT701", message, where, notes=(note,), help="write host")
-
-
 @dataclass(frozen=True, slots=True)
 class AllocateManaged(Step):
     """`size` bytes, allocated in the context of a GPU; `attach` is GLOBAL or HOST (facts 39, 60)."""
@@ -270,23 +241,6 @@ class AllocateManaged(Step):
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
         del device
         return (self.leak_name(),)
-
-
-_WORDS = {
-    Advice.SET_READ_MOSTLY: "read mostly",
-    Advice.SET_PREFERRED_LOCATION: "preferred",
-    Advice.SET_ACCESSED_BY: "accessed by",
-}
-
-
-_ATTRIBUTES = {
-    Advice.SET_READ_MOSTLY: RangeAttribute.READ_MOSTLY,
-    Advice.SET_PREFERRED_LOCATION: RangeAttribute.PREFERRED_LOCATION,
-    Advice.SET_ACCESSED_BY: RangeAttribute.ACCESSED_BY,
-}
-
-
-_TOLD = (LocationKind.GPU, LocationKind.HOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,6 +342,13 @@ class Prefetch(Step):
         return StepDescription(self.label, str(self.location), like=self.location)
 
 
+def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT701. Every GPU that may come to hold it can, and those that are named take advice (fact 60)."""
+    for group in geometry.of(ManagedAllocation).values():
+        if diagnostic := _memory(group, machine) or _advice(group, machine):
+            yield diagnostic
+
+
 def place(ordinal: int) -> str:
     """A device that a range attribute answers, in the words of a spec."""
     return "host" if ordinal == HOST else f"gpu{ordinal}"
@@ -398,14 +359,49 @@ def spoken(location: Location) -> str:
     return str(location) if location.kind is LocationKind.GPU else "host"
 
 
-_ADVICE = "advice and prefetching need access from the CPU while a GPU works"
+def _concurrent(machine: Machine, ordinal: int) -> bool:
+    """Return true if a GPU and the CPU may use managed memory at once."""
+    return bool(machine.devices[ordinal].attributes.get(Attribute.CONCURRENT_MANAGED_ACCESS.name))
 
 
-def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT701. Every GPU that may come to hold it can, and those that are named take advice (fact 60)."""
-    for group in geometry.of(ManagedAllocation).values():
-        if diagnostic := _memory(group, machine) or _advice(group, machine):
-            yield diagnostic
+def _advise(group: ManagedAllocation) -> Iterator[Step]:
+    path, name, home = group.path, group.name, group.home
+    if group.read_mostly:
+        # The driver ignores the location of this advice.
+        yield Advise((*path, "read_mostly"), name, Advice.SET_READ_MOSTLY, gpu(home), home)
+    if group.prefer:
+        yield Advise((*path, "prefer"), name, Advice.SET_PREFERRED_LOCATION, group.prefer, home)
+    for place in group.accessed_by:
+        yield Advise((*path, "accessed_by"), name, Advice.SET_ACCESSED_BY, place, home)
+
+
+def _one(name: str | None) -> list[str]:
+    return [] if name is None else [name]
+
+
+def _home(places: Sequence[Location]) -> int:
+    """The first GPU of those that are named, else of those that are seen."""
+    return next((place.id for place in places if place.kind is LocationKind.GPU), 0)
+
+
+def _homeless(path: Path, machine: Machine) -> Diagnostic | None:
+    if machine.devices:
+        return None
+    note = "it is allocated in a GPU's context (fact 60)"
+    return Diagnostic("MT401", f"managed memory {path[-1]!r} needs a GPU", path, "key", notes=(note,))
+
+
+def _by_node(path: Path, places: Sequence[Location]) -> Diagnostic | None:
+    """Advice that the driver refuses: it knows the host as a whole there, and no NUMA node."""
+    index, node = next(
+        ((index, place) for index, place in enumerate(places) if place.kind is LocationKind.HOST_NUMA), (0, None)
+    )
+    if node is None:
+        return None
+    message = f"managed memory {path[-1]!r}: {node} cannot be message apart from the host in 'accessed_by'"
+    note = "the driver answers INVALID_VALUE for a NUMA node there (fact 60)"
+    where = (*path, "accessed_by", index) if len(places) > 1 else (*path, "accessed_by")
+    return Diagnostic("MT701", message, where, notes=(note,), help="write host")
 
 
 def _memory(group: ManagedAllocation, machine: Machine) -> Diagnostic | None:

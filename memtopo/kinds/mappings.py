@@ -46,7 +46,11 @@ class MapEntry(Entry):
 
 
 _Mapped = Annotated[MapEntry, BeforeValidator(_map_entry, json_schema_input_type=ChunkReference | MapEntry)]
+
+
 _OneOrMoreMapped = _Mapped | Annotated[list[_Mapped], Field(min_length=1)]
+
+
 MapList = Annotated[list[_Mapped], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreMapped)]
 
 
@@ -144,6 +148,27 @@ class MapChunk(Step):
         return (range_name(self.range),)
 
 
+def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT305. The driver lets a mapping group past its reservation into a neighbour's (fact 15), so memtopo must not."""
+    del machine
+    for placements in geometry.placements.values():
+        for placement in placements:
+            if placement.end > placement.range.size:
+                yield _past(placement)
+
+
+def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT304. Mapping over a live mapping is refused (fact 14)."""
+    del machine
+    for placements in geometry.placements.values():
+        highest: Placement | None = None
+        for placement in placements:
+            if highest and placement.offset < highest.end:
+                yield _overlap(*sorted((highest, placement), key=_order))
+            if highest is None or placement.end > highest.end:
+                highest = placement
+
+
 class Slice(NamedTuple):
     """Chunks of one group, `first` up to `stop`, as a map entry names them; no group if they are unknown."""
 
@@ -162,6 +187,20 @@ def resolve_slices(scope: Scope) -> Resolution[dict[str, list[Slice]]]:
         for index, entry in enumerate(entries):
             found[key].append((yield from _slice(scope, entry, scope.spec.at("map", key, index))))
     return found
+
+
+def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
+    """Largest granularity of the chunks of each range, and the ranges measured in granules that are not known."""
+    largest: dict[str, int] = {}
+    partly = {key for section, key in scope.spec.left_out if section == "map"}
+    for key, slices in scope.slices.items():
+        name = parse_reference(key).name
+        found = max((each.group.granule for each in slices if each.group), default=0)
+        largest[name] = max(largest.get(name, 0), found)
+        if any(each.group is None for each in slices):
+            partly.add(key)
+    names = {key.partition(".")[0] for key in partly}
+    return largest, names & set(_in_granules(scope)) if names else set()
 
 
 def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
@@ -183,20 +222,6 @@ def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
         known = chain(spec.section("chunks"), spec.section("imports"))
         yield scope.errors.undeclared("chunk", name, where, known)
     return Slice(None, 0, 0, entry, path)
-
-
-def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
-    """Largest granularity of the chunks of each range, and the ranges measured in granules that are not known."""
-    largest: dict[str, int] = {}
-    partly = {key for section, key in scope.spec.left_out if section == "map"}
-    for key, slices in scope.slices.items():
-        name = parse_reference(key).name
-        found = max((each.group.granule for each in slices if each.group), default=0)
-        largest[name] = max(largest.get(name, 0), found)
-        if any(each.group is None for each in slices):
-            partly.add(key)
-    names = {key.partition(".")[0] for key in partly}
-    return largest, names & set(_in_granules(scope)) if names else set()
 
 
 def _in_granules(scope: Scope) -> Iterator[str]:
@@ -285,27 +310,6 @@ def _queried(geometry: Geometry, machine: Machine) -> tuple[tuple[Location, Loca
     visible = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
     gpus = [(place, place) for place in visible]
     return (*gpus, *((Location(LocationKind.HOST_NUMA, 0), place) for place in host))
-
-
-def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT305. The driver lets a mapping group past its reservation into a neighbour's (fact 15), so memtopo must not."""
-    del machine
-    for placements in geometry.placements.values():
-        for placement in placements:
-            if placement.end > placement.range.size:
-                yield _past(placement)
-
-
-def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT304. Mapping over a live mapping is refused (fact 14)."""
-    del machine
-    for placements in geometry.placements.values():
-        highest: Placement | None = None
-        for placement in placements:
-            if highest and placement.offset < highest.end:
-                yield _overlap(*sorted((highest, placement), key=_order))
-            if highest is None or placement.end > highest.end:
-                highest = placement
 
 
 def _past(placement: Placement) -> Diagnostic:

@@ -121,6 +121,21 @@ class ReserveRange(Step):
         return range_name(self.label)
 
 
+def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """MT307. Two ranges cannot both be at an address that is fixed: the driver reserves the second one elsewhere."""
+    del machine
+    fixed = sorted(
+        (group for group in geometry.of(RangeGroup).values() if group.fixed and group.address),
+        key=lambda group: group.address,
+    )
+    furthest: RangeGroup | None = None
+    for group in fixed:
+        if furthest and group.address < furthest.address + furthest.extent:
+            yield _both_fixed(furthest, group)
+        if furthest is None or group.address + group.extent > furthest.address + furthest.extent:
+            furthest = group
+
+
 class _Units(NamedTuple):
     """Granularities that a range is measured in: of its chunks, or of plain memory, and of all addresses."""
 
@@ -216,21 +231,6 @@ def _address(group: RangeGroup) -> Diagnostic | None:
         message = f"range {group.name!r}: {from_there} lie beyond 47 bits of address space"
         return Diagnostic("MT307", message, path)
     return None
-
-
-def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT307. Two ranges cannot both be at an address that is fixed: the driver reserves the second one elsewhere."""
-    del machine
-    fixed = sorted(
-        (group for group in geometry.of(RangeGroup).values() if group.fixed and group.address),
-        key=lambda group: group.address,
-    )
-    furthest: RangeGroup | None = None
-    for group in fixed:
-        if furthest and group.address < furthest.address + furthest.extent:
-            yield _both_fixed(furthest, group)
-        if furthest is None or group.address + group.extent > furthest.address + furthest.extent:
-            furthest = group
 
 
 def _both_fixed(first: RangeGroup, second: RangeGroup) -> Diagnostic:

@@ -39,10 +39,10 @@ LAST = 1.5
 """Seconds after the end of a producer in which what it signalled last may arrive, and in which others who wait for it
 give up: a signal from here must not be taken for the producer's."""
 
-
 _PAUSE = 0.002
 
 _Export = tuple[tuple[str, ...], str]
+
 _Waits = dict[_Export, list[tuple[int, "ImportedSemaphore"]]]
 
 
@@ -55,6 +55,7 @@ def _schema(via: str, each: dict[str, Any]) -> dict[str, Any]:
 
 
 _TIMELINE = _schema("timeline_fd", {"type": "integer"})
+
 _BINARY = _schema("opaque_fd", {"const": True})
 
 
@@ -168,23 +169,6 @@ class Semaphores(Kind):
         waiting = [group for group in geometry.of(ImportedSemaphore).values() if group.wait is not None]
         for device, path in {group.place.id: group.path for group in reversed(waiting)}.items():
             yield AwaitStream(path, device, tuple(name for step in steps for name in step.blocked_by_wait(device)))
-
-
-def _value(point: int | None) -> int | None:
-    return 0 if point is True else point
-
-
-def _backwards(what: str, path: Path, wait: int | None, signal: int | None) -> Iterator[Diagnostic]:
-    """MT704, where a timeline would not go forward: it begins at 0, and a smaller value sets it back."""
-    if wait == 0:
-        told = f"{what} waits for 0, which is where a timeline begins"
-        yield Diagnostic("MT704", told, (*path, "wait"), help="wait for 1 or more, or leave 'wait' out")
-    if signal is not None and signal <= (least := wait or 0):
-        told = f"{what} signals {signal}, and its timeline is at {least} or more by then"
-        note = "the driver would set it back, and whoever waits for more would wait again (fact 56)"
-        label = (Label(f"waits for {wait}", (*path, "wait")),) if wait else ()
-        help = f"signal {least + 1} or more"
-        yield Diagnostic("MT704", told, (*path, "signal"), labels=label, notes=(note,), help=help)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,6 +285,23 @@ def unsignalled(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 yield _endless(group)
             elif group.signal is not None:
                 reached = max(reached, group.signal)
+
+
+def _value(point: int | None) -> int | None:
+    return 0 if point is True else point
+
+
+def _backwards(what: str, path: Path, wait: int | None, signal: int | None) -> Iterator[Diagnostic]:
+    """MT704, where a timeline would not go forward: it begins at 0, and a smaller value sets it back."""
+    if wait == 0:
+        told = f"{what} waits for 0, which is where a timeline begins"
+        yield Diagnostic("MT704", told, (*path, "wait"), help="wait for 1 or more, or leave 'wait' out")
+    if signal is not None and signal <= (least := wait or 0):
+        told = f"{what} signals {signal}, and its timeline is at {least} or more by then"
+        note = "the driver would set it back, and whoever waits for more would wait again (fact 56)"
+        label = (Label(f"waits for {wait}", (*path, "wait")),) if wait else ()
+        help = f"signal {least + 1} or more"
+        yield Diagnostic("MT704", told, (*path, "signal"), labels=label, notes=(note,), help=help)
 
 
 def _waits(geometry: Geometry) -> _Waits:
