@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memtopo.machine.target import Target
-from tests.api.holding import Process
+from tests.api.child_process import Process
 from tests.helpers.machines import invented
 
 TWO = Target("invented", invented(2), simulated=True, _opener=lambda: _open())
@@ -34,11 +34,11 @@ def start(runtime: Path) -> Iterator[Callable[..., Process]]:
     """Starts scripts of tests/api as processes; a holder serves once it is there."""
     started: list[Process] = []
 
-    def begin(script: str = "holder", **wish: Any) -> Process:
-        found = Process(script, runtime, **wish)
+    def begin(script: str = "holder", **arguments: Any) -> Process:
+        found = Process(script, runtime, **arguments)
         started.append(found)
         if script == "holder":
-            assert "serving" in (found.said() or {})
+            assert "serving" in (found.read_line() or {})
         return found
 
     yield begin

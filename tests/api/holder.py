@@ -1,4 +1,4 @@
-"""A process that builds a spec and holds it, and says on stdout when it serves, what it sees, and how it ended."""
+"""Program that builds and holds a spec, and prints when it serves, the bytes of its ranges, and the outcome."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from memtopo.sharing.holder import HolderInfo, hold
 
 
 def main(spec: str, machine: str, socket: str | None = None, record: bool = False) -> None:
-    """Hold a spec under its own name until a signal, or at a socket; each range begins with its own name's bytes."""
+    """Hold a spec at its name or at a socket until a signal; each range begins with the bytes of its name."""
     found = target.resolve(machine)
     document = read_file(spec)
     geometry = validate(document, found.machine).geometry
@@ -40,14 +40,14 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
             if record:
                 _record(run)
             layout, driver = run.execution.layout, run.execution.driver
-            shelf = LayoutExports(geometry.of(ExportGroup), layout, driver, run.recheck)
+            exports = LayoutExports(geometry.of(ExportGroup), layout, driver, run.recheck)
             about = HolderInfo(geometry.name, spec, line)
-            held = hold(shelf, claimed, about, stop=stopper.signal, ready=lambda: _say({"serving": geometry.name}))
-            _say({"why": held.why, "clients": held.clients, "handles": held.handles, "first": _first(run)})
+            held = hold(exports, claimed, about, stop=stopper.signal, ready=lambda: _print({"serving": geometry.name}))
+            _print({"why": held.why, "clients": held.clients, "handles": held.handles, "first": _first(run)})
             return HoldResult()
 
         report = apply.apply(run_request, Ledger(found.open()), hold=serve)
-    _say({"outcome": report.outcome, "failure": report.failure and report.failure.error})
+    _print({"outcome": report.outcome, "failure": report.failure and report.failure.error})
 
 
 def _mark(run: Run) -> None:
@@ -66,14 +66,14 @@ def _record(run: Run) -> None:
 
 
 def _first(run: Run) -> dict[str, str]:
-    """How each range begins, as it is seen here."""
+    """First 16 bytes of each range."""
     layout, driver = run.execution.layout, run.execution.driver
     with current(driver, layout.contexts[min(layout.contexts)]):
         return {label: driver.memcpy_dtoh(reserved.address, 16).hex() for label, reserved in layout.ranges.items()}
 
 
-def _say(what: object) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
+def _print(document: object) -> None:
+    sys.stdout.write(json.dumps(document) + "\n")
     sys.stdout.flush()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from memtopo.sharing import wire
-from tests.api.holding import Process
+from tests.api.child_process import Process
 from tests.cli.running import ROOT, environment
 
 SOURCE = ROOT / "examples" / "c"

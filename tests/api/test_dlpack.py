@@ -151,9 +151,9 @@ def test_streams_that_are_none(stream: object, owner: ViewOwner) -> None:
 def test_what_a_view_does_not_do(owner: ViewOwner, layout: Live) -> None:
     """Copies, other devices, and streams for memory of the host are refused with a BufferError"""
     view = layout.range("kv")
-    for wish in ({"copy": True}, {"dl_device": (2, 0)}, {"stream": 1}):
+    for arguments in ({"copy": True}, {"dl_device": (2, 0)}, {"stream": 1}):
         with pytest.raises(BufferError):
-            view.__dlpack__(**wish)
+            view.__dlpack__(**arguments)
     assert view.__dlpack__(copy=False, dl_device=(1, 0))
     assert gpu_view(owner).__dlpack__(dl_device=(2, 3))
 

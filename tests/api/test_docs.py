@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import memtopo
-from tests.api.holding import Process
+from tests.api.child_process import Process
 from tests.cli.running import ROOT, environment
 
 PAGE = (ROOT / "docs" / "api.md").read_text()

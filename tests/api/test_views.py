@@ -73,7 +73,7 @@ def test_a_dtype_may_be_an_object(dtype: object, layout: Live) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "shape"),
+    ("arguments", "shape"),
     [
         ({}, (8 << 20,)),
         ({"dtype": "float32"}, (2 << 20,)),
@@ -86,16 +86,16 @@ def test_a_dtype_may_be_an_object(dtype: object, layout: Live) -> None:
         ({"offset": 8, "shape": (3, 2), "dtype": "int32"}, (3, 2)),
     ],
 )
-def test_shapes(wish: dict[str, Any], shape: tuple[int, ...], layout: Live) -> None:
+def test_shapes(arguments: dict[str, Any], shape: tuple[int, ...], layout: Live) -> None:
     """Type, shape, offset and size come to the bytes that they say"""
-    view = layout.range("kv", **wish)
+    view = layout.range("kv", **arguments)
     assert view.shape == shape
-    assert view.address == layout.range("kv").address + wish.get("offset", 0)
+    assert view.address == layout.range("kv").address + arguments.get("offset", 0)
     assert np.from_dlpack(view).shape == shape
 
 
 @pytest.mark.parametrize(
-    ("wish", "told"),
+    ("arguments", "told"),
     [
         ({"dtype": "float17"}, "did you mean 'float16'"),
         ({"shape": (8 << 20, 2)}, "8MiB"),
@@ -114,10 +114,10 @@ def test_shapes(wish: dict[str, Any], shape: tuple[int, ...], layout: Live) -> N
         ({"device": "host"}, "host has no access"),
     ],
 )
-def test_what_does_not_fit(wish: dict[str, Any], told: str, layout: Live) -> None:
+def test_what_does_not_fit(arguments: dict[str, Any], told: str, layout: Live) -> None:
     """A view that would go past the end, does not come to its shape, or is not aligned is refused, with the reason"""
     with pytest.raises(memtopo.Unsuitable, match=told):
-        layout.range("kv", **wish)
+        layout.range("kv", **arguments)
 
 
 def test_holes_are_refused(layout: Live) -> None:

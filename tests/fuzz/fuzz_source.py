@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz.running import run
+from tests.fuzz.runner import run
 
 if __name__ == "__main__":
     run("source")

@@ -132,7 +132,7 @@ def test_rounds_leave_nothing(tmp_path: Path) -> None:
     driver = open_cuda()
     context = driver.device_primary_ctx_retain(0)
     seen = []
-    command = [sys.executable, "-m", "tests.gpu.frames", str(tmp_path), uuid().hex(), str(ROUNDS)]
+    command = [sys.executable, "-m", "tests.gpu.frame_producer", str(tmp_path), uuid().hex(), str(ROUNDS)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             assert process.stdout

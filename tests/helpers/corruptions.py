@@ -26,7 +26,7 @@ _WORD = re.compile(r"[A-Za-z0-9_.:-]+")
 @st.composite
 def corruptions(draw: Draw, specs: st.SearchStrategy[str] | None = None) -> str:
     """A valid spec's text to which something happened: often invalid, sometimes still a spec."""
-    text = draw(strategies.specs(identified=True, foreign=True) if specs is None else specs)
+    text = draw(strategies.specs(identified=True, external=True) if specs is None else specs)
     for _ in range(draw(st.integers(1, 3))):
         text = draw(st.sampled_from([_characters, _lines, _words, _swap]))(draw, text)
     return text

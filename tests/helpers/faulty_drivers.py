@@ -83,7 +83,7 @@ class Aliases(SimDriver):
         return self._created[-1]
 
 
-class KeepsAHandle(SimDriver):
+class UnreleasedHandle(SimDriver):
     """Keeps the last reference to the second chunk."""
 
     def __init__(self, machine: Machine) -> None:
@@ -139,7 +139,7 @@ class GrantsTooMuch(SimDriver):
         super().mem_set_access(address, size, (*grants, Grant(gpu(1), Access.RW)))
 
 
-class GrantsTooLittle(SimDriver):
+class ReadOnlyGrants(SimDriver):
     """Grants read access in place of any other."""
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:

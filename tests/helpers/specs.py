@@ -19,7 +19,7 @@ from memtopo.run import apply, processes
 from memtopo.run.processes import Ensemble
 from memtopo.run.request import RunRequest
 from tests.helpers.machines import invented
-from tests.helpers.producing import handle_source, sockets
+from tests.helpers.shared_producers import handle_source, sockets
 
 ROOT = Path(__file__).parent.parent.parent
 EVERY_SPEC = sorted((ROOT / "specs").glob("*.yaml"))
@@ -51,7 +51,7 @@ def faults(text: str, machine: Machine | None = None) -> tuple[Diagnostic, ...]:
 
 
 def run_request(spec: str | Path, machine: Machine, check: Check = "fast") -> RunRequest:
-    """A spec's text or file, ready to be applied; `tests.helpers.producing` has what it takes from another API."""
+    """Request to apply a spec, given as text or file; `tests.helpers.shared_producers` has its external entries."""
     found = read_file(spec) if isinstance(spec, Path) else document(spec)
     validated = validate(found, machine)
     assert validated.geometry is not None, validated.diagnostics

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from memtopo.machine import Machine
-from tests.helpers import others
+from tests.helpers import resource_strategies
 from tests.helpers.machines import invented
 
 MIB = 1 << 20
@@ -55,11 +55,11 @@ class _Mapped(NamedTuple):
 
 
 @st.composite
-def dicts(draw: Draw, gpus: int = GPUS, *, identified: bool = False, foreign: bool = False) -> Spec:
+def dicts(draw: Draw, gpus: int = GPUS, *, identified: bool = False, external: bool = False) -> Spec:
     """A valid spec as plain data, without `memtopo` and `name`, for a machine of so many GPUs and one NUMA node.
 
-    Where they are `identified`, as those of `machine()` are, they may be named by UUID and bus id. What is `foreign`
-    comes from producers outside, so that the spec is built only where there are such.
+    Where they are `identified`, as those of `machine()` are, they may be named by UUID and bus id. With `external`, it
+    has entries of external producers, which the build of the spec requires.
     """
     devices = draw(_devices(gpus, identified=identified))
     usable = _gpus(devices, gpus)
@@ -73,8 +73,8 @@ def dicts(draw: Draw, gpus: int = GPUS, *, identified: bool = False, foreign: bo
         sections["ranges"][name] = entry
         sections["map"] |= keyed
         sections["access"] |= draw(_access(name, entry, mapped, usable))
-    sections["managed"] = draw(others.managed(usable))
-    sections |= draw(others.foreign(usable)) if foreign else {}
+    sections["managed"] = draw(resource_strategies.managed(usable))
+    sections |= draw(resource_strategies.external_sections(usable)) if external else {}
     return {section: entries for section, entries in (spec | sections).items() if entries}
 
 
@@ -307,6 +307,6 @@ def _flow(value: Any) -> str:
 
 
 @st.composite
-def specs(draw: Draw, gpus: int = GPUS, *, identified: bool = False, foreign: bool = False) -> str:
+def specs(draw: Draw, gpus: int = GPUS, *, identified: bool = False, external: bool = False) -> str:
     """A valid spec's text; see `dicts`."""
-    return draw(written(draw(dicts(gpus, identified=identified, foreign=foreign))))
+    return draw(written(draw(dicts(gpus, identified=identified, external=external))))

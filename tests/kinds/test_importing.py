@@ -12,7 +12,7 @@ from memtopo.kinds.events import EventGroup
 from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.views import all_mapped_memory
 from tests.helpers.machines import invented
-from tests.helpers.sharing import SERVER, VIEW, geometry, member, only, reader
+from tests.helpers.sharing_specs import SERVER, VIEW, geometry, member, only, reader
 from tests.helpers.specs import codes, judged
 
 IMPORTS = [

@@ -17,8 +17,8 @@ from memtopo.driver.wrappers import Failing
 from memtopo.machine import Machine
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import apply
+from tests.helpers.in_process_producer import BYTES, InProcessProducer, camera, is_intact, uuid
 from tests.helpers.machines import invented
-from tests.helpers.owner import BYTES, Owner, camera, still_good, uuid
 from tests.helpers.specs import run_request
 
 MACHINE = invented(2)
@@ -40,7 +40,7 @@ UNDO = {
 
 
 def applied(
-    text: str, owner: Owner | None = None, *, machine: Machine = MACHINE, at: int = 0, check: Check = "fast"
+    text: str, owner: InProcessProducer | None = None, *, machine: Machine = MACHINE, at: int = 0, check: Check = "fast"
 ) -> tuple[Report, Ledger, Failing]:
     """A spec on a simulator whose `at`-th call fails, with what the owner delivers."""
     with SimDriver(machine) as driver:
@@ -129,7 +129,7 @@ semaphores:
 """
     made = {name: external_api.make_semaphore(timeline=name == "timeline") for name in ("timeline", "binary", "other")}
     external_api.signal(made["binary"])
-    with Owner(made) as owner:
+    with InProcessProducer(made) as owner:
         report, ledger, _ = applied(text, owner)
         assert (report.outcome, ledger.empty) == ("ok", True), report
         assert [external_api.counter(fd) for fd in made.values()] == [2, 0, 1]
@@ -153,7 +153,7 @@ def test_any_call_may_fail() -> None:
             else:
                 assert (report.exit_code, ledger.empty) == (4, True), where
             assert [os.fstat(fd).st_ino for fd in owner.given.values()] == files, where
-            assert still_good(owner.given["frame"], MACHINE), where
+            assert is_intact(owner.given["frame"], MACHINE), where
             assert owner.attached == 0, where
         assert os.listdir("/proc/self/fd") == descriptors
 
@@ -199,7 +199,7 @@ def _small() -> int:
 )
 def test_bad_memory(made: Callable[[], int], step: str, cause: str) -> None:
     """What is no memory, another GPU's, or smaller than declared is told with the entry's name and the cause"""
-    with Owner({"frame": made(), "ready": external_api.make_semaphore(timeline=True, value=1)}) as owner:
+    with InProcessProducer({"frame": made(), "ready": external_api.make_semaphore(timeline=True, value=1)}) as owner:
         before = os.fstat(owner.given["frame"])
         report, ledger, _ = applied(FRAME, owner)
         assert (report.exit_code, ledger.empty) == (4, True), report
@@ -226,7 +226,7 @@ def test_a_closed_descriptor() -> None:
     """A descriptor that its owner has closed is told as such, and nothing is imported"""
     with camera(MACHINE) as owner:
         os.close(owner.given.pop("frame"))
-        report, ledger, _ = applied(FRAME, Owner({**owner.given, "frame": 900}))
+        report, ledger, _ = applied(FRAME, InProcessProducer({**owner.given, "frame": 900}))
         assert (report.exit_code, ledger.empty) == (4, True), report
         assert report.failure
         assert report.failure.step == "copy descriptor frame"
@@ -253,7 +253,7 @@ def test_a_number_that_is_somebody_elses_by_now(tmp_path: Path) -> None:
     file = tmp_path / "theirs"
     file.write_bytes(BYTES)
     with (
-        Owner({"frame": _null(), "ready": external_api.make_semaphore(timeline=True)}) as owner,
+        InProcessProducer({"frame": _null(), "ready": external_api.make_semaphore(timeline=True)}) as owner,
         Reuses(MACHINE, file) as sim,
     ):
         sim.init()

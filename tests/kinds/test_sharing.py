@@ -10,7 +10,7 @@ from memtopo.kinds.events import EventGroup
 from memtopo.kinds.views import all_mapped_memory
 from memtopo.machine import Trial
 from tests.helpers.machines import invented
-from tests.helpers.sharing import OWN, VIEW, geometry, member, only, reader
+from tests.helpers.sharing_specs import OWN, VIEW, geometry, member, only, reader
 from tests.helpers.specs import codes, faults, judged
 
 EXPORTS = [

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memtopo.language import read_text
-from tests.fuzz import answers
-from tests.fuzz.mutating import mutations, seeds
+from tests.fuzz import checks
+from tests.fuzz.mutation import mutations, seeds
 from tests.helpers.specs import ROOT
 
 CORPUS = sorted((Path(__file__).parent.parent / "corpus").iterdir())
@@ -27,10 +27,10 @@ def test_every_input_is_answered(path: Path) -> None:
     """Every file of the corpus gets a document or diagnostics with places, within a second, and never a traceback"""
     data = path.read_bytes()
     start = time.process_time()
-    validated = answers.answered(read_text(data, path.name))
+    validated = checks.answered(read_text(data, path.name))
     assert time.process_time() - start < 1
     assert validated.diagnostics or validated.geometry
-    answers.spec(data)
+    checks.spec(data)
 
 
 @pytest.mark.parametrize("path", CORPUS[::8], ids=lambda path: path.name)
@@ -48,14 +48,14 @@ def test_the_command_line_answers_too(path: Path) -> None:
 @settings(max_examples=300)
 def test_any_structure_is_answered(data: bytes) -> None:
     """Any structure of the language's own words is answered"""
-    answers.spec(data)
+    checks.spec(data)
 
 
 def test_mutations_are_answered() -> None:
     """A few hundred inputs that chance made of the corpus are answered"""
     inputs = mutations(4711, seeds())
     for _ in range(300):
-        answers.source(next(inputs))
+        checks.source(next(inputs))
 
 
 @pytest.mark.exhaustive
@@ -68,7 +68,7 @@ def test_very_many_mutations_are_answered(shard: int) -> None:
     """
     count = int(os.environ.get("MEMTOPO_FUZZ", "1000000")) // SHARDS
     seed = int(os.environ.get("MEMTOPO_FUZZ_SEED", "1")) * SHARDS + shard
-    command = [sys.executable, "-m", "tests.fuzz.many", str(seed), str(count)]
+    command = [sys.executable, "-m", "tests.fuzz.shard", str(seed), str(count)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     slowest, peak = json.loads(done.stdout)

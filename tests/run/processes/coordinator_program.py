@@ -1,4 +1,4 @@
-"""A coordinator whose workers die as MEMTOPO_DYING says; it prints its report.
+"""A coordinator whose workers crash as MEMTOPO_CRASH requests; it prints its report.
 
 Arguments: the spec's file, the machine's name, seconds of silence after which a process counts as dead.
 """
@@ -20,7 +20,7 @@ from memtopo.rules.validation import validate
 from memtopo.run import processes
 from memtopo.run.request import RunRequest
 
-WORKER = (sys.executable, "-P", str(Path(__file__).with_name("dying_worker.py")))
+WORKER = (sys.executable, "-P", str(Path(__file__).with_name("signalled_worker.py")))
 
 
 def run(spec: str, machine: str, timeout: float) -> bytes:

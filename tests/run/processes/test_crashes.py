@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.processes.crash import GRACE, TIMEOUT, Crash, crash
+from tests.run.processes.crash_runs import GRACE, TIMEOUT, CrashRun, run_with_crash
 
 TWO = Path(__file__).with_name("two.yaml")
 SIGNALS = ("SIGKILL", "SIGTERM", "SIGSTOP")
@@ -25,7 +25,7 @@ SAMPLE = [
 ]  # fmt: skip
 
 
-def survived(done: Crash, process: str, name: str) -> None:
+def survived(done: CrashRun, process: str, name: str) -> None:
     """Assert that all processes but the victim took down in time, and that the report names it."""
     assert done.seconds < STARTUP + TIMEOUT + GRACE
     assert done.report, done.errors
@@ -51,17 +51,17 @@ def survived(done: Crash, process: str, name: str) -> None:
 
 @pytest.mark.parametrize(("process", "call", "name"), SAMPLE)
 def test_a_worker_that_dies_is_named_and_the_others_take_down(process: str, call: int, name: str) -> None:
-    survived(crash(TWO, process, call, name), process, name)
+    survived(run_with_crash(TWO, process, call, name), process, name)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("point", "name"), list(product(POINTS, SIGNALS)), ids=str)
 def test_a_worker_may_die_at_any_driver_call(point: tuple[str, int], name: str) -> None:
-    survived(crash(TWO, *point, name), point[0], name)
+    survived(run_with_crash(TWO, *point, name), point[0], name)
 
 
-def lost(done: Crash, name: str) -> None:
-    """Assert that the workers of a dead coordinator ended by themselves; `crash` has checked that none is left."""
+def lost(done: CrashRun, name: str) -> None:
+    """Assert that the workers of a dead coordinator ended by themselves; `run_with_crash` checks that none is left."""
     assert done.seconds < STARTUP + TIMEOUT + GRACE
     if name == "SIGTERM":
         assert done.report, done.errors
@@ -76,17 +76,17 @@ def lost(done: Crash, name: str) -> None:
     [("server", 8, "SIGKILL"), ("reader", 40, "SIGKILL"), ("server", 30, "SIGTERM"), ("reader", 20, "SIGSTOP")],
 )
 def test_workers_of_a_dead_coordinator_take_down(process: str, call: int, name: str) -> None:
-    lost(crash(TWO, process, call, name, "parent"), name)
+    lost(run_with_crash(TWO, process, call, name, "parent"), name)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("point", "name"), list(product(POINTS, SIGNALS)), ids=str)
 def test_the_coordinator_may_die_at_any_driver_call(point: tuple[str, int], name: str) -> None:
-    lost(crash(TWO, *point, name, "parent"), name)
+    lost(run_with_crash(TWO, *point, name, "parent"), name)
 
 
 def test_an_undisturbed_run_is_as_declared_and_leaves_no_file() -> None:
-    done = crash(TWO, "nobody", 1, "SIGKILL")
+    done = run_with_crash(TWO, "nobody", 1, "SIGKILL")
     assert done.report, done.errors
     assert done.report.outcome == "ok", done.report
     assert not [entry for entry in os.listdir("/dev/shm") if "memtopo" in entry]

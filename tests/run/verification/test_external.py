@@ -20,9 +20,9 @@ from memtopo.run import processes
 from memtopo.run.apply import apply
 from memtopo.run.processes import Ensemble
 from memtopo.sharing.imports import HolderHandles
+from tests.helpers.in_process_producer import uuid
 from tests.helpers.machines import invented
-from tests.helpers.owner import uuid
-from tests.helpers.silent import Silent, silent
+from tests.helpers.scripted_producer import ScriptedProducer, scripted_producer
 from tests.helpers.specs import document, ensemble, run_request
 
 MACHINE = invented(2)
@@ -45,9 +45,9 @@ CONTEXTS = "context of gpu1", "context of gpu0"
 
 
 @pytest.fixture
-def producer(tmp_path: Path) -> Iterator[Silent]:
+def producer(tmp_path: Path) -> Iterator[ScriptedProducer]:
     """A producer that is alive, and has signalled nothing."""
-    with silent(tmp_path, uuid(MACHINE)) as found:
+    with scripted_producer(tmp_path, uuid(MACHINE)) as found:
         yield found
 
 
@@ -64,7 +64,7 @@ class At(Progress):
 
 
 def applied(
-    producer: Silent,
+    producer: ScriptedProducer,
     timeout: float = 30.0,
     progress: Progress | None = None,
     stop: Callable[[], int] = lambda: 0,
@@ -82,14 +82,14 @@ def applied(
         return apply(made, ledger, handle_source=handle_source, progress=progress, stop=stop), ledger
 
 
-def test_a_wait_ends_with_a_late_signal(producer: Silent) -> None:
-    report, ledger = applied(producer, progress=At("synchronize", lambda: producer.tell("signal 1")))
+def test_a_wait_ends_with_a_late_signal(producer: ScriptedProducer) -> None:
+    report, ledger = applied(producer, progress=At("synchronize", lambda: producer.request("signal 1")))
     assert (report.outcome, ledger.empty) == ("ok", True), report
-    assert producer.tell("counter") == "2"
+    assert producer.request("counter") == "2"
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])
-def test_a_wait_without_signal_times_out_and_names_all_that_stays(producer: Silent, check: Check) -> None:
+def test_a_wait_without_signal_times_out_and_names_all_that_stays(producer: ScriptedProducer, check: Check) -> None:
     start = time.monotonic()
     report, ledger = applied(producer, timeout=0.2, check=check)
     assert time.monotonic() - start < 10
@@ -105,11 +105,11 @@ def test_a_wait_without_signal_times_out_and_names_all_that_stays(producer: Sile
     left = {kind: count for kind, count in ledger.counts().items() if count}
     kernels = {"modules": 2} if check == "full" else {}
     assert left == {"contexts": 2, "allocations": 3, "external": 1, "semaphores": 1, **kernels}
-    assert producer.tell("counter") == "0"
+    assert producer.request("counter") == "0"
     assert not any("closed" in note for note in report.notes)
 
 
-def test_a_wait_ends_when_its_producer_ends_and_everything_is_undone(producer: Silent) -> None:
+def test_a_wait_ends_when_its_producer_ends_and_everything_is_undone(producer: ScriptedProducer) -> None:
     start = time.monotonic()
     report, ledger = applied(producer, timeout=60.0, progress=At("synchronize", producer.kill))
     assert time.monotonic() - start < 20
@@ -119,9 +119,9 @@ def test_a_wait_ends_when_its_producer_ends_and_everything_is_undone(producer: S
     assert (report.exit_code, ledger.empty) == (4, True), report
 
 
-def test_a_signal_of_a_producer_that_has_ended_counts(producer: Silent) -> None:
+def test_a_signal_of_a_producer_that_has_ended_counts(producer: ScriptedProducer) -> None:
     def last() -> None:
-        producer.tell("signal 1")
+        producer.request("signal 1")
         producer.kill()
 
     report, ledger = applied(producer, progress=At("synchronize", last))
@@ -136,10 +136,10 @@ class DiesFirst(HolderHandles):
         return super().take(holder, export, index)
 
 
-PRODUCERS: list[Silent] = []
+PRODUCERS: list[ScriptedProducer] = []
 
 
-def test_a_producer_that_ends_before_the_import_is_named_with_the_entry(producer: Silent) -> None:
+def test_a_producer_that_ends_before_the_import_is_named_with_the_entry(producer: ScriptedProducer) -> None:
     PRODUCERS.append(producer)
     report, ledger = applied(producer, holders=DiesFirst)
     assert (report.exit_code, ledger.empty) == (4, True), report
@@ -148,19 +148,19 @@ def test_a_producer_that_ends_before_the_import_is_named_with_the_entry(producer
     assert "external 'frame' cannot be imported" in report.failure.error
 
 
-def test_an_interrupted_wait_ends_in_the_teardown(producer: Silent) -> None:
+def test_an_interrupted_wait_ends_in_the_teardown(producer: ScriptedProducer) -> None:
     waiting: list[bool] = []
 
     def stop() -> int:
         if waiting:
-            producer.tell("signal 1")
+            producer.request("signal 1")
         return 2 if waiting else 0
 
     report, ledger = applied(producer, progress=At("synchronize", lambda: waiting.append(True)), stop=stop)
     assert (report.outcome, report.exit_code, ledger.empty) == ("interrupted", 130, True), report
 
 
-def test_a_wait_in_a_multi_process_layout_has_the_timeout_of_a_process(producer: Silent) -> None:
+def test_a_wait_in_a_multi_process_layout_has_the_timeout_of_a_process(producer: ScriptedProducer) -> None:
     made = ensemble(PROCESSES, MACHINE, timeout=30.0)
     text = document(PROCESSES).text
 
@@ -172,13 +172,13 @@ def test_a_wait_in_a_multi_process_layout_has_the_timeout_of_a_process(producer:
     assert report.failure
     assert report.failure.error == "semaphore 'ready' of camera did not reach 1 within 1 s"
     assert [leak.what for leak in report.leaks] == ["viewer: wait of gpu0"]
-    producer.tell("signal 1")
+    producer.request("signal 1")
     report = with_timeout(30.0)
     assert report.outcome == "ok", report
-    assert producer.tell("counter") == "2"
+    assert producer.request("counter") == "2"
 
 
-def test_a_signal_by_an_importer_is_not_taken_for_the_producer_s(producer: Silent) -> None:
+def test_a_signal_by_an_importer_is_not_taken_for_the_producer_s(producer: ScriptedProducer) -> None:
     with ThreadPoolExecutor(2) as pool:
         met = Barrier(2)
 

@@ -31,7 +31,7 @@ chunks:
 map: {kv: [hot, cold, long], view: hot}
 access: {kv: {gpu0: rw, gpu1: rw}, view: {gpu0: r}}
 """
-LYING = (sys.executable, "-P", str(Path(__file__).parent.parent / "processes" / "lying_worker.py"))
+WRONG_EXPORT_WORKER = (sys.executable, "-P", str(Path(__file__).parent.parent / "processes" / "wrong_export_worker.py"))
 SHARED = """
 processes:
   server:
@@ -114,7 +114,7 @@ def test_a_difference_names_the_writer_and_the_number_of_words() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [faulty_drivers.GrantsTooMuch, faulty_drivers.GrantsTooLittle, faulty_drivers.GrantsNothing]
+    "kind", [faulty_drivers.GrantsTooMuch, faulty_drivers.ReadOnlyGrants, faulty_drivers.GrantsNothing]
 )
 def test_no_kernel_runs_when_an_access_is_not_as_declared(kind: type[SimDriver]) -> None:
     text = SPEC.replace("{gpu0: rw, gpu1: rw}", "{gpu0: rw}").replace("gpu1, size", "gpu0, size")
@@ -128,7 +128,7 @@ def test_no_kernel_runs_when_an_access_is_not_as_declared(kind: type[SimDriver])
 
 def test_a_chunk_that_the_driver_keeps_is_a_leak_with_its_path() -> None:
     made = invented(2)
-    done = run_on(faulty_drivers.KeepsAHandle(made), run_request(SPEC, made, "full"))
+    done = run_on(faulty_drivers.UnreleasedHandle(made), run_request(SPEC, made, "full"))
     (leak,) = done.report.leaks
     assert (leak.what, leak.path) == ("chunk cold", ("chunks", "cold"))
     assert done.report.exit_code == 5
@@ -138,9 +138,9 @@ def test_a_chunk_that_the_driver_keeps_is_a_leak_with_its_path() -> None:
 def test_an_importer_finds_the_bytes_of_a_wrong_chunk(
     access: str, check: Check, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MEMTOPO_LYING", "server")
+    monkeypatch.setenv("MEMTOPO_WRONG_EXPORT", "server")
     text = SHARED.replace("ACCESS", access)
-    report = processes.apply(ensemble(text, machine.load("h200x2"), worker=LYING, check=check))
+    report = processes.apply(ensemble(text, machine.load("h200x2"), worker=WRONG_EXPORT_WORKER, check=check))
     assert (report.outcome, report.exit_code) == ("different", 6), report
     assert report.checks
     subjects = {each.subject for each in report.checks.differences}

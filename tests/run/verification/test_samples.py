@@ -50,7 +50,7 @@ def lied(kind: type[SimDriver], text: str = SPEC) -> tuple[Run, Checks]:
             ("access", "hot in kv at 0x0 for gpu1"), ("access", "cold in kv at 0x200000 for gpu1"),
             ("access", "hot in view at 0x0 for gpu1"),
         }),
-        (faulty_drivers.GrantsTooLittle, {
+        (faulty_drivers.ReadOnlyGrants, {
             ("access", "hot in kv at 0x0 for gpu0"), ("access", "cold in kv at 0x200000 for gpu0"),
         }),
         (faulty_drivers.GrantsNothing, {
@@ -86,7 +86,7 @@ def test_a_difference_has_expected_and_observed_value_and_path() -> None:
 
 
 def test_bytes_are_not_checked_after_the_driver_refuses_to_write() -> None:
-    _, checks = lied(faulty_drivers.GrantsTooLittle)
+    _, checks = lied(faulty_drivers.ReadOnlyGrants)
     tally = tallies(checks)["bytes"]
     assert (tally.looked_at, tally.not_checked) == (0, 6)
     assert tally.why_not

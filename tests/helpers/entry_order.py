@@ -1,4 +1,4 @@
-"""Steps as they are whichever order a spec is written in."""
+"""Comparison of steps irrespective of the order in which a spec lists its entries."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from memtopo.kinds.semaphores import AwaitStream
 from memtopo.kinds.step import Step
 
 
-def orderless(step: Step) -> Step:
-    """What several entries need has the path of the first of them, and names them in their order."""
+def ignore_entry_order(step: Step) -> Step:
+    """Remove the path, and sort the names, of a step that several entries share."""
     if isinstance(step, AwaitStream):
         return replace(step, path=(), stays=tuple(sorted(step.stays)))
     return replace(step, path=()) if isinstance(step, Attach | CreateStream) else step

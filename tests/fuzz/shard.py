@@ -1,4 +1,4 @@
-"""A number of inputs made by chance, and what the worst of them took: `python -m tests.fuzz.many SEED COUNT`."""
+"""Random inputs, with the largest time and memory that they took: `python -m tests.fuzz.shard SEED COUNT`."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from tests.fuzz import answers
-from tests.fuzz.mutating import ROOT, mutations, seeds
+from tests.fuzz import checks
+from tests.fuzz.mutation import ROOT, mutations, seeds
 
 
 def main() -> None:
-    """Answer the inputs, and print the longest that one took in seconds, and the peak of memory in MiB, as JSON.
+    """Check the inputs; print the longest time of one in seconds and the peak memory in MiB as JSON.
 
-    One that is not answered is kept in tests/corpus/, and ends the run.
+    An input that fails is written to tests/corpus/, and ends the run.
     """
     seed, count = int(sys.argv[1]), int(sys.argv[2])
     slowest = max(_took(data, f"crash-{seed}") for data in islice(mutations(seed, seeds()), count))
@@ -26,8 +26,8 @@ def main() -> None:
 def _took(data: bytes, name: str) -> float:
     start = time.process_time()
     try:
-        answers.source(data)
-        answers.spec(data)
+        checks.source(data)
+        checks.spec(data)
     except BaseException:
         (ROOT / "tests" / "corpus" / name).write_bytes(data)
         raise
@@ -35,10 +35,10 @@ def _took(data: bytes, name: str) -> float:
 
 
 def _peak() -> int:
-    """Of this program alone; what getrusage tells begins with what its parent had when it was started."""
-    told = re.search(r"VmHWM:\s*([0-9]+) kB", Path("/proc/self/status").read_text())
-    assert told
-    return int(told[1]) >> 10
+    """Peak memory of this program alone; getrusage would include that of its parent at the start."""
+    peak = re.search(r"VmHWM:\s*([0-9]+) kB", Path("/proc/self/status").read_text())
+    assert peak
+    return int(peak[1]) >> 10
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What another API made in this very process, delivered as a holder would deliver it."""
+"""Producer of external memory and semaphores within the test's own process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from memtopo.driver.sim import SimDriver, external_api
 from memtopo.driver.types import MemoryHandleType
 from memtopo.machine import Machine, target
 
-BYTES = b"what another API wrote"
+BYTES = b"written by another API"
 
 
-class Owner:
-    """Source of descriptors by the names of their exports, which stay the owner's. `left` is true once it is gone."""
+class InProcessProducer:
+    """Handle source with a descriptor for each export, all of which stay open; `left` is true after its end."""
 
     def __init__(self, given: Mapping[str, int]) -> None:
         self.given, self.left = dict(given), False
@@ -54,15 +54,15 @@ def uuid(machine: Machine, device: int = 0) -> bytes:
     return bytes.fromhex(target.uuids(machine)[device])
 
 
-def camera(machine: Machine, *, size: int = 8 * MiB, device: int = 0, signalled: int = 1) -> Owner:
-    """An owner of memory called `frame` that begins with `BYTES`, and of a timeline called `ready`."""
+def camera(machine: Machine, *, size: int = 8 * MiB, device: int = 0, signalled: int = 1) -> InProcessProducer:
+    """A producer with memory `frame`, which begins with `BYTES`, and a timeline `ready`."""
     frame = external_api.allocate(uuid(machine, device), size)
     external_api.write(frame, 0, BYTES)
-    return Owner({"frame": frame, "ready": external_api.make_semaphore(timeline=True, value=signalled)})
+    return InProcessProducer({"frame": frame, "ready": external_api.make_semaphore(timeline=True, value=signalled)})
 
 
-def still_good(fd: int, machine: Machine) -> bool:
-    """Whether memory's descriptor is still what it was: its bytes are there, and a driver takes a copy of it."""
+def is_intact(fd: int, machine: Machine) -> bool:
+    """Return whether a descriptor still has its bytes and a driver imports a copy of it."""
     with SimDriver(machine) as driver:
         driver.init()
         driver.ctx_push_current(driver.device_primary_ctx_retain(0))

@@ -1,6 +1,7 @@
-"""Offers one frame of Vulkan's after another, each at a socket of its own, until so many were taken and answered.
+"""Producer of one Vulkan frame after another, each at a socket of its own.
 
-Run as a script, with a folder for the sockets, a GPU's UUID and how many. Tells after each how much it has open.
+Run as a script, with a folder for the sockets, a GPU's UUID and the number of frames. Prints its open descriptors after
+each frame.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def offer(gpu: Gpu, socket: Path, word: int) -> None:
         "ready": memtopo.Semaphore(fds[1], timeline=True, gpu=gpu.uuid),
     }
     with memtopo.serve(socket, exports):
-        tell("serving")
+        report("serving")
         frame.fill(word, signal=(ready, 1))
         assert ready.wait(2, PATIENCE)
         sys.stdin.readline()
@@ -35,17 +36,17 @@ def offer(gpu: Gpu, socket: Path, word: int) -> None:
         os.close(fd)
 
 
-def tell(line: str) -> None:
+def report(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def main(folder: Path, uuid: bytes, count: int) -> None:
     with Gpu(uuid) as gpu:
-        for turn in range(count):
-            offer(gpu, folder / f"{turn}.sock", turn)
-            tell(str(len(os.listdir("/proc/self/fd"))))
-            sys.stdin.readline()  # the importer looks at the GPU's memory
+        for index in range(count):
+            offer(gpu, folder / f"{index}.sock", index)
+            report(str(len(os.listdir("/proc/self/fd"))))
+            sys.stdin.readline()  # the importer reads the GPU's free memory
 
 
 if __name__ == "__main__":

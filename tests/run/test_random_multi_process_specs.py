@@ -16,10 +16,10 @@ from memtopo.language import read_text
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
 from memtopo.rules.validation import Validated, validate
-from tests.fuzz import answers
-from tests.helpers import ensembles, strategies
+from tests.fuzz import checks
+from tests.helpers import multi_process_strategies, strategies
 from tests.helpers.corruptions import corruptions
-from tests.helpers.orderless import orderless
+from tests.helpers.entry_order import ignore_entry_order
 
 MACHINE = strategies.machine()
 FEW = settings(max_examples=100, suppress_health_check=list(HealthCheck))
@@ -68,14 +68,14 @@ def _of(plan: Plan, phase: Phase) -> list[Step]:
 
 
 @FEW
-@given(ensembles.ensembles())
+@given(multi_process_strategies.specs())
 def test_a_valid_spec_is_planned(text: str) -> None:
     """Every valid spec of several processes validates without a word, and what is imported is what is exported"""
     is_sound(planned(text))
 
 
 @FEW
-@given(ensembles.ensembles())
+@given(multi_process_strategies.specs())
 def test_a_plan_of_several_is_deterministic(text: str) -> None:
     """The same spec gives the same plans to the byte"""
     one, other = planned(text), planned(text)
@@ -87,22 +87,22 @@ def test_a_plan_of_several_is_deterministic(text: str) -> None:
 @given(st.data())
 def test_the_order_of_processes_means_nothing(data: st.DataObject) -> None:
     """Processes, their sections and the entries of those may stand in any order: each process makes the same calls"""
-    spec = data.draw(ensembles.dicts())["processes"]
+    spec = data.draw(multi_process_strategies.dicts())["processes"]
     order = data.draw(st.permutations([*spec]))
     mixed = {name: data.draw(strategies.shuffled(_sections(spec[name]))) for name in order}
     one = planned(_text(spec))
     other = planned(_text({name: mixed[name] | _head(spec[name]) for name in mixed}))
     assert {*one.processes} == {*other.processes}
     for label, plan in one.processes.items():
-        assert {*map(orderless, plan.steps)} == {*map(orderless, other.processes[label].steps)}
+        assert {*map(ignore_entry_order, plan.steps)} == {*map(ignore_entry_order, other.processes[label].steps)}
     assert one.memory == other.memory
 
 
 @FEW
-@given(corruptions(ensembles.ensembles()))
+@given(corruptions(multi_process_strategies.specs()))
 def test_a_broken_spec_of_several_is_answered(text: str) -> None:
     """A broken spec of several processes gets diagnostics with places in the text, never a traceback"""
-    answers.answered(read_text(text.encode(), "random.yaml"))
+    checks.answered(read_text(text.encode(), "random.yaml"))
 
 
 def _sections(process: strategies.Spec) -> strategies.Spec:

@@ -52,6 +52,6 @@ def builds(spec: str, local: Target) -> None:
     report = apply.apply(run_request, ledger)
     assert ledger.empty
     assert report.checks
-    # An address is a wish that this driver often does not grant (fact 11); a fixed one is then told as a difference.
+    # The driver often does not grant an address hint (fact 11); a fixed address is then reported as a difference.
     assert {difference.aspect for difference in report.checks.differences} <= {"address"}, (spec, report)
     assert report.outcome in ("ok", "different"), (spec, report)

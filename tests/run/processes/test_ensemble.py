@@ -13,7 +13,7 @@ from memtopo.plans.report import Report
 from memtopo.run import processes
 from tests.helpers.machines import invented
 from tests.helpers.specs import codes, ensemble
-from tests.run.processes.crash import crash
+from tests.run.processes.crash_runs import run_with_crash
 
 TWO = Path(__file__).with_name("two.yaml")
 MACHINE = machine.load("h200x2")
@@ -156,7 +156,7 @@ def test_fabric_handles_are_routed_as_bytes() -> None:
 
 @pytest.mark.parametrize(("process", "call"), [("server", 12), ("server", 25), ("reader", 10), ("reader", 24)])
 def test_a_driver_error_in_one_process_undoes_all(process: str, call: int) -> None:
-    done = crash(TWO, process, call, "CUDA_ERROR_UNKNOWN")
+    done = run_with_crash(TWO, process, call, "CUDA_ERROR_UNKNOWN")
     assert done.report, done.errors
     assert (done.report.outcome, done.report.exit_code) == ("failed", 4), done.report
     assert done.report.failure

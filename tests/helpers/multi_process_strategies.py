@@ -1,4 +1,4 @@
-"""Random valid specs of several processes, which hand memory and events to one another."""
+"""Random valid multi-process specs that share memory and events."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from tests.helpers import others
+from tests.helpers import resource_strategies
 from tests.helpers.strategies import GPUS, Draw, Spec, sizes, written
 
 NAMES = ["server", "reader", "chunks", "pe", "B-2"]
 
 
-class _Made(NamedTuple):
-    """What a process may export: of what kind and name, how many there are, and of how many granules each is."""
+class _Created(NamedTuple):
+    """Entry that a process may export: kind, name, count, and granules of each."""
 
     kind: str
     name: str
@@ -22,20 +22,20 @@ class _Made(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """What a process exports: its name, how many handles all of its processes have, and of what."""
+    """Export of a process: its name, the handles of all instances together, and the exported entry."""
 
     process: str
     name: str
     handles: int
-    made: _Made
+    made: _Created
 
 
 class _Process(NamedTuple):
     name: str
     counted: int | None
     gpus: list[str]
-    """The names of devices that it may use."""
-    made: list[_Made]
+    """Names of the devices that it may use."""
+    made: list[_Created]
     spec: Spec
 
     @property
@@ -44,17 +44,17 @@ class _Process(NamedTuple):
 
 
 @st.composite
-def ensembles(draw: Draw, gpus: int = GPUS) -> str:
+def specs(draw: Draw, gpus: int = GPUS) -> str:
     """A valid spec's text; see `dicts`."""
     return draw(written(draw(dicts(gpus))))
 
 
 @st.composite
 def dicts(draw: Draw, gpus: int = GPUS) -> Spec:
-    """A valid spec of two to four processes, each of which may be counted, for a machine of so many GPUs, all peers.
+    """A valid spec of two to four processes, each with or without a count, for a machine with `gpus` GPUs, all peers.
 
     They export chunks via fd and buffers and events via ipc, import from one another and from themselves, and map what
-    they create and import, some of it twice. Nothing comes from outside, and nothing of it is a warning.
+    they create and import, some of it twice. No import is from a holder, and validation gives no warning.
     """
     names = draw(st.lists(st.sampled_from(NAMES), unique=True, min_size=2, max_size=4))
     made = [draw(_process(name, gpus)) for name in names]
@@ -67,39 +67,39 @@ def dicts(draw: Draw, gpus: int = GPUS) -> Spec:
 
 @st.composite
 def _process(draw: Draw, name: str, gpus: int) -> _Process:
-    """A process and what it creates."""
+    """A process with the entries that it creates."""
     count = draw(st.none() | st.integers(1, 3))
     plain = [f"gpu{index}" for index in range(gpus)]
     spec: Spec = {} if count is None else {"count": str(count)}
     usable = plain
     if draw(st.booleans()):
-        spec["devices"] = {"mine": draw(_dealt(plain, count))}
+        spec["devices"] = {"mine": draw(_devices(plain, count))}
         usable = [*plain, "mine", "mine"]
-    made: list[_Made] = []
+    made: list[_Created] = []
     for kind in draw(st.lists(st.sampled_from(["chunk", "chunk", "buffer", "event"]), max_size=4)):
-        each, entry = draw(_thing(kind, f"{kind[0]}{len(made)}", usable))
+        each, entry = draw(_entry(kind, f"{kind[0]}{len(made)}", usable))
         spec.setdefault(f"{kind}s", {})[each.name] = entry
         made.append(each)
     if usable is not plain and "mine" not in str(spec.get("chunks", "")):
         # A name that nothing uses would be a warning.
-        each, entry = draw(_thing("chunk", "own", ["mine"]))
+        each, entry = draw(_entry("chunk", "own", ["mine"]))
         spec.setdefault("chunks", {})["own"] = entry
         made.append(each)
-    spec |= {section: found for section, found in (("managed", draw(others.managed(usable))),) if found}
+    spec |= {section: found for section, found in (("managed", draw(resource_strategies.managed(usable))),) if found}
     return _Process(name, count, usable, made, spec)
 
 
 @st.composite
-def _dealt(draw: Draw, gpus: list[str], count: int | None) -> Any:
+def _devices(draw: Draw, gpus: list[str], count: int | None) -> Any:
     if count is None:
         return draw(st.sampled_from(gpus))
     return draw(st.lists(st.sampled_from(gpus), min_size=1, max_size=3))
 
 
 @st.composite
-def _thing(draw: Draw, kind: str, name: str, gpus: list[str]) -> tuple[_Made, Spec]:
+def _entry(draw: Draw, kind: str, name: str, gpus: list[str]) -> tuple[_Created, Spec]:
     if kind == "event":
-        return _Made(kind, name, None, 0), {"device": draw(st.sampled_from(gpus))}
+        return _Created(kind, name, None, 0), {"device": draw(st.sampled_from(gpus))}
     places = draw(st.lists(st.sampled_from(gpus), min_size=1, max_size=2))
     count = draw(st.none() | st.integers(1, 4))
     granules = draw(st.integers(1, 3))
@@ -110,12 +110,12 @@ def _thing(draw: Draw, kind: str, name: str, gpus: list[str]) -> tuple[_Made, Sp
         entry |= {"size": draw(sizes(granules)), "handles": draw(st.sampled_from(["fd", ["fd"]]))}
     else:
         entry["size"] = draw(st.sampled_from(["4096B", "64KiB", "2MiB", "3MiB"]))
-    return _Made(kind, name, count, granules), entry
+    return _Created(kind, name, count, granules), entry
 
 
 @st.composite
 def _exports(draw: Draw, process: _Process) -> list[_Offer]:
-    """What a process exports: some of what it makes, whole or in part."""
+    """Exports of some entries of a process, whole or in part."""
     offers: list[_Offer] = []
     for made in process.made:
         if draw(st.integers(0, 3)) == 0:
@@ -129,7 +129,7 @@ def _exports(draw: Draw, process: _Process) -> list[_Offer]:
 
 
 @st.composite
-def _reference(draw: Draw, made: _Made) -> tuple[str, int]:
+def _reference(draw: Draw, made: _Created) -> tuple[str, int]:
     if made.counted is None or draw(st.booleans()):
         return made.name, made.counted or 1
     first = draw(st.integers(0, made.counted - 1))
@@ -139,7 +139,7 @@ def _reference(draw: Draw, made: _Made) -> tuple[str, int]:
 
 @st.composite
 def _imports(draw: Draw, process: _Process, offers: list[_Offer]) -> list[tuple[str, int]]:
-    """What a process imports, and of the chunks among it their names and their granules together."""
+    """Add imports to a process; return names and granules of the imported chunks."""
     possible = [each for each in offers if each.made.kind == "chunk" or each.process != process.name]
     taken = []
     for index, offer in enumerate(draw(st.lists(st.sampled_from(possible), max_size=3)) if possible else []):
@@ -155,7 +155,7 @@ def _imports(draw: Draw, process: _Process, offers: list[_Offer]) -> list[tuple[
 
 @st.composite
 def _views(draw: Draw, process: _Process, imported: list[tuple[str, int]]) -> None:
-    """Ranges over all chunks of a process, its own and imported ones; a second one over some of them again."""
+    """Add a range over all chunks of a process, created and imported, and possibly a second one over some of them."""
     own = [(each.name, (each.counted or 1) * each.granules) for each in process.made if each.kind == "chunk"]
     chunks = draw(st.permutations([*own, *imported]))
     if not chunks:

@@ -1,6 +1,6 @@
-"""Producers of what a spec takes from another API, which live as long as the tests of one process do.
+"""Simulated producers of the external entries of specs, shared by all tests of one process.
 
-Specs are run hundreds of times; to start a producer each time would take longer than all the rest.
+Random tests run hundreds of specs; starting a producer for each would take most of their time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from memtopo.sharing.simulated_producer import ProducerSpec
 
 
 def sockets(geometry: Geometry, machine: Machine) -> dict[str, str]:
-    """The socket of a producer for each holder of another API's objects."""
+    """The socket of a simulated producer for each external holder."""
     members = geometry.members.values()
     if not any(member.produced for member in members):
         return {}
@@ -27,7 +27,7 @@ def sockets(geometry: Geometry, machine: Machine) -> dict[str, str]:
 
 
 def handle_source(run_request: RunRequest, machine: Machine) -> HandleSource | None:
-    """What gives a request of one process what it takes from another API."""
+    """The source of the external handles of a request of one process."""
     if not run_request.geometry.produced:
         return None
     return HolderHandles(run_request.geometry, target.uuids(machine), sockets(run_request.geometry, machine))

@@ -17,9 +17,9 @@ from memtopo.rules.validation import validate
 from memtopo.run import processes
 from memtopo.run.request import RunRequest
 from tests.helpers.specs import ENSEMBLES
-from tests.run.processes.crash import crash
+from tests.run.processes.crash_runs import run_with_crash
 from tests.run.processes.test_crashes import CALLS, SIGNALS, TWO, lost, survived
-from tests.run.processes.test_holding import rounds
+from tests.run.processes.test_hold import rounds
 
 pytestmark = pytest.mark.gpu
 EVERY = [(process, call) for process, calls in CALLS.items() for call in range(1, calls + 1)]
@@ -67,14 +67,14 @@ def memory_comes_back() -> Iterator[None]:
 @pytest.mark.parametrize(("point", "name"), POINTS, ids=str)
 def test_a_worker_dies(point: tuple[str, int], name: str) -> None:
     """The other worker takes down, the report names the dead one, and nothing is left, on the GPU either"""
-    survived(crash(TWO, *point, name, machine="local"), point[0], name)
+    survived(run_with_crash(TWO, *point, name, machine="local"), point[0], name)
 
 
 @pytest.mark.usefixtures("memory_comes_back")
 @pytest.mark.parametrize(("point", "name"), COORDINATORS, ids=str)
 def test_the_coordinator_dies(point: tuple[str, int], name: str) -> None:
     """Its workers notice, take down by themselves, and end; memory comes back"""
-    lost(crash(TWO, *point, name, "parent", machine="local"), name)
+    lost(run_with_crash(TWO, *point, name, "parent", machine="local"), name)
 
 
 @pytest.mark.usefixtures("memory_comes_back")

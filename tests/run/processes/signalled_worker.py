@@ -1,6 +1,6 @@
 """A worker one of whose driver calls fails, or sends a signal to it or to its parent.
 
-MEMTOPO_DYING is `PROCESS:CALL:SIGNAL:VICTIM`, the victim being `self` or `parent`; instead of a signal it may have an
+MEMTOPO_CRASH is `PROCESS:CALL:SIGNAL:VICTIM`, the victim being `self` or `parent`; instead of a signal it may have an
 error of the driver's, with which that call of the victim fails.
 """
 
@@ -37,7 +37,7 @@ class SignalAtCall:
 
 
 def wrap(process: str, driver: Driver) -> Any:
-    dying, at, name, victim = os.environ["MEMTOPO_DYING"].split(":")
+    dying, at, name, victim = os.environ["MEMTOPO_CRASH"].split(":")
     if process != dying:
         return driver
     if name.startswith("CUDA_ERROR"):

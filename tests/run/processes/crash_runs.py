@@ -1,4 +1,4 @@
-"""One run of a spec in which a process gets a signal, and the processes that are left of it."""
+"""Runs of a spec in which a process receives a signal before a driver call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _COORDINATOR = str(Path(__file__).with_name("coordinator_program.py"))
 
 
 @dataclass(frozen=True)
-class Crash:
+class CrashRun:
     """Report, unless the coordinator died, its exit status, the seconds of the run, and its standard error."""
 
     report: Report | None
@@ -32,10 +32,12 @@ class Crash:
     errors: str
 
 
-def crash(spec: Path, process: str, call: int, name: str, victim: str = "self", machine: str = "h200x2") -> Crash:
+def run_with_crash(
+    spec: Path, process: str, call: int, name: str, victim: str = "self", machine: str = "h200x2"
+) -> CrashRun:
     """Run a spec, and send a signal to a process or its parent before the process's n-th driver call."""
     marker = f"MEMTOPO_RUN={os.getpid()}-{time.monotonic_ns()}"
-    variables = {"MEMTOPO_RUN": marker.partition("=")[2], "MEMTOPO_DYING": f"{process}:{call}:{name}:{victim}"}
+    variables = {"MEMTOPO_RUN": marker.partition("=")[2], "MEMTOPO_CRASH": f"{process}:{call}:{name}:{victim}"}
     start = time.monotonic()
     with subprocess.Popen(
         [sys.executable, _COORDINATOR, str(spec), machine, str(TIMEOUT)],
@@ -51,7 +53,7 @@ def crash(spec: Path, process: str, call: int, name: str, victim: str = "self", 
     seconds = time.monotonic() - start
     assert not wait_for_none(marker), "processes are left"
     report = TypeAdapter(Report).validate_json(out) if out else None
-    return Crash(report, coordinator.returncode, seconds, errors.decode())
+    return CrashRun(report, coordinator.returncode, seconds, errors.decode())
 
 
 def wait_for_none(marker: str, but: int = 0) -> list[int]:

@@ -14,7 +14,7 @@ import pytest
 import memtopo
 from memtopo.common.errors import MemtopoError
 from memtopo.sharing import NoLayout
-from tests.api.holding import Process
+from tests.api.child_process import Process
 
 HOLD = "specs/hold.yaml"
 Start = Callable[..., Process]
@@ -151,8 +151,8 @@ def test_a_notice(start: Start) -> None:
         notice = shared.notice(30)
         assert notice
         assert notice.kind == "releasing"
-    told = holder.said()
-    assert told["why"] == "signal"
+    summary = holder.read_line()
+    assert summary["why"] == "signal"
     assert holder.process.wait(60) == 0
 
 

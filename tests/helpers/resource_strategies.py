@@ -1,4 +1,4 @@
-"""Random valid entries of managed memory, and of what another API made."""
+"""Random valid entries of managed memory, external memory and semaphores."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def _allocation(draw: Draw, gpus: list[str]) -> Spec:
 
 
 @st.composite
-def foreign(draw: Draw, gpus: list[str]) -> Spec:
-    """Sections of objects and semaphores of other APIs, from producers that something is taken from, or nothing."""
+def external_sections(draw: Draw, gpus: list[str]) -> Spec:
+    """Sections of external memory and semaphores, of up to two producers."""
     producers = draw(st.lists(st.sampled_from(["camera", "B-2", "/run/x.sock"]), unique=True, max_size=2))
     external = {f"x{index}": draw(_object(producer, gpus)) for index, producer in enumerate(producers)}
     every = draw(st.lists(st.sampled_from(producers), max_size=3)) if producers else []
@@ -45,7 +45,7 @@ def foreign(draw: Draw, gpus: list[str]) -> Spec:
 
 
 def _from(producer: str, export: str) -> st.SearchStrategy[str]:
-    """A producer, and an export of it; a socket's path does not stand alone."""
+    """A producer with or without the name of an export; a socket's path requires one."""
     return st.sampled_from([f"{producer}/{export}", f"{producer}/{export}" if "/" in producer else producer])
 
 
@@ -58,7 +58,7 @@ def _object(draw: Draw, producer: str, gpus: list[str]) -> Spec:
         entry["dedicated"] = draw(st.sampled_from(["true", "false"]))
     parts: Spec = {}
     for name in draw(st.lists(st.sampled_from(["y", "uv", "A-1"]), unique=True, max_size=3)):
-        last = 0 if entry.get("dedicated") == "true" else size - 1  # such a one is mapped from its begin
+        last = 0 if entry.get("dedicated") == "true" else size - 1  # dedicated memory is mapped from its beginning
         offset = draw(st.integers(0, last))
         parts[name] = {"size": f"{draw(st.integers(1, size - offset))}B"}
         if offset or draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""Inputs made from others by chance: what is left of fuzzing where atheris is not installed."""
+"""Random mutations of inputs: the fuzzing that needs no atheris."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TOKENS = [
 
 
 def seeds() -> list[bytes]:
-    """The corpus, the wrong examples, and the specs that come with memtopo."""
+    """The corpus, the bad examples, and the specs of memtopo."""
     files = [*ROOT.glob("tests/corpus/*"), *ROOT.glob("tests/bad/*.yaml"), *ROOT.glob("specs/*.yaml")]
     return [path.read_bytes() for path in sorted(files)]
 
 
 def mutations(seed: int, known: list[bytes]) -> Iterator[bytes]:
-    """Endlessly many inputs of up to 64 KiB."""
+    """An endless sequence of inputs of up to 64 KiB."""
     chance = random.Random(seed)
     while True:
         data = chance.choice(known)

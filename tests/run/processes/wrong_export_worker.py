@@ -1,4 +1,4 @@
-"""A worker that, as the process MEMTOPO_LYING, exports its second chunk in place of its first."""
+"""A worker that, as the process MEMTOPO_WRONG_EXPORT, exports its second chunk in place of its first."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WrongExport(Anything):  # type: ignore[misc]
 
 
 def wrap(process: str, driver: KernelDriver) -> Any:
-    return WrongExport(driver) if process == os.environ["MEMTOPO_LYING"] else driver
+    return WrongExport(driver) if process == os.environ["MEMTOPO_WRONG_EXPORT"] else driver
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""A producer as a process of its own, which makes a frame and a timeline on the simulator, and signals when it is told.
+"""A producer process with a frame and a timeline on the simulator, which signals on request.
 
-Run as a script: it says where it serves, then obeys lines: `signal 3`, `counter`. It ends with its standard input.
+Run as a script, it prints the path of its socket, then answers lines: `signal 3`, `counter`. It ends with its
+standard input.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from memtopo.driver.sim import external_api
 SIZE = 8 << 20
 
 
-class Silent:
-    """The process, as a test sees it."""
+class ScriptedProducer:
+    """Handle of the producer's process."""
 
     def __init__(self, process: subprocess.Popen[str], path: str) -> None:
         self.process, self.path = process, path
 
-    def tell(self, line: str) -> str:
-        """Have it do something; gives what it answers."""
+    def request(self, line: str) -> str:
+        """Send a line; return the answer."""
         assert self.process.stdin
         assert self.process.stdout
         self.process.stdin.write(f"{line}\n")
@@ -32,20 +33,20 @@ class Silent:
         return self.process.stdout.readline().strip()
 
     def kill(self) -> None:
-        """End it, without a word to anybody."""
+        """Kill the process, which sends no message to its clients."""
         self.process.kill()
         self.process.wait()
 
 
 @contextmanager
-def silent(where: Path, gpu: bytes) -> Iterator[Silent]:
-    """A producer on a GPU with this UUID, with its socket in a folder."""
-    command = [sys.executable, "-m", "tests.helpers.silent", str(where / "camera.sock"), gpu.hex()]
+def scripted_producer(where: Path, gpu: bytes) -> Iterator[ScriptedProducer]:
+    """Start a producer on the GPU with a UUID, with its socket in a folder."""
+    command = [sys.executable, "-m", "tests.helpers.scripted_producer", str(where / "camera.sock"), gpu.hex()]
     root = Path(__file__).parent.parent.parent
     with subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         try:
-            yield Silent(process, process.stdout.readline().strip())
+            yield ScriptedProducer(process, process.stdout.readline().strip())
         finally:
             process.kill()
 

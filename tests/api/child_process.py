@@ -1,4 +1,4 @@
-"""Other processes as tests of the API need them: scripts of tests/api that say a line of JSON at a time."""
+"""Scripts of tests/api as child processes that print lines of JSON."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from tests.cli.running import ROOT, environment
 
 
 class Process:
-    """A script in a process of its own, whose layouts are those of a runtime directory."""
+    """A script in a process of its own, with its own runtime directory for the sockets of layouts."""
 
-    def __init__(self, script: str, runtime: Path, **wish: Any) -> None:
+    def __init__(self, script: str, runtime: Path, **arguments: Any) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.api.{script}", json.dumps(wish)],
+            [sys.executable, "-m", f"tests.api.{script}", json.dumps(arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
             env=environment(XDG_RUNTIME_DIR=str(runtime)),
         )
 
-    def said(self) -> Any:
-        """Its next line; None where it says no more."""
+    def read_line(self) -> Any:
+        """Its next line of output; None at the end."""
         assert self.process.stdout
         line = self.process.stdout.readline()
         return json.loads(line) if line else None
 
     def end(self) -> list[Any]:
-        """All that it still says, once SIGTERM has come."""
+        """Send SIGTERM; return its remaining output."""
         self.process.send_signal(signal.SIGTERM)
-        said = list(iter(self.said, None))
+        rest = list(iter(self.read_line, None))
         assert self.process.wait(60) == 0
-        return said
+        return rest
 
     def kill(self) -> None:
         self.process.kill()

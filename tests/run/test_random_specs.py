@@ -22,7 +22,7 @@ from memtopo.plans.report import Check
 from memtopo.rules.validation import Validated, validate
 from tests.helpers import strategies
 from tests.helpers.corruptions import corruptions
-from tests.helpers.orderless import orderless
+from tests.helpers.entry_order import ignore_entry_order
 from tests.helpers.specs import run, run_request
 
 MACHINE = strategies.machine()
@@ -94,7 +94,7 @@ def is_answered(text: str) -> None:
 
 
 def steps(plan: Plan) -> dict[str, set[Step]]:
-    return {phase: set(map(orderless, found)) for phase, found in plan.phases}
+    return {phase: set(map(ignore_entry_order, found)) for phase, found in plan.phases}
 
 
 @FEW
@@ -140,7 +140,7 @@ def test_very_many_broken_specs(text: str) -> None:
 @given(st.data())
 def test_order_means_nothing_where_there_is_none(data: st.DataObject) -> None:
     """Sections, and the keys of a mapping, may stand in any order: the steps of each phase are the same"""
-    spec = data.draw(strategies.dicts(identified=True, foreign=True))
+    spec = data.draw(strategies.dicts(identified=True, external=True))
     one = planned(judged(data.draw(strategies.written(spec))))
     other = planned(judged(data.draw(strategies.written(data.draw(strategies.shuffled(spec))))))
     assert steps(one) == steps(other)
@@ -150,7 +150,7 @@ def test_order_means_nothing_where_there_is_none(data: st.DataObject) -> None:
 
 
 @SOME
-@given(strategies.dicts(identified=True, foreign=True))
+@given(strategies.dicts(identified=True, external=True))
 def test_a_dict_means_what_its_text_means(spec: strategies.Spec) -> None:
     """A spec given as Python's objects is the same as its text"""
     head = {"memtopo": 1, "name": "random"}
@@ -159,7 +159,7 @@ def test_a_dict_means_what_its_text_means(spec: strategies.Spec) -> None:
 
 
 @SOME
-@given(strategies.specs(identified=True, foreign=True))
+@given(strategies.specs(identified=True, external=True))
 def test_a_plan_is_deterministic(text: str) -> None:
     """The same spec gives the same plan to the byte"""
     one, other = planned(judged(text)), planned(judged(text))
@@ -168,7 +168,7 @@ def test_a_plan_is_deterministic(text: str) -> None:
 
 
 @settings(max_examples=2, suppress_health_check=list(HealthCheck))
-@given(st.lists(strategies.specs(identified=True, foreign=True), min_size=20, max_size=20))
+@given(st.lists(strategies.specs(identified=True, external=True), min_size=20, max_size=20))
 def test_a_plan_does_not_depend_on_the_process(specs: list[str]) -> None:
     """Processes with different hash seeds make the same plans, to the byte"""
     plans = [_plans(specs, seed) for seed in ("0", "1", "4711")]

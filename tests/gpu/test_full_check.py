@@ -22,8 +22,8 @@ from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
 from tests.helpers.reports import tallies
 from tests.helpers.strategies import specs
-from tests.run.verification.test_full import LYING
 from tests.run.verification.test_full import SHARED as SHARED_BY_TWO
+from tests.run.verification.test_full import WRONG_EXPORT_WORKER
 
 if TYPE_CHECKING:
     from typing import Any as Anything
@@ -51,7 +51,7 @@ def local() -> Target:
     return resolve("local")
 
 
-class Liar(Anything):  # type: ignore[misc]
+class FaultyDriver(Anything):  # type: ignore[misc]
     """Hands every call on to the real driver."""
 
     def __init__(self, driver: KernelDriver) -> None:
@@ -66,7 +66,7 @@ class Liar(Anything):  # type: ignore[misc]
         return self._created[-1]
 
 
-class Swaps(Liar):
+class SwappedChunks(FaultyDriver):
     """Maps the first two chunks in each other's place, where they are mapped first."""
 
     mapped = 0
@@ -78,7 +78,7 @@ class Swaps(Liar):
         self._driver.mem_map(address, size, swapped.get(handle, handle), offset, flags)
 
 
-class KeepsAHandle(Liar):
+class UnreleasedHandle(FaultyDriver):
     """Forgets to release the second chunk."""
 
     def mem_release(self, handle: int) -> None:
@@ -89,7 +89,7 @@ class KeepsAHandle(Liar):
     kept = False
 
 
-class GrantsTooLittle(Liar):
+class ReadOnlyGrants(FaultyDriver):
     """Lets everyone read alone."""
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
@@ -121,7 +121,7 @@ def test_every_byte(local: Target) -> None:
 
 def test_swapped_chunks_are_found(local: Target) -> None:
     """Two chunks in each other's place are told by their handles and by their bytes"""
-    report = applied(SPEC, local, Swaps)
+    report = applied(SPEC, local, SwappedChunks)
     assert report.exit_code == 6
     assert report.checks
     found = {(each.aspect, each.subject) for each in report.checks.differences}
@@ -131,7 +131,7 @@ def test_swapped_chunks_are_found(local: Target) -> None:
 
 def test_wrong_access_is_found(local: Target) -> None:
     """Access that is not as declared is told before a kernel dies of it"""
-    report = applied(SPEC, local, GrantsTooLittle)
+    report = applied(SPEC, local, ReadOnlyGrants)
     assert report.exit_code == 6
     assert report.checks
     assert {each.aspect for each in report.checks.differences} == {"access"}
@@ -140,7 +140,7 @@ def test_wrong_access_is_found(local: Target) -> None:
 
 def test_a_kept_handle_is_found(local: Target) -> None:
     """A chunk that is not released is named, once its memory is missed; and it is given back"""
-    report = applied(SPEC, local, KeepsAHandle, check="fast")
+    report = applied(SPEC, local, UnreleasedHandle, check="fast")
     assert report.exit_code == 5
     assert [leak.what for leak in report.leaks] == ["chunk cold"]
     assert applied(SPEC, local).exit_code == 0
@@ -148,14 +148,14 @@ def test_a_kept_handle_is_found(local: Target) -> None:
 
 def test_a_wrong_import_is_found(local: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """An importer that is given another chunk than it asked for is told by name"""
-    monkeypatch.setenv("MEMTOPO_LYING", "server")
+    monkeypatch.setenv("MEMTOPO_WRONG_EXPORT", "server")
     document = read_text(("memtopo: 1\nname: lied\n" + SHARED.replace("ACCESS", "r")).encode(), "lied.yaml")
     validated = validate(document, local.machine)
     assert validated.geometry, validated.diagnostics
     run_request = RunRequest(
         planner.plan(validated.geometry, local.machine), validated.geometry, local.line, check="full"
     )
-    report = processes.apply(processes.Ensemble(run_request, document.text, local.machine, worker=LYING))
+    report = processes.apply(processes.Ensemble(run_request, document.text, local.machine, worker=WRONG_EXPORT_WORKER))
     assert (report.outcome, report.exit_code) == ("different", 6), report
     assert report.checks
     assert any(each.subject.startswith("reader: w.0") for each in report.checks.differences)

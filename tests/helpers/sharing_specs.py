@@ -1,4 +1,4 @@
-"""Specs that share, for the tests of exports and imports."""
+"""Specs with exports and imports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VIEW = "ranges: {v: {size: 8MiB}}, map: {v: x}, access: {v: {gpu1: r}}"
 
 
 def reader(entry: str, more: str = VIEW, name: str = "reader") -> str:
-    """A server, and a process that imports `x`."""
+    """Spec of a server and a process that imports `x`."""
     return f"{SERVER} {name}: {{imports: {{x: {entry}}}, {more}}}\n"
 
 
@@ -32,7 +32,7 @@ def geometry(text: str) -> Geometry:
 
 
 def only(text: str) -> Diagnostic:
-    """The one fault of a spec; of a text in one process as of the same in several."""
+    """The only diagnostic of a spec."""
     (fault,) = faults(text)
     return fault
 

@@ -1,4 +1,4 @@
-"""Runs one check on very many inputs: by atheris where it is installed, by chance where it is not."""
+"""One check on very many inputs: guided by atheris where it is installed, otherwise random."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import tempfile
 import time
 from typing import Any
 
-from tests.fuzz.mutating import LARGEST, ROOT, mutations, seeds
+from tests.fuzz.mutation import LARGEST, ROOT, mutations, seeds
 
 SECONDS = int(os.environ.get("MEMTOPO_FUZZ_SECONDS", "60"))
 
 
 def run(name: str) -> None:
-    """Look for an input that breaks a check; one that does is kept in tests/corpus/, and ends the run."""
+    """Search for an input that fails a check; such an input is written to tests/corpus/, and ends the run."""
     if importlib.util.find_spec("atheris"):
         _guided(name)
     else:
-        _by_chance(name)
+        _random(name)
 
 
 def _guided(name: str) -> None:
     atheris: Any = importlib.import_module("atheris")
     with atheris.instrument_imports(include=["memtopo"]):
-        checks = importlib.import_module("tests.fuzz.answers").CHECKS
+        checks = importlib.import_module("tests.fuzz.checks").CHECKS
     corpus = [str(ROOT / folder) for folder in ("tests/corpus", "tests/bad", "specs")]
     with tempfile.TemporaryDirectory() as found:
         options = [f"-max_total_time={SECONDS}", f"-max_len={LARGEST}", f"-artifact_prefix={ROOT}/tests/corpus/"]
@@ -34,8 +34,8 @@ def _guided(name: str) -> None:
         atheris.Fuzz()
 
 
-def _by_chance(name: str) -> None:
-    check = importlib.import_module("tests.fuzz.answers").CHECKS[name]
+def _random(name: str) -> None:
+    check = importlib.import_module("tests.fuzz.checks").CHECKS[name]
     end, count = time.monotonic() + SECONDS, 0
     for data in mutations(time.time_ns(), seeds()):
         try:

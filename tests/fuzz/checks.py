@@ -1,4 +1,4 @@
-"""What must hold for any input: an answer, whose places can be gone to, or a spec that can be planned."""
+"""Checks that hold for any input: diagnostics with positions inside the text, or a spec that can be planned."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ VALUES = [
 
 
 def source(data: bytes) -> None:
-    """Any bytes, as a text."""
+    """Read and validate any bytes as text."""
     answered(read_text(data, "fuzz.yaml"))
 
 
 def spec(data: bytes) -> None:
-    """Any structure of the language's own words; the bytes choose it."""
+    """Validate a structure of the language's own words, which the bytes select."""
     root = _Chooser(data).mapping(0)
     validated = validate(Document.from_object({"memtopo": 1, "name": "fuzz", **root}, "fuzz"), MACHINE)
     assert validated.geometry is not None or validated.diagnostics
@@ -47,7 +47,7 @@ CHECKS: dict[str, Callable[[bytes], None]] = {"source": source, "spec": spec}
 
 
 def answered(document: Document) -> Validated:
-    """Validate a document that was read from a text, and look at what was said."""
+    """Validate a document that was read from a text, and check the diagnostics."""
     validated = validate(document, MACHINE)
     assert validated.geometry is not None or validated.diagnostics
     for fault in validated.diagnostics:
@@ -87,7 +87,7 @@ def _own_steps(found: Geometry) -> int:
 
 
 class _Chooser:
-    """Makes a structure of bytes: each one chooses what comes next."""
+    """Builds a structure from bytes, each of which selects the next part."""
 
     def __init__(self, data: bytes) -> None:
         self._bytes = iter(data)

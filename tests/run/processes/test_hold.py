@@ -17,7 +17,7 @@ import pytest
 from tests.helpers.specs import ROOT
 
 HELD, ATTACHED = (Path(__file__).with_name(name) for name in ("held.yaml", "attached.yaml"))
-ROUNDS = str(Path(__file__).with_name("rounds.py"))
+ROUNDS = str(Path(__file__).with_name("hold_rounds_program.py"))
 M = ("--machine", "h200x2")
 
 
