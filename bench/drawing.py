@@ -20,7 +20,7 @@ from memtopo.output.console import unstyled
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.formats import FORMATS, Drawing
 from memtopo.output.diagram.model import Diagram
-from memtopo.output.terminal.drawing import TerminalDrawing
+from memtopo.output.terminal.diagram import TerminalDrawing
 from memtopo.rules.validation import validate
 
 COUNT = 100_000

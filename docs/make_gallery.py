@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from memtopo import language, machine
 from memtopo.output.diagram.build import build_diagram
-from memtopo.output.diagram.description import description
-from memtopo.output.diagram.svg import svg
+from memtopo.output.diagram.svg import description, svg
 from memtopo.rules.validation import validate
 
 ROOT = Path(__file__).parent.parent

@@ -1,4 +1,4 @@
-"""The command line: one module for each command, and `app`, which turns errors into exit statuses."""
+"""The command line: modules of commands, and `app`, which turns errors into exit statuses."""
 
 from __future__ import annotations
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import typer
 
-from memtopo.cli.signals import Interrupted
-from memtopo.cli.streams import Streams
+from memtopo.cli.process import Interrupted, Streams
 from memtopo.common.collector import collector_frozen
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.version import __version__
@@ -24,9 +23,12 @@ _WrongUsage: Any = typer.BadParameter.__mro__[2]
 _UNWRITTEN = 4
 _TRUE = ("1", "true", "t", "yes", "y", "on")
 
-COMMANDS = (
-    "validate", "plan", "draw", "apply", "ls", "show", "check", "release", "probe", "machines", "explain", "schema",
-)  # fmt: skip
+COMMANDS = {
+    "validate": "validate", "plan": "plan", "draw": "draw", "apply": "apply", "ls": "held", "show": "held",
+    "check": "held", "release": "held", "probe": "probe", "machines": "machines", "explain": "reference",
+    "schema": "reference",
+}  # fmt: skip
+"""Modules of the commands; the function of `ls` is `ls_command`."""
 
 
 def program(command: str | None = None) -> typer.Typer:
@@ -40,7 +42,7 @@ def program(command: str | None = None) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     for name in (command,) if command in COMMANDS else COMMANDS:
-        app.command(name=name)(import_module(f"memtopo.cli.{name}").command)
+        app.command(name=name)(getattr(import_module(f"memtopo.cli.{COMMANDS[name]}"), f"{name}_command"))
     app.callback()(_version)
     return app
 

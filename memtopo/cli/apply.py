@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
 from memtopo import planner
-from memtopo.cli.bindings import Bindings, bindings
 from memtopo.cli.held import layout_source
 from memtopo.cli.hold import Holder, HoldOptions, hold_options
 from memtopo.cli.options import (
@@ -27,9 +28,13 @@ from memtopo.cli.options import (
     duration,
     timeout_seconds,
 )
-from memtopo.cli.signals import Stopper
+from memtopo.cli.process import Interrupted, Stopper
 from memtopo.cli.specs import Loaded, load
+from memtopo.common.errors import UsageError
 from memtopo.driver.ledger import Ledger
+from memtopo.executor import Stopped
+from memtopo.geometry import Geometry
+from memtopo.machine.target import Target
 from memtopo.output import json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.progress import progress
@@ -37,8 +42,10 @@ from memtopo.plans import saved
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply, processes
 from memtopo.run.request import RunRequest
+from memtopo.sharing import producers
 from memtopo.sharing.holder import HolderInfo
 from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.producers import Producers
 
 With = Annotated[
     list[str] | None,
@@ -61,7 +68,7 @@ Timeout = Annotated[
 ]
 
 
-def command(
+def apply_command(
     spec: SpecFile,
     machine: MachineName = "local",
     check: CheckLevel = "fast",
@@ -174,3 +181,59 @@ def _show(report: Report, *, as_json: bool) -> None:
 
         console.show(rendering.renderable(report))
     sys.stdout.flush()
+
+
+_VARIABLE = "MEMTOPO_WITH"
+
+
+@dataclass(frozen=True, slots=True)
+class Bindings:
+    """Values of `--with` by name, users that are trusted, and the seconds that a holder may be silent.
+
+    A name that the spec does not use is an error if it was `typed` on the command line; the variable may be set for
+    several specs.
+    """
+
+    values: Mapping[str, str]
+    allow_uids: tuple[int, ...]
+    silence: float
+    typed: bool = False
+
+    @contextmanager
+    def producers(self, geometry: Geometry, target: Target, stop: Callable[[], int]) -> Iterator[Producers]:
+        """Start the producers that a layout imports from. Raises `MemtopoError`, `Interrupted`."""
+        if self.typed and (unused := producers.unused(self.values, geometry)):
+            raise UsageError(f"--with: {unused[0]}", hint=unused[1])
+        used = producers.holders(geometry)
+        bound = {name: producers.resolve(name, value) for name, value in self.values.items() if name in used}
+        machine = target.machine if target.simulated else None
+        try:
+            with producers.start_producers(
+                geometry, bound, machine, name=target.name, stop=stop, patience=self.silence
+            ) as started:
+                yield started
+        except Stopped as error:
+            raise Interrupted(stop()) from error
+
+
+def bindings(given: list[str], allow_uids: list[int], silence: float) -> Bindings:
+    """The bindings of the values of `--with`. Raises `UsageError`."""
+    typed = given != os.environ.get(_VARIABLE, "").split()
+    values = dict(map(_name_and_value, given if typed else _variable()))
+    return Bindings(values, tuple(allow_uids), silence, typed)
+
+
+def _name_and_value(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals and value):
+        hint = "write --with NAME=/path/to/socket, or --with 'NAME=COMMAND'"
+        raise UsageError(f"--with {text!r} names neither a socket nor a program", hint=hint)
+    return name, value
+
+
+def _variable() -> list[str]:
+    """The values in MEMTOPO_WITH, split as by a shell; the option parser splits variables at every blank."""
+    try:
+        return shlex.split(os.environ.get(_VARIABLE, ""))
+    except ValueError as error:
+        raise UsageError(f"{_VARIABLE} cannot be split into words: {str(error).lower()}") from error

@@ -21,7 +21,7 @@ from memtopo.output.diagram.formats import FORMATS, SUFFIXES, Drawing
 from memtopo.plans.report import MachineLine
 
 if TYPE_CHECKING:
-    from memtopo.output.terminal.drawing import TitledDrawing
+    from memtopo.output.terminal.diagram import TitledDrawing
 
 Output = Annotated[
     list[str] | None,
@@ -60,7 +60,7 @@ _FORMATS_BY_SUFFIX = {".txt": "text", ".json": "json", **SUFFIXES}
 _NAMES = ("text", "json", *FORMATS)
 
 
-def command(
+def draw_command(
     spec: SpecFile,
     machine: MachineName = "local",
     output: Output = None,
@@ -120,9 +120,9 @@ class _Drawing:
 
     @property
     def _text(self) -> TitledDrawing:
-        from memtopo.output.terminal import drawing
+        from memtopo.output.terminal import diagram
 
-        return drawing.TitledDrawing(self._json, self.ascii, self.width)
+        return diagram.TitledDrawing(self._json, self.ascii, self.width)
 
 
 def _stdout_form(form: str | None, *, as_json: bool) -> str:

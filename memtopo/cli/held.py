@@ -1,21 +1,116 @@
-"""Connections to held layouts, and the source that a holder sends for drawing."""
+"""`memtopo ls`, `show`, `check` and `release`: commands on held layouts."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+
+from memtopo.cli.options import AllowUid, AsJson, Grace, LayoutName, Socket, duration
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.machine import Machine, dump, parse
+from memtopo.output import json as documents
+from memtopo.output import plain
 from memtopo.output.diagram.model import Diagram
-from memtopo.sharing import LONGEST_SOURCE, Client, ExchangeError, NoLayout, connect, endpoint
+from memtopo.sharing import LONGEST_SOURCE, Client, ExchangeError, Looked, NoLayout, connect, endpoint, survey
 
 if TYPE_CHECKING:
     from memtopo.language import Document
 
+DIFFERENT = 1
+UNFINISHED = 4
+
+Force = Annotated[
+    bool, typer.Option("--force", envvar="MEMTOPO_FORCE", help="Release it even if it is in use over ipc.")
+]
+Wait = Annotated[
+    str, typer.Option("--wait", envvar="MEMTOPO_WAIT", metavar="TIME", help="Time limit for its teardown.")
+]
+
 _ORIGIN = "the holder"
+
+
+def ls_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
+    """List the layouts that are held.
+
+    Sockets of dead holders are removed.
+    """
+    found = survey(socket, allow_uids=allow_uid or ())
+    if as_json:
+        plain.print_lines(documents.dumps(documents.marked("layouts", found)).splitlines())
+    else:
+        from memtopo.output import console
+        from memtopo.output import held as page
+
+        console.show(page.layout_list(found, page.now()))
+    return 0
+
+
+def show_command(
+    name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False
+) -> int:
+    """Show a held layout, its exports and its importers."""
+    with connect_to(name, socket, allow_uid or ()) as client:
+        status = replace(client.status(), picture=held_picture(client))
+    if as_json:
+        plain.print_lines(documents.dumps(documents.marked("layout", status)).splitlines())
+    else:
+        from memtopo.output import console
+        from memtopo.output import held as page
+
+        console.show(page.layout(status, page.now()))
+    return 0
+
+
+def check_command(
+    name: LayoutName = None, socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False
+) -> int:
+    """Check a held layout, by queries only.
+
+    Nothing is written to its memory. The exit status is 1 if something is not as declared.
+    """
+    with connect_to(name, socket, allow_uid or ()) as client:
+        status = client.status()
+        checks = client.check()
+    found = Looked(status.name, checks.different == 0, checks)
+    if as_json:
+        plain.print_lines(documents.dumps(documents.marked("check", found)).splitlines())
+    else:
+        from memtopo.output import console
+        from memtopo.output import held as page
+
+        console.show(page.checked(found))
+    return 0 if found.ok else DIFFERENT
+
+
+def release_command(
+    name: LayoutName = None,
+    socket: Socket = None,
+    force: Force = False,
+    grace: Grace = "5s",
+    wait: Wait = "60s",
+    allow_uid: AllowUid = None,
+    as_json: AsJson = False,
+) -> int:
+    """Release a held layout, and wait until it is taken down.
+
+    Refused while it is used over ipc; with --force its importers are notified, and have --grace to let go.
+    """
+    limits = {"grace": duration(grace), "wait": duration(wait)}
+    with connect_to(name, socket, allow_uid or ()) as client:
+        done = client.release(force=force, **limits)
+    if as_json:
+        plain.print_lines(documents.dumps(documents.marked("release", done)).splitlines())
+    else:
+        from memtopo.output import console
+        from memtopo.output import held as page
+
+        console.show(page.released(done))
+    return 0 if done.gone else UNFINISHED
 
 
 def connect_to(name: str | None, socket: str | None, allow_uids: Collection[int]) -> Client:

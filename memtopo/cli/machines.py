@@ -15,7 +15,7 @@ from memtopo.output import json, plain
 Name = Annotated[str | None, typer.Argument(metavar="NAME|FILE", help="Show only this machine.", show_default=False)]
 
 
-def command(name: Name = None, as_json: AsJson = False) -> int:
+def machines_command(name: Name = None, as_json: AsJson = False) -> int:
     """List the recorded machines, or show one."""
     if name is None:
         _list({each: machines.load(each) for each in machines.shipped()}, as_json=as_json)

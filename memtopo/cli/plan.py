@@ -25,7 +25,7 @@ Output = Annotated[
 ]
 
 
-def command(spec: SpecFile, machine: MachineName = "local", output: Output = None, as_json: AsJson = False) -> int:
+def plan_command(spec: SpecFile, machine: MachineName = "local", output: Output = None, as_json: AsJson = False) -> int:
     """Show what apply would do, without doing it.
 
     A saved plan contains the spec and the machine; apply plans the spec again, and refuses the plan if it changed.

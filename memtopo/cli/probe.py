@@ -12,7 +12,7 @@ import typer
 from memtopo import machine as machines
 from memtopo.cli.files import save
 from memtopo.cli.options import AsJson, MachineName
-from memtopo.cli.signals import Interrupted, Stopper
+from memtopo.cli.process import Interrupted, Stopper
 from memtopo.common.errors import UsageError
 from memtopo.diagnostics.messages import choose
 from memtopo.machine import Machine, probe, target
@@ -56,7 +56,7 @@ FORMS = ("text", "json", "markdown")
 STALE, LEFT = 7, 5
 
 
-def command(
+def probe_command(
     machine: MachineName = "local",
     output: Output = None,
     identify: Identify = False,

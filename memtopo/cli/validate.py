@@ -67,7 +67,7 @@ Strict = Annotated[bool, typer.Option("--strict", envvar="MEMTOPO_STRICT", help=
 _INVALID = 1
 
 
-def command(
+def validate_command(
     specs: Specs,
     machine: Machines = None,
     form: Form = None,

@@ -13,7 +13,7 @@ from rich.text import Text
 from memtopo.common.units import rounded
 from memtopo.output import humanize, report
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs
-from memtopo.output.terminal.drawing import TerminalDrawing
+from memtopo.output.terminal.diagram import TerminalDrawing
 from memtopo.sharing import Entry, Importer, Looked, Offer, Released, Status, Survey, Taken
 
 _LAYOUTS = (

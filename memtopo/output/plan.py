@@ -8,7 +8,7 @@ from rich.text import Text
 from memtopo.common.units import rounded
 from memtopo.output import humanize
 from memtopo.output.console import Column, Rows, heading, headline, notes, pairs, stacked
-from memtopo.output.terminal.drawing import Addresses, TerminalDrawing
+from memtopo.output.terminal.diagram import Addresses, TerminalDrawing
 from memtopo.plans.report import MachineLine, PlanSummary, Row
 
 _COLUMNS = (

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from memtopo.common.units import rounded
 from memtopo.driver.types import HandleType, Location, gpu
 from memtopo.machine import Device, Granularity, Machine, Memory, Surroundings, Trial
-from memtopo.machine.probe.comparison import Difference
 from memtopo.machine.probe.diagnosis import Cause, causes
+from memtopo.machine.probe.report import Difference
 from memtopo.output.humanize import devices as counted
 from memtopo.output.humanize import plural
 from memtopo.output.pages import Grid, Section, grouped, names, yes_or_no

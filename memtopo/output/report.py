@@ -12,7 +12,7 @@ from memtopo.common.units import rounded
 from memtopo.output import humanize, plan
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs, stacked
 from memtopo.output.diagram.model import ProcessDiagram
-from memtopo.output.terminal.drawing import Addresses
+from memtopo.output.terminal.diagram import Addresses
 from memtopo.plans.report import Checks, Failure, Leak, Left, PhaseTime, Placed, ProcessReport, Rate, Report, Tally
 
 _OUTCOME_STYLES = {"ok": "bold green", "interrupted": "bold yellow"}

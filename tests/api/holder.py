@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 
 from memtopo import planner
-from memtopo.cli.signals import Stopper
+from memtopo.cli.process import Stopper
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.kinds.exports import ExportGroup

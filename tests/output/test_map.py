@@ -17,7 +17,7 @@ from memtopo.output import console
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output.diagram.notation import granted
-from memtopo.output.terminal.drawing import TerminalDrawing
+from memtopo.output.terminal.diagram import TerminalDrawing
 from memtopo.output.terminal.labels import clipped
 from memtopo.output.terminal.panel import Block, first_cells
 from memtopo.rules.validation import validate

@@ -19,7 +19,7 @@ from memtopo.output.diagram.model import (
     Resource,
 )
 from memtopo.output.diagram.notation import processes
-from memtopo.output.terminal.drawing import Addresses, TerminalDrawing
+from memtopo.output.terminal.diagram import Addresses, TerminalDrawing
 from tests.helpers.machines import invented
 from tests.helpers.specs import judged
 

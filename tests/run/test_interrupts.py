@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from memtopo.cli.signals import Stopper
+from memtopo.cli.process import Stopper
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.run import apply

@@ -1,14 +1,16 @@
-"""Report of a probe: the data from which its page and its JSON are made."""
+"""Report of a probe, from which its page and its JSON are made, and its comparison with a recorded machine."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from itertools import zip_longest
+from typing import Any, Literal
 
-from memtopo.machine import Machine
-from memtopo.machine.probe.comparison import Difference, differences
+from memtopo.machine import Copies, Device, Machine, Memory, Peer, Trial
 from memtopo.machine.probe.diagnosis import Cause, causes
 from memtopo.machine.probe.run import Probed, Timing
+from memtopo.machine.queries import anonymous
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +60,115 @@ def probe_report(
     return ProbeReport(
         1, name, simulated, machine, tuple(causes(machine)), comparison, probed.notes, probed.left, times
     )
+
+
+TOLERANCE = 0.1
+"""Relative difference up to which measured rates are equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A value that differs from the record.
+
+    With `breaks`, a spec that is valid on the record may fail here: something is missing, smaller, or coarser.
+    """
+
+    where: str
+    what: str
+    recorded: str
+    here: str
+    breaks: bool
+
+
+def differences(recorded: Machine, here: Machine) -> list[Difference]:
+    """All differences, in the order of the record. A value that only one of the two has is none."""
+    return [*_all(anonymous(recorded), anonymous(here))]
+
+
+def _all(recorded: Machine, here: Machine) -> Iterator[Difference]:
+    yield from _values("driver", recorded.driver.model_dump(), here.driver.model_dump())
+    for n, (old, new) in enumerate(zip_longest(recorded.devices, here.devices)):
+        if old is None or new is None:
+            yield Difference(f"gpu{n}", "GPU", old.name if old else "none", new.name if new else "none", new is None)
+        else:
+            yield from _device(f"gpu{n}", old, new)
+    for name, memory in recorded.host.items():
+        if name in here.host:
+            yield from _memory(name, memory, here.host[name])
+        else:
+            yield Difference(name, "memory", "there", "not there", breaks=True)
+    count = min(len(recorded.devices), len(here.devices))
+    for a in range(count):
+        for b in range(count):
+            if (was := recorded.peers[a][b]) and (now := here.peers[a][b]):
+                yield from _peer(f"gpu{a} to gpu{b}", was, now)
+    if recorded.surroundings and here.surroundings:
+        yield from _values("system", recorded.surroundings.model_dump(), here.surroundings.model_dump())
+
+
+def _device(where: str, old: Device, new: Device) -> Iterator[Difference]:
+    yield from _value(where, "name", old.name, new.name, breaks=True)
+    was, now = (".".join(map(str, device.compute_capability)) for device in (old, new))
+    yield from _value(where, "compute capability", was, now, breaks=True)
+    less = new.memory_bytes < old.memory_bytes
+    yield from _value(where, "memory_bytes", old.memory_bytes, new.memory_bytes, breaks=less)
+    for name, value in old.attributes.items():
+        if name in new.attributes:
+            yield from _value(where, name, value, new.attributes[name], breaks=bool(value) and not new.attributes[name])
+    yield from _memory(where, old.memory, new.memory)
+    yield from _copies(where, old.copies, new.copies)
+
+
+def _memory(where: str, old: Memory, new: Memory) -> Iterator[Difference]:
+    found = {(*each.handles, each.rdma, each.compressible): each for each in new.granularity}
+    for each in old.granularity:
+        same = found.get((*each.handles, each.rdma, each.compressible))
+        words = [*each.handles, *["rdma"] * each.rdma, *["compressible"] * each.compressible]
+        what = f"granularity of {'+'.join(words) or 'plain'}"
+        if same:
+            breaks = same.minimum > each.minimum
+            yield from _value(where, what, each.minimum, same.minimum, breaks=breaks)
+            yield from _value(where, f"recommended {what}", each.recommended, same.recommended)
+    for name, trial in old.trials.items():
+        yield from _trial(where, name, trial, new.trials.get(name))
+
+
+def _peer(where: str, old: Peer, new: Peer) -> Iterator[Difference]:
+    yield from _value(where, "access", old.access, new.access, breaks=old.access)
+    for name in ("performance_rank", "link", "links"):
+        yield from _value(where, name, getattr(old, name), getattr(new, name))
+    yield from _value(where, "native_atomics", old.native_atomics, new.native_atomics, breaks=bool(old.native_atomics))
+    if old.store:
+        yield from _trial(where, "store", old.store, new.store)
+    yield from _copies(where, old.copies, new.copies)
+
+
+def _trial(where: str, name: str, old: Trial, new: Trial | None) -> Iterator[Difference]:
+    if new and new.works is not None and old.works is not None and old.works != new.works:
+        yield Difference(where, name, _works(old), _works(new), breaks=bool(old.works))
+
+
+def _copies(where: str, old: Copies | None, new: Copies | None) -> Iterator[Difference]:
+    for name in Copies.model_fields:
+        was, now = getattr(old, name, None), getattr(new, name, None)
+        if was and now and abs(now.bytes_per_second / was.bytes_per_second - 1) > TOLERANCE:
+            before, after = (f"{rate.bytes_per_second / 1e9:.1f} GB/s" for rate in (was, now))
+            yield Difference(where, name.replace("_", " "), before, after, breaks=False)
+
+
+def _values(where: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Difference]:
+    for name, value in old.items():
+        yield from _value(where, name, value, new[name])
+
+
+def _value(where: str, what: str, old: Any, new: Any, *, breaks: bool = False) -> Iterator[Difference]:
+    if old != new and old is not None and new is not None:
+        yield Difference(where, what, _text(old), _text(new), breaks)
+
+
+def _works(trial: Trial) -> str:
+    return "works" if trial.works else f"does not work: {trial.error or 'bytes were lost'}"
+
+
+def _text(value: object) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)

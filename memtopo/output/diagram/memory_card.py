@@ -8,9 +8,8 @@ from itertools import accumulate
 from memtopo.common.units import rounded
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.bar import SHORTEST_BLOCK, Block, draw_bar, lengths
-from memtopo.output.diagram.card import Card, Heading
+from memtopo.output.diagram.card import Card, Heading, bar_labels, draw_labels, labels_height
 from memtopo.output.diagram.context import SEVERAL, DrawingContext
-from memtopo.output.diagram.labels import bar_labels, draw_labels, labels_height
 from memtopo.output.diagram.markup import Box, hovered, number, path, rect
 from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
 

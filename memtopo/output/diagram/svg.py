@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from memtopo.output.diagram import layout
-from memtopo.output.diagram.context import Addresses, DrawingContext, Locate, drawing_context
-from memtopo.output.diagram.description import description
-from memtopo.output.diagram.legend import legend
-from memtopo.output.diagram.markup import Box, number, stacked, text, words
-from memtopo.output.diagram.model import Diagram
+from memtopo.common.units import rounded
+from memtopo.output.diagram import layout, notation
+from memtopo.output.diagram.bar import badge
+from memtopo.output.diagram.context import SEVERAL, Addresses, DrawingContext, Locate, drawing_context
+from memtopo.output.diagram.markup import Box, curve, dot, element, number, path, rect, stacked, text, words
+from memtopo.output.diagram.model import Diagram, MappingSpan, RangeDiagram, Resource
 from memtopo.output.diagram.palette import DARK, LIGHT, TEXTURES, Scheme
-from memtopo.output.diagram.typography import MONO_FONTS, NAME, SANS, SANS_FONTS, SMALL, TITLE, WORDS, fitting
+from memtopo.output.diagram.range_card import DrawnSpans, SpanPosition
+from memtopo.output.diagram.typography import MONO_FONTS, NAME, SANS, SANS_FONTS, SMALL, TITLE, WORDS, fitting, width
 
 WIDTH = 960.0
 _MARGIN, _GAP = 24.0, 20.0
@@ -119,3 +120,157 @@ def _colours(scheme: Scheme) -> Iterator[str]:
     yield f".m .d{{fill:{scheme.edge}}}"
     for index, hue in enumerate(scheme.hues):
         yield f".m .d{index}{{fill:{hue.fill}}}.m .e{index}{{stroke:{hue.edge};fill:none}}"
+
+
+_KEY, _GAP, _LINE = 28.0, 24.0, 24.0
+
+_Entry = tuple[str, str]
+"""The markup of a sign, and its meaning."""
+
+
+def legend(diagram: Diagram, room: float, context: DrawingContext) -> Box:
+    """Signs and their meanings, in as many lines as they need."""
+    parts, x, y = [], 0.0, 0.0
+    for sign, meaning in _entries(diagram, context):
+        shown = fitting(meaning, room - _KEY, WORDS)
+        wide = _KEY + width(shown, WORDS)
+        if x and x + wide > room:
+            x, y = 0.0, y + _LINE
+        parts.append(f'<g transform="translate({number(x)} {number(y)})">{sign}{words(_KEY, 15, shown, "w")}</g>')
+        x += wide + _GAP
+    return Box(room, y + _LINE if parts else 0, "".join(parts))
+
+
+def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
+    ranges = list(_ranges(diagram))
+    spans = [span for range_ in ranges for span in range_.pieces]
+    used = _devices(diagram, spans)
+    for device in context.devices:
+        if device in used:
+            yield _swatch(context.hue(device), context), f"on {context.device_name(device)}"
+    yield from _access_entries(spans)
+    if any(not span.chunk for span in spans):
+        yield rect(0, 2, 20, 16, "o i"), "hole, no memory"
+    if any(span.chunk for span in spans) or any(resource.mark for resource in _resources(diagram)):
+        yield "".join(badge("a", 10, 10)), "same letter, same memory"
+    marks = {span.chunk for span in spans if span.chunk}
+    marks |= {share.chunk for memory in diagram.memory for share in memory.shares}
+    if any(_folded(range_, context) for range_ in ranges) or len(marks) > len(context.letters):
+        yield "".join(badge(SEVERAL, 10, 10)), "several, or one of many"
+    if any(_mapped_twice(range_, context) for range_ in ranges):
+        yield _link(), "mapped again"
+    if any(not flow.outside for flow in diagram.flows):
+        yield path(["M0 10H14"], "f") + path(["M21 10l-7 -4v8z"], "u"), "handles go from export to import"
+
+
+def _access_entries(spans: Sequence[MappingSpan]) -> Iterator[_Entry]:
+    access = {each.access for span in spans for each in span.access}
+    if "rw" in access:
+        yield rect(0, 2, 20, 16, "w", 4) + words(10, 14, "rw", "s v", middle=True), "may read and write"
+    if "r" in access:
+        yield rect(0, 2, 20, 16, "o", 4) + words(10, 14, "r", "s", middle=True), "may read"
+
+
+def _swatch(hue: int, context: DrawingContext) -> str:
+    return element("path", {"d": "M0 2h20v16H0z", **context.fill(hue)}) + rect(0, 2, 20, 16, "e")
+
+
+def _link() -> str:
+    return curve((16, 4), (16, 16), 0, "f") + dot(16, 4, "u", 2.5) + dot(16, 16, "u", 2.5)
+
+
+def _ranges(diagram: Diagram) -> Iterator[RangeDiagram]:
+    for process in diagram.processes:
+        yield from _ranges(process.picture)
+    yield from diagram.ranges
+
+
+def _resources(diagram: Diagram) -> Iterator[Resource]:
+    for process in diagram.processes:
+        yield from _resources(process.picture)
+    yield from diagram.things
+
+
+def _folded(range_: RangeDiagram, context: DrawingContext) -> bool:
+    """True if some spans of a range share a block."""
+    return len(range_.pieces) > context.limits.blocks
+
+
+def _mapped_twice(range_: RangeDiagram, context: DrawingContext) -> bool:
+    """True if two blocks of a bar show the same memory."""
+    drawn, here = DrawnSpans(), SpanPosition(range_.first, 0, 0)
+    return not _folded(range_, context) and any(drawn.add(span, 1, here) for span in range_.pieces)
+
+
+def _devices(diagram: Diagram, spans: Sequence[MappingSpan]) -> set[str]:
+    with_parts = {name for each in _resources(diagram) if each.parts for name in each.locations[:1]}
+    memories = {memory.device for memory in diagram.memory}
+    return with_parts | memories | {name for span in spans for name in span.locations}
+
+
+MOST = 12
+"""Processes, ranges, spans, resources, parts and memories that are described one by one."""
+
+
+def description(diagram: Diagram) -> str:
+    """A diagram in sentences, of bounded length."""
+    return " ".join([*_processes(diagram), *_ranges_and_resources(diagram), *_memories(diagram)]) or "Nothing."
+
+
+def _processes(diagram: Diagram) -> Iterator[str]:
+    for process in diagram.processes[:MOST]:
+        flows = [flow for flow in diagram.flows if flow.target == process.first]
+        sources = dict.fromkeys("outside" if flow.outside else flow.source.partition(".")[0] for flow in flows)
+        imports = f" imports from {', '.join(sources)}" if sources else ""
+        content = " ".join(_ranges_and_resources(process.picture))
+        yield f"Process {notation.processes(process)}{imports}{': ' if content else '.'}{content}"
+    yield from _more(sum(process.count for process in diagram.processes[MOST:]), "processes")
+
+
+def _ranges_and_resources(diagram: Diagram) -> Iterator[str]:
+    for range_ in diagram.ranges[:MOST]:
+        name = notation.name_range(range_.first, range_.last)
+        yield f"Range {name}, {notation.multiple(range_.count, range_.size)}: {_description_lines(range_)}."
+    yield from _more(sum(range_.count for range_ in diagram.ranges[MOST:]), "ranges")
+    yield from map(_resource, diagram.things[:MOST])
+    yield from _more(len(diagram.things) - MOST, "resources")
+
+
+def _description_lines(range_: RangeDiagram) -> str:
+    if not range_.mapped:
+        return "nothing mapped"
+    parts = [_span(span, range_.count) for span in range_.pieces[:MOST]]
+    return "; ".join([*parts, *([f"{more:,} more"] if (more := len(range_.pieces) - MOST) > 0 else [])])
+
+
+def _span(span: MappingSpan, count: int) -> str:
+    if not span.chunk:
+        return f"a hole of {rounded(span.size)}"
+    on = ", ".join(notation.short_names(span.locations))
+    return f"{notation.chunk_names(span, count)}, {notation.multiple(span.count, span.bytes_each)} on {on}"
+
+
+def _resource(resource: Resource) -> str:
+    noun = (resource.noun or resource.kind).capitalize()
+    size = f", {notation.multiple(resource.count, resource.bytes_each)}" if resource.bytes_each else ""
+    on = f" on {', '.join(notation.short_names(resource.locations))}" if resource.locations else ""
+    origin = f" from {resource.origin}" if resource.origin else ""
+    return ", ".join([f"{noun} {resource.name}{size}{on}{origin}", *resource.notes, *_parts(resource)]) + "."
+
+
+def _parts(resource: Resource) -> Iterator[str]:
+    for part in resource.parts[:MOST]:
+        yield f"{part.name} of {notation.multiple(part.count, part.bytes_each)} at {notation.offset(part.offset)}"
+    if (more := len(resource.parts) - MOST) > 0:
+        yield f"{more:,} more"
+
+
+def _memories(diagram: Diagram) -> Iterator[str]:
+    for memory in diagram.memory[:MOST]:
+        free = f", {rounded(memory.free)} free" if memory.free is not None else ""
+        yield f"Memory of {memory.device}: {rounded(memory.used)} used{free}."
+
+
+def _more(count: int, nouns: str) -> Iterator[str]:
+    if count > 0:
+        yield f"And {count:,} more {nouns}."

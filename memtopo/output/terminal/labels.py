@@ -20,8 +20,7 @@ from memtopo.output.diagram.model import (
     Resource,
 )
 from memtopo.output.diagram.notation import chunk_names, granted, multiple, name_range, offset, processes, short_names
-from memtopo.output.terminal.glyphs import Glyphs
-from memtopo.output.terminal.lines import Item, ItemList
+from memtopo.output.terminal.lines import Glyphs, Item, ItemList
 
 LONGEST_NAME = 26
 MOST_SHARES = 6

@@ -15,8 +15,19 @@ from rich.console import Console
 from rich.text import Text
 
 from memtopo.common.text import display_width
-from memtopo.output.terminal.glyphs import Glyphs
-from memtopo.output.terminal.lines import GAP, INDENT, KEY, ItemList, TitleLine, joined, key, line, packed, padded
+from memtopo.output.terminal.lines import (
+    GAP,
+    INDENT,
+    KEY,
+    Glyphs,
+    ItemList,
+    TitleLine,
+    joined,
+    key,
+    line,
+    packed,
+    padded,
+)
 
 HEADINGS = ("chunk", "at", "size", "on", "access", "")
 FEWEST = 3  # columns of a label that are always in one line: name, offset and size

@@ -21,7 +21,7 @@ from memtopo.run.processes import messages
 from memtopo.run.processes.gates import gate_descriptors
 from memtopo.run.processes.messages import Command, HandleAnswer
 from memtopo.run.processes.reports import merged_checks, merged_report
-from memtopo.run.processes.routing import Router
+from memtopo.run.processes.router import Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import signal
 import socket
@@ -15,15 +16,8 @@ from memtopo.common.errors import MemtopoError
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.holder.clients import ClientConnection, Clients
-from memtopo.sharing.holder.responses import (
-    Responder,
-    TooManyInFlight,
-    descriptors_in_flight,
-    request_of,
-    still_bound,
-)
+from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
-from memtopo.sharing.holder.systemd import notify
 from memtopo.sharing.messages import Fields, encode_error, encode_importers
 from memtopo.sharing.wire import Packet
 
@@ -287,3 +281,19 @@ def _request_fields(packet: Packet) -> Fields:
         packet.close()
         raise BadPacket("a request came with descriptors")
     return Fields(packet.message, "the request")
+
+
+def notify(*lines: str) -> str | None:
+    """Send lines such as `READY=1` to the socket in NOTIFY_SOCKET, if it is set. Return why that failed, if it did."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return None
+    if address[0] not in "/@":
+        return f"NOTIFY_SOCKET is of a kind that memtopo does not support: {address!r}"
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            path = f"\0{address[1:]}" if address[0] == "@" else address
+            sock.sendmsg(["\n".join(lines).encode()], [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, path)
+    except OSError as error:
+        return f"systemd was not notified of {lines[0]}: {(error.strerror or 'error').lower()}"
+    return None

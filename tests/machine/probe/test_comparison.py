@@ -6,7 +6,7 @@ import pytest
 
 from memtopo.driver.types import gpu
 from memtopo.machine import Copies, DriverFacts, Machine, Memory, Rate, Trial
-from memtopo.machine.probe.comparison import differences
+from memtopo.machine.probe.report import differences
 from memtopo.machine.queries import changed
 from tests.helpers.machines import complete, invented
 

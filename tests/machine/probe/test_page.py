@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from memtopo.machine import Copies, Machine, Peer, Rate, Trial
-from memtopo.machine.probe.comparison import differences
+from memtopo.machine.probe.report import differences
 from memtopo.machine.queries import changed
 from memtopo.output import console, pages, probe
 from tests.helpers.machines import complete, invented

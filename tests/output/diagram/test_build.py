@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine, planner
-from memtopo.cli import apply as apply_command
-from memtopo.cli import plan as plan_command
+from memtopo.cli.apply import apply_command
+from memtopo.cli.plan import plan_command
 from memtopo.common.units import MiB
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
@@ -218,7 +218,7 @@ def test_a_plan_has_its_diagram_in_json() -> None:
     assert replace(plan.summary(build_diagram(found, facts)), picture=None) == plan.summary()
 
 
-@pytest.mark.parametrize("command", [plan_command.command, apply_command.command])
+@pytest.mark.parametrize("command", [plan_command, apply_command])
 def test_plan_and_apply_print_the_diagram_as_json(command: object, capsys: pytest.CaptureFixture[str]) -> None:
     assert callable(command)
     assert command(str(ROOT / "specs" / "quickstart.yaml"), "h200x2", as_json=True) == 0

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from memtopo import planner
-from memtopo.cli.signals import Stopper
+from memtopo.cli.process import Stopper
 from memtopo.language import read_file
 from memtopo.machine import target
 from memtopo.plans.report import MachineLine, Report

@@ -9,7 +9,7 @@ import sys
 from dataclasses import asdict, replace
 from typing import Any
 
-from memtopo.cli.signals import Stopper
+from memtopo.cli.process import Stopper
 from memtopo.common.errors import MemtopoError
 from memtopo.sharing import claim, endpoint
 from memtopo.sharing.holder import HolderInfo, hold

@@ -9,11 +9,10 @@ from typing import NamedTuple
 from memtopo.common.collector import collector_paused
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
-from memtopo.output.diagram.build.flows import exports, flows
 from memtopo.output.diagram.build.memory import Owner, memory
 from memtopo.output.diagram.build.names import Marks, process_entry
 from memtopo.output.diagram.build.ranges import ranges
-from memtopo.output.diagram.build.resources import resources
+from memtopo.output.diagram.build.resources import exports, flows, resources
 from memtopo.output.diagram.model import Diagram, HandleFlow, ProcessDiagram
 
 __all__ = ["build_diagram"]

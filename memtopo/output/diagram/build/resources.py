@@ -1,14 +1,16 @@
-"""Resources of a process that are in no range."""
+"""Resources of a process that are in no range, its exports, and the flows of handles between processes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
 from memtopo.kinds import KINDS
+from memtopo.kinds.exports import ExportGroup
 from memtopo.output.diagram.build.names import Marks, location_names, source
-from memtopo.output.diagram.model import Resource
+from memtopo.output.diagram.model import Export, HandleFlow, Resource
 
 
 def resources(geometry: Geometry, process: str, marks: Marks) -> Iterator[Resource]:
@@ -38,3 +40,52 @@ def _resource(kind: str, group: Group, mark: str) -> Resource:
         ),
         path=group.path,
     )
+
+
+def exports(geometry: Geometry, process: str, marks: Marks) -> Iterator[Export]:
+    """The exports of a process."""
+    for export in geometry.of(ExportGroup).values():
+        yield Export(
+            name=export.name,
+            kind=export.kind,
+            mark=marks.of(process, export.group) if export.size else "",
+            first=export.label(0),
+            last=export.label(export.count - 1),
+            via=export.via,
+            count=export.count,
+            bytes_each=export.size,
+            path=export.path,
+        )
+
+
+def flows(members: Mapping[str, Geometry], firsts: Mapping[str, str]) -> Iterator[HandleFlow]:
+    """The imports of each process, once for a group of equal ones.
+
+    `firsts` has the label of the first process of its group for each process.
+    """
+    for label, geometry in members.items():
+        if firsts[label] == label:
+            for group in geometry.every:
+                yield from _imports(label, group, firsts)
+
+
+def _imports(label: str, group: Group, firsts: Mapping[str, str]) -> Iterator[HandleFlow]:
+    origin = group.origin
+    if origin is None:
+        return
+    sources = Counter(firsts[holder] if origin.siblings else holder for holder in origin.holders)
+    for holder, processes in sources.items():
+        yield HandleFlow(
+            source=holder,
+            export=origin.export,
+            target=label,
+            name=group.name,
+            kind=group.offered_as or "",
+            via=origin.via,
+            count=origin.each,
+            bytes_each=group.size,
+            path=group.path,
+            outside=not origin.siblings,
+            processes=processes,
+            external=group.produced,
+        )

@@ -1,4 +1,4 @@
-"""`memtopo explain`: explain diagnostic codes, with the driver's behaviour and examples."""
+"""`memtopo explain` and `memtopo schema`: diagnostic codes, and the JSON Schemas of specs and documents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from memtopo.cli.options import AsJson
 from memtopo.common.errors import UsageError
 from memtopo.common.text import nearest
-from memtopo.diagnostics import explanations
+from memtopo.diagnostics import explanations, messages
 from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.explanations import Explanation
 from memtopo.output import explain as rendering
@@ -19,13 +19,27 @@ from memtopo.output import json, plain
 Codes = Annotated[list[str] | None, typer.Argument(metavar="CODE", help="MT301, …", show_default=False)]
 All = Annotated[bool, typer.Option("--all", envvar="MEMTOPO_ALL", help="Explain every code.")]
 Markdown = Annotated[bool, typer.Option("--markdown", envvar="MEMTOPO_MARKDOWN", help="Print as Markdown.")]
+Kind = Annotated[
+    str,
+    typer.Argument(metavar="KIND", help="spec, machine, plan, report, diagnostics, …", show_default=False),
+]
 
 
-def command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
+def explain_command(codes: Codes = None, all_: All = False, markdown: Markdown = False, as_json: AsJson = False) -> int:
     """Explain codes of diagnostics; without one, list them all."""
     requested = CODES if all_ else [_known(code) for code in codes or ()]
     found = [explanations.explanation(code) for code in requested]
     plain.print_lines(_markdown(found) if markdown else _json(found) if as_json else _text(found))
+    return 0
+
+
+def schema_command(kind: Kind) -> int:
+    """Print the JSON Schema of specs or of memtopo's documents."""
+    from memtopo.output import schemas
+
+    if kind not in schemas.KINDS:
+        raise UsageError(f"there is no schema {kind!r}", hint=messages.choose(kind, schemas.KINDS))
+    plain.print_lines(json.dumps(schemas.schema(kind)).splitlines())
     return 0
 
 

@@ -16,9 +16,8 @@ from memtopo.output.diagram.model import Diagram, MappingSpan, MemoryDiagram, Pr
 from memtopo.output.diagram.notation import processes
 from memtopo.output.json import PictureDocument
 from memtopo.output.terminal import labels
-from memtopo.output.terminal.glyphs import Glyphs, glyphs_of
 from memtopo.output.terminal.labels import Importers, importers_of, item_list
-from memtopo.output.terminal.lines import TitleLine
+from memtopo.output.terminal.lines import Glyphs, TitleLine, glyphs_of
 from memtopo.output.terminal.panel import Block, Panel, Part, Row, drawing_lines
 
 MOST_PROCESSES = 12
