@@ -22,6 +22,7 @@ from memtopo.run.request import HoldResult, RunRequest
 from memtopo.sharing import claim, endpoint
 from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.holder import HolderInfo, hold
+from tests.helpers.processes import print_json
 
 
 def main(spec: str, machine: str, socket: str | None = None, record: bool = False) -> None:
@@ -42,12 +43,14 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
             layout, driver = run.execution.layout, run.execution.driver
             exports = LayoutExports(geometry.of(ExportGroup), layout, driver, run.recheck)
             about = HolderInfo(geometry.name, spec, line)
-            held = hold(exports, claimed, about, stop=stopper.signal, ready=lambda: _print({"serving": geometry.name}))
-            _print({"why": held.why, "clients": held.clients, "handles": held.handles, "first": _first(run)})
+            held = hold(
+                exports, claimed, about, stop=stopper.signal, ready=lambda: print_json({"serving": geometry.name})
+            )
+            print_json({"why": held.why, "clients": held.clients, "handles": held.handles, "first": _first(run)})
             return HoldResult()
 
         report = apply.apply(run_request, Ledger(found.open()), hold=serve)
-    _print({"outcome": report.outcome, "failure": report.failure and report.failure.error})
+    print_json({"outcome": report.outcome, "failure": report.failure and report.failure.error})
 
 
 def _mark(run: Run) -> None:
@@ -70,11 +73,6 @@ def _first(run: Run) -> dict[str, str]:
     layout, driver = run.execution.layout, run.execution.driver
     with current(driver, layout.contexts[min(layout.contexts)]):
         return {label: driver.memcpy_dtoh(reserved.address, 16).hex() for label, reserved in layout.ranges.items()}
-
-
-def _print(document: object) -> None:
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

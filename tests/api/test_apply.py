@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,10 @@ from memtopo.driver.wrappers import Failing
 from memtopo.machine.target import Target
 from tests.api.test_specs import SMALL
 from tests.helpers.machines import invented
+from tests.helpers.processes import open_descriptors
 from tests.helpers.specs import SPECS
 
 RING = "specs/ring-buffer.yaml"
-
-
-def fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def failing(at: int) -> Target:
@@ -157,27 +153,27 @@ def test_a_host_chunk(machine: Target) -> None:
 
 def test_what_the_program_opens_is_no_leak(machine: Target, tmp_path: Path) -> None:
     """A program may open files while its layout stands, and close others; afterwards all of ours are closed"""
-    before = fds()
+    before = open_descriptors()
     kept = []
     with memtopo.applied(SMALL, machine) as layout:
         kept = [(tmp_path / str(i)).open("w") for i in range(5)]
     assert layout.report
     assert layout.report.exit_code == 0
-    assert fds() == before + 5
+    assert open_descriptors() == before + 5
     with memtopo.applied(SMALL, machine):
         for file in kept:
             file.close()
-    assert fds() == before
+    assert open_descriptors() == before
 
 
 def test_an_error_within_goes_on(machine: Target) -> None:
     """What is raised within the with leaves it as it is, and the layout is taken down all the same"""
-    before = fds()
+    before = open_descriptors()
     with pytest.raises(KeyError), memtopo.applied(SMALL, machine) as layout:
         raise KeyError("ours")
     assert layout.report
     assert layout.report.outcome == "ok"
-    assert fds() == before
+    assert open_descriptors() == before
 
 
 def test_it_is_entered_once(machine: Target) -> None:
@@ -273,6 +269,6 @@ def test_rounds_leave_nothing(machine: Target) -> None:
             seen[turn] = turn % 256
             del seen
         if turn == 20:
-            before = fds(), maps()
-    assert fds() == before[0]
+            before = open_descriptors(), maps()
+    assert open_descriptors() == before[0]
     assert maps() <= before[1] + 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import memtopo
 from memtopo.common.errors import MemtopoError
 from memtopo.sharing import NoLayout
 from tests.api.child_process import Process
+from tests.helpers.processes import open_descriptors
 
 HOLD = "specs/hold.yaml"
 Start = Callable[..., Process]
@@ -37,10 +37,6 @@ exports:
 """
 
 
-def fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 @pytest.fixture
 def many(tmp_path: Path) -> str:
     """A spec with several exports of chunks."""
@@ -52,7 +48,7 @@ def many(tmp_path: Path) -> str:
 def test_a_store_is_seen_in_the_other_process(start: Start) -> None:
     """What the holder wrote is read here, and what is written here is read by the holder"""
     holder = start(spec=HOLD, machine="h200x2")
-    before = fds()
+    before = open_descriptors()
     with memtopo.attach("kv-store", machine="h200x2") as shared:
         pages = np.from_dlpack(shared.export("pages", shape=(32, -1)))
         assert bytes(pages[0, :3]) == b"kv."
@@ -61,7 +57,7 @@ def test_a_store_is_seen_in_the_other_process(start: Start) -> None:
         assert shared.exports["pages"].count == 32
         assert shared.notice() is None
         del pages
-    assert fds() == before
+    assert open_descriptors() == before
     assert shared.report
     assert shared.report.outcome == "ok"
     told, report = holder.end()
@@ -193,7 +189,7 @@ def test_imports_of_a_spec(start: Start, tmp_path: Path) -> None:
 
 def test_what_cannot_be_attached_to(start: Start, runtime: Path) -> None:
     """A layout, an export or a GPU that is not there: each is told for what it is, and nothing stays"""
-    before = fds()
+    before = open_descriptors()
     with pytest.raises(NoLayout, match="kv-store"), memtopo.attach("kv-store", machine="h200x2"):
         pass
     start(spec=HOLD, machine="h200x2")
@@ -204,7 +200,7 @@ def test_what_cannot_be_attached_to(start: Start, runtime: Path) -> None:
     with memtopo.attach("kv-store", "pages", machine="h200x2") as shared, pytest.raises(memtopo.Unsuitable):
         shared.export("pagees")
     gc.collect()
-    assert fds() <= before + 2  # what the process of the holder takes here: its pipes
+    assert open_descriptors() <= before + 2  # what the process of the holder takes here: its pipes
 
 
 def test_a_gpu_of_another_machine(start: Start, tmp_path: Path) -> None:
@@ -232,6 +228,6 @@ def test_two_hundred_rounds(start: Start) -> None:
             seen[100] = turn % 256
             del seen
         if turn == 0:
-            before = fds()
-    assert fds() == before
+            before = open_descriptors()
+    assert open_descriptors() == before
     assert holder.end()[0]["handles"] == 200 * 34

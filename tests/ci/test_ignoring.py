@@ -14,12 +14,12 @@ from tests.cli.running import memtopo
 UNUSED = "memtopo: 1\nname: x\nchunks:\n  hot: {{location: gpu0, size: 2MiB}}{}\n"
 
 
-def judged(text: str, on: str = "h200x2") -> Validated:
+def validate_on(text: str, on: str = "h200x2") -> Validated:
     return validate(read_text(text.encode(), "x.yaml"), machine.load(on))
 
 
-def codes(text: str, on: str = "h200x2") -> list[str]:
-    return [fault.code for fault in judged(text, on).diagnostics]
+def codes_on(text: str, on: str = "h200x2") -> list[str]:
+    return [fault.code for fault in validate_on(text, on).diagnostics]
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def codes(text: str, on: str = "h200x2") -> list[str]:
 )
 def test_a_warning(comment: str) -> None:
     """A warning is not told where a comment on its line names it, with or without a reason"""
-    found = judged(UNUSED.format(comment))
+    found = validate_on(UNUSED.format(comment))
     assert found.diagnostics == ()
     assert "MT501" in {fault.code for fault in found.ignored}
     assert found.geometry is not None
@@ -58,13 +58,13 @@ def test_a_warning(comment: str) -> None:
 )
 def test_in_vain(comment: str) -> None:
     """A comment elsewhere, with another code or without one ignores nothing, and a warning says so"""
-    assert codes(UNUSED.format(comment)) == ["MT501", "MT505"]
+    assert codes_on(UNUSED.format(comment)) == ["MT501", "MT505"]
 
 
 @pytest.mark.parametrize("comment", ["  # memtopo ignore[MT501]", "  # ignore[MT501]", "  # memtopo: ignored[MT501]"])
 def test_other_comments(comment: str) -> None:
     """Other comments mean nothing"""
-    assert codes(UNUSED.format(comment)) == ["MT501"]
+    assert codes_on(UNUSED.format(comment)) == ["MT501"]
 
 
 @pytest.mark.parametrize(
@@ -78,20 +78,20 @@ def test_other_comments(comment: str) -> None:
 )
 def test_values_are_no_comments(text: str) -> None:
     """What stands within a value is no comment"""
-    assert "MT105" in codes(text) or "MT005" in codes(text)
-    assert "MT105" not in {fault.code for fault in judged(text).ignored}
+    assert "MT105" in codes_on(text) or "MT005" in codes_on(text)
+    assert "MT105" not in {fault.code for fault in validate_on(text).ignored}
 
 
 def test_a_comment_beside_such_a_value() -> None:
     """A value that looks like a comment does not hide the comment after it"""
     text = UNUSED.replace("hot", "'# memtopo: ignore[MT104]'").format("  # memtopo: ignore[MT104]")
-    assert codes(text) == ["MT104"]
-    assert [fault.code for fault in judged(text).ignored] == ["MT104"]
+    assert codes_on(text) == ["MT104"]
+    assert [fault.code for fault in validate_on(text).ignored] == ["MT104"]
 
 
 def test_an_error_is_only_passed_over() -> None:
     """An ignored error is still told by whoever would build, with a note, and there is no geometry"""
-    found = judged(BAD.replace("3MiB}", "3MiB}  # memtopo: ignore[MT301] on purpose"))
+    found = validate_on(BAD.replace("3MiB}", "3MiB}  # memtopo: ignore[MT301] on purpose"))
     assert [fault.code for fault in found.diagnostics] == ["MT301", "MT501"]
     assert "a spec with an error is never built" in found.diagnostics[0].notes[-1]
     assert found.geometry is None
@@ -123,17 +123,17 @@ def test_warnings_are_silent_everywhere(folder: Path) -> None:
 @pytest.mark.parametrize("code", [code for code in CODES if code.startswith("MT0")])
 def test_reading_is_not_ignored(code: str) -> None:
     """What is wrong with a text cannot be ignored: what is not read is not checked"""
-    assert codes(GOOD + f"# memtopo: ignore[{code}]\n") == ["MT505"]
+    assert codes_on(GOOD + f"# memtopo: ignore[{code}]\n") == ["MT505"]
     twice = GOOD + f"name: y  # memtopo: ignore[MT009,{code}]\n"
-    assert "MT009" in codes(twice)
-    assert codes(f"a: [  # memtopo: ignore[MT005,{code}]\n") == ["MT005"]
+    assert "MT009" in codes_on(twice)
+    assert codes_on(f"a: [  # memtopo: ignore[MT005,{code}]\n") == ["MT005"]
 
 
 def test_while_rules_are_silent() -> None:
     """Where an entry was left out, rules say less, and no comment is called vain for that"""
     broken = GOOD.replace("size: 2MiB}}\nmap", "size: 2MB}}  # memtopo: ignore[MT301] once\nmap")
-    assert codes(broken) == ["MT105"]
-    assert codes(GOOD.replace("size: 2MiB}}\nmap", "size: 2MiB}}  # memtopo: ignore[MT301] once\nmap")) == ["MT505"]
+    assert codes_on(broken) == ["MT105"]
+    assert codes_on(GOOD.replace("size: 2MiB}}\nmap", "size: 2MiB}}  # memtopo: ignore[MT301] once\nmap")) == ["MT505"]
 
 
 def test_in_vain_on_some_machines(checked: Checking) -> None:
@@ -149,7 +149,7 @@ def test_in_vain_on_some_machines(checked: Checking) -> None:
 
 def test_places() -> None:
     """A warning about a comment points at the code that is meant"""
-    found = judged(UNUSED.format("  # memtopo: ignore[MT501, MT5O2 ] x"))
+    found = validate_on(UNUSED.format("  # memtopo: ignore[MT501, MT5O2 ] x"))
     (fault,) = found.diagnostics
     assert fault.span is not None
     assert (fault.span.line, fault.span.column, fault.span.end_column) == (4, 63, 68)
@@ -158,6 +158,6 @@ def test_places() -> None:
 
 def test_many_comments() -> None:
     """Comments without end are read in passing, and no more warnings are told than of any other kind"""
-    found = codes(GOOD + "# memtopo: ignore[MT501]\n" * 100_000)
+    found = codes_on(GOOD + "# memtopo: ignore[MT501]\n" * 100_000)
     assert set(found) == {"MT505"}
     assert len(found) <= 1001

@@ -8,7 +8,7 @@ import pytest
 
 from memtopo.output.formats import FORMATS
 from tests.cli.running import shell
-from tests.helpers.specs import ROOT, faults
+from tests.helpers.specs import ROOT, diagnose
 
 PAGE = (ROOT / "docs" / "ci.md").read_text()
 CONSOLE = re.findall(r"^```console\n\$ (.*)\n((?s:.*?))^```$", PAGE, re.MULTILINE)
@@ -25,8 +25,8 @@ def test_commands(command: str, expected: str) -> None:
 def test_the_spec() -> None:
     """The page's spec is silent because of its comment"""
     (spec,) = re.findall(r"^```yaml\n((?s:.*?))^```$", PAGE, re.MULTILINE)
-    assert faults(spec) == ()
-    assert [fault.code for fault in faults(re.sub("#.*", "", spec))] == ["MT501"]
+    assert diagnose(spec) == ()
+    assert [fault.code for fault in diagnose(re.sub("#.*", "", spec))] == ["MT501"]
 
 
 def test_every_form_is_there() -> None:

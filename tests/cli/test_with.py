@@ -52,13 +52,13 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert [each for each in found.iterdir() if each.name != "memtopo"] == []
 
 
-def applied(spec: Path, *more: str, **variables: str) -> Said:
+def apply_with(spec: Path, *more: str, **variables: str) -> Said:
     return memtopo("apply", spec, *M, "--json", *more, **variables)
 
 
 def test_a_command(spec: Path) -> None:
     """A command is started, its output is on stderr, and what it serves is imported"""
-    said = applied(spec, "--with", f"camera={SERVE}")
+    said = apply_with(spec, "--with", f"camera={SERVE}")
     assert (said.status, said.document["outcome"]) == (0, "ok")
     assert "serving" in said.err
     assert not any("simulated by" in note for note in said.document["notes"])
@@ -68,7 +68,7 @@ def test_a_command_for_several_processes(tmp_path: Path) -> None:
     """Of a layout of several processes the coordinator starts it, once, and all of them import from it"""
     spec = tmp_path / "several.yaml"
     spec.write_text(SEVERAL)
-    said = applied(spec, "--with", f"camera={SERVE}")
+    said = apply_with(spec, "--with", f"camera={SERVE}")
     assert (said.status, said.document["outcome"]) == (0, "ok")
     assert said.err.count("serving") == 1
 
@@ -81,7 +81,7 @@ def test_a_socket(spec: Path, tmp_path: Path) -> None:
         try:
             assert producer.stdout
             assert producer.stdout.readline() == f"serving as {producer.pid}\n"
-            outcomes = [applied(spec, "--with", f"camera={where}").document["outcome"] for _ in range(2)]
+            outcomes = [apply_with(spec, "--with", f"camera={where}").document["outcome"] for _ in range(2)]
         finally:
             producer.terminate()
         assert (outcomes, producer.wait(PATIENCE)) == (["ok", "ok"], 0)
@@ -91,20 +91,20 @@ def test_memtopo_itself(tmp_path: Path) -> None:
     """A command may be memtopo's own: it finds its socket in the variable of --socket"""
     held, attached = (ROOT / "tests" / "run" / "processes" / f"{name}.yaml" for name in ("held", "attached"))
     command = f"{sys.executable} -m memtopo apply --hold --json {held} --machine h200x2"
-    said = applied(attached, "--with", f"held={command}")
+    said = apply_with(attached, "--with", f"held={command}")
     assert said.document["outcome"] == "ok"
 
 
 def test_nobody(spec: Path) -> None:
     """On a simulated machine a holder that is bound to nobody is played, and the report says so"""
-    said = applied(spec)
+    said = apply_with(spec)
     assert said.document["outcome"] == "ok"
     assert "camera is simulated by a built-in producer: this machine is simulated" in said.document["notes"]
 
 
 def test_the_variable(spec: Path) -> None:
     """MEMTOPO_WITH has as many of them as a shell sees words in it"""
-    said = applied(spec, MEMTOPO_WITH=f"'camera={SERVE}' other=/nowhere")
+    said = apply_with(spec, MEMTOPO_WITH=f"'camera={SERVE}' other=/nowhere")
     assert (said.document["outcome"], "serving" in said.err) == ("ok", True)
     said = memtopo("apply", spec, *M, MEMTOPO_WITH="'camera=")
     assert (said.status, "MEMTOPO_WITH cannot be split" in said.err) == (2, True)
@@ -140,7 +140,7 @@ def test_no_shell(spec: Path, tmp_path: Path) -> None:
 def test_what_is_not_named_is_not_started(spec: Path, tmp_path: Path) -> None:
     """A command of MEMTOPO_WITH for a name that the spec does not use is not started: it may be for another spec"""
     mark = tmp_path / "mark"
-    assert applied(spec, MEMTOPO_WITH=f"'other=touch {mark}'").document["outcome"] == "ok"
+    assert apply_with(spec, MEMTOPO_WITH=f"'other=touch {mark}'").document["outcome"] == "ok"
     assert not mark.exists()
 
 
@@ -173,7 +173,7 @@ def test_sigchld_is_ignored(spec: Path) -> None:
 
 def test_not_as_declared(spec: Path) -> None:
     """What is not as declared ends the run in 4, after everything was undone, and names what was declared"""
-    said = applied(spec, "--with", f"camera={BEHAVING} serve 4096 {GPU}")
+    said = apply_with(spec, "--with", f"camera={BEHAVING} serve 4096 {GPU}")
     assert (said.status, said.document["outcome"]) == (4, "failed")
     assert "external 'frame' declares size 64KiB; camera/frame has 4KiB" in said.document["failure"]["error"]
     assert not any(said.document["left"]["ledger_after"].values())
@@ -181,7 +181,7 @@ def test_not_as_declared(spec: Path) -> None:
 
 def test_a_program_that_dies_before_the_handle(spec: Path) -> None:
     """A producer that dies between offer and handle ends the run in 4, undone; what was declared is named"""
-    said = applied(spec, "--with", f"camera={BEHAVING} vanishes 65536 {GPU}")
+    said = apply_with(spec, "--with", f"camera={BEHAVING} vanishes 65536 {GPU}")
     assert (said.status, said.document["outcome"]) == (4, "failed")
     assert said.document["failure"]["error"].startswith("external 'frame' cannot be imported: the holder ended")
     assert not any(said.document["left"]["ledger_after"].values())

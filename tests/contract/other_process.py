@@ -10,16 +10,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType
-
-if TYPE_CHECKING:
-    from typing import Any as Anything  # it stands for any driver
-else:
-    Anything = object
+from tests.helpers.forwarding import AnyDriver
 
 ROOT = Path(__file__).parent.parent.parent
 EXPORT, IMPORT = "mem_export_to_shareable_handle", "mem_import_from_shareable_handle"
@@ -29,7 +25,7 @@ HANDED_OVER = ("import_external_memory", "import_external_semaphore")
 PATIENCE = 120.0  # seconds for one call
 
 
-class Other(Anything):  # type: ignore[misc]
+class Other(AnyDriver):  # type: ignore[misc]
     """A driver whose calls another process makes, which is started anew and never forked (fact 33).
 
     It is a simulator of the machine that this JSON tells, or without one the real driver. File descriptors go from the

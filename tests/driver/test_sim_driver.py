@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -12,12 +11,9 @@ from memtopo.driver.types import Access, DriverError, Grant, HandleType, Propert
 from memtopo.machine import CONTEXT_BYTES
 from tests.contract.memory import NODE, PLAIN, adjacent, created, current, laid_out, mapped, refused, reserved
 from tests.helpers.machines import invented
+from tests.helpers.processes import open_descriptors
 
 M = 2 * MiB
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def why(caught: pytest.ExceptionInfo[DriverError]) -> tuple[str, str, str | None]:
@@ -72,24 +68,24 @@ def test_every_call_before_init_is_refused() -> None:
 
 def test_close_returns_all_memory() -> None:
     """A closed simulator has no file descriptor open; closing twice is closing once"""
-    before = open_files()
+    before = open_descriptors()
     sim = SimDriver(invented())
     sim.init()
     sim.mem_create(M, PLAIN)
-    assert open_files() == before + 1
+    assert open_descriptors() == before + 1
     sim.close()
     sim.close()
-    assert open_files() == before
+    assert open_descriptors() == before
 
 
 def test_a_forgotten_simulator_closes_its_file() -> None:
     """A simulator that nobody closed gives its file descriptor back when it goes"""
-    before = open_files()
+    before = open_descriptors()
     sim = SimDriver(invented())
     sim.init()
     sim.mem_create(M, PLAIN)
     del sim
-    assert open_files() == before
+    assert open_descriptors() == before
 
 
 def test_untouched_memory_costs_nothing(sim: SimDriver) -> None:

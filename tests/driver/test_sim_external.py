@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -26,6 +25,7 @@ from tests.contract.external_resources import (
 from tests.contract.memory import INVALID_VALUE, NODE, created, current, refused
 from tests.contract.shared_resources import FD, INVALID_HANDLE, closing, exported
 from tests.helpers.machines import invented
+from tests.helpers.processes import open_descriptors
 
 M = 2 * MiB
 
@@ -42,10 +42,6 @@ def why(call: Callable[..., object], *arguments: int) -> str:
     with pytest.raises(DriverError) as caught:
         call(*arguments)
     return str(caught.value.reason)
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def test_small_memory_is_mapped_a_little_further(sim: SimDriver) -> None:
@@ -76,19 +72,19 @@ def test_a_reason_tells_why_memory_is_unknown(sim: SimDriver) -> None:
 def test_external_objects_leave_no_descriptor_open(sim: SimDriver) -> None:
     """Imported memory and semaphores, their buffers, and what was refused leave no descriptor open"""
     with current(sim):
-        before = open_files()
+        before = open_descriptors()
         with external(sim, memory(sim), M) as imported, buffer(sim, imported, 0, M), buffer(sim, imported, 0, 1):
             pass
         with semaphore(sim, timeline()):
             pass
         with refused(UNKNOWN):
             sim.import_external_memory(memory(sim, device=1), OPAQUE, M)
-        assert open_files() == before
+        assert open_descriptors() == before
 
 
 def test_external_objects_end_with_their_context(sim: SimDriver) -> None:
     """With the last retain of its context all of it is gone: streams, semaphores, objects, buffers, managed memory"""
-    before = open_files()
+    before = open_descriptors()
     with current(sim):
         imported, waited, at = (
             sim.import_external_memory(memory(sim), OPAQUE, M),
@@ -97,7 +93,7 @@ def test_external_objects_end_with_their_context(sim: SimDriver) -> None:
         )
         address = sim.external_memory_get_mapped_buffer(imported, 0, M)
         managed = sim.mem_alloc_managed(M, MemAttach.GLOBAL)
-    assert open_files() == before
+    assert open_descriptors() == before
     with current(sim):
         for end, gone in (
             (sim.destroy_external_memory, imported),
@@ -113,14 +109,14 @@ def test_external_objects_end_with_their_context(sim: SimDriver) -> None:
 
 def test_closing_gives_up_what_is_left(sim: SimDriver) -> None:
     """A simulator that closes leaves no descriptor of another API open, whatever a stream still waits for"""
-    before = open_files()
+    before = open_descriptors()
     with SimDriver(invented()) as ending:
         ending.init()
         ending.ctx_push_current(ending.device_primary_ctx_retain(0))
         ending.import_external_memory(memory(ending), OPAQUE, M)
         waited = ending.import_external_semaphore(timeline(), TIMELINE)
         ending.wait_external_semaphore(waited, 1, ending.stream_create())
-    assert open_files() == before
+    assert open_descriptors() == before
 
 
 def test_what_was_never_tried_on_hardware_is_refused(sim: SimDriver) -> None:

@@ -38,6 +38,7 @@ from tests.contract.shared_resources import (
     usable,
 )
 from tests.helpers.machines import identified, invented
+from tests.helpers.processes import open_descriptors
 
 M = 2 * MiB
 WITH_FABRIC = invented(trials={"fabric": Trial(advertised=True, works=True)})
@@ -62,10 +63,6 @@ def elsewhere(machine: Machine) -> Iterator[Other]:
         other.give_up()
 
 
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def forged(tag: Tag, size: int, *, sealed: bool) -> int:
     fd = os.memfd_create(tag.name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
@@ -87,11 +84,11 @@ def test_other_files_are_unknown(sim: SimDriver, tmp_path: Path) -> None:
         forged(tag._replace(kind="allocation"), M, sealed=True),
         forged(tag._replace(nonce="no"), M, sealed=True),
     ]
-    before = open_files()
+    before = open_descriptors()
     for fd in wrong:
         with closing(fd), refused(UNKNOWN):
             sim.mem_import_from_shareable_handle(fd, FD)
-    assert open_files() == before - len(wrong)
+    assert open_descriptors() == before - len(wrong)
 
 
 def test_a_shared_file_keeps_its_size(sim: SimDriver) -> None:
@@ -157,18 +154,18 @@ def leave_open(sim: SimDriver) -> int:
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_a_closed_simulator_closes_its_files(*, forgotten: bool) -> None:
     """Closed or forgotten, a simulator has no file open; an fd that it exported is the caller's"""
-    before = open_files()
+    before = open_descriptors()
     sim = SimDriver(invented())
     sim.init()
     fd = leave_open(sim)
-    assert open_files() == before + 6
+    assert open_descriptors() == before + 6
     if forgotten:
         del sim
     else:
         sim.close()
         sim.close()
         assert sim.resident_bytes() == 0
-    assert open_files() == before + 1
+    assert open_descriptors() == before + 1
     os.close(fd)
 
 
@@ -296,10 +293,10 @@ def test_memory_of_a_gpu_that_is_not_here_is_not_opened() -> None:
         current(sim),
         allocated(other, M) as there,
     ):
-        before = open_files()
+        before = open_descriptors()
         with refused(INVALID_VALUE):
             sim.ipc_open_mem_handle(other.ipc_get_mem_handle(there))
-        assert open_files() == before
+        assert open_descriptors() == before
 
 
 def test_opened_memory_has_no_handle_and_goes_with_its_context(sim: SimDriver) -> None:
@@ -311,10 +308,10 @@ def test_opened_memory_has_no_handle_and_goes_with_its_context(sim: SimDriver) -
                 sim.ipc_get_mem_handle(here)
             with refused(INVALID_VALUE):
                 sim.mem_free(here)
-        before = open_files()
+        before = open_descriptors()
         with current(sim):
             here = sim.ipc_open_mem_handle(handle)
-        assert open_files() == before
+        assert open_descriptors() == before
         with current(sim), refused(INVALID_VALUE):
             sim.ipc_close_mem_handle(here)
 

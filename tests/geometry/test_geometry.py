@@ -7,24 +7,16 @@ from collections import Counter
 import pytest
 
 from memtopo.driver.types import Location, LocationKind, gpu
-from memtopo.geometry import Geometry
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.machine import Granularity, Machine
 from tests.helpers.machines import HANDLES, invented
-from tests.helpers.specs import codes, faults, judged
+from tests.helpers.specs import codes, diagnose, geometry_of
 from tests.helpers.strategies import machine as identified
 
 MIB = 1 << 20
 HOST = Location(LocationKind.HOST)
 # (range, offset, chunk), a line for each mapping
 Mappings = list[tuple[str, int, str]]
-
-
-def laid(text: str, machine: Machine | None = None) -> Geometry:
-    """The geometry of a spec that may have warnings, but no errors."""
-    found = judged(text, machine)
-    assert found.geometry is not None, found.diagnostics
-    return found.geometry
 
 
 def mappings(text: str) -> Mappings:
@@ -35,7 +27,7 @@ def mappings(text: str) -> Mappings:
             (each.offset + turn * each.chunk.size) // MIB,
             each.chunk.label(each.first + turn),
         )
-        for placed in laid(text).placements.values()
+        for placed in geometry_of(text).placements.values()
         for each in placed
         for turn in range(each.count)
     ]  # fmt: skip
@@ -109,7 +101,7 @@ def test_where_chunks_are_mapped(entries: str, expected: Mappings) -> None:
 )
 def test_what_cannot_be_mapped(entries: str, expected: str) -> None:
     """What overlaps, runs past an end, crosses from one range into the next or names nothing is refused"""
-    errors = [fault.code for fault in faults(f"{HEAD}map: {{{entries}}}") if fault.severity == "error"]
+    errors = [fault.code for fault in diagnose(f"{HEAD}map: {{{entries}}}") if fault.severity == "error"]
     assert errors == [expected]
 
 
@@ -124,7 +116,7 @@ def test_what_cannot_be_mapped(entries: str, expected: str) -> None:
 )
 def test_dealing(places: str, count: int, expected: list[str]) -> None:
     """Counted chunks are dealt to their locations in turn; a location named twice gets two shares"""
-    run = laid(f"chunks: {{page: {{location: {places}, size: 2MiB, count: {count}}}}}").of(ChunkGroup)["page"]
+    run = geometry_of(f"chunks: {{page: {{location: {places}, size: 2MiB, count: {count}}}}}").of(ChunkGroup)["page"]
     assert [str(run.properties_of(index).location) for index in range(run.count)] == expected
     assert {str(place): share for place, share in run.shares().items()} == Counter(expected)
     assert set(map(str, run.places)) == set(expected)
@@ -133,7 +125,9 @@ def test_dealing(places: str, count: int, expected: list[str]) -> None:
 
 def test_counted_is_not_the_same_as_one() -> None:
     """A count of one makes page.0; no count makes page"""
-    chunks = laid("chunks: {a: {location: gpu0, size: 2MiB, count: 1}, b: {location: gpu0, size: 2MiB}}").of(ChunkGroup)
+    chunks = geometry_of("chunks: {a: {location: gpu0, size: 2MiB, count: 1}, b: {location: gpu0, size: 2MiB}}").of(
+        ChunkGroup
+    )
     assert [run.label(0) for run in chunks.values()] == ["a.0", "b"]
 
 
@@ -173,7 +167,7 @@ def _granules(plain: int, rdma: int) -> list[Granularity]:
 )
 def test_granules_of_chunks(chunk: str, size: int, granule: int) -> None:
     """A chunk's granule is the largest that its own properties have on any of its locations; round: up goes to it"""
-    run = laid(f"chunks: {{a: {{{chunk}}}}}", uneven()).of(ChunkGroup)["a"]
+    run = geometry_of(f"chunks: {{a: {{{chunk}}}}}", uneven()).of(ChunkGroup)["a"]
     assert (run.size, run.granule) == (size, granule)
 
 
@@ -197,7 +191,7 @@ chunks:
 map: {{kv: [{inside}, {{chunk: {inside.split(",", maxsplit=1)[0]}, offset: 48 granules}}]}}
 access: {{kv: [{{offset: 48 granules, size: 16 granules, grant: {{gpu0: r}}}}]}}
 """
-    geometry = laid(text, uneven())
+    geometry = geometry_of(text, uneven())
     assert geometry.of(RangeGroup)["kv"].size == 64 * granule
     assert geometry.placements["kv", 0][-1].offset == 48 * granule
     (part,) = geometry.parts["kv"]
@@ -216,7 +210,7 @@ access: {{kv: [{{offset: 48 granules, size: 16 granules, grant: {{gpu0: r}}}}]}}
 )
 def test_a_misfit_names_the_nearest_sizes(text: str, told: str, help: str) -> None:
     """A size that is no multiple of its granule is refused, and the nearest ones that are get named"""
-    fault = next(fault for fault in faults(text) if fault.severity == "error")
+    fault = next(fault for fault in diagnose(text) if fault.severity == "error")
     assert told in fault.message
     assert fault.help == help
 
@@ -232,7 +226,7 @@ def test_a_misfit_names_the_nearest_sizes(text: str, told: str, help: str) -> No
 def test_devices_have_many_names(value: str, expected: Location) -> None:
     """A device is named by ordinal, gpuN, UUID, bus id in any spelling, host or NUMA node"""
     text = f"devices: {{d: {value}}}\nchunks: {{a: {{location: d, size: 2MiB}}}}"
-    geometry = laid(text, identified())
+    geometry = geometry_of(text, identified())
     assert geometry.devices == {"d": expected}
     assert geometry.of(ChunkGroup)["a"].places == (expected,)
 
@@ -247,7 +241,7 @@ def test_devices_have_many_names(value: str, expected: Location) -> None:
 def test_devices_that_are_not_there(value: str, code: str) -> None:
     """A device that the machine does not have is told once, where it was declared, however often it is used"""
     text = f"devices: {{d: {value}}}\nchunks: {{a: {{location: d, size: 2MiB}}, b: {{location: [d, d], size: 2MiB}}}}"
-    (fault,) = (fault for fault in faults(text, identified()) if fault.severity == "error")
+    (fault,) = (fault for fault in diagnose(text, identified()) if fault.severity == "error")
     assert (fault.code, fault.path) == (code, ("devices", "d"))
 
 
@@ -268,5 +262,5 @@ def test_a_bus_id_that_cannot_be_read_is_nobodys(value: str) -> None:
 
 def test_a_machine_without_gpus() -> None:
     """Of a machine without GPUs it is told that it has none"""
-    (fault,) = (fault for fault in faults("chunks: {a: {location: gpu0, size: 2MiB}}", invented(0)) if fault.notes)
+    (fault,) = (fault for fault in diagnose("chunks: {a: {location: gpu0, size: 2MiB}}", invented(0)) if fault.notes)
     assert fault.notes == ("it has 0 GPUs",)

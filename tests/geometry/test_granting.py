@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtopo.driver.types import Access, Location, LocationKind, gpu
-from memtopo.geometry import Geometry
 from memtopo.geometry.access import AccessParts, access_spans
-from tests.helpers.specs import faults, judged
+from tests.helpers.specs import diagnose, geometry_of
 
 MIB = 1 << 20
 M = 2 * MIB
@@ -20,13 +19,6 @@ HEAD = """
 ranges: {kv: {size: 16MiB}, grid: {size: 4MiB, count: 4}}
 chunks: {hot: {location: gpu0, size: 4MiB}, page: {location: [gpu0, gpu1], size: 2MiB, count: 6}}
 """
-
-
-def laid(text: str) -> Geometry:
-    """The geometry of a spec that may have warnings, but no errors."""
-    found = judged(text)
-    assert found.geometry is not None, found.diagnostics
-    return found.geometry
 
 
 @pytest.mark.parametrize(
@@ -42,7 +34,7 @@ def test_one_device_is_granted_once(grants: str, expected: list[str]) -> None:
     """Two names of one device in one mapping of grants are refused: which of them wins would depend on their order"""
     head = "devices: {a: 0, b: gpu0}\nranges: {kv: {size: 2MiB}}\n"
     head += "chunks: {c: {location: host:0, size: 2MiB}}\nmap: {kv: c}"
-    found = faults(f"{head}\naccess: {{kv: {grants}}}")
+    found = diagnose(f"{head}\naccess: {{kv: {grants}}}")
     assert [fault.code for fault in found if fault.severity == "error"] == expected
 
 
@@ -50,7 +42,7 @@ def test_one_device_is_granted_once(grants: str, expected: list[str]) -> None:
 def test_the_host_is_one(name: str) -> None:
     """Access for the host and for one of its nodes is the same thing, as the driver has it"""
     head = "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: host:0, size: 2MiB}}\nmap: {kv: c}"
-    (part,) = laid(f"{head}\naccess: {{kv: {{{name}: r}}}}").parts["kv"]
+    (part,) = geometry_of(f"{head}\naccess: {{kv: {{{name}: r}}}}").parts["kv"]
     assert part.grants == ((HOST, Access.R),)
 
 
@@ -68,13 +60,13 @@ def test_the_host_is_one(name: str) -> None:
 )
 def test_each_range_has_its_access_from_one_key(keys: str, expected: list[str]) -> None:
     """Two keys that give access to the same range are refused: which of them wins would depend on their order"""
-    found = faults(f"{HEAD}map: {{grid: page}}\naccess: {{{keys}}}")
+    found = diagnose(f"{HEAD}map: {{grid: page}}\naccess: {{{keys}}}")
     assert [fault.code for fault in found if fault.severity == "error"] == expected
 
 
-def granted(text: str) -> list[tuple[str, int, int, str]]:
+def stretches_of(text: str) -> list[tuple[str, int, int, str]]:
     """Each span of a layout: range, start and end in MiB, and who may do what."""
-    geometry = laid(text)
+    geometry = geometry_of(text)
     asked = AccessParts(geometry.parts)
     return [
         (
@@ -106,7 +98,7 @@ def granted(text: str) -> list[tuple[str, int, int, str]]:
 )  # fmt: skip
 def test_access(access: str, expected: list[Any]) -> None:
     """Access covers what is mapped and skips holes; later parts win, each for the devices that it names"""
-    assert granted(f"{HEAD}map: {{kv: [hot, {{chunk: page.0, offset: 8MiB}}]}}\naccess: {{{access}}}") == expected
+    assert stretches_of(f"{HEAD}map: {{kv: [hot, {{chunk: page.0, offset: 8MiB}}]}}\naccess: {{{access}}}") == expected
 
 
 @pytest.mark.parametrize(
@@ -122,7 +114,7 @@ def test_access(access: str, expected: list[Any]) -> None:
 )
 def test_access_to_some_of_a_counted_range(access: str, expected: list[str]) -> None:
     """Access names all ranges of a count, one, or a slice of them"""
-    assert [span[0] for span in granted(f"{HEAD}map: {{grid: page}}\naccess: {{{access}}}")] == expected
+    assert [span[0] for span in stretches_of(f"{HEAD}map: {{grid: page}}\naccess: {{{access}}}")] == expected
 
 
 @pytest.mark.parametrize(
@@ -137,7 +129,7 @@ def test_access_to_some_of_a_counted_range(access: str, expected: list[str]) -> 
 )
 def test_what_a_part_cannot_cover(part: str, expected: str) -> None:
     """A part covers whole mappings (fact 20), and lies in its range"""
-    found = faults(f"{HEAD}map: {{kv: [hot, page]}}\naccess: {{kv: [{part}]}}")
+    found = diagnose(f"{HEAD}map: {{kv: [hot, page]}}\naccess: {{kv: [{part}]}}")
     assert expected in [fault.code for fault in found]
 
 
@@ -174,7 +166,7 @@ def test_access_by_parts_is_what_a_page_table_would_hold(
 
 def page_table(text: str) -> list[dict[Location, Access]]:
     """The access that access_spans give to each granule; none may be given twice."""
-    geometry = laid(text)
+    geometry = geometry_of(text)
     table: list[dict[Location, Access]] = [{} for _ in range(GRANULES)]
     for where, placed in geometry.placements.items():
         for each in access_spans(placed, AccessParts(geometry.parts).of(*where)):
@@ -192,4 +184,4 @@ def test_adjacent_mappings_with_the_same_access_are_one_stretch() -> None:
     """A thousand pages beside one another, from many entries, are one span"""
     text = "ranges: {kv: {size: 64MiB}}\nchunks: {a: {location: gpu0, size: 2MiB, count: 20}}\n"
     text += "map: {kv: [a.0:4, a.7, a.5, {chunk: a.8:12, offset: 32MiB}, a]}\naccess: {kv: {gpu0: rw}}"
-    assert granted(text.replace("64MiB", "96MiB")) == [("kv", 0, 12, "gpu0:rw"), ("kv", 32, 80, "gpu0:rw")]
+    assert stretches_of(text.replace("64MiB", "96MiB")) == [("kv", 0, 12, "gpu0:rw"), ("kv", 32, 80, "gpu0:rw")]

@@ -10,7 +10,7 @@ from memtopo.geometry.groups import RangeGroup
 from memtopo.kinds.ranges import ReserveRange
 from memtopo.machine import Machine
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, faults, judged, run, run_request
+from tests.helpers.specs import codes, diagnose, run, run_request, validate_text
 
 HEAD = """
 chunks: {a: {location: gpu0, size: 2MiB}, b: {location: gpu1, size: 4MiB}}
@@ -39,7 +39,9 @@ def test_a_range_begins_where_its_chunks_can(range_: str, align: int) -> None:
 
 def test_a_range_of_the_least_granule_needs_no_alignment() -> None:
     """Where addresses are aligned anyway, no alignment is asked for"""
-    found = judged(f"ranges: {{kv: {{size: 2MiB}}, other: {{size: 4MiB}}}}\nmap: {{kv: a, other: b}}{HEAD}", mixed())
+    found = validate_text(
+        f"ranges: {{kv: {{size: 2MiB}}, other: {{size: 4MiB}}}}\nmap: {{kv: a, other: b}}{HEAD}", mixed()
+    )
     assert found.geometry is not None
     assert [run.align for run in found.geometry.of(RangeGroup).values()] == [0, 4 * MiB]
     assert planner.plan(found.geometry, mixed()).steps
@@ -49,7 +51,7 @@ def test_a_chunk_does_not_begin_between_its_granules() -> None:
     """An entry without an offset that would begin between granules is refused, with the next offset to write"""
     (fault,) = (
         fault
-        for fault in faults(f"ranges: {{kv: {{size: 8MiB}}}}\nmap: {{kv: [a, b]}}{HEAD}", mixed())
+        for fault in diagnose(f"ranges: {{kv: {{size: 8MiB}}}}\nmap: {{kv: [a, b]}}{HEAD}", mixed())
         if fault.severity == "error"
     )
     assert (fault.code, fault.path) == ("MT303", ("map", "kv", 1))
@@ -68,11 +70,11 @@ def test_a_range_in_granules_of_an_unknown_chunk(size: str) -> None:
 
 def test_what_measures_an_empty_range() -> None:
     """The note on a size says whose granule it is: that of the chunks or, where there are none, of plain memory"""
-    (empty,) = (fault for fault in faults("ranges: {kv: {size: 3MiB}}") if fault.code == "MT302")
+    (empty,) = (fault for fault in diagnose("ranges: {kv: {size: 3MiB}}") if fault.code == "MT302")
     assert empty.notes == ("it holds no chunk, and plain memory of this machine has a granularity of 2MiB",)
     (filled,) = (
-        fault for fault in faults(f"ranges: {{kv: {{size: 3MiB}}}}\nmap: {{kv: a}}{HEAD}") if fault.code == "MT302"
+        fault for fault in diagnose(f"ranges: {{kv: {{size: 3MiB}}}}\nmap: {{kv: a}}{HEAD}") if fault.code == "MT302"
     )
     assert filled.notes == ("the chunks in it have a granularity of 2MiB",)
-    (far,) = (fault for fault in faults("ranges: {kv: {size: 2MiB, align: 256TiB}}") if fault.code == "MT306")
+    (far,) = (fault for fault in diagnose("ranges: {kv: {size: 2MiB, align: 256TiB}}") if fault.code == "MT306")
     assert far.help == "the least is 2MiB, which needs no align"

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from memtopo import planner
-from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant
 from memtopo.language import read_text
@@ -20,15 +19,11 @@ from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
+from tests.helpers.forwarding import HandleRecorder
 from tests.helpers.reports import tallies
 from tests.helpers.strategies import specs
 from tests.run.verification.test_full import SHARED as SHARED_BY_TWO
 from tests.run.verification.test_full import WRONG_EXPORT_WORKER
-
-if TYPE_CHECKING:
-    from typing import Any as Anything
-else:
-    Anything = object
 
 pytestmark = pytest.mark.gpu
 
@@ -51,22 +46,7 @@ def local() -> Target:
     return resolve("local")
 
 
-class FaultyDriver(Anything):  # type: ignore[misc]
-    """Hands every call on to the real driver."""
-
-    def __init__(self, driver: KernelDriver) -> None:
-        self._driver = driver
-        self._created: list[int] = []
-
-    def __getattr__(self, method: str) -> Any:
-        return getattr(self._driver, method)
-
-    def mem_create(self, *args: Any) -> int:
-        self._created.append(self._driver.mem_create(*args))
-        return self._created[-1]
-
-
-class SwappedChunks(FaultyDriver):
+class SwappedChunks(HandleRecorder):
     """Maps the first two chunks in each other's place, where they are mapped first."""
 
     mapped = 0
@@ -78,7 +58,7 @@ class SwappedChunks(FaultyDriver):
         self._driver.mem_map(address, size, swapped.get(handle, handle), offset, flags)
 
 
-class UnreleasedHandle(FaultyDriver):
+class UnreleasedHandle(HandleRecorder):
     """Forgets to release the second chunk."""
 
     def mem_release(self, handle: int) -> None:
@@ -89,14 +69,14 @@ class UnreleasedHandle(FaultyDriver):
     kept = False
 
 
-class ReadOnlyGrants(FaultyDriver):
+class ReadOnlyGrants(HandleRecorder):
     """Lets everyone read alone."""
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
         self._driver.mem_set_access(address, size, tuple(grant._replace(access=Access.R) for grant in grants))
 
 
-def applied(text: str, local: Target, wrap: Callable[[Any], Any] = lambda each: each, **fields: Any) -> Report:
+def apply_on_gpu(text: str, local: Target, wrap: Callable[[Any], Any] = lambda each: each, **fields: Any) -> Report:
     validated = validate(read_text(text.encode(), "whole.yaml"), local.machine)
     assert validated.geometry is not None, (text, validated.diagnostics)
     line = MachineLine("local", simulated=False, devices=(), driver="")
@@ -109,7 +89,7 @@ def applied(text: str, local: Target, wrap: Callable[[Any], Any] = lambda each: 
 
 def test_every_byte(local: Target) -> None:
     """Every byte is proven, the forbidden is not survived on replicas, and how fast it went is told"""
-    report = applied(SPEC, local, facts=local.machine)
+    report = apply_on_gpu(SPEC, local, facts=local.machine)
     assert report.exit_code == 0, report
     assert report.checks
     found = tallies(report.checks)
@@ -121,7 +101,7 @@ def test_every_byte(local: Target) -> None:
 
 def test_swapped_chunks_are_found(local: Target) -> None:
     """Two chunks in each other's place are told by their handles and by their bytes"""
-    report = applied(SPEC, local, SwappedChunks)
+    report = apply_on_gpu(SPEC, local, SwappedChunks)
     assert report.exit_code == 6
     assert report.checks
     found = {(each.aspect, each.subject) for each in report.checks.differences}
@@ -131,7 +111,7 @@ def test_swapped_chunks_are_found(local: Target) -> None:
 
 def test_wrong_access_is_found(local: Target) -> None:
     """Access that is not as declared is told before a kernel dies of it"""
-    report = applied(SPEC, local, ReadOnlyGrants)
+    report = apply_on_gpu(SPEC, local, ReadOnlyGrants)
     assert report.exit_code == 6
     assert report.checks
     assert {each.aspect for each in report.checks.differences} == {"access"}
@@ -140,10 +120,10 @@ def test_wrong_access_is_found(local: Target) -> None:
 
 def test_a_kept_handle_is_found(local: Target) -> None:
     """A chunk that is not released is named, once its memory is missed; and it is given back"""
-    report = applied(SPEC, local, UnreleasedHandle, check="fast")
+    report = apply_on_gpu(SPEC, local, UnreleasedHandle, check="fast")
     assert report.exit_code == 5
     assert [leak.what for leak in report.leaks] == ["chunk cold"]
-    assert applied(SPEC, local).exit_code == 0
+    assert apply_on_gpu(SPEC, local).exit_code == 0
 
 
 def test_a_wrong_import_is_found(local: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +145,7 @@ def test_a_wrong_import_is_found(local: Target, monkeypatch: pytest.MonkeyPatch)
 @given(spec=specs(gpus=1))
 def test_no_false_alarm(spec: str, local: Target) -> None:
     """Whatever random spec is accepted is found as declared, in every byte"""
-    report = applied(spec, local)
+    report = apply_on_gpu(spec, local)
     assert report.checks
     assert {difference.aspect for difference in report.checks.differences} <= {"address"}, (spec, report)
     assert report.outcome in ("ok", "different"), (spec, report)

@@ -9,6 +9,7 @@ from pathlib import Path
 from memtopo import machine
 from memtopo.common.units import MiB
 from memtopo.language import Document, read_file
+from memtopo.machine import Machine
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.model import (
     DeviceAccess,
@@ -24,7 +25,7 @@ from memtopo.output.diagram.model import (
 )
 from memtopo.rules.validation import validate
 from tests.helpers.machines import invented
-from tests.helpers.specs import ROOT, judged
+from tests.helpers.specs import ROOT, geometry_of
 
 PARTS_AND_HOLES = ROOT / "tests" / "golden" / "parts-and-holes.yaml"
 """A spec with features that no spec in specs/ has."""
@@ -40,12 +41,10 @@ def spec_diagram(path: Path) -> tuple[Diagram, Document]:
     return build_diagram(found.geometry, h200x4), found.document
 
 
-def text_diagram(text: str, gpus: int = 2) -> Diagram:
-    """The diagram of the sections of a spec, on GPUs with enough memory for any layout."""
-    roomy = invented(gpus, memory=ENOUGH_MEMORY)
-    found = judged(text, roomy)
-    assert found.geometry, found.diagnostics
-    return build_diagram(found.geometry, roomy)
+def text_diagram(text: str, machine: Machine | None = None) -> Diagram:
+    """Diagram of the sections of a spec on a machine; by default two GPUs with enough memory for any layout."""
+    machine = machine or invented(2, memory=ENOUGH_MEMORY)
+    return build_diagram(geometry_of(text, machine), machine)
 
 
 HOSTILE_TEXTS = [

@@ -130,11 +130,6 @@ def gone(pid: int) -> bool:
         os.close(fd)
 
 
-def fds() -> int:
-    """How many descriptors this process has open."""
-    return len(os.listdir("/proc/self/fd"))
-
-
 @contextmanager
 def scripted(*packets: tuple[Any, Sequence[int]]) -> Iterator[HolderConnection]:
     """A connection to a holder that has said all that it will ever say, whatever it is asked."""

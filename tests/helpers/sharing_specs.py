@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry import Geometry
-from tests.helpers.specs import faults, judged
+from tests.helpers.specs import clean_geometry, diagnose
 
 OWN = """
   ranges: {r: {size: 10MiB}}
@@ -24,18 +24,11 @@ def reader(entry: str, more: str = VIEW, name: str = "reader") -> str:
     return f"{SERVER} {name}: {{imports: {{x: {entry}}}, {more}}}\n"
 
 
-def geometry(text: str) -> Geometry:
-    found = judged(text)
-    assert found.geometry, found.diagnostics
-    assert not found.diagnostics
-    return found.geometry
-
-
-def only(text: str) -> Diagnostic:
+def only_diagnostic(text: str) -> Diagnostic:
     """The only diagnostic of a spec."""
-    (fault,) = faults(text)
+    (fault,) = diagnose(text)
     return fault
 
 
 def member(text: str, label: str) -> Geometry:
-    return geometry(text).processes[label]
+    return clean_geometry(text).processes[label]

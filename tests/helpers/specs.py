@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from memtopo import planner
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.wrappers import Failing
+from memtopo.geometry import Geometry
+from memtopo.kinds.step import Step
 from memtopo.language import Document, read_file, read_text
 from memtopo.machine import Machine
+from memtopo.planner import Plan
 from memtopo.plans.report import Check, MachineLine, Report
 from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply, processes
@@ -21,6 +25,7 @@ from memtopo.run.request import RunRequest
 from tests.helpers.machines import invented
 from tests.helpers.shared_producers import handle_source, sockets
 
+AnyStep = TypeVar("AnyStep", bound=Step)
 ROOT = Path(__file__).parent.parent.parent
 EVERY_SPEC = sorted((ROOT / "specs").glob("*.yaml"))
 ENSEMBLES = [path for path in EVERY_SPEC if "\nprocesses:" in path.read_text()]
@@ -35,19 +40,49 @@ def document(text: str) -> Document:
     return read_text((head + text).encode(), "test.yaml")
 
 
-def judged(text: str, machine: Machine | None = None) -> Validated:
-    """A spec's text, validated on a machine."""
+def validate_text(text: str, machine: Machine | None = None) -> Validated:
+    """Validate a spec's text, completed by `document`, on a machine; two invented GPUs by default."""
     return validate(document(text), machine or invented(2))
 
 
+def validate_verbatim(text: str, machine: Machine) -> Validated:
+    """Validate a spec's text as it is."""
+    return validate(read_text(text.encode(), "test.yaml"), machine)
+
+
 def codes(text: str, machine: Machine | None = None) -> list[str]:
-    """The codes of everything that is wrong with a spec."""
-    return [fault.code for fault in faults(text, machine)]
+    """Codes of all diagnostics of a spec."""
+    return [fault.code for fault in diagnose(text, machine)]
 
 
-def faults(text: str, machine: Machine | None = None) -> tuple[Diagnostic, ...]:
-    """Everything that is wrong with a spec."""
-    return judged(text, machine).diagnostics
+def diagnose(text: str, machine: Machine | None = None) -> tuple[Diagnostic, ...]:
+    """Return all diagnostics of a spec."""
+    return validate_text(text, machine).diagnostics
+
+
+def geometry_of(text: str, machine: Machine | None = None) -> Geometry:
+    """Geometry of a spec that may have warnings, but no errors."""
+    found = validate_text(text, machine)
+    assert found.geometry is not None, (found.diagnostics, text)
+    return found.geometry
+
+
+def clean_geometry(text: str, machine: Machine | None = None) -> Geometry:
+    """Geometry of a spec without any diagnostics."""
+    found = validate_text(text, machine)
+    assert not found.diagnostics, (found.diagnostics, text)
+    assert found.geometry is not None
+    return found.geometry
+
+
+def plan_of(text: str, machine: Machine) -> Plan:
+    """Plan of a spec that may have warnings, but no errors."""
+    return planner.plan(geometry_of(text, machine), machine)
+
+
+def steps_of(plan: Plan, *kinds: type[AnyStep]) -> list[AnyStep]:
+    """Steps of a plan that are of one of some classes."""
+    return [step for step in plan.steps if isinstance(step, kinds)]
 
 
 def run_request(spec: str | Path, machine: Machine, check: Check = "fast") -> RunRequest:

@@ -6,25 +6,16 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.driver.types import gpu
-from memtopo.geometry import Geometry
 from memtopo.kinds.external import ExternalObject, produced
 from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.language.fields import MEMORY_KINDS, SEMAPHORE_KINDS
 from memtopo.machine import Trial
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, judged
-from tests.helpers.specs import faults as found_in
+from tests.helpers.specs import codes, diagnose, geometry_of, validate_text
 
 FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_UNKNOWN")
 NEVER = Trial(advertised=True, note="no Vulkan driver")
 FRAME = "external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB}}\n"
-
-
-def laid(text: str) -> Geometry:
-    """The geometry of a spec that may have warnings, but no errors."""
-    found = judged(text)
-    assert found.geometry, found.diagnostics
-    return found.geometry
 
 
 def semaphores(*entries: str, process: bool = False) -> str:
@@ -49,7 +40,7 @@ semaphores:
   ready: {from: camera, via: timeline_fd, device: prefill, wait: 1, signal: 2}
   taken: {from: camera/done, via: opaque_fd, device: gpu0, signal: true}
 """
-    found = laid(text)
+    found = geometry_of(text)
     frame, other = found.of(ExternalObject).values()
     assert (frame.size, frame.place, frame.dedicated) == (8 * MiB + 1, gpu(1), False)
     assert [each[:3] for each in frame.mapped] == [
@@ -73,7 +64,7 @@ def test_each_process_takes_its_own() -> None:
     """The processes of a counted one take the same things; a semaphore may be used on the device that each is dealt"""
     text = "processes:\n  p: {count: 2, devices: {d: [gpu0, gpu1]}, semaphores: {f: {from: camera, via: timeline_fd, "
     text += "device: d}}}"
-    assert [each.of(ImportedSemaphore)["f"].place for each in laid(text).processes.values()] == [gpu(0), gpu(1)]
+    assert [each.of(ImportedSemaphore)["f"].place for each in geometry_of(text).processes.values()] == [gpu(0), gpu(1)]
     assert codes(text.replace("semaphores", "external").replace("timeline_fd", "opaque_fd, size: 1MiB")) == ["MT707"]
     hidden = text.replace("semaphores:", "visible: gpu1, semaphores:").replace("device: d", "device: gpu0")
     assert set(codes(hidden)) == {"MT606"}
@@ -82,7 +73,7 @@ def test_each_process_takes_its_own() -> None:
 @pytest.mark.parametrize("via", [via for via in MEMORY_KINDS if via != "opaque_fd"])
 def test_memory_that_no_machine_here_takes(via: str) -> None:
     """Kinds of memory that CUDA knows and refuses on Linux are known, and refused with the reason (fact 54)"""
-    (fault,) = found_in(FRAME.replace("opaque_fd", via))
+    (fault,) = diagnose(FRAME.replace("opaque_fd", via))
     assert (fault.code, fault.path) == ("MT702", ("external", "frame", "via"))
     assert "NOT_SUPPORTED" in fault.notes[0]
     assert ("Windows" in fault.notes[0]) == (via not in ("dma_buf", "nvscibuf"))
@@ -91,7 +82,7 @@ def test_memory_that_no_machine_here_takes(via: str) -> None:
 @pytest.mark.parametrize("via", [via for via in SEMAPHORE_KINDS if via not in ("opaque_fd", "timeline_fd")])
 def test_semaphores_that_no_machine_here_takes(via: str) -> None:
     """So are kinds of semaphores"""
-    (fault,) = found_in(f"semaphores: {{s: {{from: camera, via: {via}, device: gpu0, wait: 1, signal: true}}}}")
+    (fault,) = diagnose(f"semaphores: {{s: {{from: camera, via: {via}, device: gpu0, wait: 1, signal: true}}}}")
     assert (fault.code, fault.path) == ("MT702", ("semaphores", "s", "via"))
     assert "NOT_SUPPORTED" in fault.notes[0]
 
@@ -133,7 +124,7 @@ def test_what_the_machine_can(
 )
 def test_parts_lie_in_their_object(part: str, help: str | None) -> None:
     """A part that ends past the declared end is refused, and told the size that would fit"""
-    (fault,) = found_in(FRAME.replace("8MiB}", f"8MiB, buffers: {{y: {part}}}}}"))
+    (fault,) = diagnose(FRAME.replace("8MiB}", f"8MiB, buffers: {{y: {part}}}}}"))
     assert (fault.code, fault.path, fault.help) == ("MT703", ("external", "frame", "buffers", "y", "size"), help)
     assert fault.labels[0].path == ("external", "frame", "size")
     assert codes(FRAME.replace("8MiB}", "8MiB, buffers: {y: {size: 8MiB}, z: {offset: 8388607B, size: 1B}}}")) == []
@@ -156,7 +147,7 @@ def test_parts_lie_in_their_object(part: str, help: str | None) -> None:
 )
 def test_timelines_go_forward(points: str, where: list[str]) -> None:
     """A timeline begins at 0 and is never set back (fact 56)"""
-    found = found_in(FRAME + semaphores(points))
+    found = diagnose(FRAME + semaphores(points))
     assert [(fault.code, fault.path[-1]) for fault in found] == [("MT704", key) for key in where]
 
 
@@ -177,7 +168,7 @@ def test_timelines_go_forward(points: str, where: list[str]) -> None:
 @pytest.mark.parametrize("process", [False, True])
 def test_a_wait_that_nothing_signals(entries: list[str], waiting: list[str], process: bool) -> None:
     """What is waited for is signalled by entries whose own waits end, in whatever process, or a warning says so"""
-    found = judged(semaphores(*entries, process=process))
+    found = validate_text(semaphores(*entries, process=process))
     assert found.geometry
     assert [(fault.code, fault.path[-2:]) for fault in found.diagnostics] == [
         ("MT705", (name, "wait")) for name in waiting
@@ -217,7 +208,7 @@ def test_the_processes_of_a_counted_one_do_not_signal_for_one_another() -> None:
 def test_a_producer_is_no_process() -> None:
     """What goes by the name of a process of the spec cannot be a producer outside of it"""
     text = f"processes:\n  camera: {{buffers: {{b: {{location: gpu0, size: 1MiB}}}}}}\n  p: {{{FRAME.strip()}}}\n"
-    (fault,) = found_in(text)
+    (fault,) = diagnose(text)
     assert (fault.code, fault.path) == ("MT203", ("processes", "p", "external", "frame", "from"))
     assert codes(text.replace("from: camera", "from: camera/frame")) == ["MT203"]
     assert codes(text.replace("from: camera", "from: ./camera/frame")) == []
@@ -257,7 +248,7 @@ def test_one_thing_is_declared_in_one_way(one: str, other: str, message: str | N
     key = other.partition(":")[0]
     written = [each for each in again.removesuffix("}}").split(", ") if not each.startswith(f"{key}:")]
     text = f"processes:\n  a: {{{first}}}\n  b: {{{', '.join([*written, other])}}}}}}}\n"
-    found = found_in(text)
+    found = diagnose(text)
     assert [fault.code for fault in found] == ["MT707"] * (message is not None), found
     assert message is None or message in found[0].message
     assert codes(text.replace("camera/f", "camera/h")) == []
@@ -265,7 +256,7 @@ def test_one_thing_is_declared_in_one_way(one: str, other: str, message: str | N
 
 def test_memory_is_no_semaphore() -> None:
     """One export is not both"""
-    (fault,) = found_in(FRAME + "semaphores: {s: {from: camera/frame, via: timeline_fd, device: gpu0}}")
+    (fault,) = diagnose(FRAME + "semaphores: {s: {from: camera/frame, via: timeline_fd, device: gpu0}}")
     assert (fault.code, fault.path) == ("MT707", ("semaphores", "s"))
     assert fault.message == "'s' is camera/frame, whose kind is a timeline semaphore here and memory for 'frame'"
 
@@ -288,7 +279,7 @@ def test_a_name_is_of_one_thing(section: str) -> None:
         if (kind, section) == ("semaphores", "ranges"):
             assert codes(OTHERS[section] + text) == []
         elif kind != section:
-            (fault,) = found_in(OTHERS[section] + text)
+            (fault,) = diagnose(OTHERS[section] + text)
             assert (fault.code, fault.path, fault.at) == ("MT203", (kind, "frame"), "key")
 
 
@@ -298,7 +289,7 @@ def test_a_name_is_of_one_thing(section: str) -> None:
 )
 def test_a_use_that_only_chunks_have(use: str, name: str) -> None:
     """What is granted or exported and was made by another API is told why that cannot be, and what can"""
-    (fault,) = found_in(FRAME + TIMELINE + use % name)
+    (fault,) = diagnose(FRAME + TIMELINE + use % name)
     assert fault.code == "MT706"
     assert fault.notes
     assert fault.help

@@ -12,8 +12,8 @@ from memtopo.kinds.events import EventGroup
 from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.views import all_mapped_memory
 from tests.helpers.machines import invented
-from tests.helpers.sharing_specs import SERVER, VIEW, geometry, member, only, reader
-from tests.helpers.specs import codes, judged
+from tests.helpers.sharing_specs import SERVER, VIEW, member, only_diagnostic, reader
+from tests.helpers.specs import clean_geometry, codes, validate_text
 
 IMPORTS = [
     ("{from: server.w}", []),
@@ -82,7 +82,7 @@ def test_imports_of_one_process(entry: str, expected: list[str]) -> None:
 
 def test_a_sibling_needs_processes() -> None:
     """A spec of one process has no siblings, and is told how a layout outside is named"""
-    fault = only("imports: {x: {from: server.w}}\n")
+    fault = only_diagnostic("imports: {x: {from: server.w}}\n")
     assert (fault.code, fault.path) == ("MT201", ("imports", "x", "from"))
     assert "has no processes" in fault.message
     assert "LAYOUT/EXPORT" in (fault.help or "")
@@ -113,7 +113,7 @@ def test_what_an_import_of_a_sibling_is() -> None:
 def test_an_exported_slice(slice_: str, labels: list[str], handles: list[str]) -> None:
     """An export of several is that many handles in order, counted from 0; of one chunk it is not counted"""
     text = SERVER.replace("{chunk: w, via", f"{{chunk: {slice_}, via")
-    whole = geometry(f"{text} reader: {{imports: {{x: {{from: server.w}}}}, {VIEW}}}\n")
+    whole = clean_geometry(f"{text} reader: {{imports: {{x: {{from: server.w}}}}, {VIEW}}}\n")
     export = whole.processes["server"].of(ExportGroup)["w"]
     assert [export.label(index) for index in range(export.count)] == labels
     run = whole.processes["reader"].of(ChunkGroup)["x"]
@@ -150,10 +150,10 @@ def test_granules_that_differ() -> None:
     )
     text += "exports: {c: {chunk: c, via: fd}}}\n all: {imports: {c: {from: pe.c}}, ranges: {v: {size: 8MiB}}, "
     text += "map: {v: c}, access: {v: {gpu0: r}}}\n"
-    (fault,) = judged(text.replace("SIZE", "1 granule"), machine).diagnostics
+    (fault,) = validate_text(text.replace("SIZE", "1 granule"), machine).diagnostics
     assert (fault.code, fault.path) == ("MT604", ("processes", "all", "imports", "c", "from"))
     assert "2MiB in pe.0 and 4MiB in pe.1" in fault.message
-    found = judged(text.replace("SIZE", "4MiB"), machine)
+    found = validate_text(text.replace("SIZE", "4MiB"), machine)
     assert found.geometry
     assert found.geometry.processes["all"].of(ChunkGroup)["c"].granule == 4 * MiB
 
@@ -169,7 +169,9 @@ def test_events_of_several_gpus() -> None:
 
 def test_size_of_what_comes_from_outside() -> None:
     """A buffer from outside has the whole blocks that legacy IPC shares, and what is beyond all addresses is refused"""
-    found = geometry("imports: {b: {from: l/b, via: ipc, location: gpu0, size: 5MiB, count: 2}}\n").of(BufferGroup)["b"]
+    found = clean_geometry("imports: {b: {from: l/b, via: ipc, location: gpu0, size: 5MiB, count: 2}}\n").of(
+        BufferGroup
+    )["b"]
     assert (found.size, found.declared, found.count) == (6 * MiB, 5 * MiB, 2)
     assert found.origin
     assert (found.origin.text("l"), found.origin.via) == ("l/b", "ipc")

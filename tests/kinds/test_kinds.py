@@ -39,7 +39,7 @@ UNDO = {
 }  # fmt: skip
 
 
-def applied(
+def apply_with_owner(
     text: str, owner: InProcessProducer | None = None, *, machine: Machine = MACHINE, at: int = 0, check: Check = "fast"
 ) -> tuple[Report, Ledger, Failing]:
     """A spec on a simulator whose `at`-th call fails, with what the owner delivers."""
@@ -58,7 +58,7 @@ def tallied(report: Report) -> dict[str, tuple[int, int]]:
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_managed_memory(check: Check) -> None:
     """All that managed memory is declared to be is read back, CPU and GPUs see each other's writes, and it is freed"""
-    report, ledger, _ = applied(MANAGED, check=check)
+    report, ledger, _ = apply_with_owner(MANAGED, check=check)
     assert (report.outcome, ledger.empty) == ("ok", True), report
     found = tallied(report)
     wanted = {"managed": 6, "read mostly": 1, "preferred": 2, "accessed by": 2, "prefetched": 3}
@@ -98,7 +98,7 @@ def test_the_block_that_stays_of_managed_memory() -> None:
 def test_what_another_api_made(check: Check) -> None:
     """It is waited for, mapped as a whole and in parts, read and never written, signalled, and given back"""
     with camera(MACHINE) as owner:
-        report, ledger, _ = applied(FRAME, owner, check=check)
+        report, ledger, _ = apply_with_owner(FRAME, owner, check=check)
         assert (report.outcome, ledger.empty, owner.attached) == ("ok", True, 0), report
         found = tallied(report)
         assert [found[each] for each in ("external", "wait", "readable", "signal")] == [(3, 3), (1, 1), (6, 6), (1, 1)]
@@ -112,7 +112,7 @@ def test_what_another_api_made(check: Check) -> None:
 def test_nothing_is_used_without_a_check() -> None:
     """With `--check none` nobody waits, reads or signals"""
     with camera(MACHINE, signalled=0) as owner:
-        report, _, _ = applied(FRAME, owner, check="none")
+        report, _, _ = apply_with_owner(FRAME, owner, check="none")
         assert report.outcome == "ok"
         assert external_api.counter(owner.given["ready"]) == 0
 
@@ -130,7 +130,7 @@ semaphores:
     made = {name: external_api.make_semaphore(timeline=name == "timeline") for name in ("timeline", "binary", "other")}
     external_api.signal(made["binary"])
     with InProcessProducer(made) as owner:
-        report, ledger, _ = applied(text, owner)
+        report, ledger, _ = apply_with_owner(text, owner)
         assert (report.outcome, ledger.empty) == ("ok", True), report
         assert [external_api.counter(fd) for fd in made.values()] == [2, 0, 1]
         assert tallied(report)["stream"] == (2, 2)
@@ -140,12 +140,12 @@ def test_any_call_may_fail() -> None:
     """Whichever call fails: all is undone or named, and the descriptor is still its owner's, with the owner's bytes"""
     text = FRAME + MANAGED
     with camera(MACHINE) as owner:
-        _, _, failing = applied(text, owner)
+        _, _, failing = apply_with_owner(text, owner)
         calls = failing.calls
         files = [os.fstat(fd).st_ino for fd in owner.given.values()]
         descriptors = os.listdir("/proc/self/fd")
         for at in range(1, calls + 1):
-            report, ledger, failing = applied(text, owner, at=at)
+            report, ledger, failing = apply_with_owner(text, owner, at=at)
             where = f"call {at} of {calls}, {failing.failed}: {report.outcome}, {report.failure}, {report.leaks}"
             if report.leaks:
                 assert (report.exit_code, failing.failed in UNDO) == (5, True), where
@@ -201,7 +201,7 @@ def test_bad_memory(made: Callable[[], int], step: str, cause: str) -> None:
     """What is no memory, another GPU's, or smaller than declared is told with the entry's name and the cause"""
     with InProcessProducer({"frame": made(), "ready": external_api.make_semaphore(timeline=True, value=1)}) as owner:
         before = os.fstat(owner.given["frame"])
-        report, ledger, _ = applied(FRAME, owner)
+        report, ledger, _ = apply_with_owner(FRAME, owner)
         assert (report.exit_code, ledger.empty) == (4, True), report
         assert report.failure
         assert (report.failure.step, report.failure.path[:2]) == (step, ("external", "frame"))
@@ -215,7 +215,7 @@ def test_bad_semaphores(made: Callable[[], int]) -> None:
     with camera(MACHINE) as owner:
         os.close(owner.given["ready"])
         owner.given["ready"] = made()
-        report, ledger, _ = applied(FRAME, owner)
+        report, ledger, _ = apply_with_owner(FRAME, owner)
         assert (report.exit_code, ledger.empty) == (4, True), report
         assert report.failure
         assert (report.failure.step, report.failure.path) == ("import semaphore ready", ("semaphores", "ready"))
@@ -226,7 +226,7 @@ def test_a_closed_descriptor() -> None:
     """A descriptor that its owner has closed is told as such, and nothing is imported"""
     with camera(MACHINE) as owner:
         os.close(owner.given.pop("frame"))
-        report, ledger, _ = applied(FRAME, InProcessProducer({**owner.given, "frame": 900}))
+        report, ledger, _ = apply_with_owner(FRAME, InProcessProducer({**owner.given, "frame": 900}))
         assert (report.exit_code, ledger.empty) == (4, True), report
         assert report.failure
         assert report.failure.step == "copy descriptor frame"

@@ -6,23 +6,13 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.driver.types import Location, LocationKind, gpu
-from memtopo.geometry import Geometry
 from memtopo.kinds.managed import ManagedAllocation
 from memtopo.machine import Trial, queries
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, judged
-from tests.helpers.specs import faults as found_in
+from tests.helpers.specs import clean_geometry, codes, diagnose
 
 HOST, NODE = Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA, 0)
 FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
-
-
-def laid(text: str) -> Geometry:
-    """The geometry of a spec without any fault."""
-    found = judged(text, invented(4))
-    assert not found.diagnostics
-    assert found.geometry
-    return found.geometry
 
 
 def test_what_is_written_is_what_is_asked_for() -> None:
@@ -32,7 +22,7 @@ devices: {prefill: 1, decode: gpu2}
 managed:
   m: {size: 5MiB, attach: single, prefer: prefill, accessed_by: [host, decode, gpu2], read_mostly: true, prefetch: host}
 """
-    m = laid(text).of(ManagedAllocation)["m"]
+    m = clean_geometry(text, invented(4)).of(ManagedAllocation)["m"]
     assert (m.name, m.path, m.size, m.attach) == ("m", ("managed", "m"), 5 * MiB, "single")
     assert (m.prefer, m.accessed_by, m.read_mostly, m.prefetch) == (gpu(1), (HOST, gpu(2)), True, HOST)
     assert (m.home, sorted(m.contexts)) == (1, [1, 2])
@@ -52,7 +42,7 @@ managed:
 )
 def test_home(advice: str, home: int, gpus: set[int]) -> None:
     """The context that allocates it is that of the first GPU it names, else of gpu0, and is among those it may fill"""
-    geometry = laid(f"managed: {{m: {{size: 2MiB{advice}}}}}")
+    geometry = clean_geometry(f"managed: {{m: {{size: 2MiB{advice}}}}}", invented(4))
     assert geometry.of(ManagedAllocation)["m"].home == home
     assert geometry.of(ManagedAllocation)["m"].contexts == gpus
     assert geometry.gpus == sorted(gpus)
@@ -61,9 +51,12 @@ def test_home(advice: str, home: int, gpus: set[int]) -> None:
 def test_home_of_a_process_that_sees_few() -> None:
     """In a process that is to see some GPUs alone it is the first of them, and others cannot be named"""
     text = "processes:\n  p: {count: 2, devices: {d: [gpu3, gpu2]}, visible: d, managed: {m: {size: 2MiB%s}}}"
-    processes = laid(text % "").processes
+    processes = clean_geometry(text % "", invented(4)).processes
     assert [each.of(ManagedAllocation)["m"].home for each in processes.values()] == [3, 2]
-    assert [each.of(ManagedAllocation)["m"].prefer for each in laid(text % ", prefer: d").processes.values()] == [
+    assert [
+        each.of(ManagedAllocation)["m"].prefer
+        for each in clean_geometry(text % ", prefer: d", invented(4)).processes.values()
+    ] == [
         gpu(3),
         gpu(2),
     ]
@@ -81,10 +74,13 @@ def test_a_device_that_it_names_is_used(key: str) -> None:
 
 def test_who_may_be_told_to_access_it() -> None:
     """A node is no place in accessed_by, though one in prefer and prefetch (fact 60)"""
-    (fault,) = found_in("managed: {m: {size: 2MiB, accessed_by: [gpu0, host:0]}}")
+    (fault,) = diagnose("managed: {m: {size: 2MiB, accessed_by: [gpu0, host:0]}}")
     assert (fault.code, fault.path, fault.help) == ("MT701", ("managed", "m", "accessed_by", 1), "write host")
     assert (
-        laid("managed: {m: {size: 2MiB, prefer: host:0, prefetch: host:0}}").of(ManagedAllocation)["m"].prefer == NODE
+        clean_geometry("managed: {m: {size: 2MiB, prefer: host:0, prefetch: host:0}}", invented(4))
+        .of(ManagedAllocation)["m"]
+        .prefer
+        == NODE
     )
 
 
@@ -130,7 +126,7 @@ def test_one_gpu_of_several_that_cannot() -> None:
     able, unable = invented(2), invented(2, trials={"managed": FAILED})
     mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
     assert codes("managed: {m: {size: 2MiB, prefer: gpu0}}", mixed) == []
-    (fault,) = found_in("managed: {m: {size: 2MiB, prefer: gpu0, accessed_by: gpu1}}", mixed)
+    (fault,) = diagnose("managed: {m: {size: 2MiB, prefer: gpu0, accessed_by: gpu1}}", mixed)
     assert fault.message == "managed memory 'm' does not work on gpu1 of this machine"
     assert fault.notes == ("it is advertised, but a trial was answered with CUDA_ERROR_NOT_SUPPORTED",)
 
@@ -156,7 +152,7 @@ TAKEN = {
 @pytest.mark.parametrize("section", TAKEN)
 def test_a_name_is_of_one_thing(section: str) -> None:
     """Managed memory has a name of its own"""
-    (fault,) = found_in(f"{TAKEN[section]}\nmanaged: {{m: {{size: 2MiB}}}}")
+    (fault,) = diagnose(f"{TAKEN[section]}\nmanaged: {{m: {{size: 2MiB}}}}")
     assert (fault.code, fault.path, fault.at) == ("MT203", ("managed", "m"), "key")
     assert fault.message.startswith("managed memory 'm' has the name of")
     assert fault.labels[0].path == (section, "m")
@@ -180,7 +176,7 @@ def test_a_use_that_only_chunks_have(use: str, path: tuple[str, ...], why: str) 
     """What is mapped, granted or exported and is managed memory is told why that cannot be, and what can"""
     section = use.partition(":")[0]
     rest = "".join(line for line in VIEW.splitlines(keepends=True) if not line.startswith(section))
-    (fault,) = found_in(rest + MANAGED + use)
+    (fault,) = diagnose(rest + MANAGED + use)
     assert (fault.code, fault.path) == ("MT706", path)
     assert why in fault.notes[0]
     assert fault.help
@@ -201,7 +197,7 @@ def test_it_counts_in_full_wherever_it_may_come_to_be() -> None:
     text = "buffers: {b: {location: gpu1, size: 10GiB}}\nmanaged: {m: {size: 20GiB, prefer: gpu0%s}}"
     assert codes(text % "", live) == []
     assert codes(text % ", accessed_by: gpu1", machine) == []
-    (fault,) = found_in(text % ", accessed_by: gpu1", live)
+    (fault,) = diagnose(text % ", accessed_by: gpu1", live)
     assert fault.code == "MT402"
     assert fault.message == "the layout needs 30.0 GiB on gpu1, which has 30.0 GiB free: 512 MiB too much"
     assert fault.path == ("managed", "m", "size")

@@ -11,13 +11,12 @@ import pytest
 from memtopo.common.units import GiB
 from memtopo.diagnostics.codes import CODES
 from memtopo.driver.types import gpu
-from memtopo.geometry import Geometry
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.language import Document
 from memtopo.language.fields import LARGEST_PROCESSES
 from memtopo.rules.validation import Validated, validate
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, faults, judged
+from tests.helpers.specs import clean_geometry, codes, diagnose, validate_text
 
 PE = (
     "processes:\n pe: {count: COUNT, devices: {mine: [gpu0, gpu1, gpu0]}, ranges: {heap: {size: 64MiB}}, "
@@ -26,22 +25,15 @@ PE = (
 )
 
 
-def geometry(text: str) -> Geometry:
-    found = judged(text)
-    assert found.geometry, found.diagnostics
-    assert not found.diagnostics
-    return found.geometry
-
-
 def test_labels_are_in_order() -> None:
     """A counted process is as many processes, labelled from 0, in the spec's order; one that is not has its name"""
     text = "processes: {b: {count: 3}, a: {}, c: {count: 1}}"
-    assert [*geometry(text).processes] == ["b.0", "b.1", "b.2", "a", "c.0"]
+    assert [*clean_geometry(text).processes] == ["b.0", "b.1", "b.2", "a", "c.0"]
 
 
 def test_devices_are_dealt() -> None:
     """A list under a device's name is dealt to the processes of a counted process in turn"""
-    found = geometry(PE.replace("COUNT", "5")).processes
+    found = clean_geometry(PE.replace("COUNT", "5")).processes
     assert [member.devices["mine"] for member in found.values()] == [gpu(0), gpu(1), gpu(0), gpu(0), gpu(1)]
     assert [member.of(ChunkGroup)["part"].places for member in found.values()] == [
         (member.devices["mine"],) for member in found.values()
@@ -50,7 +42,7 @@ def test_devices_are_dealt() -> None:
 
 def test_an_import_from_a_counted_process() -> None:
     """It is counted in the processes' order, all handles of one before those of the next, one's own included"""
-    for label, member in geometry(PE.replace("COUNT", "5")).processes.items():
+    for label, member in clean_geometry(PE.replace("COUNT", "5")).processes.items():
         run = member.of(ChunkGroup)["every"]
         assert run.origin
         assert (run.count, run.counted, label) == (10, True, label)
@@ -62,7 +54,7 @@ def test_an_import_from_a_counted_process() -> None:
 
 def test_a_process_counted_once_is_counted() -> None:
     """A count of 1 makes what is imported from it counted, so that a spec need not change with the number"""
-    run = geometry(PE.replace("COUNT", "1").replace(", count: 2,", ",")).processes["pe.0"].of(ChunkGroup)["every"]
+    run = clean_geometry(PE.replace("COUNT", "1").replace(", count: 2,", ",")).processes["pe.0"].of(ChunkGroup)["every"]
     assert (run.counted, run.count, run.label(0)) == (True, 1, "every.0")
 
 
@@ -79,7 +71,7 @@ def test_a_process_counted_once_is_counted() -> None:
 )
 def test_lists_of_devices(text: str, expected: str, path: tuple[object, ...]) -> None:
     """A list of devices is for a counted process, and every device in it has to be there, dealt or not"""
-    assert [(fault.code, fault.path) for fault in faults(text) if fault.code < "MT5"] == [(expected, path)]
+    assert [(fault.code, fault.path) for fault in diagnose(text) if fault.code < "MT5"] == [(expected, path)]
 
 
 def test_a_count_with_a_fault() -> None:
@@ -130,7 +122,10 @@ def test_visible_is_of_processes() -> None:
 def test_what_a_process_sees_is_in_its_order() -> None:
     """`visible` takes names of the process's own, dealt ones too, keeps their order, and uses them"""
     text = "processes:\n w: {count: 2, devices: {mine: [gpu1, gpu0], other: [gpu0, gpu1]}, visible: [mine, other]}\n"
-    assert [member.visible for member in geometry(text).processes.values()] == [(gpu(1), gpu(0)), (gpu(0), gpu(1))]
+    assert [member.visible for member in clean_geometry(text).processes.values()] == [
+        (gpu(1), gpu(0)),
+        (gpu(0), gpu(1)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +150,7 @@ def test_imports_of_unseen_gpus(entry: str, expected: list[str]) -> None:
     )
     assert codes(text) == expected
     if expected:
-        (fault,) = faults(text)
+        (fault,) = diagnose(text)
         assert fault.labels[0].path == ("processes", "r", "visible")
 
 
@@ -176,7 +171,7 @@ MEMORY = (
 )
 def test_memory_of_all_processes(count: int, room: int, expected: list[str]) -> None:
     """What all processes create on a GPU fits into its memory together, beside a context for each of them"""
-    found = judged(MEMORY.replace("COUNT", str(count)), invented(2, memory=room)).diagnostics
+    found = validate_text(MEMORY.replace("COUNT", str(count)), invented(2, memory=room)).diagnostics
     assert [fault.code for fault in found] == expected
     if found:
         assert found[0].path == ("processes", "a", "chunks", "c", "size")
@@ -192,7 +187,7 @@ def test_memory_is_counted_where_it_is_created() -> None:
     )
     text = text.replace("a: {count: 1, ", "a: {").replace("a.0.c", "a.c")
     for room, expected in ((12 * GiB + GiB // 2, []), (12 * GiB, ["MT402"])):
-        found = judged(text, invented(2, memory=room)).diagnostics
+        found = validate_text(text, invented(2, memory=room)).diagnostics
         assert [fault.code for fault in found] == expected
     assert any("contexts of 5 processes" in note for note in found[0].notes)
 
@@ -200,7 +195,7 @@ def test_memory_is_counted_where_it_is_created() -> None:
 def test_contexts_alone() -> None:
     """Processes whose contexts alone do not fit are told so, where nothing else is on the GPU"""
     text = "processes:\n r: {count: 20, events: {e: {device: gpu1}}}\n"
-    (fault,) = judged(text, invented(2, memory=8 * GiB)).diagnostics
+    (fault,) = validate_text(text, invented(2, memory=8 * GiB)).diagnostics
     assert (fault.code, fault.path) == ("MT402", ("processes",))
     assert (
         fault.message == "the contexts of 20 processes take about 10 GiB on gpu1, which has 8.0 GiB: 2.0 GiB too much"
@@ -220,7 +215,7 @@ def test_a_warning_is_told_once() -> None:
     text = "processes:\n w: {count: 4, devices: {m: [gpu0, gpu1]}, chunks: {c: {location: m, size: 2MiB}}}\n"
     assert codes(text) == ["MT501"]
     refused = text.replace("size: 2MiB", "size: 2MiB, handles: fabric")
-    told = [fault.message for fault in faults(refused) if fault.code == "MT404"]
+    told = [fault.message for fault in diagnose(refused) if fault.code == "MT404"]
     assert [message.split(" on ")[1] for message in told] == ["gpu0 of this machine", "gpu1 of this machine"]
 
 
@@ -267,7 +262,7 @@ def test_shapes(processes: Any, expected: list[str]) -> None:
 )
 def test_sections_beside_processes(section: str) -> None:
     """A section beside `processes` is told where it stands, and what is in it is not judged"""
-    (fault,) = faults(f"{section}: {{x: 1}}\nprocesses: {{a: {{}}}}\n")
+    (fault,) = diagnose(f"{section}: {{x: 1}}\nprocesses: {{a: {{}}}}\n")
     assert (fault.code, fault.path, fault.at) == ("MT110", (section,), "key")
 
 
@@ -300,7 +295,7 @@ LARGE = {
 def test_large_numbers_are_refused_soon(text: str) -> None:
     """Processes that ask for too much together are told within a second, however little text it takes"""
     start = time.process_time()
-    found = judged(f"processes:\n {text}\n")
+    found = validate_text(f"processes:\n {text}\n")
     assert time.process_time() - start < 1
     assert found.geometry is None
     assert all(fault.code in CODES for fault in found.diagnostics)
@@ -308,7 +303,7 @@ def test_large_numbers_are_refused_soon(text: str) -> None:
 
 def test_alike_processes_are_laid_out_once() -> None:
     """Processes of a counted one that are dealt the same devices share what is known of them"""
-    found = geometry(PE.replace("COUNT", "4")).processes
+    found = clean_geometry(PE.replace("COUNT", "4")).processes
     assert found["pe.0"] is found["pe.2"] is found["pe.3"]
     assert found["pe.0"] is not found["pe.1"]
 
@@ -317,7 +312,7 @@ def test_the_order_of_processes_means_nothing() -> None:
     """Who imports may stand before who exports"""
     one = "s: {chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}, exports: {c: {chunk: c, via: fd}}}"
     other = "r: {ranges: {v: {size: 2MiB}}, imports: {c: {from: s.c}}, map: {v: c}, access: {v: {gpu1: r}}}"
-    first, second = (geometry(f"processes:\n {a}\n {b}\n").processes for a, b in ((one, other), (other, one)))
+    first, second = (clean_geometry(f"processes:\n {a}\n {b}\n").processes for a, b in ((one, other), (other, one)))
     assert {*first} == {*second}
     assert first["r"].of(ChunkGroup) == second["r"].of(ChunkGroup)
 
@@ -334,8 +329,8 @@ def test_a_process_with_rules_of_its_own() -> None:
     }
     head = "ranges: {v: {size: 4GiB}}, chunks: {c: {location: gpu0, size: 2GiB}}"
     for code, rest in wrong.items():
-        inside: Validated = judged(f"processes:\n p: {{{head}, {rest}}}\n")
-        alone = judged(re.sub(r"(?<=}), (?=[a-z]+: \{)", "\n", f"{head}, {rest}"))
+        inside: Validated = validate_text(f"processes:\n p: {{{head}, {rest}}}\n")
+        alone = validate_text(re.sub(r"(?<=}), (?=[a-z]+: \{)", "\n", f"{head}, {rest}"))
         assert [fault.code for fault in inside.diagnostics] == [fault.code for fault in alone.diagnostics] == [code]
         assert [fault.path[2:] for fault in inside.diagnostics] == [fault.path for fault in alone.diagnostics]
         assert [fault.message for fault in inside.diagnostics] == [fault.message for fault in alone.diagnostics]

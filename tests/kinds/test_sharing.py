@@ -10,8 +10,8 @@ from memtopo.kinds.events import EventGroup
 from memtopo.kinds.views import all_mapped_memory
 from memtopo.machine import Trial
 from tests.helpers.machines import invented
-from tests.helpers.sharing_specs import OWN, VIEW, geometry, member, only, reader
-from tests.helpers.specs import codes, faults, judged
+from tests.helpers.sharing_specs import OWN, VIEW, member, only_diagnostic, reader
+from tests.helpers.specs import clean_geometry, codes, diagnose, validate_text
 
 EXPORTS = [
     ("{chunk: w, via: fd}", []),
@@ -56,7 +56,7 @@ def test_two_processes_import_from_each_other() -> None:
         "map: {v: [mine, x]}, access: {v: {gpu0: rw}}}\n"
         for name, other in (("left", "right"), ("right", "left"))
     )
-    found = geometry(text).processes
+    found = clean_geometry(text).processes
     for name, other in (("left", "right"), ("right", "left")):
         origin = found[name].of(ChunkGroup)["x"].origin
         assert origin
@@ -65,12 +65,12 @@ def test_two_processes_import_from_each_other() -> None:
 
 def test_an_import_is_not_exported_again() -> None:
     """Exporting an import is refused with the chain of where it comes from, of a sibling and from outside (fact 26)"""
-    fault = only(reader("{from: server.w}", VIEW + ", exports: {onwards: {chunk: x, via: fd}}"))
+    fault = only_diagnostic(reader("{from: server.w}", VIEW + ", exports: {onwards: {chunk: x, via: fd}}"))
     assert (fault.code, fault.path) == ("MT602", ("processes", "reader", "exports", "onwards", "chunk"))
     assert "server.w → x → onwards" in fault.notes[0]
     assert fault.help == "let whoever needs it import it from server.w itself"
     text = "imports: {b: {from: l/b, via: ipc, location: gpu0, size: 2MiB}}\nexports: {c: {buffer: b, via: ipc}}\n"
-    assert only(text).code == "MT602"
+    assert only_diagnostic(text).code == "MT602"
 
 
 def test_import_and_export_in_a_ring() -> None:
@@ -88,7 +88,7 @@ def test_legacy_ipc_in_the_own_process(of: str, count: str) -> None:
     """A process cannot open its own IPC handles, and a counted process's imports include its own (fact 31)"""
     own = "buffers: {b: {location: gpu0, size: 2MiB}}, events: {e: {device: gpu0}}, "
     exports = "exports: {b: {buffer: b, via: ipc}, e: {event: e, via: ipc}}, "
-    fault = only(f"processes:\n pe: {{{count}{own}{exports}imports: {{x: {{from: pe.{of}}}}}}}\n")
+    fault = only_diagnostic(f"processes:\n pe: {{{count}{own}{exports}imports: {{x: {{from: pe.{of}}}}}}}\n")
     assert (fault.code, fault.path) == ("MT605", ("processes", "pe", "imports", "x", "from"))
     assert "fd" in (fault.help or "")
 
@@ -99,7 +99,7 @@ def test_chunks_of_the_own_process() -> None:
         "processes:\n p: {chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}, exports: {c: {chunk: c, via: fd}}, "
     )
     text += "imports: {again: {from: p.c}}, ranges: {v: {size: 4MiB}}, map: {v: [c, again]}, access: {v: {gpu0: r}}}\n"
-    first, second = all_mapped_memory(geometry(text))["p"]
+    first, second = all_mapped_memory(clean_geometry(text))["p"]
     assert first.identity == second.identity
 
 
@@ -124,7 +124,9 @@ NAMES = [
 @pytest.mark.parametrize("turned", [False, True])
 def test_names_that_are_taken(first: str, second: str, section: str, *, turned: bool) -> None:
     """Chunks, buffers, events and imports have different names, and so have ranges and buffers; in any order"""
-    told = [fault for fault in faults("\n".join([second, first] if turned else [first, second])) if fault.code < "MT5"]
+    told = [
+        fault for fault in diagnose("\n".join([second, first] if turned else [first, second])) if fault.code < "MT5"
+    ]
     assert [(fault.code, fault.path, fault.at) for fault in told] == [("MT203", (section, "w"), "key")]
     assert told[0].labels
 
@@ -188,11 +190,11 @@ def test_what_is_imported_or_exported_is_used() -> None:
     text = "chunks: {c: {location: gpu0, size: 2MiB, count: 4, handles: fd}}\n"
     assert codes(text) == ["MT501"]
     assert codes(text + "exports: {c: {chunk: c, via: fd}}") == []
-    (some,) = faults(text + "exports: {c: {chunk: c.1:3, via: fd}}")
+    (some,) = diagnose(text + "exports: {c: {chunk: c.1:3, via: fd}}")
     assert some.message == "2 of the 4 chunks 'c' are mapped nowhere"
-    (unused,) = faults(reader("{from: server.w}", ""))
+    (unused,) = diagnose(reader("{from: server.w}", ""))
     assert (unused.code, unused.message) == ("MT501", "import 'x' is mapped nowhere")
-    (part,) = faults(reader("{from: server.w}", VIEW.replace("v: x", "v: x.0")))
+    (part,) = diagnose(reader("{from: server.w}", VIEW.replace("v: x", "v: x.0")))
     assert part.message == "3 of the 4 imported chunks 'x' are mapped nowhere"
     assert codes(reader("{from: server.b}", "")) == codes(reader("{from: server.e}", "")) == []
 
@@ -200,14 +202,14 @@ def test_what_is_imported_or_exported_is_used() -> None:
 @pytest.mark.parametrize("of", ["b", "e"])
 def test_only_chunks_are_mapped(of: str) -> None:
     """A buffer or an event is not mapped, whether it is one's own or imported"""
-    fault = only(reader(f"{{from: server.{of}}}"))
+    fault = only_diagnostic(reader(f"{{from: server.{of}}}"))
     assert (fault.code, fault.path) == ("MT201", ("processes", "reader", "map", "v", 0, "chunk"))
     assert "only chunks are mapped" in fault.message
 
 
 def test_access_to_imports_needs_peers() -> None:
     """A GPU needs peer access to the memory that is imported, as to any other"""
-    apart = judged(reader("{from: server.w}"), invented(2, peers=False)).diagnostics
+    apart = validate_text(reader("{from: server.w}"), invented(2, peers=False)).diagnostics
     assert [(fault.code, fault.path[:2]) for fault in apart] == [
         ("MT403", ("processes", "server")),
         ("MT403", ("processes", "reader")),
@@ -218,7 +220,7 @@ def test_capabilities_are_judged_once() -> None:
     """What a machine cannot do is told where a chunk is created, and not again where it is imported"""
     refused = {"compressible": Trial(advertised=True, works=False)}
     text = reader("{from: server.w}").replace("handles: fd}", "handles: fd, compressible: true}")
-    assert [fault.code for fault in judged(text, invented(2, trials=refused)).diagnostics] == ["MT405"]
+    assert [fault.code for fault in validate_text(text, invented(2, trials=refused)).diagnostics] == ["MT405"]
 
 
 def test_kinds() -> None:
@@ -233,7 +235,7 @@ def test_kinds() -> None:
 def test_holders_outside_are_nobody_of_the_spec() -> None:
     """What comes from a layout outside is not taken for that of a process, whatever their names"""
     text = reader("{from: elsewhere/w, location: gpu0, size: 2MiB, count: 4}")
-    owners = {each.identity.owner for each in all_mapped_memory(geometry(text))["reader"]}
+    owners = {each.identity.owner for each in all_mapped_memory(clean_geometry(text))["reader"]}
     assert owners == {"elsewhere/"}
-    assert not any(each.ours for each in all_mapped_memory(geometry(text))["reader"])
-    assert all(each.ours for each in all_mapped_memory(geometry(reader("{from: server.w}")))["reader"])
+    assert not any(each.ours for each in all_mapped_memory(clean_geometry(text))["reader"])
+    assert all(each.ours for each in all_mapped_memory(clean_geometry(reader("{from: server.w}")))["reader"])

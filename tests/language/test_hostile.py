@@ -95,7 +95,7 @@ REPEATED = [
 ]  # fmt: skip
 
 
-def only(document: Document) -> Diagnostic:
+def only_diagnostic(document: Document) -> Diagnostic:
     (fault,) = document.diagnostics
     return fault
 
@@ -139,7 +139,7 @@ def test_hostile_text_gets_a_diagnostic(data: bytes, code: str, message: str) ->
 )
 def test_a_bad_byte_has_its_place(data: bytes, line: int, column: int) -> None:
     """The place of a byte or character that may not be there counts characters, as an editor does"""
-    span = only(read_text(data, "spec.yaml")).span
+    span = only_diagnostic(read_text(data, "spec.yaml")).span
     assert span
     assert (span.line, span.column) == (line, column)
 
@@ -175,7 +175,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "huge.yaml"
     with path.open("wb") as file:
         file.truncate(200_000_000)
-    assert only(read_file(path)) == Diagnostic("MT002", "the file has more than 32 MiB")
+    assert only_diagnostic(read_file(path)) == Diagnostic("MT002", "the file has more than 32 MiB")
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
 )
 def test_what_is_no_file_is_refused(path: str, message: str) -> None:
     """Directories, devices and what is not there get a diagnostic that says what they are"""
-    assert only(read_file(path)) == Diagnostic("MT001", message)
+    assert only_diagnostic(read_file(path)) == Diagnostic("MT001", message)
 
 
 @pytest.fixture
@@ -232,13 +232,13 @@ def test_a_pipe_is_read(pipe: Path, write: Callable[[bytes], None]) -> None:
 
 def test_a_pipe_that_says_nothing_is_refused(pipe: Path) -> None:
     """A pipe that nobody writes to is waited for, but not for long"""
-    assert only(read_file(pipe, patience=0.05)).message == "the pipe did not end in time"
+    assert only_diagnostic(read_file(pipe, patience=0.05)).message == "the pipe did not end in time"
 
 
 def test_a_pipe_that_never_ends_is_refused(pipe: Path, write: Callable[[bytes], None]) -> None:
     """A pipe is read up to the size limit and no further"""
     write(b"\n" * (LARGEST_FILE + (1 << 20)))
-    assert only(read_file(pipe)).code == "MT002"
+    assert only_diagnostic(read_file(pipe)).code == "MT002"
 
 
 def test_standard_input_is_read() -> None:

@@ -48,7 +48,7 @@ def found(text: str) -> list[tuple[str, str]]:
     return [(fault.code, spanned(document, fault.span)) for fault in document.diagnostics]
 
 
-def only(document: Document) -> Diagnostic:
+def only_diagnostic(document: Document) -> Diagnostic:
     (fault,) = document.diagnostics
     return fault
 
@@ -203,7 +203,7 @@ def test_a_syntax_error_is_the_only_fault() -> None:
 def test_a_duplicate_names_both_places() -> None:
     """Of a key that is given twice, the second is the fault, and the first is shown beside it"""
     document = read("chunks: {a: 1, b: 2, a: 3}\n")
-    fault = only(document)
+    fault = only_diagnostic(document)
     assert fault.path == ("chunks", "a")
     assert fault.span == Span(1, 22, 1, 23)
     (label,) = fault.labels
@@ -221,7 +221,7 @@ def test_faults_are_bounded() -> None:
 
 def test_an_opening_bracket_is_shown() -> None:
     """What was opened and never closed is shown beside the place where it is missed"""
-    (label,) = only(read("a: {b: 1\n")).labels
+    (label,) = only_diagnostic(read("a: {b: 1\n")).labels
     assert (label.text, label.span) == ("'{' opens here", Span(1, 4, 1, 5))
 
 

@@ -39,14 +39,14 @@ OVERLAP = Diagnostic(
 UNUSED = Diagnostic("MT501", "chunk 'cold' is mapped nowhere", ("chunks", "cold"), "key")
 
 
-def document(text: str = SPEC, name: str = "spec.yaml") -> Document:
+def spec_document(text: str = SPEC, name: str = "spec.yaml") -> Document:
     return read_text(text.encode(), name)
 
 
 def on_line(line: str, needle: str, *labels: tuple[str, str]) -> tuple[Document, Diagnostic]:
     """A text of one line, and a fault at a needle in it."""
     places = tuple(Label(text, (), span=_span(line, at)) for at, text in labels)
-    return document(line), Diagnostic("MT103", "wrong", span=_span(line, needle), labels=places)
+    return spec_document(line), Diagnostic("MT103", "wrong", span=_span(line, needle), labels=places)
 
 
 def _span(line: str, needle: str) -> Span:
@@ -60,7 +60,7 @@ def column_of(row: str, needle: str) -> int:
 
 def test_the_whole() -> None:
     """Faults stand by place: a clickable line, the source underlined, notes and help, and the count at the end"""
-    assert "\n".join(diagnostics.text([UNUSED, OVERLAP, SIZE], document())) == (
+    assert "\n".join(diagnostics.text([UNUSED, OVERLAP, SIZE], spec_document())) == (
         """\
 spec.yaml:4:31: error[MT301]: chunk 'hot': 33MiB is no multiple of its granularity, 2MiB
    |
@@ -89,7 +89,7 @@ spec.yaml:7:7: error[MT304]: two mappings overlap in 'kv'
 
 def test_concise() -> None:
     """A concise diagnostic is its first line"""
-    assert diagnostics.concise([OVERLAP, SIZE], document()) == [
+    assert diagnostics.concise([OVERLAP, SIZE], spec_document()) == [
         "spec.yaml:4:31: error[MT301]: chunk 'hot': 33MiB is no multiple of its granularity, 2MiB",
         "spec.yaml:7:7: error[MT304]: two mappings overlap in 'kv'",
     ]
@@ -109,7 +109,7 @@ def test_without_a_place() -> None:
 
 def test_nothing_wrong() -> None:
     """Without diagnostics there is nothing to show"""
-    assert diagnostics.text([], document()) == []
+    assert diagnostics.text([], spec_document()) == []
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_wide_characters_are_underlined_wholly() -> None:
 def test_an_empty_place_has_one_sign() -> None:
     """What has no length is underlined by one sign, also past the end of the line"""
     fault = Diagnostic("MT005", "the text is not YAML", span=Span(1, 3, 1, 3))
-    assert diagnostics.text([fault], document("a:"))[2:4] == [" 1 | a:", "   |   ^"]
+    assert diagnostics.text([fault], spec_document("a:"))[2:4] == [" 1 | a:", "   |   ^"]
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
@@ -176,13 +176,13 @@ def test_nothing_reaches_the_terminal_raw() -> None:
     fault = Diagnostic(
         "MT103", evil, span=Span(1, 1, 1, 3), labels=(Label(evil, ()),), notes=(f"a{evil}",), help=f"b{evil}"
     )
-    shown = "\n".join(diagnostics.text([fault], document(f"a: {evil}", name=evil)))
+    shown = "\n".join(diagnostics.text([fault], spec_document(f"a: {evil}", name=evil)))
     assert all(char == "\n" or char.isprintable() for char in shown)
 
 
 def test_colour_is_only_added() -> None:
     """With colour the same text is there, and each style is closed"""
-    plainly, coloured = (diagnostics.text([SIZE], document(), colour=colour) for colour in (False, True))
+    plainly, coloured = (diagnostics.text([SIZE], spec_document(), colour=colour) for colour in (False, True))
     assert "\x1b[1;31merror[MT301]\x1b[0m" in coloured[0]
     assert plainly == [_without_colour(line) for line in coloured]
 

@@ -4,24 +4,20 @@ import io
 import os
 import re
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-from memtopo import machine
 from memtopo.common.text import display_width
 from memtopo.common.units import MiB
-from memtopo.language import read_file
 from memtopo.output import console
-from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan, MemoryDiagram, MemoryShare, RangeDiagram
 from memtopo.output.diagram.notation import granted
 from memtopo.output.terminal.diagram import TerminalDrawing
 from memtopo.output.terminal.labels import clipped
 from memtopo.output.terminal.panel import Block, first_cells
-from memtopo.rules.validation import validate
-from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes
+from tests.helpers.console import written_at_width
+from tests.helpers.diagrams import HOSTILE_TEXTS, hostile_diagram, hostile_processes, spec_diagram
 from tests.helpers.specs import EVERY_SPEC, ROOT
 
 GOLDEN = ROOT / "tests" / "golden"
@@ -30,27 +26,6 @@ DRAWN = [*EVERY_SPEC, HARD]
 IN_ASCII = [ROOT / "specs" / "quickstart.yaml", ROOT / "specs" / "hand-over.yaml", HARD]
 WIDTHS = (60, 80, 200)
 STYLES = re.compile(r"\x1b\[[0-9;]*m")
-
-
-@pytest.fixture(autouse=True)
-def _pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-
-
-@cache
-def pictured(path: Path) -> Diagram:
-    facts = machine.load("h200x4")
-    found = validate(read_file(path), facts)
-    assert found.geometry, found.diagnostics
-    return build_diagram(found.geometry, facts)
-
-
-def drawn(shown: TerminalDrawing, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("COLUMNS", str(width))
-    stream = io.StringIO()
-    console.show(shown, stream)
-    return stream.getvalue()
 
 
 def as_kept(text: str, name: str) -> None:
@@ -65,13 +40,13 @@ def as_kept(text: str, name: str) -> None:
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
 def test_a_drawing(path: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A layout is drawn as it is kept in tests/golden/"""
-    as_kept(drawn(TerminalDrawing(pictured(path)), width, monkeypatch), f"{path.stem}-{width}.txt")
+    as_kept(written_at_width(TerminalDrawing(spec_diagram(path)[0]), width, monkeypatch), f"{path.stem}-{width}.txt")
 
 
 @pytest.mark.parametrize("path", IN_ASCII, ids=lambda path: path.stem)
 def test_a_drawing_in_ascii(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same drawing in ASCII alone is as it is kept in tests/golden/"""
-    text = drawn(TerminalDrawing(pictured(path), ascii=True), 80, monkeypatch)
+    text = written_at_width(TerminalDrawing(spec_diagram(path)[0], ascii=True), 80, monkeypatch)
     assert text.isascii()
     as_kept(text, f"{path.stem}-80-ascii.txt")
 
@@ -88,7 +63,7 @@ def test_every_kept_drawing_is_drawn() -> None:
 @pytest.mark.parametrize("ascii", [False, True], ids=["unicode", "ascii"])
 def test_no_line_is_too_wide(path: Path, width: int, ascii: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """No line is wider than the terminal, however narrow, and none ends in blanks"""
-    for line in drawn(TerminalDrawing(pictured(path), ascii=ascii), width, monkeypatch).splitlines():
+    for line in written_at_width(TerminalDrawing(spec_diagram(path)[0], ascii=ascii), width, monkeypatch).splitlines():
         assert display_width(line) <= width
         assert line == line.rstrip()
 
@@ -96,10 +71,10 @@ def test_no_line_is_too_wide(path: Path, width: int, ascii: bool, monkeypatch: p
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
 def test_colour_adds_nothing_but_colour(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its colours, a drawing is the one for a pipe"""
-    plain = drawn(TerminalDrawing(pictured(path)), 80, monkeypatch)
+    plain = written_at_width(TerminalDrawing(spec_diagram(path)[0]), 80, monkeypatch)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
-    coloured = drawn(TerminalDrawing(pictured(path)), 80, monkeypatch)
+    coloured = written_at_width(TerminalDrawing(spec_diagram(path)[0]), 80, monkeypatch)
     assert bool(plain) == ("\x1b[" in coloured)
     assert [line.rstrip() for line in STYLES.sub("", coloured).splitlines()] == plain.splitlines()
 
@@ -108,9 +83,9 @@ def test_a_stream_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream whose encoding has no lines and blocks gets ASCII without being asked"""
     monkeypatch.setenv("COLUMNS", "80")
     stream = io.TextIOWrapper(io.BytesIO(), encoding="iso-8859-1")
-    console.show(TerminalDrawing(pictured(HARD)), stream)
+    console.show(TerminalDrawing(spec_diagram(HARD)[0]), stream)
     stream.seek(0)
-    assert stream.read() == drawn(TerminalDrawing(pictured(HARD), ascii=True), 80, monkeypatch)
+    assert stream.read() == written_at_width(TerminalDrawing(spec_diagram(HARD)[0], ascii=True), 80, monkeypatch)
 
 
 @pytest.mark.parametrize("width", [20, 60, 200])
@@ -121,7 +96,7 @@ def test_names_inject_nothing(
     evil: str, made: Callable[[str], Diagram], width: int, ascii: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No text becomes markup, an emoji, a control sequence or a line of its own, or makes a line too wide"""
-    text = drawn(TerminalDrawing(made(evil), ascii=ascii), width, monkeypatch)
+    text = written_at_width(TerminalDrawing(made(evil), ascii=ascii), width, monkeypatch)
     assert all(char == "\n" or char.isprintable() for char in text)
     assert all(display_width(line) <= width for line in text.splitlines())
     assert not ascii or text.isascii()
@@ -131,7 +106,7 @@ def test_names_inject_nothing(
 
 def test_one_chunk_seen_twice_has_one_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ring's second mapping is marked as the first one is, and said to be the same"""
-    text = drawn(TerminalDrawing(pictured(ROOT / "specs" / "ring-buffer.yaml")), 80, monkeypatch)
+    text = written_at_width(TerminalDrawing(spec_diagram(ROOT / "specs" / "ring-buffer.yaml")[0]), 80, monkeypatch)
     assert re.search(r"a█+a█+", text)
     assert text.count("again") == 1
 
@@ -140,7 +115,7 @@ def test_memory_that_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
     """A device's bar ends with what others have of it, and its line says how much that is"""
     shares = (MemoryShare("c", 1, 25 * MiB, 25 * MiB, ()),)
     memory = MemoryDiagram("gpu0", (), 25 * MiB, 100 * MiB, 50 * MiB, 25 * MiB, shares)
-    text = drawn(TerminalDrawing(Diagram((), (memory,)), ascii=True), 80, monkeypatch)
+    text = written_at_width(TerminalDrawing(Diagram((), (memory,)), ascii=True), 80, monkeypatch)
     assert "25 MiB used  50 MiB taken  25 MiB free" in text
     assert re.search(r"a#+\.+/+$", text.strip())
 
@@ -169,7 +144,7 @@ def many(count: int, ranges: int = 1) -> Diagram:
 @pytest.mark.parametrize("width", [30, 80, 200])
 def test_long_lists_are_cut_short(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many pieces the first and the last have a label, of many ranges the first are drawn; the rest is counted"""
-    lines = drawn(TerminalDrawing(many(5000, 50), ranges=3, rows=6), width, monkeypatch).splitlines()
+    lines = written_at_width(TerminalDrawing(many(5000, 50), ranges=3, rows=6), width, monkeypatch).splitlines()
     assert sum("… 4,994 more" in line for line in lines) == 3
     assert any("… and 47 more ranges" in line for line in lines)
     assert len(lines) < 40
@@ -178,7 +153,7 @@ def test_long_lists_are_cut_short(width: int, monkeypatch: pytest.MonkeyPatch) -
 
 def test_letters_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The 53rd kind of chunk and those after it are all marked by a star"""
-    lines = drawn(TerminalDrawing(many(60), rows=100), 200, monkeypatch).splitlines()
+    lines = written_at_width(TerminalDrawing(many(60), rows=100), 200, monkeypatch).splitlines()
     marks = [line.split()[0] for line in lines if " c" in line][1:]
     assert len(set(marks[:52])) == 52
     assert set(marks[52:]) == {"*"}

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
 
-from memtopo.output import console, humanize, plan
+from memtopo.output import humanize, plan
 from memtopo.plans.report import MachineLine, PlanSummary, Row
+from tests.helpers.console import written_to_pipe
 
 MIB = 1 << 20
 MACHINE = MachineLine("h200x2", simulated=True, devices=("NVIDIA H200", "NVIDIA H200"), driver="CUDA 13.0")
@@ -30,16 +30,8 @@ PLAN = PlanSummary(
 )
 
 
-@pytest.fixture(autouse=True)
-def _pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def shown(summary: PlanSummary, machine: MachineLine = MACHINE) -> str:
-    stream = io.StringIO()
-    console.show(plan.renderable(summary, machine), stream)
-    return stream.getvalue()
+def plan_text(summary: PlanSummary, machine: MachineLine = MACHINE) -> str:
+    return written_to_pipe(plan.renderable(summary, machine))
 
 
 def named(name: str, where: str = "kv") -> PlanSummary:
@@ -48,7 +40,7 @@ def named(name: str, where: str = "kv") -> PlanSummary:
 
 def test_the_whole() -> None:
     """A plan shows its rows folded, then the memory, the address space and the calls, in 80 columns"""
-    assert shown(PLAN) == (
+    assert plan_text(PLAN) == (
         """\
 plan  quickstart  on h200x2 (simulated)
 
@@ -74,34 +66,34 @@ plan  quickstart  on h200x2 (simulated)
 
 def test_a_real_machine() -> None:
     """Only a simulated machine is called simulated"""
-    first = shown(PLAN, replace(MACHINE, name="local", simulated=False)).splitlines()[0]
+    first = plan_text(PLAN, replace(MACHINE, name="local", simulated=False)).splitlines()[0]
     assert first == "plan  quickstart  on local"
 
 
 def test_an_empty_plan() -> None:
     """A plan without a row is shown like any other"""
-    assert "driver calls" in shown(PlanSummary("nothing", (), {}, 0, 0, 0))
+    assert "driver calls" in plan_text(PlanSummary("nothing", (), {}, 0, 0, 0))
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
 def test_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     """Where it gets narrow text folds: no digit of a number and no letter of a name is lost"""
     monkeypatch.setenv("COLUMNS", str(width))
-    lines = shown(PLAN).splitlines()
+    lines = plan_text(PLAN).splitlines()
     assert max(map(len, lines)) <= width
     letters = sorted("".join("".join(lines).split()))
     monkeypatch.setenv("COLUMNS", "200")
-    assert letters == sorted("".join(shown(PLAN).split()))
+    assert letters == sorted("".join(plan_text(PLAN).split()))
 
 
 def test_ordinary_names_stay_whole() -> None:
     """A name of 23 characters stays in one piece beside an ordinary place"""
-    assert "weights-of-the-decoder.0" in shown(named("weights-of-the-decoder"))
+    assert "weights-of-the-decoder.0" in plan_text(named("weights-of-the-decoder"))
 
 
 def test_long_names_fold() -> None:
     """A name too long for its column goes on below, within the width"""
-    lines = shown(named("z" * 120, "y" * 60)).splitlines()
+    lines = plan_text(named("z" * 120, "y" * 60)).splitlines()
     assert max(map(len, lines)) <= 80
     assert "".join(lines).count("z") == 120
 
@@ -111,7 +103,7 @@ def test_names_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil: str) -> Non
     """No name becomes markup, an emoji, a control sequence or a change of direction"""
     monkeypatch.setenv("COLUMNS", "200")
     summary = replace(named(evil, evil), name=evil, memory={evil: 1}, notes=(evil,))
-    text = shown(summary, replace(MACHINE, name=evil))
+    text = plan_text(summary, replace(MACHINE, name=evil))
     assert all(char == "\n" or char.isprintable() for char in text)
     assert evil.encode("ascii", "backslashreplace").decode().replace("\x1b", "\\x1b").replace("\x07", "\\x07") in text
 
@@ -120,9 +112,9 @@ def test_colour_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     """FORCE_COLOR colours a pipe, NO_COLOR forbids it"""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
-    assert "\x1b[1mplan\x1b[0m" in shown(PLAN)
+    assert "\x1b[1mplan\x1b[0m" in plan_text(PLAN)
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b" not in shown(PLAN)
+    assert "\x1b" not in plan_text(PLAN)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from memtopo.common.units import MiB
 from memtopo.output.console import unstyled
-from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.model import (
     Diagram,
     Export,
@@ -20,21 +19,14 @@ from memtopo.output.diagram.model import (
 )
 from memtopo.output.diagram.notation import processes
 from memtopo.output.terminal.diagram import Addresses, TerminalDrawing
+from tests.helpers.diagrams import text_diagram
 from tests.helpers.machines import invented
-from tests.helpers.specs import judged
 
 IMPORTS = "imports: {w: {from: s.out}}, ranges: {r: {size: 2MiB}}, map: {r: [w]}"
 SERVER = "s: {chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}, exports: {out: {chunk: c, via: fd}}}"
 
 
-def pictured(text: str) -> Diagram:
-    facts = invented(2)
-    found = judged(text, facts)
-    assert found.geometry, found.diagnostics
-    return build_diagram(found.geometry, facts)
-
-
-def drawn(shown: Diagram, width: int = 100, addresses: Addresses | None = None) -> list[str]:
+def drawing_lines(shown: Diagram, width: int = 100, addresses: Addresses | None = None) -> list[str]:
     return unstyled(TerminalDrawing(shown, addresses=addresses or {}), width).splitlines()
 
 
@@ -59,7 +51,7 @@ def test_names(shown: tuple[str, str, int, int], told: str) -> None:
 
 def test_sections() -> None:
     """Each process has a section under its name, those alike have one, and the memory of all is the last"""
-    lines = drawn(pictured(f"processes: {{{SERVER}, r: {{count: 3, {IMPORTS}}}}}"))
+    lines = drawing_lines(text_diagram(f"processes: {{{SERVER}, r: {{count: 3, {IMPORTS}}}}}"))
     assert titles(lines) == ["s", "r.0 … 2  3 processes alike", "memory  of all processes"]
 
 
@@ -73,13 +65,15 @@ def test_where_exports_go() -> None:
         (f"one: {{{IMPORTS}}}, {dealt}", "→ one, every r"),
         ("one: {ranges: {r: {size: 2MiB}}}", "by fd  c"),
     ):
-        (line,) = (line for line in drawn(pictured(f"processes: {{{SERVER}, {readers}}}")) if "export" in line)
+        (line,) = (
+            line for line in drawing_lines(text_diagram(f"processes: {{{SERVER}, {readers}}}")) if "export" in line
+        )
         assert line.endswith(told)
 
 
 def test_what_is_imported_has_one_letter() -> None:
     """A chunk has one letter where it is created, exported, imported, and in memory"""
-    text = "\n".join(drawn(pictured(f"processes: {{{SERVER}, r: {{{IMPORTS}}}}}")))
+    text = "\n".join(drawing_lines(text_diagram(f"processes: {{{SERVER}, r: {{{IMPORTS}}}}}")))
     assert "export  a out" in text
     assert "a w " in text
     assert "from s.out" in text
@@ -89,15 +83,15 @@ def test_what_is_imported_has_one_letter() -> None:
 def test_chunks_of_two_processes_are_not_the_same() -> None:
     """Chunks of one name in two processes have letters of their own"""
     own = "chunks: {c: {location: gpu0, size: 2MiB}}, ranges: {r: {size: 2MiB}}, map: {r: [c]}"
-    lines = drawn(pictured(f"processes: {{p: {{{own}}}, q: {{{own}}}}}"))
+    lines = drawing_lines(text_diagram(f"processes: {{p: {{{own}}}, q: {{{own}}}}}"))
     assert [line.split()[0] for line in lines if line.split()[1:2] == ["c"]] == ["a", "b"]
 
 
 def test_imports_from_outside_have_the_fill_of_their_device() -> None:
     """Memory that is another's is drawn as its device is, though the layout itself takes none of it"""
     text = "\n".join(
-        drawn(
-            pictured(
+        drawing_lines(
+            text_diagram(
                 "ranges: {r: {size: 4MiB}}\nimports: {a: {from: x/a, location: gpu0, size: 2MiB}, "
                 "b: {from: x/b, location: gpu1, size: 2MiB}}\nmap: {r: [a, b]}"
             )
@@ -108,9 +102,9 @@ def test_imports_from_outside_have_the_fill_of_their_device() -> None:
 
 def test_many_processes() -> None:
     """Of many processes that differ the first are drawn, and the rest is counted"""
-    shown = pictured("processes: {p: {ranges: {r: {size: 2MiB}}}}").processes[0]
+    shown = text_diagram("processes: {p: {ranges: {r: {size: 2MiB}}}}").processes[0]
     many = [replace(shown, first=f"p{turn}", last=f"p{turn}", count=3, step=1) for turn in range(100)]
-    lines = drawn(Diagram((), (), processes=tuple(many)))
+    lines = drawing_lines(Diagram((), (), processes=tuple(many)))
     assert lines[-1].strip() == "… and 264 more processes"
     assert len(lines) < 60
 
@@ -119,7 +113,7 @@ def test_many_things() -> None:
     """Of many buffers and exports the first are told, and the rest is counted"""
     things = tuple(Resource("buffer", f"b{turn}", f"b{turn}", bytes_each=MiB) for turn in range(1000))
     exports = tuple(Export(f"e{turn}", "chunk", "", "c", "c", "fd", 1, MiB, ()) for turn in range(1000))
-    lines = drawn(Diagram((), (), things, exports))
+    lines = drawing_lines(Diagram((), (), things, exports))
     assert lines[-1].strip() == "… 1,976 more"
     assert len(lines) < 40
 
@@ -130,7 +124,7 @@ def test_many_takers() -> None:
     export = Export("e", "chunk", "", "e", "e", "fd", 1, MiB, ())
     kinds = (replace(kinds[0], picture=Diagram((), (), exports=(export,))), *kinds[1:])
     flows = tuple(HandleFlow("p0", "e", each.first, "i", "chunk", "fd", 1, MiB, ()) for each in kinds)
-    text = "\n".join(drawn(Diagram((), (), processes=kinds, flows=flows)))
+    text = "\n".join(drawing_lines(Diagram((), (), processes=kinds, flows=flows)))
     assert "→ p0, p1, p2, p3, 96 more" in text
 
 
@@ -141,7 +135,7 @@ def test_addresses() -> None:
     shown = Diagram(
         tuple(RangeDiagram(each, each, count, MiB, MiB, (piece,), ()) for each, count in counts.items()), ()
     )
-    text = "\n".join(drawn(shown, addresses={("", "a"): 0x7F00, ("", "b"): 0x8F00, ("", "c"): None}))
+    text = "\n".join(drawing_lines(shown, addresses={("", "a"): 0x7F00, ("", "b"): 0x8F00, ("", "c"): None}))
     assert "a  1 MiB  at 0x7f00" in text
     assert "2 × 1 MiB  from 0x8f00" in text
     assert "c  1 MiB  elsewhere in each" in text
@@ -150,6 +144,7 @@ def test_addresses() -> None:
 def test_words_are_whole_where_there_are_no_ranges() -> None:
     """Memory alone whose head has no room in one line, is folded between its parts and not within them"""
     own = "buffers: {a-buffer-of-a-long-name: {location: gpu0, size: 2MiB}}"
-    lines = drawn(pictured(f"processes: {{p: {{{own}}}, q: {{{own}}}}}"), width=60)
+    shown = text_diagram(f"processes: {{p: {{{own}}}, q: {{{own}}}}}", invented(2))
+    lines = drawing_lines(shown, width=60)
     assert all(len(line.split()) > 1 for line in lines if line.strip("─ pq"))
     assert any("MiB used" in line for line in lines)

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from memtopo.output import console
 from memtopo.output import report as rendering
 from memtopo.output.progress import ProgressLine, progress
 from memtopo.plans.report import (
@@ -23,6 +22,7 @@ from memtopo.plans.report import (
     Row,
     Tally,
 )
+from tests.helpers.console import written_to_pipe
 
 MIB, GIB = 1 << 20, 1 << 30
 CLEAN = Left(
@@ -68,25 +68,17 @@ FAILURE = Failure(
 )
 
 
-@pytest.fixture(autouse=True)
-def _pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
-        monkeypatch.delenv(name, raising=False)
-
-
-def shown(report: Report) -> str:
-    stream = io.StringIO()
-    console.show(rendering.renderable(report), stream)
-    return stream.getvalue()
+def report_text(report: Report) -> str:
+    return written_to_pipe(rendering.renderable(report))
 
 
 def last_line(report: Report) -> str:
-    return shown(report).splitlines()[-1]
+    return report_text(report).splitlines()[-1]
 
 
 def test_the_whole() -> None:
     """A report goes from the machine over plan, checks and teardown to the verdict, in 80 columns"""
-    assert shown(REPORT) == (
+    assert report_text(REPORT) == (
         """\
 apply  quickstart  on h200x2 (simulated)
        2 × NVIDIA H200, driver CUDA 13.0
@@ -126,7 +118,7 @@ ok: built, checked and taken down
 
 def test_a_failure_is_told_wholly() -> None:
     """A failure has its step, the driver's answer, the reason, the place and the hint"""
-    text = shown(replace(REPORT, outcome="failed", checks=None, failure=FAILURE))
+    text = report_text(replace(REPORT, outcome="failed", checks=None, failure=FAILURE))
     assert (
         """
 failed
@@ -148,7 +140,7 @@ left behind
     cuMemUnmap: CUDA_ERROR_INVALID_VALUE
     range kv stays because of it
     requested at spec.yaml:9:3
-""" in shown(replace(REPORT, outcome="leaked", leaks=(LEAK,)))
+""" in report_text(replace(REPORT, outcome="leaked", leaks=(LEAK,)))
 
 
 def test_differences_are_a_table() -> None:
@@ -162,7 +154,7 @@ not as declared
   aspect  of               wanted  seen
   access  page.3 for gpu1  r       none
   … and 2 more
-""" in shown(replace(REPORT, outcome="different", checks=checks))
+""" in report_text(replace(REPORT, outcome="different", checks=checks))
 
 
 @pytest.mark.parametrize(
@@ -190,7 +182,7 @@ def test_the_last_line_is_the_verdict(change: dict[str, object], verdict: str) -
 
 def test_a_bare_report() -> None:
     """What a run did not come to is left out"""
-    text = shown(replace(REPORT, outcome="interrupted", times=(), checks=None, left=None, notes=()))
+    text = report_text(replace(REPORT, outcome="interrupted", times=(), checks=None, left=None, notes=()))
     assert not any(word in text for word in ("checked", "taken down", "time", "note"))
 
 
@@ -209,7 +201,7 @@ def test_texts_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil: str) -> Non
         left=replace(CLEAN, ledger_after={evil: 1}, memory=(DeviceMemory(evil, 1, 1, 1),)),
         notes=(evil,),
     )
-    text = shown(report)
+    text = report_text(report)
     assert all(char == "\n" or char.isprintable() for char in text)
     assert text.count(evil.translate({0x1B: "\\x1b", 7: "\\x07", 0x202E: "\\u202e"})) >= 20
 

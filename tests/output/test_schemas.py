@@ -57,7 +57,7 @@ for kind, pattern, starts in (
     Editor.add_implicit_resolver(f"tag:yaml.org,2002:{kind}", re.compile(f"(?:{pattern})\\Z"), [*starts])
 
 
-def faults(kind: str, document: object) -> list[str]:
+def schema_errors(kind: str, document: object) -> list[str]:
     return [f"{error.json_path}: {error.message}" for error in VALIDATORS[kind].iter_errors(document)]
 
 
@@ -98,7 +98,7 @@ def test_specs_name_their_schema(path: Path) -> None:
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
 def test_specs(path: Path, loader: type[yaml.SafeLoader]) -> None:
     """A spec in specs/ fits the schema, by the rules of YAML 1.1 and of 1.2"""
-    assert faults("spec", yaml.load(path.read_text(), loader)) == []
+    assert schema_errors("spec", yaml.load(path.read_text(), loader)) == []
 
 
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
@@ -198,7 +198,9 @@ def printed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_what_is_printed(printed: tuple[str, Any]) -> None:
     """What --json prints fits its schema and no other, and its first key tells which"""
     kind, document = printed
-    assert [each for each in schemas.KINDS if not faults(each, document)] == [kind], faults(kind, document)
+    assert [each for each in schemas.KINDS if not schema_errors(each, document)] == [kind], schema_errors(
+        kind, document
+    )
     assert kind == "error" or next(iter(document)) == f"memtopo_{kind}"
 
 
@@ -215,7 +217,7 @@ def test_what_is_not_printed(printed: tuple[str, Any]) -> None:
 def test_machines(name: str) -> None:
     """A shipped machine fits the schema of machines; one with an unknown key or a value of another type does not"""
     facts = json.loads(machine.dump(machine.load(name)))
-    assert faults("machine", facts) == []
+    assert schema_errors("machine", facts) == []
     facts["devices"] = [facts["devices"][0] | {"attributes": {"ECC_ENABLED": 1}}]
     for changed in spoilt(facts | {"peers": facts["peers"][:1], "host": {}}):
         assert not VALIDATORS["machine"].is_valid(changed), changed
@@ -255,5 +257,7 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 def test_a_probe(against: tuple[str, ...]) -> None:
     """What probe --json prints fits its schema and no other, and the machine in it is one that -o would write"""
     document = memtopo("probe", M, "--json", *against).document
-    assert [kind for kind in schemas.KINDS if not faults(kind, document)] == ["probe"], faults("probe", document)
-    assert faults("machine", document["machine"]) == []
+    assert [kind for kind in schemas.KINDS if not schema_errors(kind, document)] == ["probe"], schema_errors(
+        "probe", document
+    )
+    assert schema_errors("machine", document["machine"]) == []

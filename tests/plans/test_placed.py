@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 
 import pytest
 
 from memtopo.common.units import MiB
 from memtopo.kinds.layout import Reservation
-from memtopo.output import console
 from memtopo.output import report as rendering
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.model import Diagram, ProcessDiagram, RangeDiagram
@@ -17,6 +15,7 @@ from memtopo.output.report import addresses
 from memtopo.plans.folding import placed
 from memtopo.plans.report import Placed, ProcessReport, Report
 from memtopo.run import processes
+from tests.helpers.console import written_at_width
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT, ensemble, run, run_request
 
@@ -26,17 +25,14 @@ SPEC = (
 )
 
 
-def applied(spec: str = SPEC) -> Report:
+def report_with_picture(spec: str = SPEC) -> Report:
     made = run_request(spec, invented(1))
     made = replace(made, picture=build_diagram(made.geometry, invented(1)))
     return run(made, invented(1)).report
 
 
-def drawn(report: Report, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("COLUMNS", "100")
-    stream = io.StringIO()
-    console.show(rendering.renderable(report), stream)
-    return stream.getvalue()
+def report_text(report: Report, monkeypatch: pytest.MonkeyPatch) -> str:
+    return written_at_width(rendering.renderable(report), 100, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -58,18 +54,18 @@ def test_folding(told: dict[str, int], runs: list[Placed]) -> None:
 
 def test_a_report_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run's report has the address of every range that stood, and so has its drawing"""
-    report = applied()
+    report = report_with_picture()
     kv, r = report.placed
     assert (kv.first, kv.count, r.first, r.last, r.count, r.step) == ("kv", 1, "r.0", "r.2", 3, 2 * MiB)
-    text = drawn(report, monkeypatch)
+    text = report_text(report, monkeypatch)
     assert f"kv  2 MiB  at {kv.address:#x}" in text
     assert f"r.0 … r.2  3 × 2 MiB  from {r.address:#x}" in text.replace("r.0 … 2", "r.0 … r.2")
 
 
 def test_a_plan_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is said of addresses where no layout stood"""
-    report = replace(applied(), placed=())
-    assert "0x" not in drawn(report, monkeypatch)
+    report = replace(report_with_picture(), placed=())
+    assert "0x" not in report_text(report, monkeypatch)
 
 
 def test_several_processes() -> None:
@@ -85,7 +81,7 @@ def together(*told: int) -> Report:
     """A report of processes that look alike, each with one range at an address."""
     shown = RangeDiagram("kv", "kv", 1, 8, 0, (), ())
     alike = ProcessDiagram("p.1", f"p.{len(told) * 2 - 1}", len(told), 2, Diagram((shown,), ()), ())
-    base = applied()
+    base = report_with_picture()
     each = tuple(
         ProcessReport(f"p.{turn * 2 + 1}", 1, "ok", placed=(Placed("kv", "kv", 1, at, 0),) if at else ())
         for turn, at in enumerate(told)

@@ -10,19 +10,18 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from memtopo import planner
 from memtopo.driver.types import Grant, Location, LocationKind
 from memtopo.kinds.access import LONGEST_GRANT, SetAccess
 from memtopo.kinds.chunks import CreateChunk
 from memtopo.kinds.mappings import MapChunk
 from memtopo.kinds.ranges import ReserveRange
 from memtopo.kinds.resources import RetainContext, Synchronize
-from memtopo.kinds.step import Phase, Step
+from memtopo.kinds.step import Phase
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
 from tests.helpers import strategies
 from tests.helpers.machines import invented
-from tests.helpers.specs import ROOT, SPECS, faults, judged
+from tests.helpers.specs import ROOT, SPECS, diagnose, plan_of, steps_of
 
 MIB = 1 << 20
 MACHINE = strategies.machine()
@@ -38,19 +37,9 @@ access: {z: {b: rw, a: r}, a.1: {a: rw}}
 SEEN_TWICE = "chunk c: gpu0 has rw in a and r in b; what is stored through one is seen through the other"
 
 
-def planned(text: str) -> Plan:
-    validated = judged(text, MACHINE)
-    assert validated.geometry is not None, validated.diagnostics
-    return planner.plan(validated.geometry, MACHINE)
-
-
-def of(plan: Plan, kind: type) -> list[Step]:
-    return [step for step in plan.steps if isinstance(step, kind)]
-
-
 def test_the_order_of_the_steps() -> None:
     """Contexts first, then reservations, chunks, mappings and access, each in the order of the spec; a drain at last"""
-    plan = planned(SPEC)
+    plan = plan_of(SPEC, MACHINE)
     here = [phase for phase, _ in plan.phases]
     assert here == [phase for phase in Phase if phase not in (Phase.EXPORT, Phase.IMPORT)]
     assert [(step.verb, step.describe().subject) for step in plan.steps] == [
@@ -65,7 +54,7 @@ def test_the_order_of_the_steps() -> None:
 
 def test_steps_say_what_they_are_for() -> None:
     """Each step has the path of the entry that asked for it"""
-    plan = planned(SPEC)
+    plan = plan_of(SPEC, MACHINE)
     paths = {step.path for step in plan.steps if step.path}
     assert paths == {
         ("ranges", "z"), ("ranges", "a"), ("chunks", "hot"), ("chunks", "page"), ("map", "z", 0), ("map", "z", 1),
@@ -75,7 +64,7 @@ def test_steps_say_what_they_are_for() -> None:
 
 def test_addresses_of_counted_ranges_follow_one_another() -> None:
     """Counted ranges wish for one address after another"""
-    wishes = [step.address for step in of(planned(SPEC), ReserveRange) if isinstance(step, ReserveRange)]
+    wishes = [step.address for step in steps_of(plan_of(SPEC, MACHINE), ReserveRange) if isinstance(step, ReserveRange)]
     assert wishes == [0, 0x40000000, 0x40400000]
 
 
@@ -84,13 +73,13 @@ def test_contexts_are_for_those_who_take_part() -> None:
     text = (
         "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: gpu2, size: 2MiB}}\nmap: {kv: c}\naccess: {kv: {gpu1: r}}"
     )
-    assert [step.describe().subject for step in of(planned(text), RetainContext)] == ["gpu1", "gpu2"]
-    assert [step.describe().subject for step in of(planned(text), Synchronize)] == ["gpu1", "gpu2"]
+    assert [step.describe().subject for step in steps_of(plan_of(text, MACHINE), RetainContext)] == ["gpu1", "gpu2"]
+    assert [step.describe().subject for step in steps_of(plan_of(text, MACHINE), Synchronize)] == ["gpu1", "gpu2"]
 
 
 def test_a_mapping_knows_everyones_access() -> None:
     """Each mapping is to be asked about every GPU of the machine, those without access too"""
-    first = of(planned(SPEC), MapChunk)[0]
+    first = steps_of(plan_of(SPEC, MACHINE), MapChunk)[0]
     assert isinstance(first, MapChunk)
     assert [str(grant.location) + " " + grant.access.word for grant in first.access] == [
         "gpu0 r", "gpu1 rw", "gpu2 none", "gpu3 none",
@@ -130,7 +119,7 @@ def covers(plan: Plan) -> None:
 @given(strategies.specs(identified=True))
 def test_every_mapping_is_granted_once(text: str) -> None:
     """Every mapping gets its access by exactly one call, over whole adjacent mappings of which each wants the same"""
-    covers(planned(text))
+    covers(plan_of(text, MACHINE))
 
 
 @pytest.mark.parametrize(
@@ -150,7 +139,7 @@ def test_grants_are_short(count: int, sizes: list[int], entries: str) -> None:
         entries = "[p]"
     text = f"ranges: {{kv: {{size: {2 * count}MiB}}}}\nchunks: {{p: {{location: gpu0, size: 2MiB, count: {count}}}}}\n"
     text += f"map: {{kv: {entries.format(count=count)}}}\naccess: {{kv: {{gpu0: rw}}}}"
-    plan = planned(text)
+    plan = plan_of(text, MACHINE)
     grants = [step for step in plan.steps if isinstance(step, SetAccess)]
     assert [step.size // (2 * MIB) for step in grants] == sizes
     covers(plan)
@@ -159,12 +148,12 @@ def test_grants_are_short(count: int, sizes: list[int], entries: str) -> None:
 def test_what_a_plan_sums_up() -> None:
     """Memory by location, reserved bytes, calls up and down, and what was rounded, are those of the steps"""
     text = SPEC.replace("size: 4MiB}, page", "size: 3MiB, round: up}, page")
-    plan = planned(text)
+    plan = plan_of(text, MACHINE)
     summary = plan.summary()
     assert summary.memory == {"gpu0": 4 * MIB, "gpu1": 6 * MIB}
     assert summary.reserved == 16 * MIB
     assert summary.calls == len(plan.steps) == sum(row.calls for row in summary.rows)
-    assert summary.teardown_calls == len(plan.steps) - len(of(plan, SetAccess))
+    assert summary.teardown_calls == len(plan.steps) - len(steps_of(plan, SetAccess))
     assert summary.notes[0] == "chunk hot: 3MiB rounded up to 4MiB"
     created = sum(step.size for step in plan.steps if isinstance(step, CreateChunk))
     assert sum(summary.memory.values()) == created
@@ -175,7 +164,7 @@ def test_like_steps_are_one_row() -> None:
     count = 1000
     text = f"ranges: {{kv: {{size: {2 * count}MiB}}}}\n"
     text += f"chunks: {{p: {{location: [gpu0, gpu1], size: 2MiB, count: {count}}}}}\n"
-    rows = planned(text + "map: {kv: p}\naccess: {kv: {gpu0: rw}}").summary().rows
+    rows = plan_of(text + "map: {kv: p}\naccess: {kv: {gpu0: rw}}", MACHINE).summary().rows
     row = next(row for row in rows if row.phase == Phase.CREATE)
     assert (row.first, row.last, row.calls, row.bytes_each, row.where) == (
         "p.0",
@@ -199,7 +188,7 @@ def test_like_steps_are_one_row() -> None:
 def test_memory_seen_with_two_accesses(access: str, expected: list[str]) -> None:
     """A plan says where one device may do more through one range than through another, as later parts leave it"""
     head = "ranges: {a: {size: 2MiB}, b: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {a: c, b: c}"
-    assert [note for note in planned(f"{head}\naccess: {{{access}}}").notes if "has" in note] == expected
+    assert [note for note in plan_of(f"{head}\naccess: {{{access}}}", MACHINE).notes if "has" in note] == expected
 
 
 def test_what_a_neighbour_is_granted_is_no_second_access() -> None:
@@ -210,20 +199,25 @@ chunks: {p: {location: gpu0, size: 2MiB, count: 4}, q: {location: gpu0, size: 2M
 map: {a: [p.0:2, q], b: p}
 access: {a: [{size: 4MiB, grant: {gpu0: r}}, {offset: 4MiB, size: 2MiB, grant: {gpu0: rw}}], b: {gpu0: r}}
 """
-    assert planned(text).notes == ()
+    assert plan_of(text, MACHINE).notes == ()
 
 
 @pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]])
 def test_contexts_are_in_order(order: list[int]) -> None:
     """Contexts are retained in the order of the GPUs, whatever the order in which a spec names them"""
     text = f"chunks: {{c: {{location: [{', '.join(f'gpu{each}' for each in order)}], size: 2MiB, count: 4}}}}"
-    assert [step.describe().subject for step in of(planned(text), RetainContext)] == ["gpu0", "gpu1", "gpu2", "gpu3"]
+    assert [step.describe().subject for step in steps_of(plan_of(text, MACHINE), RetainContext)] == [
+        "gpu0",
+        "gpu1",
+        "gpu2",
+        "gpu3",
+    ]
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_plans_are_equal_to_the_byte(path: Path) -> None:
     """Planning a spec twice gives the same plan"""
-    one, other = (planned(path.read_text()) for _ in range(2))
+    one, other = (plan_of(path.read_text(), MACHINE) for _ in range(2))
     assert one == other
     assert dumps(one.summary()) == dumps(other.summary())
 
@@ -274,5 +268,5 @@ def test_planning_leaves_the_collector_as_it_was() -> None:
 
 def test_a_spec_of_nothing_is_a_plan_of_nothing() -> None:
     """A spec without sections has no steps"""
-    assert planned("").steps == ()
-    assert faults("", invented(0)) == ()
+    assert plan_of("", MACHINE).steps == ()
+    assert diagnose("", invented(0)) == ()

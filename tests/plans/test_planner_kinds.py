@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from memtopo import planner
 from memtopo.common.units import MiB
 from memtopo.driver.types import Advice, Location, LocationKind, MemAttach, MemoryHandleType, SemaphoreHandleType, gpu
 from memtopo.kinds.external import DuplicateDescriptor, ImportMemory, MapExternal
 from memtopo.kinds.managed import Advise, AllocateManaged, AttachStream, Prefetch
 from memtopo.kinds.resources import Attach, CreateStream, RetainContext, Synchronize
 from memtopo.kinds.semaphores import AwaitStream, ImportSemaphore
-from memtopo.kinds.step import Phase, Step
-from memtopo.planner import Plan
+from memtopo.kinds.step import Phase
 from tests.helpers.machines import invented
-from tests.helpers.specs import judged
+from tests.helpers.specs import plan_of, steps_of
 
 MACHINE = invented(3)
 HOST = Location(LocationKind.HOST)
@@ -30,38 +28,29 @@ semaphores:
   shown: {from: camera, via: opaque_fd, device: gpu0, signal: true}
 buffers: {b: {location: gpu2, size: 2MiB}, c: {location: gpu0, size: 2MiB}}
 """
-
-
-def planned() -> Plan:
-    geometry = judged(TEXT, MACHINE).geometry
-    assert geometry
-    return planner.plan(geometry, MACHINE)
-
-
-def of(*kinds: type[Step]) -> list[Step]:
-    return [step for step in planned().steps if isinstance(step, kinds)]
+PLAN = plan_of(TEXT, MACHINE)
 
 
 def test_contexts() -> None:
     """A GPU that anything of it may be on, or that is to wait or signal, has a context"""
-    assert [step.device for step in planned().steps if isinstance(step, RetainContext)] == [0, 1, 2]
+    assert [step.device for step in PLAN.steps if isinstance(step, RetainContext)] == [0, 1, 2]
 
 
 def test_streams() -> None:
     """A GPU has one stream where it has semaphores, or managed memory of one stream; it stands before those"""
-    steps = planned().steps
+    steps = PLAN.steps
     assert [step.device for step in steps if isinstance(step, CreateStream)] == [0, 2]
     first = next(index for index, step in enumerate(steps) if isinstance(step, AllocateManaged))
-    assert all(steps.index(step) < first for step in of(CreateStream))
+    assert all(steps.index(step) < first for step in steps_of(PLAN, CreateStream))
 
 
 def test_managed_memory() -> None:
     """All is allocated, then advised, then attached; what is to belong to one stream is the host's until then"""
-    steps = [step for step in planned().steps if isinstance(step, AllocateManaged)]
+    steps = [step for step in PLAN.steps if isinstance(step, AllocateManaged)]
     assert [(step.label, step.size, step.device, step.attach) for step in steps] == [
         ("m", 2 * MiB, 1, MemAttach.GLOBAL), ("own", MiB, 0, MemAttach.HOST), ("h", 4 * MiB, 0, MemAttach.HOST),
     ]  # fmt: skip
-    advice = [step for step in planned().steps if isinstance(step, Advise)]
+    advice = [step for step in PLAN.steps if isinstance(step, Advise)]
     assert [(step.label, step.advice, step.location) for step in advice] == [
         ("m", Advice.SET_READ_MOSTLY, gpu(1)),
         ("m", Advice.SET_PREFERRED_LOCATION, gpu(1)),
@@ -70,35 +59,38 @@ def test_managed_memory() -> None:
         ("own", Advice.SET_PREFERRED_LOCATION, gpu(0)),
     ]
     assert [step.path for step in advice][:2] == [("managed", "m", "read_mostly"), ("managed", "m", "prefer")]
-    kinds = [type(step) for step in of(AllocateManaged, Advise, AttachStream, Prefetch)]
+    kinds = [type(step) for step in steps_of(PLAN, AllocateManaged, Advise, AttachStream, Prefetch)]
     assert kinds == [*[AllocateManaged] * 3, *[Advise] * 5, AttachStream, *[Prefetch] * 2]
 
 
 def test_prefetches() -> None:
     """What is prefetched moves when all else stands, before it is waited for; in its own stream where it has one"""
-    moved = [step for step in planned().steps if isinstance(step, Prefetch)]
+    moved = [step for step in PLAN.steps if isinstance(step, Prefetch)]
     assert [(step.label, step.location, step.device, step.own) for step in moved] == [
         ("m", HOST, 1, False),
         ("own", gpu(0), 0, True),
     ]
-    settle = [type(step) for step in planned().steps if step.phase is Phase.SETTLE]
+    settle = [type(step) for step in PLAN.steps if step.phase is Phase.SETTLE]
     assert settle == [Prefetch, Prefetch, Synchronize, Synchronize, Synchronize, AwaitStream]
 
 
 def test_imports() -> None:
     """Each holder is attached to once; each descriptor is copied before any of its kind is handed to the driver"""
-    assert [step.holder for step in planned().steps if isinstance(step, Attach)] == ["camera", "/run/x.sock"]
-    taken = [step for step in planned().steps if isinstance(step, DuplicateDescriptor)]
+    assert [step.holder for step in PLAN.steps if isinstance(step, Attach)] == [
+        "camera",
+        "/run/x.sock",
+    ]
+    taken = [step for step in PLAN.steps if isinstance(step, DuplicateDescriptor)]
     assert [(step.label, step.request.text) for step in taken] == [
         ("frame", "camera/frame"), ("still", "/run/x.sock/picture"),
         ("ready", "camera/ready"), ("shown", "camera/shown"),
     ]  # fmt: skip
-    memory = [step for step in planned().steps if isinstance(step, ImportMemory)]
+    memory = [step for step in PLAN.steps if isinstance(step, ImportMemory)]
     assert [(step.label, step.size, step.device, step.kind, step.dedicated) for step in memory] == [
         ("frame", 8 * MiB, 2, MemoryHandleType.OPAQUE_FD, False),
         ("still", 2 * MiB, 0, MemoryHandleType.OPAQUE_FD, True),
     ]
-    semaphores = [step for step in planned().steps if isinstance(step, ImportSemaphore)]
+    semaphores = [step for step in PLAN.steps if isinstance(step, ImportSemaphore)]
     assert [(step.label, step.device, step.kind) for step in semaphores] == [
         ("ready", 2, SemaphoreHandleType.TIMELINE_FD),
         ("shown", 0, SemaphoreHandleType.OPAQUE_FD),
@@ -107,7 +99,7 @@ def test_imports() -> None:
 
 def test_mapped_parts() -> None:
     """The whole of an object is mapped first, since that shows whether its size is true, and then each part"""
-    mapped = [step for step in planned().steps if isinstance(step, MapExternal)]
+    mapped = [step for step in PLAN.steps if isinstance(step, MapExternal)]
     assert [(step.label, step.memory, step.offset, step.size, step.path) for step in mapped] == [
         ("frame", "frame", 0, 8 * MiB, ("external", "frame")),
         ("frame.y", "frame", MiB, 4 * MiB, ("external", "frame", "buffers", "y")),
@@ -118,7 +110,7 @@ def test_mapped_parts() -> None:
 
 def test_what_a_wait_holds_up() -> None:
     """Only a GPU that waits is asked about it; what would hang with it is all managed memory, and what is its own"""
-    (step,) = (step for step in planned().steps if isinstance(step, AwaitStream))
+    (step,) = (step for step in PLAN.steps if isinstance(step, AwaitStream))
     assert step.device == 2
     assert {each for each in step.stays if "context" not in each and "kernels" not in each} == {
         "managed memory m", "managed memory own", "managed memory h", "buffer b", "external memory frame",
@@ -129,4 +121,4 @@ def test_what_a_wait_holds_up() -> None:
 
 def test_memory() -> None:
     """Managed memory counts where it is allocated, and what another API made is another's"""
-    assert planned().memory == {"gpu0": 7 * MiB, "gpu1": 2 * MiB, "gpu2": 2 * MiB}
+    assert PLAN.memory == {"gpu0": 7 * MiB, "gpu1": 2 * MiB, "gpu2": 2 * MiB}

@@ -14,11 +14,11 @@ from memtopo.kinds.chunks import UNSEEN, ImportChunk, TryExportChunk
 from memtopo.kinds.events import CreateEvent, OpenEvent, TryExportEvent
 from memtopo.kinds.mappings import MapChunk
 from memtopo.kinds.resources import Attach, RetainContext
-from memtopo.kinds.step import Phase, Step
+from memtopo.kinds.step import Phase
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
 from tests.helpers import strategies
-from tests.helpers.specs import ENSEMBLES, judged
+from tests.helpers.specs import ENSEMBLES, clean_geometry, steps_of
 
 MACHINE = strategies.machine()
 SERVER = """
@@ -45,20 +45,13 @@ READER = """
 """
 
 
-def planned(text: str) -> Plan:
-    validated = judged(text, MACHINE)
-    assert validated.geometry is not None, validated.diagnostics
-    assert not validated.diagnostics
-    return planner.plan(validated.geometry, MACHINE)
-
-
-def of(plan: Plan, *kinds: type) -> list[Step]:
-    return [step for step in plan.steps if isinstance(step, kinds)]
+def plan_of_clean(text: str) -> Plan:
+    return planner.plan(clean_geometry(text, MACHINE), MACHINE)
 
 
 def test_the_order_of_phases() -> None:
     """Everything is created before it is exported, exported before anything is imported, and imported before mapped"""
-    plan = planned(SERVER + READER + "    exports: {c: {event: d, via: ipc}}\n    events: {d: {device: gpu2}}\n")
+    plan = plan_of_clean(SERVER + READER + "    exports: {c: {event: d, via: ipc}}\n    events: {d: {device: gpu2}}\n")
     assert [phase for phase, _ in plan.processes["server"].phases] == [each for each in Phase if each != Phase.IMPORT]
     assert [phase for phase, _ in plan.processes["reader"].phases] == list(Phase)
     assert [*Phase].index(Phase.EXPORT) + 1 == [*Phase].index(Phase.IMPORT)
@@ -66,7 +59,7 @@ def test_the_order_of_phases() -> None:
 
 def test_what_a_process_creates_to_share() -> None:
     """Buffers fill the blocks that legacy IPC shares only where they are exported, and events are interprocess so"""
-    server = planned(SERVER + READER).processes["server"]
+    server = plan_of_clean(SERVER + READER).processes["server"]
     buffers = [(step.label, step.size, step.device) for step in server.steps if isinstance(step, AllocateBuffer)]
     assert buffers == [("b.0", 4 * MiB, 0), ("b.1", 4 * MiB, 1), ("own", 3 * MiB, 0)]
     events = [(step.label, step.device, step.shared) for step in server.steps if isinstance(step, CreateEvent)]
@@ -77,7 +70,9 @@ def test_what_a_process_creates_to_share() -> None:
 
 def test_exports() -> None:
     """Each export asks once for the first of its handles, and says how many there are"""
-    exports = of(planned(SERVER + READER).processes["server"], TryExportChunk, TryExportBuffer, TryExportEvent)
+    exports = steps_of(
+        plan_of_clean(SERVER + READER).processes["server"], TryExportChunk, TryExportBuffer, TryExportEvent
+    )
     assert [(step.verb, *step.describe()[:2], step.describe().note) for step in exports] == [
         ("export", "w", "w", "fd, 3 handles"),
         ("export buffer", "b", "b", "ipc, 2 handles"),
@@ -87,7 +82,7 @@ def test_exports() -> None:
 
 def test_imports() -> None:
     """Each handle is one step, which knows whom it asks, and of what size and place it is to be"""
-    reader = planned(SERVER + READER).processes["reader"]
+    reader = plan_of_clean(SERVER + READER).processes["reader"]
     chunks = [step for step in reader.steps if isinstance(step, ImportChunk)]
     assert [step.label for step in chunks] == ["w.0", "w.1", "w.2"]
     assert {(step.size, step.location, step.kind) for step in chunks} == {(2 * MiB, gpu(0), HandleType.FD)}
@@ -101,19 +96,19 @@ def test_imports() -> None:
 
 def test_contexts() -> None:
     """A process has the contexts of what it creates, opens or is granted, and none for a chunk that it imports"""
-    plan = planned(SERVER + READER)
-    contexts = [[step.device for step in of(each, RetainContext) if isinstance(step, RetainContext)]
+    plan = plan_of_clean(SERVER + READER)
+    contexts = [[step.device for step in steps_of(each, RetainContext) if isinstance(step, RetainContext)]
                 for each in plan.processes.values()]  # fmt: skip
     assert contexts == [[0, 1], [0, 1, 2]]
     only = READER.replace(", b: {from: server.b}, e: {from: server.e}", "")
-    assert [step.describe().subject for step in of(planned(SERVER + only).processes["reader"], RetainContext)] == [
-        "gpu2"
-    ]
+    assert [
+        step.describe().subject for step in steps_of(plan_of_clean(SERVER + only).processes["reader"], RetainContext)
+    ] == ["gpu2"]
 
 
 def test_sums_over_processes() -> None:
     """Memory, addresses and calls of a plan are those of its processes together, and its own rows are none"""
-    plan = planned(SERVER + READER.replace("reader:", "reader:\n    count: 3"))
+    plan = plan_of_clean(SERVER + READER.replace("reader:", "reader:\n    count: 3"))
     summary = plan.summary()
     assert plan.steps == ()
     assert summary.rows == ()
@@ -138,14 +133,14 @@ def test_like_processes_are_told_once(devices: str, expected: list[tuple[str, st
     """Neighbours of a counted process that make the same calls are one in the summary, others are not"""
     counted = f"reader:\n    count: 4\n    devices: {{d: {devices}}}"
     text = SERVER + READER.replace("gpu2", "d").replace("reader:", counted)
-    told = planned(text).summary().processes
+    told = plan_of_clean(text).summary().processes
     assert [(each.first, each.last, each.count) for each in told] == [("server", "server", 1), *expected]
 
 
 def test_processes_of_different_names_are_not_told_as_one() -> None:
     """Two processes that make the same calls are two where they have different names"""
     text = "processes: {a: {events: {e: {device: gpu0}}}, b: {events: {e: {device: gpu0}}}}"
-    assert [each.first for each in planned(text).summary().processes] == ["a", "b"]
+    assert [each.first for each in plan_of_clean(text).summary().processes] == ["a", "b"]
 
 
 def test_attaching_to_holders_outside() -> None:
@@ -160,7 +155,7 @@ imports:
 map: {v: [a, b]}
 access: {v: {gpu0: r}}
 """
-    steps = [step for step in planned(text).steps if step.phase == Phase.IMPORT]
+    steps = [step for step in plan_of_clean(text).steps if step.phase == Phase.IMPORT]
     holders = [step.holder for step in steps if isinstance(step, Attach)]
     assert holders == ["one", "/run/two"]
     assert [type(step) for step in steps[:2]] == [Attach, Attach]
@@ -173,7 +168,7 @@ def test_what_a_process_does_not_see() -> None:
     text = SERVER + READER.replace("reader:", "reader:\n    visible: [gpu2, gpu3]").replace(
         ", b: {from: server.b}, e: {from: server.e}", ""
     )
-    reader = planned(text).processes["reader"]
+    reader = plan_of_clean(text).processes["reader"]
     assert {step.location for step in reader.steps if isinstance(step, ImportChunk)} == {gpu(UNSEEN)}
     asked = {tuple(step.access) for step in reader.steps if isinstance(step, MapChunk)}
     assert asked == {((gpu(2), Access.R), (gpu(3), Access.NONE))}
@@ -182,13 +177,13 @@ def test_what_a_process_does_not_see() -> None:
 @pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
 def test_plans_are_equal_to_the_byte(path: Path) -> None:
     """Planning a spec of several processes twice gives the same plan"""
-    one, other = (planned(path.read_text()) for _ in range(2))
+    one, other = (plan_of_clean(path.read_text()) for _ in range(2))
     assert one == other
     assert dumps(one.summary()) == dumps(other.summary())
 
 
 def test_nothing_of_a_plan_is_a_secret() -> None:
     """A plan names exports and whom they are asked of, and no handle, socket or process number"""
-    text = dumps(planned(SERVER + READER).summary())
+    text = dumps(plan_of_clean(SERVER + READER).summary())
     assert "server.w" in text
     assert not [word for word in ("pid", "secret", "/proc", "fd:") if word in text]

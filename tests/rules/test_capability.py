@@ -10,7 +10,7 @@ from memtopo.driver.types import HandleType, Location, LocationKind, Properties,
 from memtopo.machine import Machine, Trial, queries
 from tests.contract.memory import created, refused
 from tests.helpers.machines import invented
-from tests.helpers.specs import faults, run, run_request
+from tests.helpers.specs import diagnose, run, run_request
 
 FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
 UNTRIED = Trial()
@@ -20,7 +20,7 @@ NODE_VMM = {"HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": 0}
 
 def errors(chunk: str, machine: Machine) -> list[str]:
     """The codes of the errors of one chunk."""
-    found = faults(f"chunks: {{c: {{size: 2MiB, {chunk}}}}}", machine)
+    found = diagnose(f"chunks: {{c: {{size: 2MiB, {chunk}}}}}", machine)
     return [fault.code for fault in found if fault.severity == "error"]
 
 
@@ -86,7 +86,7 @@ def test_windows_handles(word: str, place: str) -> None:
     machine = invented(1, trials={"win32": UNTRIED}, attributes=says)
     (fault,) = (
         each
-        for each in faults(f"chunks: {{c: {{location: {place}, size: 2MiB, handles: {word}}}}}", machine)
+        for each in diagnose(f"chunks: {{c: {{location: {place}, size: 2MiB, handles: {word}}}}}", machine)
         if each.severity == "error"
     )
     assert (fault.code, fault.notes) == ("MT404", ("the driver answers INVALID_VALUE on Linux",))
@@ -132,7 +132,7 @@ exports: {out: {buffer: b, via: ipc}, done: {event: e, via: ipc}}
 @pytest.mark.parametrize(("what", "told"), [("ipc", "buffers"), ("ipc-event", "events")])
 def test_legacy_ipc_that_failed(what: str, told: str) -> None:
     """What a trial across two processes refused is not exported; one that was never made forbids nothing"""
-    found = faults(IPC, invented(1, trials={what: FAILED}))
+    found = diagnose(IPC, invented(1, trials={what: FAILED}))
     assert [fault.code for fault in found] == ["MT404"]
     assert f"legacy IPC of {told}" in found[0].message
-    assert not faults(IPC, invented(1))
+    assert not diagnose(IPC, invented(1))

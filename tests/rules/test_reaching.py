@@ -11,7 +11,7 @@ from memtopo.kinds.resources import RetainContext
 from memtopo.machine import Machine, Trial
 from memtopo.machine.queries import changed
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, faults, judged, run_request
+from tests.helpers.specs import codes, diagnose, run_request, validate_text
 
 APART = invented(2, peers=False)
 HEAD = """
@@ -37,7 +37,7 @@ chunks: {hot: {location: gpu0, size: 2MiB}, page: {location: [gpu0, gpu1], size:
 )  # fmt: skip
 def test_what_is_out_of_reach(entries: str, access: str, expected: list[str]) -> None:
     """Only access that holds in the end, over chunks that are mapped there, and only where all of it is known"""
-    found = faults(f"{HEAD}map: {{kv: {entries}}}\naccess: {{kv: {access}}}", APART)
+    found = diagnose(f"{HEAD}map: {{kv: {entries}}}\naccess: {{kv: {access}}}", APART)
     assert [fault.code for fault in found if fault.severity == "error"] == expected
 
 
@@ -45,7 +45,7 @@ def test_the_part_that_grants_it_is_named() -> None:
     """A grant out of reach is told once, where it is written, though other parts divide what it covers"""
     parts = "[{size: 8MiB, grant: {gpu1: r}}, {size: 2MiB, grant: {gpu0: rw}}"
     parts += ", {offset: 4MiB, size: 2MiB, grant: {gpu0: r}}]"
-    found = faults(f"{HEAD}map: {{kv: [page.0, page.2, page.0]}}\naccess: {{kv: {parts}}}", APART)
+    found = diagnose(f"{HEAD}map: {{kv: [page.0, page.2, page.0]}}\naccess: {{kv: {parts}}}", APART)
     assert [(fault.code, fault.path) for fault in found if fault.severity == "error"] == [
         ("MT403", ("access", "kv", 0))
     ]
@@ -75,7 +75,7 @@ def test_equal_access_from_several_parts_is_one_call() -> None:
     """Neighbours that have the same access in the end are granted it together, whichever parts gave it"""
     parts = "{size: 4MiB, grant: {gpu0: r}}, {offset: 4MiB, size: 4MiB, grant: {gpu0: r}}"
     text = f"{HEAD}map: {{kv: page}}\naccess: {{kv: [{parts}]}}"
-    found = judged(text)
+    found = validate_text(text)
     assert found.geometry is not None
     calls = [step for step in planner.plan(found.geometry, invented(2)).steps if step.call == "cuMemSetAccess"]
     assert len(calls) == 1
@@ -110,6 +110,6 @@ def _without_host() -> Machine:
 def test_what_a_trial_showed(made: Machine, place: str, grants: str, expected: list[str], note: str) -> None:
     """Where a trial lost a store, or was refused, nobody is granted that, however it is advertised"""
     text = f"ranges: {{kv: {{size: 2MiB}}}}\nchunks: {{hot: {{location: {place}, size: 2MiB}}}}\n"
-    found = faults(f"{text}map: {{kv: hot}}\naccess: {{kv: {grants}}}", made)
+    found = diagnose(f"{text}map: {{kv: hot}}\naccess: {{kv: {grants}}}", made)
     assert [each.code for each in found] == expected
     assert all(note in each.notes[0] for each in found)

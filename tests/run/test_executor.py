@@ -8,7 +8,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from memtopo import planner
 from memtopo.common.errors import InternalError
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
@@ -21,7 +20,7 @@ from memtopo.kinds.step import Phase
 from memtopo.planner import Plan
 from memtopo.plans.report import Progress
 from tests.helpers.machines import invented
-from tests.helpers.specs import judged
+from tests.helpers.specs import plan_of
 
 M = 2 << 20
 MACHINE = invented(2)
@@ -31,12 +30,6 @@ chunks: {one: {location: gpu0, size: 2MiB}, page: {location: [gpu0, gpu1], size:
 map: {a: [one, page.0, one], b: [page]}
 access: {a: {gpu0: rw, gpu1: r}, b: {gpu1: rw}}
 """
-
-
-def planned(text: str = SPEC) -> Plan:
-    geometry = judged(text, MACHINE).geometry
-    assert geometry is not None
-    return planner.plan(geometry, MACHINE)
 
 
 @contextmanager
@@ -49,7 +42,7 @@ def ledger(at: int = 0, only: set[str] | None = None) -> Iterator[Ledger]:
 
 def test_layout_has_everything_the_spec_names_after_building() -> None:
     with ledger() as driver:
-        execution = Execution(planned(), driver)
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
         execution.build()
         layout = execution.layout
         assert driver.counts() == {"reservations": 3, "handles": 5, "mappings": 7, "contexts": 2}
@@ -63,7 +56,7 @@ def test_layout_has_everything_the_spec_names_after_building() -> None:
 
 def test_teardown_leaves_nothing_open() -> None:
     with ledger() as driver:
-        execution = Execution(planned(), driver)
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
         execution.build()
         teardown = execution.take_down()
         assert driver.empty
@@ -80,7 +73,7 @@ def test_teardown_leaves_nothing_open() -> None:
 
 def test_check_can_be_repeated_and_leaves_the_ledger_unchanged() -> None:
     with ledger() as driver:
-        execution = Execution(planned(), driver)
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
         execution.build()
         before = driver.counts()
         first, second = list(execution.check()), list(execution.check())
@@ -94,7 +87,7 @@ def test_check_can_be_repeated_and_leaves_the_ledger_unchanged() -> None:
 
 def test_a_failed_step_is_named_and_earlier_steps_remain_until_teardown() -> None:
     with ledger(at=3, only={"mem_create"}) as driver:
-        execution = Execution(planned(), driver)
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
         with pytest.raises(StepFailed) as failed:
             execution.build()
         assert failed.value.action == "create page.1"
@@ -108,7 +101,7 @@ def test_a_failed_step_is_named_and_earlier_steps_remain_until_teardown() -> Non
 def test_a_requested_stop_takes_effect_before_the_next_step(count: int) -> None:
     asked = iter(range(1000))
     with ledger() as driver:
-        execution = Execution(planned(), driver, stop=lambda: next(asked) >= count)
+        execution = Execution(plan_of(SPEC, MACHINE), driver, stop=lambda: next(asked) >= count)
         if count < len(execution.plan.steps):
             with pytest.raises(Stopped):
                 execution.build()
@@ -122,18 +115,18 @@ def test_a_requested_stop_takes_effect_before_the_next_step(count: int) -> None:
 def test_a_teardown_cannot_be_stopped() -> None:
     stopping = False
     with ledger() as driver:
-        execution = Execution(planned(), driver, stop=lambda: stopping)
+        execution = Execution(plan_of(SPEC, MACHINE), driver, stop=lambda: stopping)
         execution.build()
         stopping = True
         execution.take_down()
         assert driver.empty
         with pytest.raises(Stopped):
-            list(Execution(planned(), driver, stop=lambda: True).check())
+            list(Execution(plan_of(SPEC, MACHINE), driver, stop=lambda: True).check())
 
 
 def test_a_second_teardown_does_nothing() -> None:
     with ledger() as driver:
-        execution = Execution(planned(), driver)
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
         execution.build()
         execution.take_down()
         assert execution.take_down().leaks == ()
@@ -142,7 +135,7 @@ def test_a_second_teardown_does_nothing() -> None:
 
 def test_a_plan_can_be_built_again_after_a_teardown() -> None:
     with ledger() as driver:
-        execution = Execution(planned(), driver)
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
         for _ in range(3):
             execution.build()
             assert all(finding.expected == finding.observed for finding in execution.check())
@@ -152,7 +145,7 @@ def test_a_plan_can_be_built_again_after_a_teardown() -> None:
 
 def test_a_mapping_past_its_range_is_never_requested() -> None:
     """Fact 15: the driver would accept it."""
-    good = planned("ranges: {a: {size: 4MiB}}\nchunks: {c: {location: gpu0, size: 4MiB}}\nmap: {a: c}")
+    good = plan_of("ranges: {a: {size: 4MiB}}\nchunks: {c: {location: gpu0, size: 4MiB}}\nmap: {a: c}", MACHINE)
     steps = tuple(
         MapChunk(step.path, step.range, M, step.chunk, step.size, step.access) if isinstance(step, MapChunk) else step
         for step in good.steps
@@ -169,7 +162,7 @@ def test_a_mapping_past_its_range_is_never_requested() -> None:
 
 def test_bytes_written_through_one_mapping_are_read_through_another() -> None:
     with ledger() as driver:
-        execution = Execution(planned(), driver)
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
         execution.build()
         base = execution.layout.ranges["a"].address
         driver.ctx_push_current(execution.layout.contexts[0])
@@ -203,7 +196,7 @@ def test_progress_reports_phases_steps_and_one_end() -> None:
     pages = f"ranges: {{a: {{size: {2 * count}MiB}}}}\nchunks: {{p: {{location: gpu0, size: 2MiB, count: {count}}}}}\n"
     progress = Counting()
     with ledger() as driver:
-        execution = Execution(planned(pages + "map: {a: p}"), driver, progress=progress)
+        execution = Execution(plan_of(pages + "map: {a: p}", MACHINE), driver, progress=progress)
         execution.build()
         assert progress.steps == 8 * STRIDE
         execution.take_down()
@@ -215,7 +208,7 @@ def test_progress_reports_phases_steps_and_one_end() -> None:
 def test_garbage_collection_is_resumed_after_success_and_failure() -> None:
     for at in (0, 5):
         with ledger(at=at) as driver:
-            execution = Execution(planned(), driver)
+            execution = Execution(plan_of(SPEC, MACHINE), driver)
             try:
                 execution.build()
             except StepFailed:
@@ -228,7 +221,7 @@ def test_garbage_collection_is_resumed_after_success_and_failure() -> None:
 def test_a_free_address_hint_and_an_alignment_are_met() -> None:
     with ledger() as driver:
         text = "ranges: {a: {size: 2MiB, address: 0x200000000000}, b: {size: 2MiB, align: 1GiB}}"
-        execution = Execution(planned(text), driver)
+        execution = Execution(plan_of(text, MACHINE), driver)
         execution.build()
         assert execution.layout.ranges["a"].address == 0x200000000000
         assert execution.layout.ranges["b"].address % (1 << 30) == 0

@@ -15,22 +15,18 @@ from memtopo.kinds.step import Phase, Step
 from memtopo.language import read_text
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
-from memtopo.rules.validation import Validated, validate
 from tests.fuzz import checks
 from tests.helpers import multi_process_strategies, strategies
 from tests.helpers.corruptions import corruptions
 from tests.helpers.entry_order import ignore_entry_order
+from tests.helpers.specs import validate_verbatim
 
 MACHINE = strategies.machine()
 FEW = settings(max_examples=100, suppress_health_check=list(HealthCheck))
 
 
-def judged(text: str) -> Validated:
-    return validate(read_text(text.encode(), "random.yaml"), MACHINE)
-
-
-def planned(text: str) -> Plan:
-    found = judged(text)
+def plan_of_clean(text: str) -> Plan:
+    found = validate_verbatim(text, MACHINE)
     assert found.geometry, (found.diagnostics, text)
     assert not found.diagnostics, (found.diagnostics, text)
     return planner.plan(found.geometry, MACHINE)
@@ -71,14 +67,14 @@ def _of(plan: Plan, phase: Phase) -> list[Step]:
 @given(multi_process_strategies.specs())
 def test_a_valid_spec_is_planned(text: str) -> None:
     """Every valid spec of several processes validates without a word, and what is imported is what is exported"""
-    is_sound(planned(text))
+    is_sound(plan_of_clean(text))
 
 
 @FEW
 @given(multi_process_strategies.specs())
 def test_a_plan_of_several_is_deterministic(text: str) -> None:
     """The same spec gives the same plans to the byte"""
-    one, other = planned(text), planned(text)
+    one, other = plan_of_clean(text), plan_of_clean(text)
     assert dumps(one.summary()) == dumps(other.summary())
     assert one == other
 
@@ -90,8 +86,8 @@ def test_the_order_of_processes_means_nothing(data: st.DataObject) -> None:
     spec = data.draw(multi_process_strategies.dicts())["processes"]
     order = data.draw(st.permutations([*spec]))
     mixed = {name: data.draw(strategies.shuffled(_sections(spec[name]))) for name in order}
-    one = planned(_text(spec))
-    other = planned(_text({name: mixed[name] | _head(spec[name]) for name in mixed}))
+    one = plan_of_clean(_text(spec))
+    other = plan_of_clean(_text({name: mixed[name] | _head(spec[name]) for name in mixed}))
     assert {*one.processes} == {*other.processes}
     for label, plan in one.processes.items():
         assert {*map(ignore_entry_order, plan.steps)} == {*map(ignore_entry_order, other.processes[label].steps)}

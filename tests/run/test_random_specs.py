@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from memtopo import planner
 from memtopo.diagnostics.model import Diagnostic, Span
 from memtopo.kinds.step import Phase, Step
-from memtopo.language import Document, read_text
+from memtopo.language import Document
 from memtopo.output.json import dumps
 from memtopo.planner import Plan
 from memtopo.plans.report import Check
@@ -23,7 +23,7 @@ from memtopo.rules.validation import Validated, validate
 from tests.helpers import strategies
 from tests.helpers.corruptions import corruptions
 from tests.helpers.entry_order import ignore_entry_order
-from tests.helpers.specs import run, run_request
+from tests.helpers.specs import run, run_request, validate_verbatim
 
 MACHINE = strategies.machine()
 ROOT = Path(__file__).parent.parent.parent
@@ -44,11 +44,7 @@ for text in json.load(sys.stdin):
 """
 
 
-def judged(text: str) -> Validated:
-    return validate(read_text(text.encode(), "random.yaml"), MACHINE)
-
-
-def planned(validated: Validated) -> Plan:
+def plan_of_valid(validated: Validated) -> Plan:
     assert validated.geometry is not None, (validated.diagnostics, validated.document.text)
     return planner.plan(validated.geometry, MACHINE)
 
@@ -79,12 +75,12 @@ def is_inside(span: Span | None, text: str) -> None:
 
 
 def is_answered(text: str) -> None:
-    validated = judged(text)
+    validated = validate_verbatim(text, MACHINE)
     for fault in validated.diagnostics:
         for span in spans(fault, validated.document):
             is_inside(span, text)
     if validated.geometry is not None and validated.geometry.produced:
-        planned(validated)  # where nobody produces what it takes it is not built
+        plan_of_valid(validated)  # where nobody produces what it takes it is not built
     elif validated.geometry is not None:
         done = run(run_request(text, MACHINE), MACHINE)
         assert done.report.outcome in ("ok", "different"), (done.report, text)
@@ -141,8 +137,10 @@ def test_very_many_broken_specs(text: str) -> None:
 def test_order_means_nothing_where_there_is_none(data: st.DataObject) -> None:
     """Sections, and the keys of a mapping, may stand in any order: the steps of each phase are the same"""
     spec = data.draw(strategies.dicts(identified=True, external=True))
-    one = planned(judged(data.draw(strategies.written(spec))))
-    other = planned(judged(data.draw(strategies.written(data.draw(strategies.shuffled(spec))))))
+    text = data.draw(strategies.written(spec))
+    shuffled = data.draw(strategies.written(data.draw(strategies.shuffled(spec))))
+    one = plan_of_valid(validate_verbatim(text, MACHINE))
+    other = plan_of_valid(validate_verbatim(shuffled, MACHINE))
     assert steps(one) == steps(other)
     assert dict(one.phases).get(Phase.OPEN) == dict(other.phases).get(Phase.OPEN)
     assert one.memory == other.memory
@@ -155,14 +153,14 @@ def test_a_dict_means_what_its_text_means(spec: strategies.Spec) -> None:
     """A spec given as Python's objects is the same as its text"""
     head = {"memtopo": 1, "name": "random"}
     given_ = validate(Document.from_object(head | spec), MACHINE)
-    assert planned(given_).steps == planned(judged(json.dumps(head | spec))).steps
+    assert plan_of_valid(given_).steps == plan_of_valid(validate_verbatim(json.dumps(head | spec), MACHINE)).steps
 
 
 @SOME
 @given(strategies.specs(identified=True, external=True))
 def test_a_plan_is_deterministic(text: str) -> None:
     """The same spec gives the same plan to the byte"""
-    one, other = planned(judged(text)), planned(judged(text))
+    one, other = plan_of_valid(validate_verbatim(text, MACHINE)), plan_of_valid(validate_verbatim(text, MACHINE))
     assert dumps(one.summary()) == dumps(other.summary())
     assert one == other
 

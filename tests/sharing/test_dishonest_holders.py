@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from memtopo.sharing import Client, ExchangeError, Offer
-from tests.helpers.holders import fds, scripted
+from tests.helpers.holders import scripted
 from tests.helpers.memfd_exports import GPU, MACHINE
+from tests.helpers.processes import open_descriptors
 
 PAGES = Offer("page", "chunk", "fd", 4, 4096, "gpu0", GPU)
 BLOCKS = Offer("block", "buffer", "ipc", 2, 4096, "gpu0", GPU)
@@ -44,9 +45,9 @@ def importer(id: int) -> Any:
 @pytest.fixture(autouse=True)
 def nothing_is_kept() -> Iterator[None]:
     """Every descriptor that came is closed."""
-    before = fds()
+    before = open_descriptors()
     yield
-    assert fds() == before
+    assert open_descriptors() == before
 
 
 def pages(client: Client) -> None:

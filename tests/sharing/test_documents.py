@@ -10,7 +10,7 @@ import pytest
 from memtopo.output import schemas
 from tests.cli.running import memtopo
 from tests.helpers.holders import Process
-from tests.output.test_schemas import VALIDATORS, faults, spoilt
+from tests.output.test_schemas import VALIDATORS, schema_errors, spoilt
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,8 @@ def test_a_document_is_of_one_kind_which_its_first_key_names(
     importer.said()
     document = memtopo(*command, "--json", XDG_RUNTIME_DIR=str(runtime)).document
     assert next(iter(document)) == f"memtopo_{kind}"
-    assert [each for each in schemas.KINDS if not faults(each, document)] == [kind], faults(kind, document)
+    assert [each for each in schemas.KINDS if not schema_errors(each, document)] == [kind], schema_errors(
+        kind, document
+    )
     for changed in spoilt(document):
         assert not VALIDATORS[kind].is_valid(changed), changed

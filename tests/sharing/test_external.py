@@ -14,7 +14,8 @@ import pytest
 import memtopo
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.sharing import Client, ExchangeError, NoLayout, connect, endpoint
-from tests.helpers.holders import PATIENCE, Process, fds, until
+from tests.helpers.holders import PATIENCE, Process, until
+from tests.helpers.processes import open_descriptors
 from tests.sharing.children.producer import BYTES
 
 UUID = bytes(range(16))
@@ -78,14 +79,14 @@ def test_taken_waits_for_a_request_of_an_export(tmp_path: Path) -> None:
 
 def test_no_socket_thread_or_descriptor_is_left_after_the_end(tmp_path: Path) -> None:
     with given() as exports:
-        before, threads = fds(), threading.active_count()
+        before, threads = open_descriptors(), threading.active_count()
         with memtopo.serve(tmp_path / "camera.sock", exports) as served:
             client = reached(served)
             assert not client.gone()
         assert client.gone()
         client.close()
         assert client.gone()
-        assert (fds(), threading.active_count(), os.listdir(tmp_path)) == (before, threads, [])
+        assert (open_descriptors(), threading.active_count(), os.listdir(tmp_path)) == (before, threads, [])
 
 
 def test_memory_of_another_process_is_shared_and_stays_open_there(

@@ -15,8 +15,9 @@ import pytest
 from memtopo.common.errors import MemtopoError
 from memtopo.plans.report import Tally
 from memtopo.sharing import Client, connect, endpoint, wire
-from tests.helpers.holders import Holder, fds, heard, raw, scripted, until
+from tests.helpers.holders import Holder, heard, raw, scripted, until
 from tests.helpers.memfd_exports import OFFERS
+from tests.helpers.processes import open_descriptors
 from tests.sharing.packet_mutator import Mutator
 from tests.sharing.test_dishonest_holders import BLOCKS, FRAME, NOBODY, PAGES, READY, RELEASING, STATUS, given
 from tests.sharing.test_dishonest_holders import OFFERS as LISTED
@@ -51,7 +52,7 @@ def test_a_holder_answers_or_ends_the_connection_and_serves_valid_requests_only(
     runtime: Path, holder: Holder, count: int
 ) -> None:
     mutator = Mutator(REQUESTS, seed=count)
-    before, given_ = fds(), 0
+    before, given_ = open_descriptors(), 0
     sent = 0
     with open(os.devnull) as file:  # noqa: PTH123
         while sent < count:
@@ -61,7 +62,7 @@ def test_a_holder_answers_or_ends_the_connection_and_serves_valid_requests_only(
                     sent += 1
                     alive, handles = exchanged(sock, *mutator.packet(), file.fileno())
                     given_ += handles
-    assert fds() == before
+    assert open_descriptors() == before
     with connect(endpoint("kv")) as client:
         until(lambda: client.status().importers == ())
         assert client.status().offers[: len(OFFERS)] == OFFERS
@@ -97,7 +98,7 @@ def test_a_client_accepts_an_answer_or_raises_a_named_error_and_leaks_no_descrip
     mutator = Mutator((), seed=count)
     file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     believed: Counter[object] = Counter()
-    before = fds()
+    before = open_descriptors()
     for turn in range(count):
         act, right = SCRIPTS[turn % len(SCRIPTS)]
         packets: list[tuple[Any, list[int]]] = [
@@ -109,7 +110,7 @@ def test_a_client_accepts_an_answer_or_raises_a_named_error_and_leaks_no_descrip
         with suppress(MemtopoError), scripted(*packets) as talk:
             act(Client(talk))
             believed[act] += 1
-        assert fds() == before, data
+        assert open_descriptors() == before, data
     os.close(file)
     assert all(0 < believed[act] < count / len(SCRIPTS) for act, _ in SCRIPTS)
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from memtopo.sharing import Client, ExchangeError, Secret, connect, endpoint
-from tests.helpers.holders import Holder, Process, fds, until
+from tests.helpers.holders import Holder, Process, until
 from tests.helpers.memfd_exports import OFFERS, secret
+from tests.helpers.processes import open_descriptors
 
 MEMORY = "memory of the shelf"
 
@@ -76,12 +77,12 @@ def test_a_refusal_of_the_driver_reaches_the_importer_and_the_connection_goes_on
 
 
 def test_closing_the_iterator_closes_handles_in_flight(holder: Holder, client: Client) -> None:
-    before = fds()
+    before = open_descriptors()
     found = client.handles("page", batch=100)
     next(found).close()
-    assert fds() == before + 99
+    assert open_descriptors() == before + 99
     found.close()  # type: ignore[attr-defined]
-    assert fds() == before
+    assert open_descriptors() == before
     until(lambda: holder.fds() == holder.idle + 1)
 
 

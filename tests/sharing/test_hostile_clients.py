@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from memtopo.sharing import ExchangeError, Handle, connect, endpoint, wire
-from tests.helpers.holders import Holder, Process, asked, fds, heard, raw, until
+from tests.helpers.holders import Holder, Process, asked, heard, raw, until
+from tests.helpers.processes import open_descriptors
 
 NOBODY = 65534
 DEEP = b'{"memtopo":1,"request":' + b"[" * 9 + b"]" * 9 + b"}"
@@ -61,9 +62,9 @@ def shared() -> Iterator[Path]:
 def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
     """Whatever a test did: no descriptor is left here or in the holder, which answers, and ends in order."""
     holder = request.getfixturevalue("holder") if "path" in request.fixturenames else None
-    before = fds()
+    before = open_descriptors()
     yield
-    assert fds() == before
+    assert open_descriptors() == before
     if holder:
         with connect(endpoint("kv")) as client:
             assert client.status().importers == ()
@@ -292,7 +293,7 @@ def test_a_stopped_holder_with_a_full_queue_is_a_timeout(holder: Holder, path: P
 
 
 def test_handles_stay_usable_after_the_holder_died_between_batches(holder: Holder) -> None:
-    before = fds()
+    before = open_descriptors()
     with connect(endpoint("kv")) as client:
         found = client.handles("page", batch=10)
         first = next(found)
@@ -303,7 +304,7 @@ def test_handles_stay_usable_after_the_holder_died_between_batches(holder: Holde
         assert first.fd is not None
         assert os.pread(first.fd, 6, 0) == b"memory"
         first.close()
-    assert fds() == before
+    assert open_descriptors() == before
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")

@@ -14,9 +14,10 @@ from memtopo.common.errors import MemtopoError
 from memtopo.machine import target
 from memtopo.sharing import ExchangeError, NoLayout
 from memtopo.sharing.imports import HolderHandles, ImportMismatch
-from tests.helpers.holders import Process, fds, until
+from tests.helpers.holders import Process, until
 from tests.helpers.machines import invented
-from tests.helpers.specs import judged
+from tests.helpers.processes import open_descriptors
+from tests.helpers.specs import validate_text
 from tests.sharing.children.producer import BYTES
 
 MACHINE = invented(2)
@@ -30,7 +31,7 @@ READY = {"kind": "semaphore", "timeline": True}
 
 
 def holders(bound: str | None = None, spec: str = SPEC) -> HolderHandles:
-    geometry = judged(spec, MACHINE).geometry
+    geometry = validate_text(spec, MACHINE).geometry
     assert geometry
     return HolderHandles(geometry, GPUS, {"camera": bound} if bound else {})
 
@@ -50,7 +51,7 @@ def test_a_handle_as_declared_is_taken_from_the_export_of_the_same_name(
     producer: Callable[..., tuple[str, Process]],
 ) -> None:
     where, process = producer(frame=FRAME, ready=READY)
-    before, found = fds(), holders(where)
+    before, found = open_descriptors(), holders(where)
     found.attach("camera")
     assert not found.gone("camera")
     frame, ready = found.take("camera", "frame", 0), found.take("camera", "ready", 0)
@@ -61,7 +62,7 @@ def test_a_handle_as_declared_is_taken_from_the_export_of_the_same_name(
     until(lambda: found.gone("camera"))
     assert os.pread(ready, len(BYTES), 0) == BYTES  # a descriptor does not go with whoever made it
     found.detach("camera")
-    assert fds() == before
+    assert open_descriptors() == before
 
 
 def test_an_export_of_another_name_is_taken_after_a_slash(producer: Callable[..., tuple[str, Process]]) -> None:
@@ -93,10 +94,10 @@ def test_a_mismatch_reports_declaration_offer_and_producer(
     producer: Callable[..., tuple[str, Process]], changed: Any, told: str
 ) -> None:
     where, process = producer(**({"frame": FRAME, "ready": READY} | changed))
-    before, found = fds(), holders(where)
+    before, found = open_descriptors(), holders(where)
     with pytest.raises(ImportMismatch, match=rf"{told}.*\(holder: process {process.pid}\)"):
         found.attach("camera")
-    assert fds() == before
+    assert open_descriptors() == before
 
 
 def test_an_unknown_export_is_an_error_that_lists_the_known_ones(producer: Callable[..., tuple[str, Process]]) -> None:
@@ -110,7 +111,7 @@ def test_a_producer_that_dies_before_the_handle_is_an_error_that_names_the_impor
     producer: Callable[..., tuple[str, Process]],
 ) -> None:
     where, process = producer(frame=FRAME, ready=READY)
-    before, found = fds(), holders(where)
+    before, found = open_descriptors(), holders(where)
     found.attach("camera")
     process.send(signal.SIGKILL)
     process.ended()
@@ -118,7 +119,7 @@ def test_a_producer_that_dies_before_the_handle_is_an_error_that_names_the_impor
     with pytest.raises(ExchangeError, match=r"^external 'frame' cannot be imported: the holder ended the connection"):
         found.take("camera", "frame", 0)
     found.detach("camera")
-    assert fds() == before
+    assert open_descriptors() == before
 
 
 def test_an_unbound_name_is_an_error_with_the_option_that_binds_it(runtime: Path) -> None:

@@ -18,9 +18,10 @@ from memtopo.sharing import connect, endpoint
 from memtopo.sharing.producers import ProducerFailed, Producers, start_producers
 from memtopo.sharing.programs import Program
 from tests.cli.running import QUICKSTART, ROOT, environment
-from tests.helpers.holders import PATIENCE, fds, gone, until
+from tests.helpers.holders import PATIENCE, gone, until
 from tests.helpers.machines import invented
-from tests.helpers.specs import judged, run, run_request
+from tests.helpers.processes import open_descriptors
+from tests.helpers.specs import run, run_request, validate_text
 
 BEHAVING = (sys.executable, "-m", "tests.sharing.children.misbehaving_producer")
 OF_TWO = """
@@ -44,7 +45,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_program_serves_in_a_private_folder_and_leaves_nothing(folders: Path) -> None:
-    before = fds()
+    before = open_descriptors()
     with Program("camera", [*BEHAVING, "serve"]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
         (folder,) = folders.iterdir()
@@ -54,7 +55,7 @@ def test_a_program_serves_in_a_private_folder_and_leaves_nothing(folders: Path) 
             pid = client.pid
         assert program.end() is None
     assert gone(pid)
-    assert (fds(), [*folders.iterdir()]) == (before, [])
+    assert (open_descriptors(), [*folders.iterdir()]) == (before, [])
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,7 @@ def test_with_sigchld_ignored_the_end_of_a_program_is_seen_without_its_status(
 
 def test_all_programs_are_terminated_before_one_is_waited_for(tmp_path: Path) -> None:
     machine = invented(2)
-    spec = judged(OF_TWO, machine)
+    spec = validate_text(OF_TWO, machine)
     assert spec.geometry
     one, two = (str(tmp_path / name) for name in ("one", "two"))
     serve = (*BEHAVING, "mutual", "4096", "0" * 32)
@@ -207,7 +208,10 @@ def test_a_program_ends_when_its_parent_is_killed() -> None:
 
 
 def test_a_program_that_ends_during_the_layout_is_in_the_report() -> None:
-    spec, machine = judged("external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}}"), invented(2)
+    spec, machine = (
+        validate_text("external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 4KiB}}"),
+        invented(2),
+    )
     assert spec.geometry
     report = run(run_request(Path(QUICKSTART), machine), machine).report
     with start_producers(spec.geometry, {"camera": (*BEHAVING, "dies")}, machine) as found:

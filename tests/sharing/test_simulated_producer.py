@@ -14,7 +14,6 @@ import pytest
 
 import memtopo
 from memtopo.driver.sim import external_api
-from memtopo.geometry import Geometry
 from memtopo.machine import target
 from memtopo.machine.target import Target
 from memtopo.sharing import connect, endpoint
@@ -24,7 +23,7 @@ from memtopo.sharing.simulated_producer import FILLED, PERIOD, Memory, ProducerS
 from tests.cli.running import ROOT, environment
 from tests.helpers.holders import PATIENCE, until
 from tests.helpers.machines import invented
-from tests.helpers.specs import judged
+from tests.helpers.specs import geometry_of
 
 MACHINE = invented(2)
 GPUS = target.uuids(MACHINE)
@@ -40,16 +39,13 @@ semaphores:
 """
 
 
-def geometry(spec: str = SPEC) -> Geometry:
-    found = judged(spec, MACHINE).geometry
-    assert found
-    return found
-
-
 @contextmanager
 def attached(spec: str, played: Producers) -> Iterator[HolderHandles]:
     """The holders of a spec, attached to those who were started."""
-    found, names = HolderHandles(geometry(spec), GPUS, played.sockets), sorted(holders(geometry(spec)))
+    found, names = (
+        HolderHandles(geometry_of(spec, MACHINE), GPUS, played.sockets),
+        sorted(holders(geometry_of(spec, MACHINE))),
+    )
     for name in names:
         found.attach(name)
     try:
@@ -66,7 +62,7 @@ def taken(found: HolderHandles, holder: str, export: str) -> int:
 
 
 def test_each_holder_is_a_process_with_all_exports_that_the_spec_declares() -> None:
-    with start_producers(geometry(), {}, MACHINE) as played, attached(SPEC, played):
+    with start_producers(geometry_of(SPEC, MACHINE), {}, MACHINE) as played, attached(SPEC, played):
         assert played.simulated == ["camera", "lidar"]
         pids = set()
         for path in played.sockets.values():
@@ -76,7 +72,7 @@ def test_each_holder_is_a_process_with_all_exports_that_the_spec_declares() -> N
 
 
 def test_byte_n_of_simulated_memory_is_n_modulo_251() -> None:
-    with start_producers(geometry(), {}, MACHINE) as played, attached(SPEC, played) as found:
+    with start_producers(geometry_of(SPEC, MACHINE), {}, MACHINE) as played, attached(SPEC, played) as found:
         for holder, export, size in (("camera", "frame", 8 << 20), ("lidar", "points", 64 << 10)):
             fd = taken(found, holder, export)
             for at in (0, 12345, size - 100):
@@ -85,14 +81,14 @@ def test_byte_n_of_simulated_memory_is_n_modulo_251() -> None:
 
 def test_only_the_beginning_of_a_large_object_takes_memory(tmp_path: Path) -> None:
     spec = "external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 8GiB}}"
-    with start_producers(geometry(spec), {}, MACHINE) as played, attached(spec, played) as found:
+    with start_producers(geometry_of(spec, MACHINE), {}, MACHINE) as played, attached(spec, played) as found:
         fd = taken(found, "camera", "frame")
         assert external_api.read(fd, FILLED - 1, 1) == bytes([(FILLED - 1) % PERIOD])
         assert os.fstat(fd).st_blocks * 512 < 2 * FILLED
 
 
 def test_a_semaphore_comes_with_the_value_that_the_spec_waits_for() -> None:
-    with start_producers(geometry(), {}, MACHINE) as played, attached(SPEC, played) as found:
+    with start_producers(geometry_of(SPEC, MACHINE), {}, MACHINE) as played, attached(SPEC, played) as found:
         values = {
             name: external_api.counter(taken(found, "camera", name)) for name in ("ready", "done", "flip", "flop")
         }
@@ -100,7 +96,7 @@ def test_a_semaphore_comes_with_the_value_that_the_spec_waits_for() -> None:
 
 
 def test_semaphores_are_prepared_for_each_importer() -> None:
-    with start_producers(geometry(), {}, MACHINE) as played:
+    with start_producers(geometry_of(SPEC, MACHINE), {}, MACHINE) as played:
         for value in (5, 6):
             with attached(SPEC, played) as found:
                 fds = {name: taken(found, "camera", name) for name in ("ready", "flip", "flop")}
@@ -121,7 +117,7 @@ processes:
   two: {count: 2, semaphores: {ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}}}
 """
     with (
-        start_producers(geometry(spec), {}, MACHINE) as played,
+        start_producers(geometry_of(spec, MACHINE), {}, MACHINE) as played,
         connect(endpoint(socket=played.sockets["camera"])) as client,
     ):
         assert [*client.offers()] == ["frame", "ready"]
@@ -131,7 +127,7 @@ def test_a_bound_holder_is_not_simulated(tmp_path: Path) -> None:
     fd = os.memfd_create("frame")
     with memtopo.serve(tmp_path / "lidar.sock", {"points": memtopo.ExternalMemory(fd, 1 << 16, GPUS[0])}) as served:
         bound = {"lidar": resolve("lidar", served.path), "radar": ("false",)}
-        with start_producers(geometry(), bound, MACHINE) as played:
+        with start_producers(geometry_of(SPEC, MACHINE), bound, MACHINE) as played:
             assert (played.simulated, played.sockets["lidar"]) == (["camera"], served.path)
             assert played.sockets.keys() == {"camera", "lidar"}
     os.close(fd)
@@ -143,14 +139,14 @@ def test_a_running_holder_is_not_simulated(tmp_path: Path, monkeypatch: pytest.M
     fd = os.memfd_create("frame")
     with (
         memtopo.serve("lidar", {"points": memtopo.ExternalMemory(fd, 1 << 16, GPUS[0])}),
-        start_producers(geometry(), {}, MACHINE) as played,
+        start_producers(geometry_of(SPEC, MACHINE), {}, MACHINE) as played,
     ):
         assert played.simulated == ["camera"]
     os.close(fd)
 
 
 def test_no_holder_is_simulated_on_a_real_machine() -> None:
-    with start_producers(geometry(), {}, None) as found:
+    with start_producers(geometry_of(SPEC, MACHINE), {}, None) as found:
         assert (found.sockets, found.simulated) == ({}, [])
 
 
@@ -172,7 +168,7 @@ def test_a_simulated_producer_ends_with_its_standard_input(tmp_path: Path) -> No
 def test_a_specification_is_the_same_after_encoding_and_decoding() -> None:
     from memtopo.sharing.producers import producer_specs
 
-    for script in producer_specs([geometry()], "h200x2", GPUS).values():
+    for script in producer_specs([geometry_of(SPEC, MACHINE)], "h200x2", GPUS).values():
         assert ProducerSpec.decode(script.encode()) == script
         assert json.loads(script.encode())["machine"] == "h200x2"
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from memtopo.driver.protocol import call_name
 from memtopo.driver.types import DriverError
 from memtopo.machine.probe.child import main
-
-if TYPE_CHECKING:
-    from typing import Any as Anything
-else:
-    Anything = object
+from tests.helpers.forwarding import ForwardingDriver
 
 
-class Dying(Anything):  # type: ignore[misc]
+class Dying(ForwardingDriver):
     """Forwards every call, except that the one of a name hangs, raises or kills the process."""
 
     def __init__(self, driver: Any, method: str, how: str) -> None:
-        self._driver, self._method, self._how = driver, method, how
+        super().__init__(driver)
+        self._method, self._how = method, how
 
     def __getattr__(self, method: str) -> Any:
-        return self._end if method == self._method else getattr(self._driver, method)
+        return self._end if method == self._method else super().__getattr__(method)
 
     def _end(self, *_: object, **__: object) -> Any:
         if self._how == "hang":

@@ -11,12 +11,10 @@ from memtopo import machine, planner
 from memtopo.cli.apply import apply_command
 from memtopo.cli.plan import plan_command
 from memtopo.common.units import MiB
-from memtopo.geometry import Geometry
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
 from memtopo.language import read_file
-from memtopo.machine import Machine
 from memtopo.output import json as rendering
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.build.ranges import MOST_SINGLE
@@ -24,13 +22,7 @@ from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan
 from memtopo.rules.validation import validate
 from tests.helpers.diagrams import ENOUGH_MEMORY, PARTS_AND_HOLES, text_diagram
 from tests.helpers.machines import invented
-from tests.helpers.specs import ROOT, SPECS, judged
-
-
-def geometry(text: str, facts: Machine) -> Geometry:
-    found = judged(text, facts)
-    assert found.geometry is not None, found.diagnostics
-    return found.geometry
+from tests.helpers.specs import ROOT, SPECS, geometry_of
 
 
 def one_range(mapped: str, chunks: str = "c: {location: gpu0, size: 2MiB, count: 8}", access: str = "{}") -> Diagram:
@@ -193,7 +185,7 @@ def test_memory_in_use_on_a_live_device_is_not_free() -> None:
     facts = invented(1, memory=1100 * MiB)
     live = facts.model_copy(update={"devices": [facts.devices[0].model_copy(update={"free_bytes": 1060 * MiB})]})
     text = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: [c]}"
-    (before,), (now,) = (build_diagram(geometry(text, each), each).memory for each in (facts, live))
+    (before,), (now,) = (build_diagram(geometry_of(text, each), each).memory for each in (facts, live))
     assert (before.taken, before.free) == (None, 1098 * MiB)
     assert (now.taken, now.free, now.total) == (40 * MiB, 1058 * MiB, 1100 * MiB)
 
@@ -210,7 +202,7 @@ def test_a_diagram_does_not_grow_with_equal_chunks(count: int) -> None:
 
 def test_a_plan_has_its_diagram_in_json() -> None:
     facts = invented()
-    found = geometry("ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: [c]}", facts)
+    found = geometry_of("ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: [c]}", facts)
     plan = planner.plan(found, facts)
     printed = json.loads(rendering.dumps(plan.summary(build_diagram(found, facts))))
     assert printed["picture"]["ranges"][0]["pieces"][0]["locations"] == ["gpu0"]

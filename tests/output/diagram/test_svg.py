@@ -38,18 +38,18 @@ def hovers(text: str) -> list[str]:
     ]
 
 
-def words(text: str) -> list[str]:
+def texts_of(text: str) -> list[str]:
     """Every text of a drawing."""
     return [found.text or "" for found in ET.fromstring(text).iter(f"{NAME}text")]
 
 
-def drawn(path: str, **more: object) -> str:
+def spec_svg(path: str, **more: object) -> str:
     shown, document = spec_diagram(ROOT / path)
     return svg(shown, "title", locate=document.location, **more)  # type: ignore[arg-type]
 
 
 def test_the_tooltip_of_a_span_has_all_its_properties() -> None:
-    texts = hovers(drawn("specs/quickstart.yaml", addresses={("", "kv"): 0x7F0000000000}))
+    texts = hovers(spec_svg("specs/quickstart.yaml", addresses={("", "kv"): 0x7F0000000000}))
     expected = "\n".join(
         [
             "hot", "32MiB at 0 of kv", "address 0x7f0000000000", "on gpu0 (prefill)", "handles fd",
@@ -61,7 +61,7 @@ def test_the_tooltip_of_a_span_has_all_its_properties() -> None:
 
 
 def test_unknown_addresses_are_not_shown() -> None:
-    assert not any("address 0x" in each for each in hovers(drawn("specs/quickstart.yaml")))
+    assert not any("address 0x" in each for each in hovers(spec_svg("specs/quickstart.yaml")))
 
 
 @pytest.mark.parametrize(
@@ -79,18 +79,18 @@ def test_unknown_addresses_are_not_shown() -> None:
     ],
 )
 def test_the_legend_has_only_signs_that_occur(spec: str, there: list[str], absent: list[str]) -> None:
-    texts = words(drawn(f"specs/{spec}.yaml"))
+    texts = texts_of(spec_svg(f"specs/{spec}.yaml"))
     assert set(there) <= set(texts)
     assert not set(absent) & set(texts)
 
 
 def test_a_chunk_that_is_mapped_again_is_labelled() -> None:
-    assert "8 MiB at 8 MiB · gpu0 · same memory as at 0" in words(drawn("specs/ring-buffer.yaml"))
-    assert "of weights" in " ".join(words(drawn("specs/read-only-view.yaml")))
+    assert "8 MiB at 8 MiB · gpu0 · same memory as at 0" in texts_of(spec_svg("specs/ring-buffer.yaml"))
+    assert "of weights" in " ".join(texts_of(spec_svg("specs/read-only-view.yaml")))
 
 
 def test_external_resources_have_rows_with_their_properties() -> None:
-    texts = words(drawn("specs/vulkan-frame.yaml"))
+    texts = texts_of(spec_svg("specs/vulkan-frame.yaml"))
     assert "IMPORT" not in texts
     assert texts[texts.index("EXTERNAL") :][2:8] == [
         "frame", "8 MiB · gpu0 · from camera/frame · opaque_fd", "frame.y", "4 MiB at 0", "frame.uv", "2 MiB at 4 MiB",
@@ -124,14 +124,14 @@ def test_parts_beyond_the_limit_are_counted() -> None:
 
 
 def test_many_equal_chunks_have_one_label() -> None:
-    texts = words(drawn("specs/paged-kv.yaml"))
+    texts = texts_of(spec_svg("specs/paged-kv.yaml"))
     assert "8,000 × 2 MiB at 0 · gpu0, gpu1 round-robin" in texts
     assert len(texts) < 40
 
 
 def test_a_line_joins_each_export_to_its_imports() -> None:
     shown, _ = spec_diagram(ROOT / "specs" / "weights.yaml")
-    texts = words(svg(shown, "title"))
+    texts = texts_of(svg(shown, "title"))
     assert texts.count("EXPORT") == 1
     assert texts.count("IMPORT") == len(shown.flows) == 2
     lines = [each for each in ET.fromstring(svg(shown, "title")).iter(f"{NAME}path") if each.get("class") == "f"]
@@ -206,13 +206,13 @@ def test_the_size_of_a_multi_process_drawing_is_bounded() -> None:
 
 def test_an_empty_layout_is_drawn() -> None:
     nothing = Diagram((), ())
-    assert words(svg(nothing, "title")) == ["title"]
+    assert texts_of(svg(nothing, "title")) == ["title"]
     assert "<h1>title</h1>" in page(nothing, "title")
 
 
 def test_memory_taken_by_others_is_shown() -> None:
     shown = many(4, 1)
     taken = svg(shown, "title")
-    assert "2 MiB taken by others" in words(taken)
+    assert "2 MiB taken by others" in texts_of(taken)
     free = replace(shown, memory=tuple(replace(each, taken=None) for each in shown.memory))
     assert len(taken) > len(svg(free, "title"))

@@ -19,7 +19,7 @@ TWO = Path(__file__).with_name("two.yaml")
 MACHINE = machine.load("h200x2")
 
 
-def applied(text: str) -> Report:
+def apply_processes(text: str) -> Report:
     report = processes.apply(ensemble(dedent(text), MACHINE))
     assert report.outcome == "ok", report
     assert report.left
@@ -40,7 +40,7 @@ def looked_at(report: Report, aspect: str, process: str | None = None) -> int:
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_importers_read_what_the_exporter_wrote(count: int) -> None:
     """In two, four and eight processes, at both ends of each chunk"""
-    report = applied(f"""
+    report = apply_processes(f"""
         processes:
           server:
             ranges: {{w: {{size: 4MiB}}}}
@@ -61,7 +61,7 @@ def test_importers_read_what_the_exporter_wrote(count: int) -> None:
 
 def test_an_importer_with_write_access_writes_for_the_exporter() -> None:
     """And events are recorded and waited for in both directions"""
-    report = applied(TWO.read_text())
+    report = apply_processes(TWO.read_text())
     assert looked_at(report, "bytes", "server") == 2 * (4 + 2)
     assert looked_at(report, "bytes", "reader") == 2 * (4 + 2)
     assert looked_at(report, "event", "server") == 1 + 1
@@ -80,13 +80,13 @@ def test_two_processes_may_import_from_each_other() -> None:
         access: {{both: {{{gpu}: rw}}}}
     """
     left = side.format(name="left", gpu="gpu0", other="right")
-    report = applied("    processes:\n" + left + side.format(name="right", gpu="gpu1", other="left"))
+    report = apply_processes("    processes:\n" + left + side.format(name="right", gpu="gpu1", other="left"))
     assert looked_at(report, "imported") == 2
     assert looked_at(report, "bytes") == 2 * 2 * 4  # two turns, two processes, two ends of two chunks
 
 
 def test_a_process_imports_memory_of_a_gpu_that_is_not_visible() -> None:
-    report = applied("""
+    report = apply_processes("""
         processes:
           server:
             visible: gpu1
@@ -108,7 +108,7 @@ def test_a_process_imports_memory_of_a_gpu_that_is_not_visible() -> None:
 
 def test_handles_are_routed_in_batches_and_closed() -> None:
     """More handles than a message carries"""
-    report = applied("""
+    report = apply_processes("""
         processes:
           server:
             ranges: {w: {size: 2000MiB}}

@@ -63,7 +63,7 @@ class At(Progress):
             self.does()
 
 
-def applied(
+def apply_from_producer(
     producer: ScriptedProducer,
     timeout: float = 30.0,
     progress: Progress | None = None,
@@ -83,7 +83,7 @@ def applied(
 
 
 def test_a_wait_ends_with_a_late_signal(producer: ScriptedProducer) -> None:
-    report, ledger = applied(producer, progress=At("synchronize", lambda: producer.request("signal 1")))
+    report, ledger = apply_from_producer(producer, progress=At("synchronize", lambda: producer.request("signal 1")))
     assert (report.outcome, ledger.empty) == ("ok", True), report
     assert producer.request("counter") == "2"
 
@@ -91,7 +91,7 @@ def test_a_wait_ends_with_a_late_signal(producer: ScriptedProducer) -> None:
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_a_wait_without_signal_times_out_and_names_all_that_stays(producer: ScriptedProducer, check: Check) -> None:
     start = time.monotonic()
-    report, ledger = applied(producer, timeout=0.2, check=check)
+    report, ledger = apply_from_producer(producer, timeout=0.2, check=check)
     assert time.monotonic() - start < 10
     assert report.failure
     assert report.failure.error == "semaphore 'ready' of camera did not reach 1 within 0.2 s"
@@ -111,7 +111,7 @@ def test_a_wait_without_signal_times_out_and_names_all_that_stays(producer: Scri
 
 def test_a_wait_ends_when_its_producer_ends_and_everything_is_undone(producer: ScriptedProducer) -> None:
     start = time.monotonic()
-    report, ledger = applied(producer, timeout=60.0, progress=At("synchronize", producer.kill))
+    report, ledger = apply_from_producer(producer, timeout=60.0, progress=At("synchronize", producer.kill))
     assert time.monotonic() - start < 20
     assert report.failure
     assert report.failure.error == "semaphore 'ready' of camera did not reach 1: camera has ended"
@@ -124,7 +124,7 @@ def test_a_signal_of_a_producer_that_has_ended_counts(producer: ScriptedProducer
         producer.request("signal 1")
         producer.kill()
 
-    report, ledger = applied(producer, progress=At("synchronize", last))
+    report, ledger = apply_from_producer(producer, progress=At("synchronize", last))
     assert (report.outcome, ledger.empty) == ("ok", True), report
 
 
@@ -141,7 +141,7 @@ PRODUCERS: list[ScriptedProducer] = []
 
 def test_a_producer_that_ends_before_the_import_is_named_with_the_entry(producer: ScriptedProducer) -> None:
     PRODUCERS.append(producer)
-    report, ledger = applied(producer, holders=DiesFirst)
+    report, ledger = apply_from_producer(producer, holders=DiesFirst)
     assert (report.exit_code, ledger.empty) == (4, True), report
     assert report.failure
     assert report.failure.step == "copy descriptor frame"
@@ -156,7 +156,7 @@ def test_an_interrupted_wait_ends_in_the_teardown(producer: ScriptedProducer) ->
             producer.request("signal 1")
         return 2 if waiting else 0
 
-    report, ledger = applied(producer, progress=At("synchronize", lambda: waiting.append(True)), stop=stop)
+    report, ledger = apply_from_producer(producer, progress=At("synchronize", lambda: waiting.append(True)), stop=stop)
     assert (report.outcome, report.exit_code, ledger.empty) == ("interrupted", 130, True), report
 
 
@@ -186,7 +186,7 @@ def test_a_signal_by_an_importer_is_not_taken_for_the_producer_s(producer: Scrip
             if met.wait(30) == 0:
                 producer.kill()
 
-        how = partial(applied, producer, timeout=60.0, progress=At("synchronize", once), alone=False)
+        how = partial(apply_from_producer, producer, timeout=60.0, progress=At("synchronize", once), alone=False)
         runs = [pool.submit(how) for _ in range(2)]
         reports = [run.result()[0] for run in runs]
     assert [report.exit_code for report in reports] == [4, 4], reports

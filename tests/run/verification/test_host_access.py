@@ -28,7 +28,7 @@ SHARED = HOST.replace("GPU", "rw").replace("CPU", "rw")
 MANAGED = "managed: {m: {size: 2MiB, accessed_by: [gpu0, gpu1]}}\n"
 
 
-def applied(text: str, driver: SimDriver, check: Check = "fast", *, machine_facts: bool = False) -> Report:
+def apply_on_driver(text: str, driver: SimDriver, check: Check = "fast", *, machine_facts: bool = False) -> Report:
     """Apply a spec on a driver, with the facts of its machine or without."""
     with driver:
         driver.init()
@@ -61,14 +61,14 @@ def counts(report: Report) -> tuple[int, int, int]:
 def test_host_memory_is_verified_from_both_sides_as_far_as_access_permits(
     gpu: str, cpu: str, check: Check, expected: tuple[int, int, int]
 ) -> None:
-    report = applied(HOST.replace("GPU", gpu).replace("CPU", cpu), SimDriver(MACHINE), check)
+    report = apply_on_driver(HOST.replace("GPU", gpu).replace("CPU", cpu), SimDriver(MACHINE), check)
     assert report.outcome == "ok", report
     assert counts(report) == expected
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_managed_memory_is_verified_by_the_cpu_and_each_of_its_gpus(check: Check) -> None:
-    report = applied(MANAGED, SimDriver(MACHINE), check)
+    report = apply_on_driver(MANAGED, SimDriver(MACHINE), check)
     assert (report.outcome, counts(report)) == ("ok", (6, 6, 0)), report
 
 
@@ -76,7 +76,7 @@ def test_managed_memory_is_verified_by_the_cpu_and_each_of_its_gpus(check: Check
 def test_managed_memory_without_concurrent_access_is_not_verified_by_gpus(attach: str) -> None:
     machine = invented(1, attributes={"CONCURRENT_MANAGED_ACCESS": 0})
     text = f"managed: {{m: {{size: 2MiB, attach: {attach}}}}}\n"
-    report = applied(text, SimDriver(machine), machine_facts=True)
+    report = apply_on_driver(text, SimDriver(machine), machine_facts=True)
     assert (report.outcome, counts(report)) == ("ok", (0, 0, 0)), report
 
 
@@ -110,7 +110,7 @@ class LosesWrites(SimDriver):
     ],
 )
 def test_a_lost_write_of_either_side_is_a_difference(driver: type[SimDriver], text: str, check: Check) -> None:
-    report = applied(text, driver(MACHINE), check)
+    report = apply_on_driver(text, driver(MACHINE), check)
     assert (report.outcome, report.exit_code) == ("different", 6)
     assert report.checks
     assert {each.aspect for each in report.checks.differences} <= {"both sides", "every byte"}
@@ -135,5 +135,5 @@ class KeepsTheHostOut(SimDriver):
 @pytest.mark.parametrize("check", ["fast", "full"])
 def test_the_cpu_accesses_memory_only_with_access(check: Check) -> None:
     """Without access the process would end (facts 40, 42)."""
-    report = applied(SHARED, KeepsTheHostOut(MACHINE), check)
+    report = apply_on_driver(SHARED, KeepsTheHostOut(MACHINE), check)
     assert (report.outcome, report.exit_code) == ("different", 6), report

@@ -18,7 +18,7 @@ from tests.helpers import faulty_drivers
 from tests.helpers.faulty_drivers import run_on
 from tests.helpers.machines import invented
 from tests.helpers.reports import tallies
-from tests.helpers.specs import judged, run_request
+from tests.helpers.specs import run_request, validate_text
 
 GRANULE = 2 << 20
 SPEC = """
@@ -61,7 +61,7 @@ def test_a_replica_that_cannot_be_built_is_not_tried() -> None:
 
 
 def test_each_set_of_properties_gpu_and_access_has_one_replica() -> None:
-    geometry = judged(SPEC).geometry
+    geometry = validate_text(SPEC).geometry
     assert geometry
     shared, plain = Properties(gpu(0), HandleType.FD), Properties(gpu(0))
     assert set(replicas(geometry)) == {

@@ -14,6 +14,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.sharing import claim, endpoint
 from memtopo.sharing.holder import HolderInfo, hold
 from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGES, Memfds
+from tests.helpers.processes import print_json
 
 
 def main(
@@ -39,21 +40,18 @@ def main(
     with Stopper(ending=True) as stopper:
         with claim(endpoint(name) if socket is None else endpoint(socket=socket)) as claimed:
             about = HolderInfo(name, "kv.yaml", MACHINE, source)
-            held = hold(shelf, claimed, about, stop=stopper.signal, ready=lambda: _say({"serving": name}), **terms)
-        _say({"held": asdict(held), "fds": _fds() - before})
+            held = hold(
+                shelf, claimed, about, stop=stopper.signal, ready=lambda: print_json({"serving": name}), **terms
+            )
+        print_json({"held": asdict(held), "fds": _fds() - before})
 
 
 def _fds() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def _say(what: object) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
-
-
 if __name__ == "__main__":
     try:
         main(**json.loads(sys.argv[1]))
     except MemtopoError as error:
-        _say({"error": error.message, "hint": error.hint, "exit_code": error.exit_code})
+        print_json({"error": error.message, "hint": error.hint, "exit_code": error.exit_code})

@@ -10,6 +10,7 @@ import sys
 
 from memtopo.common.errors import MemtopoError
 from memtopo.sharing import connect, endpoint
+from tests.helpers.processes import print_json
 
 
 def main(
@@ -34,16 +35,11 @@ def main(
                 files.add(os.pread(handle.fd, 32, 0).decode())
                 if not keep:
                     handle.close()
-        _say({"taken": taken, "files": [*files], "fds": len(os.listdir("/proc/self/fd"))})
+        print_json({"taken": taken, "files": [*files], "fds": len(os.listdir("/proc/self/fd"))})
         for _ in range(notices):
             found = client.notice(60)
-            _say({"notice": found and found.kind, "grace": found and found.grace})
+            print_json({"notice": found and found.kind, "grace": found and found.grace})
         sys.stdin.read()
-
-
-def _say(what: object) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":
@@ -51,4 +47,4 @@ if __name__ == "__main__":
     try:
         main(**json.loads(sys.argv[1]))
     except MemtopoError as error:
-        _say({"error": error.message, "hint": error.hint})
+        print_json({"error": error.message, "hint": error.hint})

@@ -11,6 +11,7 @@ import sys
 from typing import Any
 
 import memtopo
+from tests.helpers.processes import print_json
 
 BYTES = b"what another API wrote"
 
@@ -19,20 +20,15 @@ def main(where: str, exports: dict[str, dict[str, Any]]) -> None:
     """Serve until the end of standard input."""
     given = {name: _given(**wish) for name, wish in exports.items()}
     with memtopo.serve(where, given) as served:
-        _say({"serving": served.path})
+        print_json({"serving": served.path})
         sys.stdin.read()
-    _say({"open": all(os.fstat(each.fd).st_size for each in given.values())})
+    print_json({"open": all(os.fstat(each.fd).st_size for each in given.values())})
 
 
 def _given(kind: str, **fields: Any) -> memtopo.ExternalMemory | memtopo.Semaphore:
     fd = os.memfd_create("given", os.MFD_CLOEXEC)
     os.write(fd, BYTES)
     return memtopo.ExternalMemory(fd, **fields) if kind == "memory" else memtopo.Semaphore(fd, **fields)
-
-
-def _say(what: object) -> None:
-    sys.stdout.write(json.dumps(what) + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":
