@@ -40,9 +40,7 @@ def choose(word: str, known: Sequence[str]) -> str:
     return f"write {known[0]}" if len(known) == 1 else f"write one of {', '.join(known)}"
 
 
-def undeclared_name(
-    what: str, name: str, path: Path, known: Iterable[str], at: At = "value", *, suggest: bool = True
-) -> Diagnostic:
+def undeclared_name(what: str, name: str, path: Path, known: Iterable[str], at: At, *, suggest: bool) -> Diagnostic:
     """Diagnostic of a name that is used but not declared, with help: the nearest of the `known` names, or some of them.
 
     The search for the nearest name takes milliseconds; callers `suggest` it for the first `SUGGESTED` diagnostics.

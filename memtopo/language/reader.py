@@ -22,6 +22,8 @@ from memtopo.language.positions import Lines
 
 _BLOCK = 1 << 20
 _STDIN = 0
+_PATIENCE = 10.0
+"""Seconds that a pipe has to end, by default."""
 _FILE_TYPES = {
     stat.S_IFDIR: "is a directory",
     stat.S_IFCHR: "is a device",
@@ -30,7 +32,7 @@ _FILE_TYPES = {
 }
 
 
-def read_file(path: str | Path, *, name: str | None = None, patience: float = 10.0) -> Document:
+def read_file(path: str | Path, *, name: str | None = None, patience: float = _PATIENCE) -> Document:
     """Read a file, or a pipe for at most `patience` seconds; `name` is its name in messages.
 
     Devices, directories and files of more than `LARGEST_FILE` bytes are refused.
@@ -39,9 +41,9 @@ def read_file(path: str | Path, *, name: str | None = None, patience: float = 10
     return _read(lambda: _bytes(path, patience), shown)
 
 
-def read_stdin(*, patience: float = 10.0) -> Document:
-    """Read standard input: a terminal until end of file, anything else for at most `patience` seconds."""
-    return _read(lambda: _drain(_STDIN, None if os.isatty(_STDIN) else time.monotonic() + patience), "<stdin>")
+def read_stdin() -> Document:
+    """Read standard input: a terminal until end of file, anything else for at most 10 seconds."""
+    return _read(lambda: _drain(_STDIN, None if os.isatty(_STDIN) else time.monotonic() + _PATIENCE), "<stdin>")
 
 
 def _read(take: Callable[[], bytes], shown: str) -> Document:

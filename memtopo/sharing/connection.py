@@ -174,7 +174,7 @@ class HolderConnection:
         return self.error(code, message[:_LONGEST_REASON], hint[:_LONGEST_REASON] if hint else None)
 
 
-def open_connection(endpoint: Endpoint, *, timeout: float, allow_uids: Collection[int] = ()) -> HolderConnection:
+def open_connection(endpoint: Endpoint, *, timeout: float, allow_uids: Collection[int]) -> HolderConnection:
     """Connect to the holder at an endpoint.
 
     Raises `NoLayout` if no process holds a layout there, `ExchangeError` if the holder is another user's or does not

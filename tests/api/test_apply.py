@@ -11,9 +11,9 @@ import pytest
 
 import memtopo
 from memtopo.driver.sim import SimDriver
-from memtopo.driver.wrappers import Failing
 from memtopo.machine.target import Target
 from tests.api.test_specs import SMALL
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors
 from tests.helpers.specs import SPECS

@@ -16,8 +16,9 @@ from memtopo.driver.types import (
     RangeAttribute,
     gpu,
 )
-from memtopo.driver.wrappers import Failing, Renumbered
+from memtopo.driver.wrappers import Renumbered
 from tests.contract.memory import INVALID_DEVICE, NODE, PLAIN, current, refused
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 
 M = 2 << 20

@@ -12,13 +12,13 @@ from memtopo import planner
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import LocationKind
-from memtopo.driver.wrappers import Failing
 from memtopo.language import read_file, read_text
 from memtopo.machine.target import Target, resolve
 from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.request import RunRequest
+from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import SPECS
 from tests.run.test_undo import UNDO, left_open, points
 

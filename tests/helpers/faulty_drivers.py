@@ -9,10 +9,10 @@ from memtopo.driver.kernels import Area
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, DriverError, Grant, Location, Properties, gpu
-from memtopo.driver.wrappers import Failing
 from memtopo.machine import Machine
 from memtopo.run.apply import apply
 from memtopo.run.request import RunRequest
+from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import Run
 
 GRANULE = 2 << 20

@@ -11,7 +11,6 @@ from memtopo import planner
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
-from memtopo.driver.wrappers import Failing
 from memtopo.geometry import Geometry
 from memtopo.kinds.step import Step
 from memtopo.language import Document, read_file, read_text
@@ -22,6 +21,7 @@ from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply, processes
 from memtopo.run.processes import Ensemble
 from memtopo.run.request import RunRequest
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.shared_producers import handle_source, sockets
 

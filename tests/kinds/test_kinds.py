@@ -13,10 +13,10 @@ from memtopo.common.units import MiB
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver, external_api
 from memtopo.driver.types import MemAttach
-from memtopo.driver.wrappers import Failing
 from memtopo.machine import Machine
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import apply
+from tests.helpers.failing_driver import Failing
 from tests.helpers.in_process_producer import BYTES, InProcessProducer, camera, is_intact, uuid
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request

@@ -11,7 +11,6 @@ import pytest
 from memtopo.common.errors import InternalError
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
-from memtopo.driver.wrappers import Failing
 from memtopo.executor import STRIDE, Execution, StepFailed, Stopped
 from memtopo.kinds.chunks import CreateChunk
 from memtopo.kinds.mappings import MapChunk
@@ -19,6 +18,7 @@ from memtopo.kinds.ranges import ReserveRange
 from memtopo.kinds.step import Phase
 from memtopo.planner import Plan
 from memtopo.plans.report import Progress
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import plan_of
 

@@ -9,9 +9,9 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError
-from memtopo.driver.wrappers import Failing
 from memtopo.run.apply import apply
 from memtopo.run.hints import _BY_CALL, _BY_ERROR, error_hint
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
 

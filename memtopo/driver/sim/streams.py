@@ -64,7 +64,7 @@ class Streams:
         stream.work.append(work)
         self._advance()
 
-    def is_done(self, stream: int, device: int | None = None) -> bool:
+    def is_done(self, stream: int, device: int | None) -> bool:
         """Return whether all work of a stream is done."""
         found = self.get(stream, device)
         self._advance()

@@ -51,7 +51,7 @@ class ProbeReport:
 
 
 def probe_report(
-    probed: Probed, machine: Machine, name: str, *, simulated: bool, against: tuple[str, Machine] | None = None
+    probed: Probed, machine: Machine, name: str, *, simulated: bool, against: tuple[str, Machine] | None
 ) -> ProbeReport:
     """Make the report; `machine` is the probed one, with its identity or without, `against` a record by its name."""
     found = differences(against[1], probed.machine) if against else []

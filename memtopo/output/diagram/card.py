@@ -167,7 +167,7 @@ def labels_height(labels: Sequence[Label]) -> float:
 
 
 def draw_labels(
-    labels: Sequence[Label], tops: Sequence[float], end: float, x: float, context: DrawingContext, *, start: float = 0
+    labels: Sequence[Label], tops: Sequence[float], end: float, x: float, context: DrawingContext, *, start: float
 ) -> Iterator[str]:
     """Labels with lines from the edge of a bar at `x`, between `start` and `end`; `tops` are those of all blocks."""
     middles = [(tops[label.block] + [*tops, end][label.block + 1]) / 2 for label in labels]

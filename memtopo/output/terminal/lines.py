@@ -226,7 +226,7 @@ class Glyphs:
         return "+" if self.ascii else "┤"
 
 
-def glyphs_of(diagram: Diagram, *, ascii: bool = False) -> Glyphs:
+def glyphs_of(diagram: Diagram, *, ascii: bool) -> Glyphs:
     """Glyphs of a diagram: letters in order of appearance, ranges before memory; devices in order of memory."""
     letters = dict(zip(dict.fromkeys(model.marks(diagram)), _LETTERS, strict=False))
     devices = {device: index for index, device in enumerate(dict.fromkeys(model.devices(diagram)))}

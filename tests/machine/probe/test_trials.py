@@ -52,7 +52,7 @@ def test_a_trial_works_and_releases_everything(planned: PlannedTrial) -> None:
 
 @pytest.mark.parametrize("planned", ALONE, ids=lambda planned: f"{planned.location}-{planned.name}-{planned.device}")
 def test_a_trial_with_a_failing_call_raises_or_fails_and_releases_everything(planned: PlannedTrial) -> None:
-    from memtopo.driver.wrappers import Failing
+    from tests.helpers.failing_driver import Failing
 
     for number in range(1, 40):
         with SimDriver(invented(2)) as simulated:

@@ -12,8 +12,8 @@ import sys
 from typing import Any
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.wrappers import Failing
 from memtopo.run.processes.worker import main
+from tests.helpers.failing_driver import Failing
 
 
 class SignalAtCall:

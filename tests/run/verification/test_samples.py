@@ -10,11 +10,11 @@ from memtopo.driver.kernels import pattern, word
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, Properties, gpu
-from memtopo.driver.wrappers import Failing
 from memtopo.plans.report import Checks
 from memtopo.run.apply import apply
 from memtopo.run.verification.samples import WINDOW
 from tests.helpers import faulty_drivers
+from tests.helpers.failing_driver import Failing
 from tests.helpers.faulty_drivers import run_on
 from tests.helpers.machines import invented
 from tests.helpers.reports import tallies
