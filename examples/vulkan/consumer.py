@@ -12,7 +12,8 @@ import argparse
 import os
 import sys
 
-from memtopo.sharing import connect, endpoint
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
 from memtopo.vulkan import Gpu
 
 WORD = 0x0B5E55ED

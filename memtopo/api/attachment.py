@@ -17,8 +17,11 @@ from memtopo.common.units import exact
 from memtopo.driver.kernels import KernelDriver
 from memtopo.language import Document
 from memtopo.machine.target import Target
-from memtopo.sharing import Client, Endpoint, Notice, Offer, connect, endpoint
+from memtopo.sharing.client import Client, connect
+from memtopo.sharing.endpoints import Endpoint, endpoint
 from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.offers import Offer
+from memtopo.sharing.status import Notice
 
 AccessWord = Literal["r", "rw"]
 

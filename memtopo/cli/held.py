@@ -16,7 +16,11 @@ from memtopo.machine import Machine, dump, parse
 from memtopo.output import json as documents
 from memtopo.output import plain
 from memtopo.output.diagram.model import Diagram
-from memtopo.sharing import LONGEST_SOURCE, Client, ExchangeError, Looked, NoLayout, connect, endpoint, survey
+from memtopo.sharing.client import LONGEST_SOURCE, Client, connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError, NoLayout
+from memtopo.sharing.status import Looked
+from memtopo.sharing.surveys import survey
 
 if TYPE_CHECKING:
     from memtopo.language import Document

@@ -13,9 +13,12 @@ from memtopo.output import plain
 from memtopo.run.apply import Run
 from memtopo.run.processes import Coordinator, ProcessExports
 from memtopo.run.request import HoldResult
-from memtopo.sharing import Claim, ExportProvider, Importer, claim, endpoint
+from memtopo.sharing.claims import Claim, claim
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
+from memtopo.sharing.offers import ExportProvider
+from memtopo.sharing.status import Importer
 
 
 @dataclass(frozen=True, slots=True)

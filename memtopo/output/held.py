@@ -14,7 +14,9 @@ from memtopo.common.units import rounded
 from memtopo.output import humanize, report
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs
 from memtopo.output.terminal.diagram import TerminalDrawing
-from memtopo.sharing import Entry, Importer, Looked, Offer, Released, Status, Survey, Taken
+from memtopo.sharing.offers import Offer
+from memtopo.sharing.status import Importer, Looked, Released, Status, Taken
+from memtopo.sharing.surveys import Entry, Survey
 
 _LAYOUTS = (
     Column("layout"), Column("state"), Column("process", "right"), Column("exports", "right"),

@@ -19,7 +19,8 @@ from memtopo.machine.probe.report import ProbeReport
 from memtopo.output.json import DiagnosticsDocument, ErrorDocument, PictureDocument
 from memtopo.plans.report import Report
 from memtopo.plans.saved import SavedPlan
-from memtopo.sharing import Looked, Released, Status, Survey
+from memtopo.sharing.status import Looked, Released, Status
+from memtopo.sharing.surveys import Survey
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 

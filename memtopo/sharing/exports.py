@@ -10,7 +10,7 @@ from memtopo.driver.types import LocationKind
 from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.layout import Layout
 from memtopo.plans.report import Checks
-from memtopo.sharing import Handle, Offer, Secret
+from memtopo.sharing.offers import Handle, Offer, Secret
 
 
 class LayoutExports:

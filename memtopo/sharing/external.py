@@ -15,9 +15,10 @@ from typing import Self
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.units import shorten
 from memtopo.plans.report import Checks, MachineLine
-from memtopo.sharing import Claim, Endpoint, Handle, Offer, Via, claim, endpoint
-from memtopo.sharing.endpoints import NAME
+from memtopo.sharing.claims import Claim, claim
+from memtopo.sharing.endpoints import NAME, Endpoint, endpoint
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
+from memtopo.sharing.offers import Handle, Offer, Via
 
 _UUID_BYTES = 16
 

@@ -13,8 +13,10 @@ from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
 from memtopo.kinds.external import ExternalObject, ProducedGroup
-from memtopo.sharing import Client, ExchangeError, Handle, NoLayout, Offer, connect, endpoint
-from memtopo.sharing.client import IN_FLIGHT
+from memtopo.sharing.client import IN_FLIGHT, Client, connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError, NoLayout
+from memtopo.sharing.offers import Handle, Offer
 
 
 class ImportMismatch(MemtopoError):

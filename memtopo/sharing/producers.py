@@ -24,7 +24,9 @@ from memtopo.kinds.external import ExternalObject, produced
 from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Report
-from memtopo.sharing import ExchangeError, NoLayout, connect, endpoint
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.programs import ProducerFailed, Program
 from memtopo.sharing.simulated_producer import Memory, ProducerSpec, Semaphore
 

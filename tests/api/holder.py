@@ -19,7 +19,8 @@ from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.apply import Run
 from memtopo.run.request import HoldResult, RunRequest
-from memtopo.sharing import claim, endpoint
+from memtopo.sharing.claims import claim
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.holder import HolderInfo, hold
 from tests.helpers.processes import print_json

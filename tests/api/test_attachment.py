@@ -12,7 +12,7 @@ import pytest
 
 import memtopo
 from memtopo.common.errors import MemtopoError
-from memtopo.sharing import NoLayout
+from memtopo.sharing.errors import NoLayout
 from tests.api.child_process import Process
 from tests.helpers.processes import open_descriptors
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from memtopo.common.errors import MemtopoError
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
-from memtopo.sharing import Handle, Offer, Secret
+from memtopo.sharing.offers import Handle, Offer, Secret
 
 PAGE = 4096
 GPU = "00112233445566778899aabbccddeeff"

@@ -10,7 +10,9 @@ from rich.console import RenderableType
 
 from memtopo.output import console, held
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
-from memtopo.sharing import Entry, Importer, Looked, Offer, Released, Status, Survey, Taken
+from memtopo.sharing.offers import Offer
+from memtopo.sharing.status import Importer, Looked, Released, Status, Taken
+from memtopo.sharing.surveys import Entry, Survey
 
 GIB = 1 << 30
 NOW = 1_767_225_600.0

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from memtopo.sharing import Client, connect, endpoint
+from memtopo.sharing.client import Client, connect
+from memtopo.sharing.endpoints import endpoint
 from tests.helpers.holders import Holder, Process
 
 

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from memtopo.sharing import Client, ExchangeError, Offer
+from memtopo.sharing.client import Client
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.offers import Offer
 from tests.helpers.holders import scripted
 from tests.helpers.memfd_exports import GPU, MACHINE
 from tests.helpers.processes import open_descriptors

@@ -14,8 +14,11 @@ import pytest
 
 from memtopo.common.errors import UsageError
 from memtopo.language.fields import NAME as LANGUAGE
-from memtopo.sharing import ExchangeError, NoLayout, claim, connect, endpoint, survey
-from memtopo.sharing.endpoints import NAME
+from memtopo.sharing.claims import claim
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import NAME, endpoint
+from memtopo.sharing.errors import ExchangeError, NoLayout
+from memtopo.sharing.surveys import survey
 from tests.helpers.holders import Holder, Process, raw
 from tests.helpers.memfd_exports import PAGES
 

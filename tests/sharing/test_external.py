@@ -13,7 +13,9 @@ import pytest
 
 import memtopo
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.sharing import Client, ExchangeError, NoLayout, connect, endpoint
+from memtopo.sharing.client import Client, connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError, NoLayout
 from tests.helpers.holders import PATIENCE, Process, until
 from tests.helpers.processes import open_descriptors
 from tests.sharing.children.producer import BYTES

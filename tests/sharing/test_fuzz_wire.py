@@ -14,7 +14,9 @@ import pytest
 
 from memtopo.common.errors import MemtopoError
 from memtopo.plans.report import Tally
-from memtopo.sharing import Client, connect, endpoint, wire
+from memtopo.sharing import wire
+from memtopo.sharing.client import Client, connect
+from memtopo.sharing.endpoints import endpoint
 from tests.helpers.holders import Holder, heard, raw, scripted, until
 from tests.helpers.memfd_exports import OFFERS
 from tests.helpers.processes import open_descriptors

@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
-from memtopo.sharing import Client, ExchangeError, NoLayout, claim, connect, endpoint
+from memtopo.sharing.claims import claim
+from memtopo.sharing.client import Client, connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
 from tests.helpers.holders import Holder, Process, until
 from tests.helpers.memfd_exports import MACHINE, OFFERS, Memfds

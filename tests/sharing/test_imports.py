@@ -12,7 +12,7 @@ import pytest
 
 from memtopo.common.errors import MemtopoError
 from memtopo.machine import target
-from memtopo.sharing import ExchangeError, NoLayout
+from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.imports import HolderHandles, ImportMismatch
 from tests.helpers.holders import Process, until
 from tests.helpers.machines import invented

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from memtopo.executor import Stopped
-from memtopo.sharing import connect, endpoint
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.producers import ProducerFailed, Producers, start_producers
 from memtopo.sharing.programs import Program
 from tests.cli.running import QUICKSTART, ROOT, environment

@@ -16,7 +16,8 @@ import memtopo
 from memtopo.driver.sim import external_api
 from memtopo.machine import target
 from memtopo.machine.target import Target
-from memtopo.sharing import connect, endpoint
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Producers, holders, resolve, start_producers
 from memtopo.sharing.simulated_producer import FILLED, PERIOD, Memory, ProducerSpec

@@ -25,9 +25,9 @@ from memtopo.run.processes.router import Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
-from memtopo.sharing import Handle, Offer, Secret
 from memtopo.sharing.channel import Received
 from memtopo.sharing.client import IN_FLIGHT
+from memtopo.sharing.offers import Handle, Offer, Secret
 from memtopo.sharing.sockets import reserve_descriptors
 
 TIMEOUT = 30.0

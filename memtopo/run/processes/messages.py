@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from memtopo.kinds.step import Phase
 from memtopo.plans.report import Check, Checks, Report
-from memtopo.sharing import Offer
+from memtopo.sharing.offers import Offer
 
 
 @dataclass(frozen=True, slots=True)

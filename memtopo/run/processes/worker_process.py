@@ -17,8 +17,8 @@ from memtopo.common.text import signal_name
 from memtopo.plans.report import Checks, Report
 from memtopo.run.processes import messages
 from memtopo.run.processes.messages import Command, FromWorker, KeepAlive, Start, TakeDown
-from memtopo.sharing import Offer
 from memtopo.sharing.channel import Channel, Received
+from memtopo.sharing.offers import Offer
 
 _EXIT = 10.0
 """Seconds that a worker's interpreter and driver have to shut down after its last message."""

@@ -23,7 +23,9 @@ from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.validation import validate
 from memtopo.run.apply import apply
 from memtopo.run.request import RunRequest
-from memtopo.sharing import Client, ExchangeError, NoLayout, connect, endpoint
+from memtopo.sharing.client import Client, connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.holder import HolderInfo
 from memtopo.sharing.imports import HolderHandles
 

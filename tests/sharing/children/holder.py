@@ -11,7 +11,8 @@ from typing import Any
 
 from memtopo.cli.process import Stopper
 from memtopo.common.errors import MemtopoError
-from memtopo.sharing import claim, endpoint
+from memtopo.sharing.claims import claim
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, hold
 from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGES, Memfds
 from tests.helpers.processes import print_json

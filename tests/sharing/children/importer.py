@@ -9,7 +9,8 @@ import signal
 import sys
 
 from memtopo.common.errors import MemtopoError
-from memtopo.sharing import connect, endpoint
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
 from tests.helpers.processes import print_json
 
 

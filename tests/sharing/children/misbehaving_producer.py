@@ -19,7 +19,8 @@ from typing import NoReturn
 
 import memtopo
 from memtopo.driver.sim import external_api
-from memtopo.sharing import connect, endpoint
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.external import External, ExternalExports, Serving
 from tests.helpers.holders import until
 from tests.helpers.memfd_exports import MACHINE

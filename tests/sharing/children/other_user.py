@@ -7,7 +7,9 @@ import os
 import sys
 
 from memtopo.common.errors import MemtopoError
-from memtopo.sharing import ExchangeError, connect, endpoint
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError
 
 
 def main(path: str, uid: int, allow: list[int]) -> None:

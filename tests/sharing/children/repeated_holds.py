@@ -7,7 +7,9 @@ import os
 import sys
 import threading
 
-from memtopo.sharing import claim, connect, endpoint
+from memtopo.sharing.claims import claim
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, hold
 from tests.helpers.memfd_exports import MACHINE, Memfds
 
