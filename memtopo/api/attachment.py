@@ -23,7 +23,7 @@ from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice
 
-AccessWord = Literal["r", "rw"]
+AccessName = Literal["r", "rw"]
 
 
 class Lease(HolderHandles):
@@ -81,7 +81,7 @@ class Attachment(LiveContext[Attached]):
         where: Endpoint,
         exports: Collection[str] | None,
         device: str | int | None,
-        access: AccessWord,
+        access: AccessName,
         machine: MachineLike,
         allow_uids: Collection[int],
     ) -> None:
@@ -123,7 +123,7 @@ def attach(
     layout: str | os.PathLike[str],
     exports: Collection[str] | None = None,
     device: str | int | None = None,
-    access: AccessWord = "rw",
+    access: AccessName = "rw",
     machine: MachineLike = "local",
     *,
     allow_uids: Collection[int] = (),

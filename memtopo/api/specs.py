@@ -61,8 +61,8 @@ def load(spec: SpecLike) -> Loaded:
         return spec
     document = _document(spec)
     raise_errors(document.diagnostics if not document.root else (), document)
-    read, faults = specs.read(document.root, document.left_out)
-    raise_errors((*document.diagnostics, *faults), document)
+    read, found = specs.read(document.root, document.left_out)
+    raise_errors((*document.diagnostics, *found), document)
     return Loaded(document, read)
 
 

@@ -69,7 +69,7 @@ def draw_command(
     width: Width = None,
     as_json: AsJson = False,
 ) -> int:
-    """Draw a layout: what lies where, and whose memory it is.
+    """Draw a layout: ranges, mappings, and the memory that they map.
 
     Without -o it goes to stdout, and with -o - as well.
     """

@@ -102,7 +102,7 @@ def release_command(
 ) -> int:
     """Release a held layout, and wait until it is taken down.
 
-    Refused while it is used over ipc; with --force its importers are notified, and have --grace to let go.
+    Refused while it is used over ipc; with --force its importers are notified, and have --grace to end.
     """
     limits = {"grace": duration(grace), "wait": duration(wait)}
     with connect_to(name, socket, allow_uid or ()) as client:

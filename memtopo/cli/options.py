@@ -51,7 +51,7 @@ AllowUid = Annotated[
 ]
 Grace = Annotated[
     str,
-    typer.Option("--grace", envvar="MEMTOPO_GRACE", metavar="TIME", help="Time for importers over ipc to let go: 5s."),
+    typer.Option("--grace", envvar="MEMTOPO_GRACE", metavar="TIME", help="Time for importers over ipc to end: 5s."),
 ]
 Hold = Annotated[
     bool,

@@ -23,7 +23,7 @@ SUGGESTED = 10
 
 
 def first(found: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Return the first diagnostics of one kind; if there are more, a note in the last one says so."""
+    """Return the first diagnostics of one kind; if there are more, a note in the last one states it."""
     reported = list(islice(found, MOST + 1))
     if len(reported) > MOST:
         del reported[MOST:]

@@ -85,7 +85,7 @@ class Ledger(Forwarder):
         super().__init__(driver)
 
     def counts(self) -> dict[str, int]:
-        """Number of open things by account: references to handles, retains of contexts, openings of memory."""
+        """Number of open resources by account: references to handles, retains of contexts, openings of memory."""
         return {
             name: len(account) if name in _SIZED else sum(account.values())
             for name, account in self.accounts.items()
@@ -94,7 +94,7 @@ class Ledger(Forwarder):
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is open."""
+        """True if no resource is open."""
         return not any(self.accounts.values())
 
     def _wrap(self, method: str, call: Call) -> Call:

@@ -86,10 +86,10 @@ Rounding = Annotated[Literal["up"], FromText(one_of({"up": "up"}, "a way to roun
 _SEMAPHORE_VALUES = {"anyOf": [{"type": "integer", "minimum": 0, "maximum": LARGEST_TIMELINE_VALUE}, {"const": True}]}
 Point = Annotated[int | Literal[True], FromText(semaphore_value, _SEMAPHORE_VALUES)]
 
-HANDLE_WORDS = {str(kind.name).lower(): kind for kind in HandleType if kind}
-ACCESS_WORDS = {access.word: access for access in (Access.R, Access.RW, Access.NONE)}
-HandleWord = Annotated[HandleType, FromText(one_of(HANDLE_WORDS, "a handle type"), {"enum": [*HANDLE_WORDS]})]
-AccessWord = Annotated[Access, FromText(one_of(ACCESS_WORDS, "an access"), {"enum": [*ACCESS_WORDS]})]
+HANDLE_NAMES = {str(kind.name).lower(): kind for kind in HandleType if kind}
+ACCESS_NAMES = {access.word: access for access in (Access.R, Access.RW, Access.NONE)}
+HandleTypeName = Annotated[HandleType, FromText(one_of(HANDLE_NAMES, "a handle type"), {"enum": [*HANDLE_NAMES]})]
+AccessName = Annotated[Access, FromText(one_of(ACCESS_NAMES, "an access"), {"enum": [*ACCESS_NAMES]})]
 
 Name = Annotated[str, WithJsonSchema(text_like(NAME_PATTERN))]
 OwnName = Annotated[str, FromText(name, text_like(NAME_PATTERN))]
@@ -99,7 +99,7 @@ _Gpu = Annotated[str, WithJsonSchema(text_like(f"(?!host$){NAME_PATTERN}"))]
 _IDENTITIES = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "minLength": 1}]}
 DeviceIdentity = Annotated[str, FromText(_device, _IDENTITIES)]
 ChunkReference = Annotated[Reference, FromText(reference, text_like(REFERENCE.pattern))]
-Grants = dict[Annotated[str, WithJsonSchema(text_like(_DEVICE))], AccessWord]
+Grants = dict[Annotated[str, WithJsonSchema(text_like(_DEVICE))], AccessName]
 
 SourceText = Annotated[Source, FromText(source, text_like(SOURCES))]
 ProducerText = Annotated[Source, FromText(producer, text_like(PRODUCERS))]
@@ -132,8 +132,8 @@ SemaphoreKind = Annotated[str, FromText(one_of(SEMAPHORE_KINDS, "a kind of semap
 _OneOrMoreDevices = DeviceName | Annotated[list[DeviceName], Field(min_length=1)]
 _OneOrMoreGpus = _Gpu | Annotated[list[_Gpu], Field(min_length=1)]
 Gpus = Annotated[list[DeviceName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreGpus)]
-_OneOrMoreHandles = HandleWord | Annotated[list[HandleWord], Field(min_length=1)]
+_OneOrMoreHandles = HandleTypeName | Annotated[list[HandleTypeName], Field(min_length=1)]
 Devices = Annotated[list[DeviceName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreDevices)]
 _OneOrMoreIdentities = DeviceIdentity | Annotated[list[DeviceIdentity], Field(min_length=1)]
 Identities = Annotated[list[DeviceIdentity], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreIdentities)]
-Handles = Annotated[list[HandleWord], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreHandles)]
+Handles = Annotated[list[HandleTypeName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreHandles)]

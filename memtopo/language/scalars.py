@@ -68,10 +68,10 @@ def text_like(pattern: str) -> dict[str, Any]:
 
 
 LARGEST_PROCESSES = 128
-"""The most processes that one spec may ask for."""
+"""Largest number of processes of one spec."""
 
 LARGEST_COUNT = 2_000_000
-"""The most chunks, ranges or steps that one spec may ask for."""
+"""Largest number of chunks, ranges or steps of one spec."""
 
 LARGEST_TIMELINE_VALUE = (1 << 64) - 1
 """The largest value of a timeline semaphore."""

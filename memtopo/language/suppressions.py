@@ -127,7 +127,7 @@ def _replacement(code: str, *, suggest: bool) -> str:
 def _comments(document: Document, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
     """Matches of a pattern, which begins with '#', in the comments of a text that was read completely.
 
-    A text with a syntax error yields none, since its comments cannot be told from its values.
+    A text with a syntax error yields none, since its comments cannot be distinguished from its values.
     """
     matches = list(pattern.finditer(document.text))
     if not matches or not len(document.positions):

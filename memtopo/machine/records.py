@@ -36,7 +36,7 @@ _GPU_ATTRIBUTES = {
 }
 
 
-def _handle_word(word: str) -> str:
+def _handle_type_name(word: str) -> str:
     if word.upper() not in HandleType.__members__:
         raise ValueError(f"{shorten(word)!r} is not a handle type")
     return word
@@ -54,7 +54,7 @@ def _granule(size: int) -> int:
     return size
 
 
-HandleWord = Annotated[str, AfterValidator(_handle_word)]
+HandleTypeName = Annotated[str, AfterValidator(_handle_type_name)]
 HostLocation = Annotated[str, AfterValidator(_host_location)]
 Granule = Annotated[int, Field(lt=1 << 63), AfterValidator(_granule)]
 
@@ -66,7 +66,7 @@ class _Record(BaseModel):
 class Granularity(_Record):
     """Minimum and recommended granularity, in bytes, of chunks with exactly these properties (fact 1)."""
 
-    handles: list[HandleWord]
+    handles: list[HandleTypeName]
     rdma: bool
     compressible: bool
     minimum: Granule

@@ -1,1 +1,1 @@
-"""What is shown: data in, text, tables or JSON out. Nothing here decides anything."""
+"""Output: text, tables, drawings and JSON documents made from results."""

@@ -21,7 +21,7 @@ Every diagnostic has a code, which never gets a second meaning. `memtopo explain
 terminal; this page is made from the same texts by `make docs`.
 
 The examples leave out the head of a spec, `memtopo: 1` and a name, where it is not the point. They are right or wrong
-on a machine with two GPUs of 80 GiB and a granularity of 2 MiB, which are peers unless it is said otherwise. Facts are
+on a machine with two GPUs of 80 GiB and a granularity of 2 MiB, which are peers unless stated otherwise. Facts are
 what NVIDIA's driver was [measured to do](driver-facts.md).
 """
 

@@ -52,7 +52,7 @@ class RunRequest:
         return self.siblings or {self.process: self.geometry}
 
     def notes(self) -> Iterator[str]:
-        """Notes on the check for the report, whatever its result."""
+        """Notes on the check for the report, independent of its result."""
         if self.check == "full" and self.machine.simulated:
             yield "simulated: the first and last 4 KiB of each granule stand for every byte"
 

@@ -48,7 +48,7 @@ class ExternalMemory:
 class Semaphore:
     """A semaphore of another API by its opaque descriptor, which stays the caller's: a `timeline`, or a binary one.
 
-    A driver accepts either type for the other (fact 55), so only the offer tells them apart. With `gpu`, importers
+    A driver accepts either type for the other (fact 55), so only the offer distinguishes them. With `gpu`, importers
     check that they import it on that GPU.
     """
 

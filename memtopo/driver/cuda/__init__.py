@@ -69,7 +69,7 @@ def _unusable(name: str) -> Unavailable:
         hint = "unset it or name a GPU that 'nvidia-smi -L' lists"
         return Unavailable(f"no GPU is visible: CUDA_VISIBLE_DEVICES is {visible!r}", hint=f"{hint}, or {_SIMULATE}")
     if inaccessible := inaccessible_devices():
-        hint = "run as a user who may, or pass the GPUs on to the container (--gpus, --device)"
+        hint = "run as a user with access to them, or pass the GPUs on to the container (--gpus, --device)"
         message = f"no GPU can be used here: {name}: this process may not open {', '.join(inaccessible)}"
         return Unavailable(message, hint=f"{hint}, or {_SIMULATE}")
     cause = _CAUSES.get(name)

@@ -37,7 +37,7 @@ Rates = dict[str, dict[str, int | None]]
 
 
 class CudaMeter:
-    """Measurements on the GPUs of this process; contexts are kept from one to the next."""
+    """Measurements on the GPUs of this process; contexts are reused."""
 
     def __init__(self) -> None:
         self._kernels = Kernels()
@@ -58,7 +58,7 @@ class CudaMeter:
             return ways
 
     def host(self, device: int) -> Rates:
-        """What goes from the host's memory to `device`, and back. Raises `DriverError`."""
+        """Rates between the host's memory and `device`, in both directions. Raises `DriverError`."""
         _bind_to_node(device)
         with self._current(device), _buffer(device, device) as own, ExitStack() as undo:
             host = int(call(cuda.cuMemHostAlloc, SIZE, _PORTABLE)[1])

@@ -34,7 +34,7 @@ def inaccessible_devices(root: Path = Path("/")) -> list[str]:
 
 
 def free_memory(uuids: Iterable[str | None]) -> list[int | None]:
-    """Free bytes of each GPU, from NVML since the driver needs a context for it; None if NVML does not know."""
+    """Free bytes of each GPU, from NVML since the driver needs a context for it; None if NVML does not report it."""
     try:
         from cuda.bindings import nvml  # noqa: PLC0415  # bindings before 13.1 have none
 
@@ -79,7 +79,7 @@ _ACTIVE, _GPU, _SWITCH = 1, 0, 2
 
 
 def links(uuids: Sequence[str | None]) -> list[list[tuple[str | None, int | None]]]:
-    """Kind of link and number of NVLinks for each pair of GPUs; None if NVML does not know."""
+    """Kind of link and number of NVLinks for each pair of GPUs; None if NVML does not report it."""
     count = len(uuids)
     found: list[list[tuple[str | None, int | None]]] = [[(None, None)] * count for _ in range(count)]
     try:

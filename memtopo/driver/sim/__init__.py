@@ -63,7 +63,7 @@ LAXER = {
     " none (fact 60)",
     "wait_external_semaphore": "copies and fills do not wait for what stream 0 waits for, nor do events (fact 47)",
     "stream_query": "work behind a wait is done when this process next uses or queries a stream",
-    "mem_import_from_shareable_handle": "fabric handles, where a machine says that they work, reach processes of the"
+    "mem_import_from_shareable_handle": "fabric handles, where a machine's record has them, reach processes of the"
     " same user and host: no machine had any that worked (fact 4)",
     "event_query": "a record has always completed (fact 47)",
     "fill": "only the first and last 4 KiB of each granule of an area are written",

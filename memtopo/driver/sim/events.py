@@ -138,7 +138,7 @@ class EventCalls(CallGate):
     _events: Events
 
     def event_records(self, event: int) -> int:
-        """Number of records of an open event by all processes that share it; a real driver cannot tell."""
+        """Number of records of an open event by all processes that share it; a real driver does not report it."""
         with self.lock:
             return self._events.records(event)
 

@@ -32,12 +32,12 @@ class SharedHandle(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether this process exported it."""
+        """True if this process exported it."""
         return self.pid == os.getpid()
 
     @property
     def is_alive(self) -> bool:
-        """Whether the exporting process is still alive."""
+        """True if the exporting process still runs."""
         return _start_time(self.pid) == self.start_time
 
 

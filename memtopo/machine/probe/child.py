@@ -31,7 +31,7 @@ WrapDriver = Callable[[KernelDriver], KernelDriver]
 
 
 def main(descriptor: str, wrap: WrapDriver = lambda driver: driver) -> None:
-    """Work as the messages from a socket say, until done or until the socket is closed; `wrap` wraps the driver."""
+    """Carry out the messages from a socket, until done or until the socket is closed; `wrap` wraps the driver."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the probe
     signal_on_parent_death(signal.SIGKILL)
     channel: Channel[ToChild] = Channel(inherited_socket(descriptor), get_args(ToChild))

@@ -52,7 +52,7 @@ def probe(
     child: Sequence[str] = (),
     bandwidth: bool = False,
 ) -> Probed:
-    """Try everything that a machine may be able to do, in child processes that may hang or die.
+    """Try every feature that a machine may support, in child processes that may hang or die.
 
     For a simulated machine, the trials in its record that worked are made on the simulator, and all others, and rates,
     are copied, so that the result equals the record. `date` is in UTC; the command `child` replaces memtopo's own child
@@ -132,7 +132,7 @@ def _trial(machine: Machine, planned: PlannedTrial, outcome: Outcome | None) -> 
 
 
 def _worst(trials: Iterable[tuple[PlannedTrial, Trial]]) -> dict[tuple[Location, str, int], Trial]:
-    """One result for each thing: of host memory used by several GPUs, the worst."""
+    """One result for each feature: of host memory used by several GPUs, the worst."""
     found: dict[tuple[Location, str, int], Trial] = {}
     for planned, trial in trials:
         key = planned.location, planned.name, planned.device if planned.name == STORE else 0

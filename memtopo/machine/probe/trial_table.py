@@ -16,9 +16,9 @@ RATES = "rates"
 
 
 class Method(NamedTuple):
-    """One thing to try at a kind of location: how, with which properties of a chunk, and which attributes advertise it.
+    """One trial at a kind of location: how, with which properties of a chunk, and which attributes advertise it.
 
-    `never` is the reason why it is not tried at all. Of an attribute that is a mask, `bit` is the one that counts.
+    `never` is the reason why it is never tried. Of an attribute that is a mask, `bit` is the one that counts.
     """
 
     name: str

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from memtopo.output.diagram import typography
 from memtopo.output.diagram.context import DrawingContext
-from memtopo.output.diagram.markup import element, hovered, number, path, rect, words
+from memtopo.output.diagram.markup import element, hovered, number, path, rect, text_at
 from memtopo.output.diagram.model import DeviceAccess
 from memtopo.output.diagram.typography import SMALL
 
@@ -94,7 +94,7 @@ def _block(block: Block, area: Area, context: DrawingContext) -> Iterator[str]:
 def badge(letter: str, x: float, y: float) -> Iterator[str]:
     """The letter of a mark on a background without texture."""
     yield rect(x - 8, y - 8, 16, 16, "b", 4)
-    yield words(x, y + 4, letter, "n s", middle=True)
+    yield text_at(x, y + 4, letter, "n s", middle=True)
 
 
 def _stripes(block: Block, area: Area, context: DrawingContext) -> Iterator[str]:
@@ -140,7 +140,7 @@ def draw_lanes(
     granted, width = [_access_by_device(block) for block in blocks], _lane_width(devices, tight=tight)
     for index, device in enumerate(devices):
         middle = (index + 0.5) * width
-        yield words(middle, tops[0] - 7, device if width == _WIDE_LANE else _short(device), "s w", middle=True)
+        yield text_at(middle, tops[0] - 7, device if width == _WIDE_LANE else _short(device), "s w", middle=True)
         found = [(access.get(device, ""), top, bottom) for access, (top, bottom) in zip(granted, bounds, strict=True)]
         for word, group in groupby(found, key=itemgetter(0)):
             same = list(group)
@@ -158,7 +158,7 @@ def _lane_part(word: str, middle: float, top: float, bottom: float) -> Iterator[
     filled = word == "rw"
     yield rect(middle - 8, top + 1, 16, height, "w" if filled else "o", min(4, height / 2))
     if height >= _WORD_HEIGHT:
-        yield words(middle, (top + bottom) / 2 + 4, word, "s v" if filled else "s", middle=True)
+        yield text_at(middle, (top + bottom) / 2 + 4, word, "s v" if filled else "s", middle=True)
 
 
 def _lane_width(devices: Sequence[str], *, tight: bool) -> float:

@@ -19,8 +19,8 @@ from memtopo.output.diagram.bar import (
     lengths,
 )
 from memtopo.output.diagram.context import DrawingContext
-from memtopo.output.diagram.markup import Box, beside, curve, dot, placed, rect, stacked, words
-from memtopo.output.diagram.typography import NAME, WORDS, fitting, packed, width
+from memtopo.output.diagram.markup import Box, beside, curve, dot, placed, rect, stacked, text_at
+from memtopo.output.diagram.typography import BODY, NAME, fitting, packed, width
 
 _NARROW_CARD = 284.0
 _WIDE_BAR, _MIDDLE_BAR, _NARROW_BAR = 84.0, 44.0, 36.0
@@ -49,12 +49,12 @@ class Heading:
 
     def box(self, room: float) -> Box:
         """The kind in small type, the name and the size in a line, and the notes in as many lines as they need."""
-        size = width(self.size, WORDS)
-        parts = [words(0, 10, self.kind, "c w")]
+        size = width(self.size, BODY)
+        parts = [text_at(0, 10, self.kind, "c w")]
         name = fitting(self.name, room - size - 12, NAME + 1.5)
-        parts += [words(0, 30, name, "n a"), words(room, 30, self.size, "", end=True)]
-        lines = packed(list(self.notes), room, WORDS)
-        parts += [words(0, 48 + 16 * index, line, "w") for index, line in enumerate(lines)]
+        parts += [text_at(0, 30, name, "n a"), text_at(room, 30, self.size, "", end=True)]
+        lines = packed(list(self.notes), room, BODY)
+        parts += [text_at(0, 48 + 16 * index, line, "w") for index, line in enumerate(lines)]
         return Box(room, 36 + 16 * len(lines), "".join(parts))
 
 
@@ -202,9 +202,9 @@ def _labelled(count: int) -> list[int]:
 
 def _label(index: int, block: Block, room: float) -> Label:
     if not block.mark:
-        return Label(index, "", tuple(packed(["hole", *block.words], room + _LETTER, WORDS)))
+        return Label(index, "", tuple(packed(["hole", *block.words], room + _LETTER, BODY)))
     name = fitting(block.name, room, NAME)
-    return Label(index, block.mark, (name, *packed(list(block.words), room, WORDS)))
+    return Label(index, block.mark, (name, *packed(list(block.words), room, BODY)))
 
 
 def _draw_label(label: Label, middle: float, top: float, x: float, context: DrawingContext) -> Iterator[str]:
@@ -216,6 +216,6 @@ def _draw_label(label: Label, middle: float, top: float, x: float, context: Draw
         yield from badge(context.letter(label.mark), right + 8, level)
     first, *more = label.lines
     indent = right + (_LETTER if label.mark else 0)
-    yield words(indent, level + 4.5, first, "n" if label.mark else "w")
+    yield text_at(indent, level + 4.5, first, "n" if label.mark else "w")
     for index, line in enumerate(more):
-        yield words(indent, level + 4.5 + _LINE * (index + 1) + 1, line, "w")
+        yield text_at(indent, level + 4.5 + _LINE * (index + 1) + 1, line, "w")

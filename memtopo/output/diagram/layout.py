@@ -9,7 +9,7 @@ from typing import NamedTuple
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.card import Card, grid, padding
 from memtopo.output.diagram.context import DrawingContext
-from memtopo.output.diagram.markup import Box, Port, beside, number, path, placed, rect, stacked, words
+from memtopo.output.diagram.markup import Box, Port, beside, number, path, placed, rect, stacked, text_at
 from memtopo.output.diagram.memory_card import memory_card
 from memtopo.output.diagram.model import Diagram, HandleFlow, MemoryDiagram, ProcessDiagram
 from memtopo.output.diagram.range_card import DrawnSpans, range_card
@@ -67,7 +67,7 @@ def _ranges(diagram: Diagram, process: str, room: float, context: DrawingContext
     if cards:
         yield _card_grid(cards, room, tall)
     if more := sum(range_.count for range_ in diagram.ranges[most:]):
-        yield Box(room, 20, words(0, 14, f"… and {more:,} more ranges", "w"))
+        yield Box(room, 20, text_at(0, 14, f"… and {more:,} more ranges", "w"))
 
 
 def _memories(
@@ -131,7 +131,7 @@ def multi_process(diagram: Diagram, room: float, context: DrawingContext) -> Box
     else:
         below.append(_memories(diagram.memory, room, context))
     if more := sum(each.count for each in diagram.processes[MOST_PROCESSES:]):
-        below.insert(0, Box(room, 20, words(0, 14, f"… and {more:,} more processes", "w")))
+        below.insert(0, Box(room, 20, text_at(0, 14, f"… and {more:,} more processes", "w")))
     return stacked([Box(room, height, "".join([*parts, *lines])), *below], _FRAME_GAP)
 
 
@@ -177,7 +177,11 @@ def _frame(
     kind = "PROCESS" if process.count == 1 else f"{process.count:,} PROCESSES"
     name = fitting(notation.processes(process), room, NAME + 1.5)
     height = max(tall, _FRAME_HEAD + content.height + 2 * edge)
-    head = [rect(0, 0, wide, height, "b", 10), words(edge, edge + 10, kind, "c w"), words(edge, edge + 30, name, "n a")]
+    head = [
+        rect(0, 0, wide, height, "b", 10),
+        text_at(edge, edge + 10, kind, "c w"),
+        text_at(edge, edge + 30, name, "n a"),
+    ]
     top = edge + _FRAME_HEAD
     ports = {port: top + y for port, y in content.ports.items()}
     return Box(wide, height, "".join([*head, placed(content, edge, top)]), ports)

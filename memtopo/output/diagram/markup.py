@@ -36,7 +36,7 @@ def _value(value: Value) -> str:
     return text(value) if isinstance(value, str) else number(value)
 
 
-def words(x: float, y: float, content: str, kind: str = "", *, end: bool = False, middle: bool = False) -> str:
+def text_at(x: float, y: float, content: str, kind: str = "", *, end: bool = False, middle: bool = False) -> str:
     """A text whose base line begins at a point, or has its end or its middle there."""
     anchor = {"text-anchor": "end"} if end else {"text-anchor": "middle"} if middle else {}
     return element("text", {"x": x, "y": y, **({"class": kind} if kind else {}), **anchor}, text(content))

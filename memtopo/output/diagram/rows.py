@@ -9,15 +9,15 @@ from memtopo.diagnostics.model import Path
 from memtopo.output.diagram import notation
 from memtopo.output.diagram.bar import badge
 from memtopo.output.diagram.context import DrawingContext
-from memtopo.output.diagram.markup import Box, Port, element, hovered, number, placed, rect, stacked, words
+from memtopo.output.diagram.markup import Box, Port, element, hovered, number, placed, rect, stacked, text_at
 from memtopo.output.diagram.model import Diagram, Export, HandleFlow, Resource
-from memtopo.output.diagram.typography import CAPITALS, NAME, SMALL, WORDS, fitting, packed, width
+from memtopo.output.diagram.typography import BODY, CAPITALS, NAME, SMALL, fitting, packed, width
 
 MOST_PARTS = 12
 _TAG, _WIDEST_TAG = 66.0, 120.0
 _PADDING, _TAG_GAP = 12.0, 8.0
 _ROW_HEIGHT, _LINE = 34.0, 16.0
-_ROOM_FOR_WORDS = 200.0  # in the column of the name
+_ROOM_FOR_TEXT = 200.0  # in the column of the name
 _PART_HEIGHT, _TRACK_HEIGHT = 20.0, 10.0
 _SHORTEST_PART = 3.0
 _ROOM_FOR_TRACK = 120.0  # beside the words of a part
@@ -127,17 +127,17 @@ def draw_rows(rows: Sequence[Row], wide: float, context: DrawingContext) -> Box:
     tag = max([_TAG, *(width(row.tag, SMALL, CAPITALS) + _TAG_GAP for row in shown)])
     boxes = [_draw_row(row, wide, min(tag, _WIDEST_TAG), context) for row in shown]
     if (more := len(rows) - most) > 0:
-        boxes.append(Box(wide, 18, words(_PADDING, 13, f"… and {more:,} more", "w")))
+        boxes.append(Box(wide, 18, text_at(_PADDING, 13, f"… and {more:,} more", "w")))
     return stacked(boxes, 6)
 
 
 def _draw_row(row: Row, wide: float, tag: float, context: DrawingContext) -> Box:
     left = _PADDING + tag
-    content = [words(_PADDING, 21.5, fitting(row.tag.upper(), tag, SMALL, CAPITALS), "c w")]
+    content = [text_at(_PADDING, 21.5, fitting(row.tag.upper(), tag, SMALL, CAPITALS), "c w")]
     if row.mark:
         content += badge(context.letter(row.mark), left + 8, 17)
         left += 24
-    under = left if wide - left - _PADDING >= _ROOM_FOR_WORDS else _PADDING
+    under = left if wide - left - _PADDING >= _ROOM_FOR_TEXT else _PADDING
     text, height = _draw_text(row, left, under, wide - _PADDING)
     content.append(text)
     if row.parts:
@@ -152,12 +152,12 @@ def _draw_row(row: Row, wide: float, tag: float, context: DrawingContext) -> Box
 def _draw_text(row: Row, left: float, under: float, right: float) -> tuple[str, float]:
     """The name from `left` on, its words beside it or in lines from `under` on, and the height of both."""
     name = fitting(row.name, right - left, NAME)
-    start, text = left + width(name, NAME) + 12, words(left, 21.5, name, "n")
-    beside = packed(list(row.words), right - start, WORDS)
-    if len(beside) <= 1 and all(width(line, WORDS) <= right - start for line in beside):
-        return text + "".join(words(start, 21.5, line, "w") for line in beside), _ROW_HEIGHT
-    lines = packed(list(row.words), right - under, WORDS)
-    below = (words(under, 38 + _LINE * index, line, "w") for index, line in enumerate(lines))
+    start, text = left + width(name, NAME) + 12, text_at(left, 21.5, name, "n")
+    beside = packed(list(row.words), right - start, BODY)
+    if len(beside) <= 1 and all(width(line, BODY) <= right - start for line in beside):
+        return text + "".join(text_at(start, 21.5, line, "w") for line in beside), _ROW_HEIGHT
+    lines = packed(list(row.words), right - under, BODY)
+    below = (text_at(under, 38 + _LINE * index, line, "w") for index, line in enumerate(lines))
     return text + "".join(below), _ROW_HEIGHT + _LINE * len(lines) + 2
 
 
@@ -168,29 +168,29 @@ def _draw_parts(parts: Sequence[Part], device: str, room: float, context: Drawin
     """
     shown = parts[:MOST_PARTS]
     name = max(width(part.name, NAME) for part in shown) + _PART_GAP
-    text = max(width(part.words, WORDS) for part in shown) + _PART_GAP
+    text = max(width(part.words, BODY) for part in shown) + _PART_GAP
     beside = room - name - text >= _ROOM_FOR_TRACK
     if beside:
         boxes = [_draw_part_beside(part, min(name, room), text, room, device, context) for part in shown]
     else:
         boxes = [_draw_part_below(part, text, room, device, context) for part in shown]
     if (more := len(parts) - MOST_PARTS) > 0:
-        boxes.append(Box(room, _PART_HEIGHT, words(0, 14, f"… and {more:,} more", "w")))
+        boxes.append(Box(room, _PART_HEIGHT, text_at(0, 14, f"… and {more:,} more", "w")))
     return stacked(boxes, 2 if beside else 6)
 
 
 def _draw_part_beside(part: Part, column: float, wide: float, room: float, device: str, context: DrawingContext) -> Box:
-    text = words(0, 14, part.name, "n") + words(column, 14, part.words, "w")
+    text = text_at(0, 14, part.name, "n") + text_at(column, 14, part.words, "w")
     track = _draw_track(part, room - column - wide, device, context)
     return Box(room, _PART_HEIGHT, text + placed(track, column + wide, (_PART_HEIGHT - _TRACK_HEIGHT) / 2))
 
 
 def _draw_part_below(part: Part, wide: float, room: float, device: str, context: DrawingContext) -> Box:
-    text, top = words(0, 14, fitting(part.name, room, NAME), "n"), _PART_HEIGHT
+    text, top = text_at(0, 14, fitting(part.name, room, NAME), "n"), _PART_HEIGHT
     if width(part.name, NAME) <= room - wide:
-        text += words(room, 14, part.words, "w", end=True)
+        text += text_at(room, 14, part.words, "w", end=True)
     else:
-        text, top = text + words(0, 30, fitting(part.words, room, WORDS), "w"), _PART_HEIGHT + 16
+        text, top = text + text_at(0, 30, fitting(part.words, room, BODY), "w"), _PART_HEIGHT + 16
     return Box(room, top + _TRACK_HEIGHT, text + placed(_draw_track(part, room, device, context), 0, top))
 
 

@@ -8,17 +8,17 @@ from memtopo.common.units import rounded
 from memtopo.output.diagram import layout, notation
 from memtopo.output.diagram.bar import badge
 from memtopo.output.diagram.context import SEVERAL, Addresses, DrawingContext, Locate, drawing_context
-from memtopo.output.diagram.markup import Box, curve, dot, element, number, path, rect, stacked, text, words
+from memtopo.output.diagram.markup import Box, curve, dot, element, number, path, rect, stacked, text, text_at
 from memtopo.output.diagram.model import Diagram, MappingSpan, RangeDiagram, Resource
 from memtopo.output.diagram.palette import DARK, LIGHT, TEXTURES, Scheme
 from memtopo.output.diagram.range_card import DrawnSpans, SpanPosition
-from memtopo.output.diagram.typography import MONO_FONTS, NAME, SANS, SANS_FONTS, SMALL, TITLE, WORDS, fitting, width
+from memtopo.output.diagram.typography import BODY, MONO_FONTS, NAME, SANS, SANS_FONTS, SMALL, TITLE, fitting, width
 
 WIDTH = 960.0
 _MARGIN, _GAP = 24.0, 20.0
 
 _SHAPES = f"""
-.m text{{font:{WORDS}px {MONO_FONTS};white-space:pre}}
+.m text{{font:{BODY}px {MONO_FONTS};white-space:pre}}
 .m .n{{font-size:{NAME}px;font-weight:600}}
 .m .s{{font-size:{SMALL}px}}
 .m .c{{font:600 {SMALL}px {SANS_FONTS};letter-spacing:.06em}}
@@ -91,9 +91,9 @@ def _shifted(content: Box, margin: float) -> str:
 
 
 def _heading(title: str, note: str, room: float) -> Box:
-    parts = [words(0, 22, fitting(title, room, TITLE, SANS), "h")]
+    parts = [text_at(0, 22, fitting(title, room, TITLE, SANS), "h")]
     if note:
-        parts.append(words(0, 44, fitting(note, room, 13, SANS), "p w"))
+        parts.append(text_at(0, 44, fitting(note, room, 13, SANS), "p w"))
     return Box(room, 50 if note else 28, "".join(parts))
 
 
@@ -125,18 +125,18 @@ def _colours(scheme: Scheme) -> Iterator[str]:
 _KEY, _GAP, _LINE = 28.0, 24.0, 24.0
 
 _Entry = tuple[str, str]
-"""The markup of a sign, and its meaning."""
+"""The markup of a symbol, and its meaning."""
 
 
 def legend(diagram: Diagram, room: float, context: DrawingContext) -> Box:
-    """Signs and their meanings, in as many lines as they need."""
+    """Symbols and their meanings, in as many lines as they need."""
     parts, x, y = [], 0.0, 0.0
-    for sign, meaning in _entries(diagram, context):
-        shown = fitting(meaning, room - _KEY, WORDS)
-        wide = _KEY + width(shown, WORDS)
+    for symbol, meaning in _entries(diagram, context):
+        shown = fitting(meaning, room - _KEY, BODY)
+        wide = _KEY + width(shown, BODY)
         if x and x + wide > room:
             x, y = 0.0, y + _LINE
-        parts.append(f'<g transform="translate({number(x)} {number(y)})">{sign}{words(_KEY, 15, shown, "w")}</g>')
+        parts.append(f'<g transform="translate({number(x)} {number(y)})">{symbol}{text_at(_KEY, 15, shown, "w")}</g>')
         x += wide + _GAP
     return Box(room, y + _LINE if parts else 0, "".join(parts))
 
@@ -166,9 +166,9 @@ def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
 def _access_entries(spans: Sequence[MappingSpan]) -> Iterator[_Entry]:
     access = {each.access for span in spans for each in span.access}
     if "rw" in access:
-        yield rect(0, 2, 20, 16, "w", 4) + words(10, 14, "rw", "s v", middle=True), "may read and write"
+        yield rect(0, 2, 20, 16, "w", 4) + text_at(10, 14, "rw", "s v", middle=True), "may read and write"
     if "r" in access:
-        yield rect(0, 2, 20, 16, "o", 4) + words(10, 14, "r", "s", middle=True), "may read"
+        yield rect(0, 2, 20, 16, "o", 4) + text_at(10, 14, "r", "s", middle=True), "may read"
 
 
 def _swatch(hue: int, context: DrawingContext) -> str:

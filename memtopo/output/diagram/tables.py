@@ -1,4 +1,4 @@
-"""The content of a drawing as tables, for people who do not see it and for reference."""
+"""The content of a drawing as tables, as an alternative text and for reference."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from memtopo.common.text import display_width, printable
 MONO_FONTS = 'ui-monospace,SFMono-Regular,Menlo,Consolas,"DejaVu Sans Mono",monospace'
 SANS_FONTS = 'system-ui,-apple-system,"Segoe UI","Helvetica Neue",Arial,"DejaVu Sans",sans-serif'
 
-NAME, WORDS, SMALL, TITLE = 13.5, 12.0, 11.0, 22.0
+NAME, BODY, SMALL, TITLE = 13.5, 12.0, 11.0, 22.0
 """Sizes of type in pixels: names, text below them, captions, and the title."""
 
 MONO = 0.61

@@ -72,7 +72,7 @@ def apply(
 ) -> Report:
     """Build in all processes, check, and take down; `held` is called in between if everything is as declared.
 
-    `stop` returns the number of the signal that asks to stop, or 0. Errors of the run are in the report, not raised.
+    `stop` returns the number of the signal that requests a stop, or 0. Errors of the run are in the report, not raised.
     """
     with Coordinator(ensemble, SafeProgress(progress or Progress()), stop) as coordinator:
         try:
@@ -158,7 +158,7 @@ class Coordinator:
             raise _Aborted
 
     def watch(self) -> int:
-        """While held: number of the signal that asks to stop, -1 if a process has ended, else 0."""
+        """While held: number of the signal that requests a stop, -1 if a process has ended, else 0."""
         self._receive(0.0)
         return -1 if self._first_over else self._stop()
 
@@ -234,7 +234,7 @@ class Coordinator:
                 self._note_first(worker)
 
     def _receive(self, seconds: float) -> None:
-        """Receive and route messages for so many seconds, and send signs of life."""
+        """Receive and route messages for so many seconds, and send heartbeats."""
         for worker, received in self._router.receive(seconds):
             self._progress.advance(worker.receive(received))
             self._note_first(worker)

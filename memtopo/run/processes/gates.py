@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from memtopo.executor import TeardownBarriers
 
 _INTERVAL = 0.2
-"""Seconds between two signs of life while waiting at a gate."""
+"""Seconds between two heartbeats while waiting at a gate."""
 
 
 class Gate:

@@ -103,7 +103,7 @@ class TakeDown:
 
 @dataclass(frozen=True, slots=True)
 class KeepAlive:
-    """Sign of life of the coordinator."""
+    """Heartbeat of the coordinator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class StepsDone:
-    """Sign of life of a worker that has done so many more steps."""
+    """Heartbeat of a worker, with the number of steps done since the last."""
 
     steps: int
 

@@ -90,7 +90,7 @@ def _own_failure(worker: WorkerProcess) -> Failure | None:
     if worker.failed and not worker.report:
         return Failure(step, worker.failed, hint=worker.hint)
     if worker.failed:
-        return Failure(step, f"process {worker.label} was asked to stop, and took down; so did the others")
+        return Failure(step, f"process {worker.label} was interrupted, and took down, as did the others")
     return None
 
 

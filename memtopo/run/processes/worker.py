@@ -64,7 +64,7 @@ def _stop_signal() -> Callable[[], int]:
 
 
 class Worker:
-    """The worker's end of the channel; `stopped` returns the number of a signal that asks to stop, or 0."""
+    """The worker's end of the channel; `stopped` returns the number of a signal that requests a stop, or 0."""
 
     def __init__(self, channel: Channel[ToWorker], unused: Gate, emptied: Gate, stopped: Callable[[], int]) -> None:
         self._channel, self._unused, self._emptied, self._stopped = channel, unused, emptied, stopped
@@ -155,7 +155,7 @@ class Worker:
         return answer
 
     def alive(self, steps: int) -> None:
-        """Send a sign of life, and the number of steps done since the last."""
+        """Send a heartbeat with the number of steps done since the last."""
         self._channel.send(messages.StepsDone(steps))
 
     def _next_command(self) -> ToWorker:
@@ -169,7 +169,7 @@ class Worker:
                 raise StepFailed(None, "working with the other processes", error) from error
 
     def _receive_command(self) -> ToWorker | None:
-        """Receive one message, and return it if it is a command; others are dealt with here."""
+        """Receive one message, and return it if it is a command; others are handled here."""
         try:
             received = self._receive() if not self._stopped() else None
         except BlockingIOError:

@@ -97,7 +97,7 @@ class WorkerProcess:
             self._signal(signal.SIGTERM)
 
     def keep_alive(self, interval: float) -> None:
-        """Send a sign of life, at most one in so many seconds."""
+        """Send a heartbeat, at most one in so many seconds."""
         now = time.monotonic()
         if not self.gone and not self.channel.pending and now - self._sent > interval:
             self._sent = now

@@ -34,7 +34,7 @@ RequestHandles = Callable[[str, str, int, int], Received[HandleAnswer]]
 class WorkerHooks:
     """Functions of the worker that its run calls.
 
-    `alive` reports a number of steps as done; `stopped` returns the number of a signal that asks to stop, or 0.
+    `alive` reports a number of steps as done; `stopped` returns the number of a signal that requests a stop, or 0.
     """
 
     wrap: WrapDriver

@@ -43,7 +43,7 @@ class ExternalVerifier(Verifier):
     """All waits in ascending order of their values, then the reads of memory, then the signals.
 
     A semaphore that another entry of this process waits for is signalled as soon as its own wait is over. `poll` is
-    called while waiting, and raises if the run was asked to stop. Raises `Unsignalled` and `DriverError`.
+    called while waiting, and raises if a stop of the run was requested. Raises `Unsignalled` and `DriverError`.
     """
 
     geometry: Geometry

@@ -39,7 +39,7 @@ _ASPECT = "every byte"
 _EQUAL = Finding(_ASPECT, "", "", "")
 
 Views = dict[Identity, list[MappedView]]
-"""Views of each thing in all processes."""
+"""Views of each chunk or allocation in all processes."""
 
 
 class _Task(NamedTuple):

@@ -26,7 +26,7 @@ _GPU_SEED, _CPU_SEED = 0x5EED_0001, 0x5EED_0002
 
 
 class HostAccessVerifier(Verifier):
-    """Memory shared by the CPU and GPUs. `kernels` says that they are loaded and may be used."""
+    """Memory shared by the CPU and GPUs. `kernels` is true if they are loaded and may be used."""
 
     action = "verification by bytes"
     aspect = _ASPECT

@@ -171,7 +171,7 @@ class Verification:
     def _may_verify(self, index: int) -> bool:
         """Return whether a round may run; if kernels are not safe, count everything as not checked once."""
         if not self._verifiers:
-            raise InternalError("a run verifies what it is not to check")
+            raise InternalError("the run has checks although none were requested")
         if self._request.check != "full" or self.kernels_safe:
             return True
         if index == 0 and not any(self._findings.incomplete(verifier.aspect) for verifier in self._verifiers):

@@ -18,8 +18,8 @@ from memtopo.plans.report import Rate
 class VerificationContext:
     """Memory and events of every process by its label, and the driver and layout of this process.
 
-    `raise_if_stopped` raises if the run was asked to stop; `advance` reports verified bytes. `seed` is the same in all
-    processes. Nothing is timed on a simulator.
+    `raise_if_stopped` raises if a stop of the run was requested; `advance` reports verified bytes. `seed` is the same
+    in all processes. Nothing is timed on a simulator.
     """
 
     process: str
@@ -59,7 +59,7 @@ class Verifier:
         return 0
 
     def write(self, index: int) -> int:
-        """Write this process's part of a round, wait until it has arrived, and return the number of things written."""
+        """Write this process's part of a round, wait until it has arrived, and return the number of objects written."""
         del index
         return 0
 
@@ -68,11 +68,11 @@ class Verifier:
         raise NotImplementedError
 
     def expected(self, index: int) -> int:
-        """Number of things that are read in a round."""
+        """Number of objects that are read in a round."""
         raise NotImplementedError
 
     def not_verified(self) -> Iterator[tuple[int, str]]:
-        """Number of things that no round covers, with the reason."""
+        """Number of objects that no round covers, with the reason."""
         return iter(())
 
     def rates(self) -> Iterator[Rate]:
@@ -103,7 +103,7 @@ def gpu_views(process: str, memory: MappedMemory, access: Access) -> Iterator[Ma
 
 
 class RoundWriters:
-    """Process that writes each thing in each round: its creator in the first, an importer in the second."""
+    """Process that writes each object in each round: its creator in the first, an importer in the second."""
 
     def __init__(self, candidates: Iterator[tuple[str, Identity]]) -> None:
         created: dict[Identity, str] = {}
@@ -116,7 +116,7 @@ class RoundWriters:
         return len(self._rounds)
 
     def writer(self, index: int, identity: Identity) -> str | None:
-        """Process that writes a thing in a round, or None."""
+        """Process that writes an object in a round, or None."""
         return self._rounds[index].get(identity) if index < len(self._rounds) else None
 
 
