@@ -1,4 +1,4 @@
-"""A runtime directory for each test, and processes that are gone afterwards."""
+"""A runtime directory and child processes for each test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def machine() -> Target:
 
 @pytest.fixture
 def start(runtime: Path) -> Iterator[Callable[..., Process]]:
-    """Starts scripts of tests/api as processes; a holder serves once it is there."""
+    """A function that starts scripts of tests/api as processes; a holder serves when it returns."""
     started: list[Process] = []
 
     def begin(script: str = "holder", **arguments: Any) -> Process:

@@ -1,4 +1,4 @@
-"""A layout within a `with`: built, used by NumPy, and gone."""
+"""`memtopo.apply` as a context manager: build, views and teardown of a layout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RING = "specs/ring-buffer.yaml"
 
 
 def failing(at: int) -> Target:
-    """A machine whose driver fails at a call; 0 is never."""
+    """A machine whose driver fails at a call, or at none if it is 0."""
 
     def opened() -> Any:
         driver = SimDriver(invented(2))
@@ -33,7 +33,7 @@ def failing(at: int) -> Target:
 
 
 class _Failing(Failing):
-    """A simulator that fails once, and can be closed like one."""
+    """A simulator that fails once, with the simulator's `close`."""
 
     def __init__(self, driver: SimDriver, at: int) -> None:
         super().__init__(driver, at)
@@ -43,8 +43,7 @@ class _Failing(Failing):
         self._driver_itself.close()
 
 
-def test_a_ring_sees_its_own_bytes_twice(machine: Target) -> None:
-    """A chunk that is mapped twice is at both places of the view, in both directions"""
+def test_a_chunk_mapped_twice_appears_at_both_positions_of_the_view(machine: Target) -> None:
     with memtopo.applied(RING, machine) as layout:
         ring = np.from_dlpack(layout.range("ring", dtype="int32"))
         half = len(ring) // 2
@@ -54,8 +53,8 @@ def test_a_ring_sees_its_own_bytes_twice(machine: Target) -> None:
         del ring
 
 
-def test_views_alias_however_they_are_made(machine: Target) -> None:
-    """DLPack, the array interface, a memoryview and the driver all see the same bytes"""
+def test_all_interfaces_access_the_same_bytes(machine: Target) -> None:
+    """DLPack, the array interface, a memoryview and the driver."""
     with memtopo.applied(SMALL, machine) as layout:
         one = np.from_dlpack(layout.range("kv", dtype="uint16", shape=(2, -1)))
         two = np.asarray(layout.chunk("page.1", dtype="uint8"))
@@ -69,8 +68,8 @@ def test_views_alias_however_they_are_made(machine: Target) -> None:
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_every_range_of_every_spec_can_be_viewed(path: Path, machine: Target) -> None:
-    """Every spec that the machine can build stands within a with, and each mapped chunk in it is seen as one piece"""
+def test_every_range_of_every_shipped_spec_can_be_viewed(path: Path, machine: Target) -> None:
+    """On each machine that can build the spec, each run of mapped chunks is one view."""
     try:
         planned = memtopo.plan(path, machine)
     except memtopo.InvalidSpec as error:
@@ -92,8 +91,8 @@ def test_every_range_of_every_spec_can_be_viewed(path: Path, machine: Target) ->
     assert layout.report.outcome == "ok"
 
 
-def test_facts_of_a_layout(machine: Target) -> None:
-    """A layout says its name, machine, addresses and plan; its report comes with its end"""
+def test_a_layout_has_name_machine_addresses_and_plan(machine: Target) -> None:
+    """Its report is there after its end."""
     with memtopo.applied(SMALL, machine) as layout:
         assert (layout.name, layout.machine.simulated) == ("small", True)
         assert layout.ranges["kv"] == (layout.address("kv"), 4 << 20)
@@ -110,8 +109,7 @@ def test_facts_of_a_layout(machine: Target) -> None:
         layout.address("kv")
 
 
-def test_buffers_and_events(machine: Target) -> None:
-    """A buffer is a view of its declared size, also where that is no whole page; an event is recorded and done"""
+def test_a_buffer_view_has_the_declared_size_and_an_event_is_recorded(machine: Target) -> None:
     spec = {
         "memtopo": 1,
         "name": "b",
@@ -135,8 +133,7 @@ def test_buffers_and_events(machine: Target) -> None:
         event.query()
 
 
-def test_a_host_chunk(machine: Target) -> None:
-    """Memory of the host is viewed for the host, and for a GPU that may use it"""
+def test_a_host_chunk_is_viewed_by_the_host_and_by_a_gpu_with_access(machine: Target) -> None:
     spec = {
         "memtopo": 1,
         "name": "h",
@@ -151,8 +148,8 @@ def test_a_host_chunk(machine: Target) -> None:
         assert layout.range("r", device="host:0").read_only is False
 
 
-def test_what_the_program_opens_is_no_leak(machine: Target, tmp_path: Path) -> None:
-    """A program may open files while its layout stands, and close others; afterwards all of ours are closed"""
+def test_descriptors_of_the_program_are_no_leak(machine: Target, tmp_path: Path) -> None:
+    """The program opens files within the `with` block and closes others; all descriptors of the layout are closed."""
     before = open_descriptors()
     kept = []
     with memtopo.applied(SMALL, machine) as layout:
@@ -166,8 +163,7 @@ def test_what_the_program_opens_is_no_leak(machine: Target, tmp_path: Path) -> N
     assert open_descriptors() == before
 
 
-def test_an_error_within_goes_on(machine: Target) -> None:
-    """What is raised within the with leaves it as it is, and the layout is taken down all the same"""
+def test_an_exception_in_the_block_propagates_after_the_teardown(machine: Target) -> None:
     before = open_descriptors()
     with pytest.raises(KeyError), memtopo.applied(SMALL, machine) as layout:
         raise KeyError("ours")
@@ -176,16 +172,15 @@ def test_an_error_within_goes_on(machine: Target) -> None:
     assert open_descriptors() == before
 
 
-def test_it_is_entered_once(machine: Target) -> None:
-    """The same object does not build a second layout"""
+def test_a_layout_is_entered_only_once(machine: Target) -> None:
     made = memtopo.applied(SMALL, machine)
     with made, pytest.raises(memtopo.Unsuitable, match="once"), made:
         pass
 
 
 @pytest.mark.parametrize("at", [1, 5, 9, 14, 20, 30])
-def test_a_failing_driver_raises_after_all_was_undone(at: int) -> None:
-    """Whichever call fails: what is raised has the report, and says the driver's error and what is left"""
+def test_a_failing_call_raises_after_the_teardown(at: int) -> None:
+    """The exception has the report, the driver's error and the leaks, whichever call fails."""
     with pytest.raises(memtopo.NotApplied) as raised, memtopo.applied(SMALL, failing(at)):
         pytest.fail("it was built")
     report = raised.value.report
@@ -195,8 +190,8 @@ def test_a_failing_driver_raises_after_all_was_undone(at: int) -> None:
     assert ("everything was undone" in str(raised.value)) is not bool(report.leaks)
 
 
-def test_a_failing_teardown_is_told(machine: Target) -> None:
-    """What cannot be undone on leaving is raised with its name; beside an error of the program it is a note"""
+def test_a_failing_teardown_raises_or_adds_a_note(machine: Target) -> None:
+    """It raises with the names of the leaks; if the program raises itself, they are a note of its exception."""
     calls = _calls()
     found: list[str] = []
     for at in range(1, calls + 1):
@@ -220,9 +215,9 @@ def _calls() -> int:
 
 
 class _Interrupting(_Failing):
-    """A simulator at whose n-th call Ctrl-C is pressed, and which can be looked at afterwards."""
+    """A simulator whose n-th call raises KeyboardInterrupt; its state remains inspectable."""
 
-    def _counted(self, method: str, call: Any) -> Any:  # noqa: ARG002 its base has it
+    def _wrap(self, method: str, call: Any) -> Any:  # noqa: ARG002 the base class passes it
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.calls += 1
             if self.calls == self._at:
@@ -232,12 +227,11 @@ class _Interrupting(_Failing):
         return counted
 
     def close(self) -> None:
-        """It stays, to be looked at."""
+        """Leave the simulator open: the test inspects it."""
 
 
 @pytest.mark.parametrize("at", range(1, 31, 3))
-def test_ctrl_c_while_building(at: int) -> None:
-    """An interrupt between or within calls goes on as it is, and all that was built until then is undone"""
+def test_an_interrupted_build_is_undone_and_the_interrupt_propagates(at: int) -> None:
     simulator = SimDriver(invented(2))
     simulator.init()
     target = Target("slow", invented(2), simulated=True, _opener=lambda: _Interrupting(simulator, at))
@@ -249,26 +243,23 @@ def test_ctrl_c_while_building(at: int) -> None:
     simulator.close()
 
 
-def test_no_machine() -> None:
-    """Without a GPU 'local' says so, and nothing is simulated in its place"""
+def test_local_without_a_gpu_is_an_error_and_not_simulated() -> None:
     from memtopo.common.errors import MemtopoError
 
     with pytest.raises(MemtopoError, match=r"no such|not known"), memtopo.applied(SMALL, "h900"):
         pass
 
 
-def test_rounds_leave_nothing(machine: Target) -> None:
-    """Two hundred layouts one after another, each viewed, leave descriptors and mappings where they were"""
-
+def test_two_hundred_layouts_with_views_leave_descriptors_and_mappings_unchanged(machine: Target) -> None:
     def maps() -> int:
         return len(Path("/proc/self/maps").read_text().splitlines())
 
-    for turn in range(200):
+    for index in range(200):
         with memtopo.applied(SMALL, machine) as layout:
-            seen = np.from_dlpack(layout.range("kv"))
-            seen[turn] = turn % 256
-            del seen
-        if turn == 20:
+            array = np.from_dlpack(layout.range("kv"))
+            array[index] = index % 256
+            del array
+        if index == 20:
             before = open_descriptors(), maps()
     assert open_descriptors() == before[0]
     assert maps() <= before[1] + 4

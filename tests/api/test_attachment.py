@@ -1,4 +1,4 @@
-"""A layout that another process holds, on a simulated machine: real processes, real sockets, real descriptors."""
+"""`memtopo.attach` to a layout that another process holds on a simulated machine."""
 
 from __future__ import annotations
 
@@ -45,8 +45,7 @@ def many(tmp_path: Path) -> str:
     return str(file)
 
 
-def test_a_store_is_seen_in_the_other_process(start: Start) -> None:
-    """What the holder wrote is read here, and what is written here is read by the holder"""
+def test_holder_and_importer_read_the_stores_of_each_other(start: Start) -> None:
     holder = start(spec=HOLD, machine="h200x2")
     before = open_descriptors()
     with memtopo.attach("kv-store", machine="h200x2") as shared:
@@ -60,28 +59,28 @@ def test_a_store_is_seen_in_the_other_process(start: Start) -> None:
     assert open_descriptors() == before
     assert shared.report
     assert shared.report.outcome == "ok"
-    told, report = holder.end()
-    assert bytes.fromhex(told["first"]["kv"]).startswith(b"hello")
+    summary, report = holder.end()
+    assert bytes.fromhex(summary["first"]["kv"]).startswith(b"hello")
     assert report == {"outcome": "ok", "failure": None}
 
 
-def test_two_importers_share(start: Start) -> None:
-    """Two importers in one process, of the same export, see each other's bytes"""
+def test_two_imports_of_an_export_share_bytes(start: Start) -> None:
+    """In one process."""
     start(spec=HOLD, machine="h200x2")
     with (
         memtopo.attach("kv-store", ["pages"], machine="h200x2") as one,
         memtopo.attach("kv-store", ["pages"], access="r", machine="h200x2") as two,
     ):
         written = np.from_dlpack(one.export("pages", dtype="int64"))
-        seen = np.from_dlpack(two.export("pages", dtype="int64"))
+        array = np.from_dlpack(two.export("pages", dtype="int64"))
         written[12345] = -7
-        assert seen[12345] == -7
-        assert not seen.flags.writeable
-        del written, seen
+        assert array[12345] == -7
+        assert not array.flags.writeable
+        del written, array
 
 
-def test_buffers_and_events_over_ipc(start: Start) -> None:
-    """A buffer is seen as one, and an event that the holder recorded is waited for and recorded again"""
+def test_buffers_and_events_are_imported_over_ipc(start: Start) -> None:
+    """An event that the holder recorded is waited for and recorded again."""
     start(spec=HOLD, machine="h200x2", record=True)
     with memtopo.attach("kv-store", ["lengths", "stored"], machine="h200x2") as shared:
         lengths = np.asarray(shared.export("lengths", dtype="int32", shape=(16,)))
@@ -96,8 +95,8 @@ def test_buffers_and_events_over_ipc(start: Start) -> None:
         del lengths
 
 
-def test_exports_of_every_place(start: Start, many: str) -> None:
-    """Chunks of two GPUs in turn, a slice of them, another GPU's and the host's: each where its holder has it"""
+def test_chunks_of_gpus_and_host_are_imported_at_their_locations(start: Start, many: str) -> None:
+    """Chunks of two GPUs round-robin, a slice of them, a chunk of another GPU, and one of the host."""
     start(spec=many, machine="h200x2")
     with memtopo.attach("many", machine="h200x2") as shared:
         assert {name: view.size for name, view in shared.ranges.items()} == {
@@ -113,8 +112,7 @@ def test_exports_of_every_place(start: Start, many: str) -> None:
         del page, some
 
 
-def test_another_device_is_granted_access(start: Start, many: str) -> None:
-    """With a device it alone may use what is imported, in the access that was asked for"""
+def test_a_requested_device_alone_is_granted_the_requested_access(start: Start, many: str) -> None:
     start(spec=many, machine="h200x2")
     for device in (0, "gpu0"):
         with memtopo.attach("many", ["last"], device=device, access="r", machine="h200x2") as shared:
@@ -125,8 +123,7 @@ def test_another_device_is_granted_access(start: Start, many: str) -> None:
             del view
 
 
-def test_memory_outlives_its_holder(start: Start) -> None:
-    """What came over fd stays good when the holder is killed, and leaving ends in order"""
+def test_memory_imported_over_fd_outlives_its_holder(start: Start) -> None:
     holder = start(spec=HOLD, machine="h200x2")
     with memtopo.attach("kv-store", ["pages"], machine="h200x2") as shared:
         pages = np.from_dlpack(shared.export("pages"))
@@ -139,8 +136,7 @@ def test_memory_outlives_its_holder(start: Start) -> None:
     assert shared.report.outcome == "ok"
 
 
-def test_a_notice(start: Start) -> None:
-    """A holder that is told to let go says so to those who use something over ipc, and waits for them"""
+def test_a_terminated_holder_notifies_importers_over_ipc_and_waits(start: Start) -> None:
     holder = start(spec=HOLD, machine="h200x2")
     with memtopo.attach("kv-store", ["lengths"], machine="h200x2") as shared:
         holder.process.terminate()
@@ -152,8 +148,7 @@ def test_a_notice(start: Start) -> None:
     assert holder.process.wait(60) == 0
 
 
-def test_a_socket_path(start: Start, tmp_path: Path) -> None:
-    """A layout at a path of its own is attached to by that"""
+def test_a_layout_is_attached_by_its_socket_path(start: Start, tmp_path: Path) -> None:
     (tmp_path / "own").mkdir(mode=0o700)
     path = tmp_path / "own" / "kv.sock"
     start(spec=HOLD, machine="h200x2", socket=str(path))
@@ -163,8 +158,7 @@ def test_a_socket_path(start: Start, tmp_path: Path) -> None:
             assert shared.name == "kv-store"
 
 
-def test_imports_of_a_spec(start: Start, tmp_path: Path) -> None:
-    """applied() imports what its spec says, from a holder by name or by the socket that is bound to a name"""
+def test_applied_imports_from_a_holder_by_name_or_bound_socket(start: Start, tmp_path: Path) -> None:
     start(spec=HOLD, machine="h200x2")
     socket = tmp_path / "run" / "memtopo" / "kv-store.sock"
     spec: dict[str, Any] = {
@@ -187,8 +181,7 @@ def test_imports_of_a_spec(start: Start, tmp_path: Path) -> None:
         pass
 
 
-def test_what_cannot_be_attached_to(start: Start, runtime: Path) -> None:
-    """A layout, an export or a GPU that is not there: each is told for what it is, and nothing stays"""
+def test_a_missing_layout_export_or_gpu_is_an_error_and_leaves_nothing(start: Start, runtime: Path) -> None:
     before = open_descriptors()
     with pytest.raises(NoLayout, match="kv-store"), memtopo.attach("kv-store", machine="h200x2"):
         pass
@@ -203,8 +196,7 @@ def test_what_cannot_be_attached_to(start: Start, runtime: Path) -> None:
     assert open_descriptors() <= before + 2  # what the process of the holder takes here: its pipes
 
 
-def test_a_gpu_of_another_machine(start: Start, tmp_path: Path) -> None:
-    """An export of a GPU that this process does not have is refused by its UUID"""
+def test_an_export_of_an_unknown_gpu_is_refused_by_uuid(start: Start, tmp_path: Path) -> None:
     import json
 
     from memtopo.machine import dump, load
@@ -219,15 +211,15 @@ def test_a_gpu_of_another_machine(start: Start, tmp_path: Path) -> None:
         pass
 
 
-def test_two_hundred_rounds(start: Start) -> None:
-    """Attaching and leaving two hundred times leaves descriptors where they were, here and at the holder"""
+def test_two_hundred_attachments_leave_descriptors_unchanged(start: Start) -> None:
+    """At the importer and at the holder."""
     holder = start(spec=HOLD, machine="h200x2")
-    for turn in range(200):
+    for index in range(200):
         with memtopo.attach("kv-store", machine="h200x2") as shared:
-            seen = np.asarray(shared.export("pages", size=4096))
-            seen[100] = turn % 256
-            del seen
-        if turn == 0:
+            array = np.asarray(shared.export("pages", size=4096))
+            array[100] = index % 256
+            del array
+        if index == 0:
             before = open_descriptors()
     assert open_descriptors() == before
     assert holder.end()[0]["handles"] == 200 * 34

@@ -1,4 +1,4 @@
-"""The C program of examples/c: built without a header of NVIDIA's, and run as far as there is no driver."""
+"""The C program of examples/c, built without NVIDIA's headers and run without a driver."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OFFER = {
 
 @pytest.fixture(scope="module")
 def attach(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program, built with every warning an error, and to find its own faults where the compiler can."""
+    """The program, built with warnings as errors, and with sanitizers where the compiler has them."""
     build = tmp_path_factory.mktemp("c")
     flags = "CFLAGS=-O1 -g -Werror"
     sanitized = ["make", "-C", str(SOURCE), f"BUILD={build}", f"{flags} -fsanitize=address,undefined"]
@@ -37,7 +37,7 @@ def attach(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(attach: Path, runtime: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run it where there is no libcuda, unless a GPU's machine has one."""
+    """Run the program; libcuda is absent unless the machine has a GPU."""
     env = environment(XDG_RUNTIME_DIR=str(runtime))
     return subprocess.run(
         [str(attach), *map(str, words)], env=env, capture_output=True, text=True, check=False, timeout=60
@@ -55,8 +55,10 @@ def _no_driver() -> bool:
 
 
 @pytest.mark.skipif(not _no_driver(), reason="there is a driver, which is asked")
-def test_up_to_the_driver(attach: Path, start: Callable[..., Process], runtime: Path) -> None:
-    """It finds the layout by name and by path, gets its descriptor, and says that there is no libcuda"""
+def test_the_client_reports_a_missing_libcuda_after_receiving_a_descriptor(
+    attach: Path, start: Callable[..., Process], runtime: Path
+) -> None:
+    """It finds the layout by name and by path."""
     holder = start(spec="specs/hold.yaml", machine="h200x2")
     for where in ("kv-store", runtime / "memtopo" / "kv-store.sock"):
         done = run(attach, runtime, where, "pages.31")
@@ -67,8 +69,10 @@ def test_up_to_the_driver(attach: Path, start: Callable[..., Process], runtime: 
     assert holder.end()[0]["handles"] == 2
 
 
-def test_what_it_refuses(attach: Path, start: Callable[..., Process], runtime: Path) -> None:
-    """No layout, no such export, no such handle, an export over ipc, wrong usage: each is told, and ends in order"""
+def test_the_client_reports_missing_layouts_exports_and_handles(
+    attach: Path, start: Callable[..., Process], runtime: Path
+) -> None:
+    """And an export over ipc, and wrong usage; it ends in order."""
     assert "nobody is reached" in run(attach, runtime, "kv-store", "pages").stderr
     start(spec="specs/hold.yaml", machine="h200x2")
     assert "there is no export 'page'" in run(attach, runtime, "kv-store", "page").stderr
@@ -82,7 +86,7 @@ def test_what_it_refuses(attach: Path, start: Callable[..., Process], runtime: P
 
 @contextmanager
 def saying(path: Path, *answers: Any) -> Iterator[None]:
-    """A holder that gives these answers, whatever it is asked."""
+    """A holder that sends these answers to any request."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
         listener.listen()
@@ -105,7 +109,7 @@ NOTICE = {"notice": "releasing", "grace": 5.0}
 
 
 @pytest.mark.parametrize(
-    ("answers", "told"),
+    ("answers", "message"),
     [
         ([b"[]"], "no packet"),
         ([b'{"memtopo":1,"ok":{"total":1,"offers":[{'], "no packet"),
@@ -127,18 +131,19 @@ NOTICE = {"notice": "releasing", "grace": 5.0}
         ([b'{"memtopo" : 1 , "x":[1,{"ok":3}], "ok" : {"offers":[ {"name":"a"} , 7 ],"total":2}}'], "no export"),
     ],
 )
-def test_a_holder_that_lies(answers: list[Any], told: str, attach: Path, tmp_path: Path) -> None:
-    """Whatever the holder says, the program ends by itself and says what was wrong; nothing is read past its end"""
+def test_the_client_ends_by_itself_on_invalid_messages_of_a_holder(
+    answers: list[Any], message: str, attach: Path, tmp_path: Path
+) -> None:
+    """It reports the error, and nothing is read past the end of a message."""
     (tmp_path / "own").mkdir(mode=0o700)
     path = tmp_path / "own" / "s.sock"
     with saying(path, *answers):
         done = run(attach, tmp_path, path, "pages")
-    assert told in done.stderr, done
+    assert message in done.stderr, done
     assert done.returncode == 1
 
 
-def test_notices_are_no_answers(attach: Path, tmp_path: Path) -> None:
-    """What the holder says unasked is passed over"""
+def test_the_client_skips_notices(attach: Path, tmp_path: Path) -> None:
     path = tmp_path / "s.sock"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))

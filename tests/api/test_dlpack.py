@@ -1,4 +1,4 @@
-"""Capsules and what is in them: taken once, given back whenever, and nothing of it lost."""
+"""DLPack capsules and tensors: creation, consumption and deletion."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USED = b"used_dltensor"
 
 
 class ViewOwner:
-    """Lends tensors, as a layout does, without one."""
+    """Owner of views in place of a layout."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -47,7 +47,7 @@ class ViewOwner:
 
 
 class Consumer:
-    """Takes the tensor out of a capsule, as a library does, and gives it back when told to."""
+    """Consumer of a capsule, which deletes the tensor on request."""
 
     def __init__(self, capsule: object) -> None:
         self.block = POINTER(capsule, b"dltensor")
@@ -71,13 +71,13 @@ def owner() -> ViewOwner:
 
 
 def gpu_view(owner: ViewOwner, name: str = "kv", typed: str = "float16", *, read_only: bool = False) -> GpuView:
-    """A view of memory that nobody touches, on gpu3."""
+    """A view on gpu3 of memory that is not accessed."""
     at = 0x7F00_0000_0000, (2, 3, 4), dtype(typed), "gpu3"
     return GpuView(name, *at, dl_device=(dlpack.CUDA, 3), read_only=read_only, owner=owner)
 
 
-def test_a_plain_tensor(owner: ViewOwner) -> None:
-    """A consumer that asks for no version gets DLManagedTensor, with address, device, type, shape and strides"""
+def test_a_consumer_without_version_gets_an_unversioned_tensor(owner: ViewOwner) -> None:
+    """`DLManagedTensor`, with address, device, type, shape and strides."""
     capsule = gpu_view(owner).__dlpack__(stream=1)
     assert NAME(capsule) == b"dltensor"
     tensor = Managed.from_address(POINTER(capsule, b"dltensor")).tensor
@@ -90,8 +90,7 @@ def test_a_plain_tensor(owner: ViewOwner) -> None:
 
 
 @pytest.mark.parametrize(("read_only", "flags"), [(False, 0), (True, 1)])
-def test_a_versioned_tensor(read_only: bool, flags: int, owner: ViewOwner) -> None:
-    """A consumer that knows version 1 is told whether it may write"""
+def test_a_consumer_of_version_1_gets_the_read_only_flag(read_only: bool, flags: int, owner: ViewOwner) -> None:
     capsule = gpu_view(owner, read_only=read_only).__dlpack__(max_version=(1, 0))
     assert NAME(capsule) == b"dltensor_versioned"
     managed = Versioned.from_address(POINTER(capsule, b"dltensor_versioned"))
@@ -111,15 +110,15 @@ def test_a_versioned_tensor(read_only: bool, flags: int, owner: ViewOwner) -> No
         ("float8_e5m2", 12, 8),
     ],
 )
-def test_codes(name: str, code: int, bits: int, owner: ViewOwner) -> None:
-    """Types have the codes of dlpack.h"""
+def test_types_have_the_codes_of_dlpack(name: str, code: int, bits: int, owner: ViewOwner) -> None:
+    """As dlpack.h defines them."""
     capsule = gpu_view(owner, typed=name).__dlpack__()
     found = Managed.from_address(POINTER(capsule, b"dltensor")).tensor.dtype
     assert (found.code, found.bits) == (code, bits)
 
 
-def test_the_cuda_array_interface(owner: ViewOwner) -> None:
-    """A GPU's view has version 3 of the interface, says whether it may be written, and is nothing for NumPy"""
+def test_a_gpu_view_has_version_3_of_the_cuda_array_interface(owner: ViewOwner) -> None:
+    """It has the read-only flag, and NumPy refuses the view."""
     assert gpu_view(owner).__cuda_array_interface__ == {
         "shape": (2, 3, 4), "typestr": "<f2", "data": (0x7F00_0000_0000, False), "strides": None, "version": 3,
         "stream": None,
@@ -131,8 +130,7 @@ def test_the_cuda_array_interface(owner: ViewOwner) -> None:
         np.asarray(gpu_view(owner))
 
 
-def test_a_host_view_has_no_cuda_interface(layout: Live) -> None:
-    """What a simulator has is for NumPy, and nothing that takes it for a GPU's"""
+def test_a_view_of_simulated_memory_has_no_cuda_array_interface(layout: Live) -> None:
     view = layout.range("kv")
     assert isinstance(view, HostView)
     assert view.__dlpack_device__() == (1, 0)
@@ -140,16 +138,16 @@ def test_a_host_view_has_no_cuda_interface(layout: Live) -> None:
 
 
 @pytest.mark.parametrize("stream", [0, -2, "default"])
-def test_streams_that_are_none(stream: object, owner: ViewOwner) -> None:
-    """A stream that DLPack does not have is refused; the others are taken, and nothing is to be waited for"""
+def test_unknown_streams_are_refused(stream: object, owner: ViewOwner) -> None:
+    """Streams that DLPack defines are accepted, without synchronization."""
     with pytest.raises(BufferError, match="stream"):
         gpu_view(owner).__dlpack__(stream)
     for known in (None, -1, 1, 2, 0x5555_0000_1000):
         gpu_view(owner).__dlpack__(stream=known)
 
 
-def test_what_a_view_does_not_do(owner: ViewOwner, layout: Live) -> None:
-    """Copies, other devices, and streams for memory of the host are refused with a BufferError"""
+def test_copies_other_devices_and_streams_of_host_memory_are_refused(owner: ViewOwner, layout: Live) -> None:
+    """With a BufferError."""
     view = layout.range("kv")
     for arguments in ({"copy": True}, {"dl_device": (2, 0)}, {"stream": 1}):
         with pytest.raises(BufferError):
@@ -158,8 +156,8 @@ def test_what_a_view_does_not_do(owner: ViewOwner, layout: Live) -> None:
     assert gpu_view(owner).__dlpack__(dl_device=(2, 3))
 
 
-def test_a_tensor_is_out_until_it_is_given_back(owner: ViewOwner) -> None:
-    """A capsule is out as long as somebody has it, a tensor until its deleter is called, in whichever order"""
+def test_a_capsule_or_tensor_is_in_use_until_it_is_deleted(owner: ViewOwner) -> None:
+    """In whichever order."""
     capsule = gpu_view(owner, "waiting").__dlpack__()
     taken = gpu_view(owner, "taken").__dlpack__()
     consumer = Consumer(taken)
@@ -172,9 +170,7 @@ def test_a_tensor_is_out_until_it_is_given_back(owner: ViewOwner) -> None:
     assert owner.in_use == []
 
 
-def test_a_capsule_is_taken_once(layout: Live) -> None:
-    """NumPy renames the capsule that it took a tensor out of, and nobody takes it again"""
-
+def test_a_consumed_capsule_is_renamed_and_refused(layout: Live) -> None:
     class Twice:
         def __init__(self, view: Any) -> None:
             self.capsule = view.__dlpack__(max_version=(1, 0))
@@ -193,8 +189,7 @@ def test_a_capsule_is_taken_once(layout: Live) -> None:
     first[0] = 1
 
 
-def test_ten_thousand_rounds_leave_nothing(layout: Live, owner: ViewOwner) -> None:
-    """Tensors that are taken and dropped, and capsules that nobody takes, cost no memory in the long run"""
+def test_ten_thousand_tensors_and_unused_capsules_leave_memory_unchanged(layout: Live, owner: ViewOwner) -> None:
     view = layout.range("kv")
     for turn in range(20_000):
         np.from_dlpack(view)
@@ -206,8 +201,7 @@ def test_ten_thousand_rounds_leave_nothing(layout: Live, owner: ViewOwner) -> No
     assert owner.in_use == []
 
 
-def test_many_at_once(owner: ViewOwner) -> None:
-    """A thousand tensors that are in_use at once stay whole while others come and go"""
+def test_a_thousand_tensors_stay_valid_while_others_are_created_and_deleted(owner: ViewOwner) -> None:
     kept = [Consumer(gpu_view(owner, str(i)).__dlpack__()) for i in range(1000)]
     for _ in range(2000):
         gpu_view(owner).__dlpack__()
@@ -220,8 +214,7 @@ def test_many_at_once(owner: ViewOwner) -> None:
         each.give_back()
 
 
-def test_threads(layout: Live) -> None:
-    """Views are handed in_use and given back by several threads"""
+def test_several_threads_create_and_delete_tensors(layout: Live) -> None:
     view = layout.range("kv")
     faults: list[Exception] = []
 
@@ -229,7 +222,7 @@ def test_threads(layout: Live) -> None:
         try:
             for _ in range(2000):
                 np.from_dlpack(view)[0] = 1
-        except Exception as error:  # noqa: BLE001 told by the test
+        except Exception as error:  # noqa: BLE001 reported by the test
             faults.append(error)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
@@ -240,9 +233,7 @@ def test_threads(layout: Live) -> None:
     assert not faults
 
 
-def test_a_pending_exception_survives(owner: ViewOwner) -> None:
-    """A capsule, and a tensor, that go while an exception is on its way leave it as it is"""
-
+def test_deletion_preserves_a_pending_exception(owner: ViewOwner) -> None:
     def failing() -> object:
         raise KeyError("ours")
 
@@ -254,8 +245,8 @@ def test_a_pending_exception_survives(owner: ViewOwner) -> None:
     assert owner.in_use == []
 
 
-def test_what_outlives_the_interpreter_does_no_harm() -> None:
-    """An array that is still there when Python ends, within or after its layout, ends without a word"""
+def test_an_array_may_outlive_the_interpreter() -> None:
+    """Within its layout or after it, without output."""
     script = (
         "import memtopo, numpy, sys, warnings\n"
         "warnings.simplefilter('ignore')\n"
@@ -271,8 +262,8 @@ def test_what_outlives_the_interpreter_does_no_harm() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_cuda_core_takes_a_view(layout: Live) -> None:
-    """cuda.core's StridedMemoryView, where it is installed, sees the same memory"""
+def test_cuda_core_views_the_same_memory(layout: Live) -> None:
+    """Where cuda.core is installed."""
     utils = pytest.importorskip("cuda.core.utils")
     view = layout.range("kv", dtype="float32", shape=(4, -1))
     found = utils.StridedMemoryView.from_dlpack(view, stream_ptr=-1)

@@ -19,8 +19,10 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_an_example(number: int, start: Callable[..., Process], runtime: Path) -> None:
-    """Every program on the page runs, beside a holder of specs/hold.yaml, without a warning"""
+def test_every_program_on_the_page_runs_without_a_warning(
+    number: int, start: Callable[..., Process], runtime: Path
+) -> None:
+    """Beside a holder of specs/hold.yaml."""
     start(spec="specs/hold.yaml", machine="h200x2")
     command = [sys.executable, "-W", "error", "-c", BLOCKS[number]]
     env = environment(XDG_RUNTIME_DIR=str(runtime))
@@ -28,6 +30,5 @@ def test_an_example(number: int, start: Callable[..., Process], runtime: Path) -
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_everything_is_on_the_page() -> None:
-    """Each name that memtopo hands out is on the page"""
+def test_the_page_names_every_public_name() -> None:
     assert [name for name in memtopo.__all__ if not name.startswith("_") and name not in PAGE] == []

@@ -8,15 +8,13 @@ import sys
 from tests.cli.running import ROOT, environment
 
 
-def test_applied_numpy() -> None:
-    """The ring buffer's example prints what it says that it prints"""
+def test_the_numpy_example_prints_its_documented_output() -> None:
     command = [sys.executable, "-W", "error", "examples/applied_numpy.py"]
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("[3. 4.] [1. 2.]\n", "")
 
 
-def test_examples_are_short() -> None:
-    """An example of the API has about ten lines"""
+def test_examples_have_about_ten_lines() -> None:
     for name in ("applied_numpy", "attach_cupy", "attach_torch"):
         lines = (ROOT / "examples" / f"{name}.py").read_text().splitlines()
         assert sum(bool(line) for line in lines) <= 10

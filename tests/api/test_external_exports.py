@@ -1,4 +1,4 @@
-"""`memtopo.attach` to a program that serves what another API made."""
+"""`memtopo.attach` to a producer of external memory and semaphores."""
 
 from __future__ import annotations
 
@@ -30,22 +30,21 @@ def camera(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield program.socket
 
 
-def test_memory(camera: str, machine: Target) -> None:
-    """Memory of another API is attached to on its GPU, and seen as it is written"""
+def test_external_memory_is_attached_on_its_gpu_and_read_as_written(camera: str, machine: Target) -> None:
     with memtopo.attach(camera, "frame", machine=machine) as layout:
         view = layout.export("frame")
         assert (view.device, bytes(view.memory[:6])) == ("gpu1", b"memory")
         del view
 
 
-def test_a_semaphore(camera: str, machine: Target) -> None:
-    """A semaphore is not attached to: nobody would say what it is waited for"""
+def test_attaching_a_semaphore_is_refused(camera: str, machine: Target) -> None:
+    """Its use would be undefined."""
     with pytest.raises(memtopo.Unsuitable, match="'ready' is a semaphore"):
         memtopo.attach(camera, machine=machine).__enter__()
 
 
-def test_a_semaphore_of_a_layout() -> None:
-    """A layout's semaphore is waited for and signalled in the default stream, with values of the program's own"""
+def test_a_semaphore_of_a_layout_is_waited_for_and_signalled() -> None:
+    """In the default stream, with values that the program chooses."""
     spec = {
         "memtopo": 1,
         "name": "viewer",

@@ -1,4 +1,4 @@
-"""What another process holds on a real GPU: as the driver, PyTorch, CuPy and a program in C see it.
+"""Attachment on a real GPU by the driver, PyTorch, CuPy and a C program.
 
 PyTorch, CuPy and the compiler are skipped where they are absent.
 """
@@ -25,8 +25,7 @@ HOLD = "specs/hold.yaml"
 Start = Callable[..., Process]
 
 
-def test_another_processs_memory(start: Start) -> None:
-    """What a holder wrote is read here through its exports, and what is written here is read there"""
+def test_holder_and_importer_on_a_gpu_read_the_bytes_of_each_other(start: Start) -> None:
     holder = start(spec=HOLD, machine="local", record=True)
     with memtopo.attach("kv-store") as shared:
         assert peek(shared, shared.address("pages"), 3) == b"kv."
@@ -38,13 +37,13 @@ def test_another_processs_memory(start: Start) -> None:
         assert shared.notice() is None
     assert shared.report
     assert shared.report.exit_code == 0, shared.report
-    told, report = holder.end()
-    assert bytes.fromhex(told["first"]["kv"]) == b"from the importe"
+    summary, report = holder.end()
+    assert bytes.fromhex(summary["first"]["kv"]) == b"from the importe"
     assert report["outcome"] == "ok"
 
 
-def test_an_importer_may_only_read_if_it_says_so(start: Start) -> None:
-    """With access r, the driver refuses to write to what was imported, and the views are read-only"""
+def test_an_import_with_access_r_cannot_be_written(start: Start) -> None:
+    """The driver refuses writes, and the views are read-only."""
     start(spec=HOLD, machine="local")
     with memtopo.attach("kv-store", "pages", access="r") as shared:
         assert shared.export("pages").read_only
@@ -53,8 +52,7 @@ def test_an_importer_may_only_read_if_it_says_so(start: Start) -> None:
             poke(shared, shared.address("pages"), b"no")
 
 
-def test_torch_in_two_processes(start: Start) -> None:
-    """A kernel of PyTorch writes what the holder reads"""
+def test_a_torch_kernel_writes_memory_of_the_holder(start: Start) -> None:
     torch = pytest.importorskip("torch")
     holder = start(spec=HOLD, machine="local", record=True)
     with memtopo.attach("kv-store") as shared:
@@ -68,8 +66,8 @@ def test_torch_in_two_processes(start: Start) -> None:
 
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
-def test_the_examples(library: str, start: Start, runtime: Path) -> None:
-    """The example of each library attaches to specs/hold.yaml, writes a page and reads its sum, without a warning"""
+def test_every_library_example_attaches_and_sums_a_page(library: str, start: Start, runtime: Path) -> None:
+    """Each attaches to specs/hold.yaml, writes a page and reads its sum, without a warning."""
     pytest.importorskip(library)
     start(spec=HOLD, machine="local", record=True)
     command = [sys.executable, "-W", "error::ResourceWarning", f"examples/attach_{library}.py"]
@@ -81,8 +79,8 @@ def test_the_examples(library: str, start: Start, runtime: Path) -> None:
 
 
 @pytest.mark.skipif(not (shutil.which("cc") and shutil.which("make")), reason="needs a C compiler and make")
-def test_the_c_program(start: Start, runtime: Path, tmp_path: Path) -> None:
-    """The C program writes to a chunk and reads it: its checksum is that of the bytes that are seen here"""
+def test_the_c_program_writes_and_reads_a_chunk(start: Start, runtime: Path, tmp_path: Path) -> None:
+    """Its checksum is that of the bytes that this process reads."""
     subprocess.run(["make", "-C", ROOT / "examples" / "c", f"BUILD={tmp_path}"], check=True, capture_output=True)
     holder = start(spec=HOLD, machine="local")
     command = [str(tmp_path / "attach"), "kv-store", "pages.0", "written by C"]

@@ -1,4 +1,4 @@
-"""Views of managed memory and of what another API made."""
+"""Views of managed and external memory."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ SPEC = {
 }
 
 
-def test_managed_memory_from_both_sides() -> None:
-    """A view for the host and one for a GPU are of the same bytes, each of the device that it is for"""
+def test_host_and_gpu_views_of_managed_memory_have_the_same_bytes() -> None:
+    """Each view is of the device that it was requested for."""
     with memtopo.applied(SPEC, machine="h200x2") as layout:
         views = [layout.managed("m", dtype="float32", device=each) for each in ("host", "decode", None)]
         assert [view.device for view in views] == ["host", "gpu1", "gpu0"]
@@ -46,8 +46,7 @@ def test_managed_memory_from_both_sides() -> None:
     assert layout.report.outcome == "ok"
 
 
-def test_external_memory_and_its_buffers() -> None:
-    """What is mapped of external memory can be viewed as a whole and in parts, and those are the same bytes"""
+def test_external_memory_is_viewed_whole_and_by_buffer() -> None:
     with memtopo.applied(SPEC, machine="h200x2") as layout:
         whole, luma = (
             np.from_dlpack(layout.external("frame")),
@@ -66,7 +65,7 @@ def test_external_memory_and_its_buffers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("view", "told"),
+    ("view", "message"),
     [
         (lambda layout: layout.managed("x"), "no managed memory 'x'"),
         (lambda layout: layout.managed("own", device="decode"), "declared for the host and gpu0, and not for gpu1"),
@@ -76,23 +75,21 @@ def test_external_memory_and_its_buffers() -> None:
         (lambda layout: layout.buffer("frame"), "no buffer 'frame'"),
     ],
 )
-def test_what_cannot_be_viewed(view: object, told: str) -> None:
-    """What is not there, or not for a device, is refused with what there is"""
+def test_a_missing_entry_or_device_without_access_is_refused_with_the_valid_ones(view: object, message: str) -> None:
     assert callable(view)
-    with memtopo.applied(SPEC, machine="h200x2") as layout, pytest.raises(memtopo.Unsuitable, match=told):
+    with memtopo.applied(SPEC, machine="h200x2") as layout, pytest.raises(memtopo.Unsuitable, match=message):
         view(layout)
 
 
 def outliving() -> tuple[np.ndarray, np.ndarray]:
-    """Arrays over memory whose layout was taken down under them."""
+    """Arrays over memory of a layout that was taken down."""
     with memtopo.applied(SPEC, machine="h200x2") as layout:
         frame, m = np.from_dlpack(layout.external("frame")), np.from_dlpack(layout.managed("m", device="host"))
         m[0] = 5
     return frame, m
 
 
-def test_views_that_outlive_their_layout() -> None:
-    """A view of either kind that is in use when its layout ends is named, and reads zeros from then on"""
+def test_a_view_in_use_at_the_end_of_its_layout_is_named_and_reads_zeros() -> None:
     with pytest.warns(memtopo.ViewOutlived, match="external memory 'frame', managed memory 'm'"):
         frame, m = outliving()
     assert (frame[250], m[0]) == (0, 0)

@@ -1,4 +1,4 @@
-"""A layout of this process on a real GPU: the memory as PyTorch and CuPy see it, which are skipped where absent."""
+"""Views of a layout on a real GPU, with PyTorch and CuPy where they are installed."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def layout() -> Iterator[Live]:
         gc.collect()
 
 
-def test_a_view_is_the_gpus_memory(layout: Live) -> None:
-    """A view's address is the range's, its interface and device are the GPU's, and its layout is gone afterwards"""
+def test_a_view_has_address_and_device_of_its_range(layout: Live) -> None:
+    """The layout is gone after its end."""
     view = layout.range("kv", dtype="float16", shape=(4, -1))
     assert isinstance(view, GpuView)
     assert view.address == layout.address("kv")
@@ -37,8 +37,8 @@ def test_a_view_is_the_gpus_memory(layout: Live) -> None:
         view.__array__()
 
 
-def test_a_layout_leaves_nothing() -> None:
-    """Twenty layouts leave free memory where it was, once the context is there"""
+def test_twenty_layouts_leave_free_memory_unchanged() -> None:
+    """Once the context exists."""
     for turn in range(20):
         with memtopo.applied(SPEC) as layout:
             layout.range("kv").__dlpack__()
@@ -51,8 +51,7 @@ def test_a_layout_leaves_nothing() -> None:
     assert after == first
 
 
-def test_events(layout: Live) -> None:
-    """An event is recorded, waited for, and done"""
+def test_an_event_is_recorded_waited_for_and_complete(layout: Live) -> None:
     event = layout.event("e")
     event.record()
     event.wait()
@@ -60,8 +59,8 @@ def test_events(layout: Live) -> None:
     assert event.query()
 
 
-def test_a_failure_has_its_report() -> None:
-    """A GPU that has less memory than a spec wants says so by the driver's error, or before that by a rule"""
+def test_a_spec_beyond_the_memory_of_a_gpu_fails_with_a_report() -> None:
+    """With the driver's error, or with a rule's diagnostic before it."""
     huge = {**SPEC, "chunks": {"page": {"location": "gpu0", "size": "64GiB", "count": 4}}}
     huge["ranges"] = {name: {"size": "256GiB"} for name in SPEC["ranges"]}
     with pytest.raises((memtopo.NotApplied, memtopo.InvalidSpec)) as raised, memtopo.applied(huge):
@@ -69,8 +68,8 @@ def test_a_failure_has_its_report() -> None:
     assert "MT" in str(raised.value) or "CUDA_ERROR_OUT_OF_MEMORY" in str(raised.value)
 
 
-def test_torch_shares_the_memory(layout: Live) -> None:
-    """PyTorch's tensor over a view is the memory itself: what a kernel writes, the driver reads"""
+def test_a_torch_tensor_accesses_the_memory_of_its_view(layout: Live) -> None:
+    """The driver reads what a kernel writes."""
     torch = pytest.importorskip("torch")
     seen = torch.from_dlpack(layout.range("kv", dtype="float16", shape=(4, -1)))
     assert (seen.shape, seen.dtype, seen.device.index) == ((4, 1 << 20), torch.float16, 0)
@@ -87,16 +86,15 @@ def test_torch_shares_the_memory(layout: Live) -> None:
 
 
 @pytest.mark.parametrize("name", ["uint8", "int64", "float32", "bfloat16", "bool", "complex64"])
-def test_torch_knows_the_types(name: str, layout: Live) -> None:
-    """PyTorch takes each type for what it is"""
+def test_torch_accepts_every_type(name: str, layout: Live) -> None:
     torch = pytest.importorskip("torch")
     assert torch.from_dlpack(layout.range("kv", dtype=name)).dtype == getattr(torch, name)
     assert torch.from_dlpack(layout.range("kv", dtype=getattr(torch, name))).dtype == getattr(torch, name)
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
-def test_torch_and_float8(name: str, layout: Live) -> None:
-    """A PyTorch that knows DLPack's codes for float8 takes it; an older one refuses, and takes uint8"""
+def test_torch_accepts_or_refuses_float8_by_its_version(name: str, layout: Live) -> None:
+    """A PyTorch with DLPack's codes for float8 accepts it; an older one refuses, and accepts uint8."""
     torch = pytest.importorskip("torch")
     try:
         seen = torch.from_dlpack(layout.range("kv", dtype=name))
@@ -108,8 +106,8 @@ def test_torch_and_float8(name: str, layout: Live) -> None:
     assert layout._views.in_use() == []
 
 
-def test_torch_and_memory_to_read(layout: Live) -> None:
-    """What may only be read is given to a PyTorch that can be told so, and refused to others; kernels read it"""
+def test_torch_accepts_or_refuses_read_only_memory_by_its_version(layout: Live) -> None:
+    """A PyTorch that supports the read-only flag accepts it, others refuse; kernels read it."""
     torch = pytest.importorskip("torch")
     poke(layout, layout.address("kv"), bytes(range(16)))
     try:
@@ -120,8 +118,7 @@ def test_torch_and_memory_to_read(layout: Live) -> None:
     assert seen[:16].tolist() == list(range(16))
 
 
-def test_torch_sees_a_ring_twice() -> None:
-    """A ring buffer's tensor has its bytes twice"""
+def test_a_torch_tensor_of_a_ring_buffer_has_its_bytes_twice() -> None:
     torch = pytest.importorskip("torch")
     with memtopo.applied(RING) as layout:
         ring = torch.from_dlpack(layout.range("ring", dtype="float32"))
@@ -131,8 +128,7 @@ def test_torch_sees_a_ring_twice() -> None:
         del ring
 
 
-def test_torch_rounds_leave_nothing(layout: Live) -> None:
-    """Ten thousand tensors over a view, made and dropped, are all given back"""
+def test_ten_thousand_torch_tensors_are_deleted(layout: Live) -> None:
     torch = pytest.importorskip("torch")
     view = layout.range("kv")
     for _ in range(10_000):
@@ -141,16 +137,15 @@ def test_torch_rounds_leave_nothing(layout: Live) -> None:
     assert list(layout._views._tensors.in_use()) == []
 
 
-def test_a_tensor_that_outlives_its_layout() -> None:
-    """A tensor that is still there when its layout ends is named"""
+def test_a_torch_tensor_in_use_at_the_end_of_its_layout_is_named() -> None:
     torch = pytest.importorskip("torch")
     with pytest.warns(memtopo.ViewOutlived, match="range 'kv'"), memtopo.applied(SPEC) as layout:
         kept = torch.from_dlpack(layout.range("kv"))
     del kept
 
 
-def test_cupy_shares_the_memory(layout: Live) -> None:
-    """CuPy's arrays over a view, by either interface, are the memory itself"""
+def test_cupy_arrays_access_the_memory_of_their_view(layout: Live) -> None:
+    """By either interface."""
     cupy = pytest.importorskip("cupy")
     one = cupy.from_dlpack(layout.range("kv", dtype="float32", shape=(4, -1)))
     two = cupy.asarray(layout.range("kv", dtype="float32", shape=(4, -1)))
@@ -166,8 +161,8 @@ def test_cupy_shares_the_memory(layout: Live) -> None:
     del one, two, read
 
 
-def test_another_gpus_memory(layout: Live) -> None:
-    """With two GPUs, one's chunk is viewed for the other, which is the view's device"""
+def test_a_chunk_of_another_gpu_is_viewed_by_a_gpu_with_access(layout: Live) -> None:
+    """The view's device is the requested one. Needs two GPUs."""
     count = ctypes.c_int(0)
     ctypes.CDLL("libcuda.so.1").cuDeviceGetCount(ctypes.byref(count))
     if count.value < 2:

@@ -1,4 +1,4 @@
-"""Specs as programs have them: paths, mappings and what was loaded before."""
+"""Specs given as paths, texts, mappings and loaded specs."""
 
 from __future__ import annotations
 
@@ -24,27 +24,24 @@ SMALL: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("given", [QUICK, str(QUICK), read_file(QUICK), memtopo.load(QUICK)])
-def test_a_spec_may_be_given_in_several_ways(given: Any, machine: Target) -> None:
-    """A path, its text, a document and what load gave are the same spec"""
+def test_a_path_text_document_or_loaded_spec_is_the_same_spec(given: Any, machine: Target) -> None:
     assert memtopo.load(given).name == "quickstart"
     assert memtopo.plan(given, machine) == memtopo.plan(QUICK, machine)
 
 
-def test_a_mapping_is_a_spec(machine: Target) -> None:
-    """A mapping of Python's is planned like a file, with its names in the steps"""
+def test_a_mapping_is_planned_like_a_file(machine: Target) -> None:
     assert memtopo.load(SMALL).spec.chunks["page"].count == 2
     calls = [step.call for step in memtopo.plan(SMALL, machine).steps]
     assert calls.count("cuMemCreate") == 2
 
 
-def test_a_spec_of_another_type_is_an_error() -> None:
-    """Something that is no spec at all is a TypeError that says what one is"""
+def test_a_spec_of_another_type_is_a_type_error() -> None:
+    """The message lists the accepted types."""
     with pytest.raises(TypeError, match="not a int"):
         memtopo.load(7)  # type: ignore[arg-type]
 
 
-def test_every_fault_is_in_the_message(tmp_path: Path, machine: Target) -> None:
-    """An invalid file raises once, and its message has each diagnostic with line and column"""
+def test_an_invalid_file_raises_once_with_every_diagnostic(tmp_path: Path, machine: Target) -> None:
     file = tmp_path / "bad.yaml"
     file.write_text("memtopo: 1\nname: bad\nranges: {kv: {size: 3MiB}}\nchunks: {c: {location: gpu9, size: 2MB}}\n")
     with pytest.raises(memtopo.InvalidSpec) as raised:
@@ -57,14 +54,13 @@ def test_every_fault_is_in_the_message(tmp_path: Path, machine: Target) -> None:
     assert f"{file}:4:" in text
 
 
-def test_a_fault_of_a_mapping_is_told_with_its_path(machine: Target) -> None:
-    """A mapping has no lines: its faults are told with the keys that lead to them"""
+def test_a_diagnostic_of_a_mapping_has_its_keys_as_position(machine: Target) -> None:
     with pytest.raises(memtopo.InvalidSpec, match=r"ranges\.kv\.size"):
         memtopo.plan({**SMALL, "ranges": {"kv": {"size": "4MB"}}}, machine)
 
 
-def test_load_needs_no_machine(tmp_path: Path) -> None:
-    """What only a machine can judge is no fault for load; what is misspelled is"""
+def test_load_reports_only_what_needs_no_machine(tmp_path: Path) -> None:
+    """A misspelled key is reported, a limit of a machine is not."""
     assert memtopo.load({**SMALL, "access": {"kv": {"gpu7": "rw"}}}).name == "small"
     with pytest.raises(memtopo.InvalidSpec, match="did you mean 'size'"):
         memtopo.load({**SMALL, "ranges": {"kv": {"sise": "4MiB"}}})
@@ -72,8 +68,8 @@ def test_load_needs_no_machine(tmp_path: Path) -> None:
         memtopo.load(tmp_path / "none.yaml")
 
 
-def test_a_spec_of_several_processes_is_planned(machine: Target) -> None:
-    """A layout of several processes is loaded and planned, with a plan for each, and refused where one builds it"""
+def test_a_multi_process_spec_is_planned_for_each_process(machine: Target) -> None:
+    """Functions that build one layout refuse it."""
     spec = memtopo.load(ROOT / "specs" / "legacy-ipc.yaml")
     assert memtopo.plan(spec, machine).processes
     with pytest.raises(memtopo.Unsuitable, match="memtopo apply"), memtopo.applied(spec, machine):

@@ -1,4 +1,4 @@
-"""Layouts in a program whose other threads do something too."""
+"""Layouts in a multi-threaded program."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from memtopo.machine.target import uuids
 SIZE = 1 << 20
 
 
-def test_serving_and_importing_in_one_process(tmp_path: Path) -> None:
-    """What a serving thread opens while a layout is built, and closes late, is no leak of the layout's"""
+def test_descriptors_of_a_serving_thread_are_no_leak_of_a_layout(tmp_path: Path) -> None:
+    """They are opened during the build, and closed after the teardown."""
     gpu = bytes.fromhex(uuids(load("h200x2"))[0])
     spec = {
         "memtopo": 1,

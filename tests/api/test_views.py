@@ -1,4 +1,4 @@
-"""What a view is: which bytes, of which type and shape, for whom; and what is refused."""
+"""Views: bytes, types, shapes, devices and access."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def layout(machine: Target) -> Iterator[Live]:
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_every_dtype(name: str, layout: Live) -> None:
-    """Each dtype has its size; those that NumPy has are seen by it, through both interfaces, as what they are"""
+def test_every_dtype_has_its_size_and_its_numpy_type(name: str, layout: Live) -> None:
+    """Through both interfaces; bfloat16 and float8 have no NumPy type."""
     view = layout.range("kv", dtype=name, shape=(4, -1))
     assert view.size == 8 << 20
     known = getattr(np, name if name != "bool" else "bool_", None)
@@ -67,8 +67,7 @@ def test_every_dtype(name: str, layout: Live) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", np.float16, np.dtype("float16")])
-def test_a_dtype_may_be_an_object(dtype: object, layout: Live) -> None:
-    """NumPy's types and dtypes mean what their names do"""
+def test_a_dtype_is_given_by_name_or_as_numpy_object(dtype: object, layout: Live) -> None:
     assert layout.range("kv", dtype=dtype).dtype.name == "float16"
 
 
@@ -86,8 +85,9 @@ def test_a_dtype_may_be_an_object(dtype: object, layout: Live) -> None:
         ({"offset": 8, "shape": (3, 2), "dtype": "int32"}, (3, 2)),
     ],
 )
-def test_shapes(arguments: dict[str, Any], shape: tuple[int, ...], layout: Live) -> None:
-    """Type, shape, offset and size come to the bytes that they say"""
+def test_type_shape_offset_and_size_select_the_bytes(
+    arguments: dict[str, Any], shape: tuple[int, ...], layout: Live
+) -> None:
     view = layout.range("kv", **arguments)
     assert view.shape == shape
     assert view.address == layout.range("kv").address + arguments.get("offset", 0)
@@ -95,7 +95,7 @@ def test_shapes(arguments: dict[str, Any], shape: tuple[int, ...], layout: Live)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"dtype": "float17"}, "did you mean 'float16'"),
         ({"shape": (8 << 20, 2)}, "8MiB"),
@@ -114,14 +114,15 @@ def test_shapes(arguments: dict[str, Any], shape: tuple[int, ...], layout: Live)
         ({"device": "host"}, "host has no access"),
     ],
 )
-def test_what_does_not_fit(arguments: dict[str, Any], told: str, layout: Live) -> None:
-    """A view that would go past the end, does not come to its shape, or is not aligned is refused, with the reason"""
-    with pytest.raises(memtopo.Unsuitable, match=told):
+def test_a_view_beyond_the_end_of_another_shape_or_misaligned_is_refused(
+    arguments: dict[str, Any], message: str, layout: Live
+) -> None:
+    with pytest.raises(memtopo.Unsuitable, match=message):
         layout.range("kv", **arguments)
 
 
-def test_holes_are_refused(layout: Live) -> None:
-    """A view has no holes: the first one is named, and a part without any is given"""
+def test_a_view_with_a_hole_is_refused(layout: Live) -> None:
+    """The first hole is named; a part without holes is accepted."""
     with pytest.raises(memtopo.Unsuitable, match="from 2MiB to 4MiB"):
         layout.range("gap")
     with pytest.raises(memtopo.Unsuitable, match="from 6MiB to 8MiB"):
@@ -132,8 +133,8 @@ def test_holes_are_refused(layout: Live) -> None:
         layout.range("gap", offset=5 << 20, size=2 << 20)
 
 
-def test_access_is_needed(layout: Live) -> None:
-    """A range without access for the device is refused, wholly or in part"""
+def test_a_range_without_access_for_the_device_is_refused(layout: Live) -> None:
+    """Wholly or in part."""
     with pytest.raises(memtopo.Unsuitable, match="grants no access"):
         layout.range("none")
     with pytest.raises(memtopo.Unsuitable, match="no single device"):
@@ -146,8 +147,8 @@ def test_access_is_needed(layout: Live) -> None:
         layout.range("gapp")
 
 
-def test_read_only_views(layout: Live) -> None:
-    """A device that may only read gets views that NumPy does not write to, and sees what others write"""
+def test_a_view_of_a_device_with_access_r_is_read_only(layout: Live) -> None:
+    """NumPy does not write to it, and it shows the stores of others."""
     mine, theirs = layout.range("kv", dtype="int32"), layout.range("kv", dtype="int32", device="decode")
     assert (mine.read_only, theirs.read_only) == (False, True)
     written = np.from_dlpack(mine)
@@ -163,14 +164,13 @@ def test_read_only_views(layout: Live) -> None:
         theirs.__dlpack__(max_version=(0, 8))
 
 
-def test_the_default_device(layout: Live) -> None:
-    """Without a device it is the one that may do most, and of equal ones the one that has the memory"""
+def test_the_default_device_is_the_one_with_most_access(layout: Live) -> None:
+    """Of equal devices, the one that has the memory."""
     assert layout.range("kv").device == "gpu0"
     assert layout.chunk("far").device == "gpu1"
 
 
-def test_chunks(layout: Live) -> None:
-    """A chunk is found where it is mapped, with the access that is best"""
+def test_a_chunk_is_viewed_through_the_mapping_with_most_access(layout: Live) -> None:
     assert layout.chunk("page.1").size == 2 << 20
     assert layout.chunk("page.1", device="decode").read_only
     assert layout.chunk("page.3", offset=1 << 20, dtype="float64").shape == (1 << 17,)
@@ -182,15 +182,14 @@ def test_chunks(layout: Live) -> None:
         layout.chunk("page.0", size=4 << 20)
 
 
-def test_a_view_says_what_it_is(layout: Live) -> None:
-    """A view's text has name, type, shape, device and access"""
+def test_repr_has_name_type_shape_device_and_access(layout: Live) -> None:
     text = repr(layout.range("kv", dtype="bfloat16", shape=(2, -1), device="decode"))
     assert "range 'kv': bfloat16[2, 2097152] on gpu1" in text
     assert "read-only" in text
 
 
 def outliving(machine: Target) -> list[Any]:
-    """Several ways to go on using the memory of a layout that is gone."""
+    """Views and arrays in use after the end of their layout."""
     with memtopo.applied(SPEC, machine) as layout:
         first = np.from_dlpack(layout.range("kv", dtype="uint8"))
         second = np.asarray(layout.range("gap", size=2 << 20))
@@ -200,19 +199,18 @@ def outliving(machine: Target) -> list[Any]:
         return [first, second, third, fourth]
 
 
-def test_a_view_that_outlives_its_layout(machine: Target) -> None:
-    """Whoever still has the memory is named once, however they have it; on a simulator they then read zeros"""
-    with pytest.warns(memtopo.ViewOutlived, match="chunk 'far', range 'gap', range 'kv', range 'split'") as told:
+def test_memory_in_use_at_the_end_of_its_layout_is_named_once(machine: Target) -> None:
+    """By whichever interface; on a simulator it reads zeros afterwards."""
+    with pytest.warns(memtopo.ViewOutlived, match="chunk 'far', range 'gap', range 'kv', range 'split'") as caught:
         kept = outliving(machine)
-    assert len(told) == 1
-    assert told[0].filename == __file__
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
     assert not kept[0].any()
     kept[0][:] = 1
     assert not kept[1].any()
 
 
-def test_what_was_let_go_is_not_named(machine: Target) -> None:
-    """Views and arrays that are gone before the end are no reason for a warning"""
+def test_deleted_views_and_arrays_give_no_warning(machine: Target) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with memtopo.applied(SPEC, machine) as layout:
@@ -226,8 +224,7 @@ def test_what_was_let_go_is_not_named(machine: Target) -> None:
             del part
 
 
-def test_a_view_of_a_layout_that_is_gone(machine: Target) -> None:
-    """A view that is asked for its memory too late refuses"""
+def test_a_view_refuses_access_after_the_end_of_its_layout(machine: Target) -> None:
     with pytest.warns(memtopo.ViewOutlived), memtopo.applied(SPEC, machine) as layout:
         view = layout.range("kv")
     for late in (view.__dlpack__, lambda: view.memory, lambda: np.asarray(view)):
@@ -235,8 +232,8 @@ def test_a_view_of_a_layout_that_is_gone(machine: Target) -> None:
             late()
 
 
-def test_the_warning_is_heard(tmp_path: Any) -> None:
-    """Python drops warnings of its kind unasked; this one is shown, unless somebody chose otherwise"""
+def test_the_warning_is_shown_unless_filtered(tmp_path: Any) -> None:
+    """Python ignores warnings of its category by default."""
     import subprocess
     import sys
 

@@ -13,8 +13,8 @@ from memtopo.common.text import display_width, printable, signal_name
 
 
 @given(st.text(st.characters()))
-def test_what_is_printable_holds_nothing_unseen(text: str) -> None:
-    """Whatever the text, what is printed of it has no control, format, surrogate or unassigned character"""
+def test_printable_text_has_no_control_or_format_character(text: str) -> None:
+    """Nor surrogates or unassigned characters, whatever the text."""
     shown = printable(text)
     assert shown.isprintable()
     assert not {unicodedata.category(char) for char in shown} & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
@@ -34,7 +34,7 @@ def test_what_is_printable_holds_nothing_unseen(text: str) -> None:
     ],
 )
 def test_escapes_are_those_of_python(text: str, shown: str) -> None:
-    """What is seen as itself stays, the rest is escaped as Python would"""
+    """Printable characters are not escaped."""
     assert printable(text) == shown
 
 
@@ -43,7 +43,7 @@ def test_escapes_are_those_of_python(text: str, shown: str) -> None:
     [("", 0), ("abc", 3), ("größe", 5), ("日本", 4), ("e\u0301", 1), ("ｆ", 2), ("\u1112\u1161\u11ab", 2), ("𝒳", 1)],
 )
 def test_width_is_counted_in_columns(text: str, columns: int) -> None:
-    """Wide characters take two columns of a terminal, combining ones none"""
+    """A wide character has two columns, a combining one none."""
     assert display_width(text) == columns
 
 
@@ -56,8 +56,8 @@ def _fail_while_paused() -> None:
 
 
 @pytest.mark.parametrize("was_on", [True, False])
-def test_the_collector_is_left_as_it_was(was_on: bool) -> None:
-    """The cyclic collector is off in a pause and as it was after it, nested or failed"""
+def test_a_pause_restores_the_state_of_the_collector(was_on: bool) -> None:
+    """Also if nested or failed."""
     before = gc.isenabled()
     try:
         (gc.enable if was_on else gc.disable)()
@@ -70,6 +70,6 @@ def test_the_collector_is_left_as_it_was(was_on: bool) -> None:
 
 @pytest.mark.parametrize("number", range(1, signal.NSIG))
 def test_every_signal_has_a_name(number: int) -> None:
-    """A signal is told by its name, or by its number where it has none"""
+    """The number stands for a signal without a name."""
     known = {each.value: each.name for each in signal.Signals}
     assert signal_name(number) == known.get(number, f"signal {number}")

@@ -26,14 +26,12 @@ AMOUNTS = st.integers(0, LARGEST)
 @given(AMOUNTS)
 @example(LARGEST)
 @example(LARGEST - 1023)
-def test_exact_can_be_read_back(amount: int) -> None:
-    """What `exact` writes is read back as the same number of bytes"""
+def test_an_exact_size_is_read_back_as_the_same_number(amount: int) -> None:
     assert parse_size(exact(amount)) == Size(amount)
 
 
 @given(st.builds(Size, AMOUNTS, st.booleans()))
-def test_a_size_can_be_read_back(size: Size) -> None:
-    """What a size is written as is read back as the same size"""
+def test_a_written_size_is_read_back_as_the_same_size(size: Size) -> None:
     assert parse_size(str(size)) == size
 
 
@@ -97,8 +95,8 @@ def test_a_size_is_digits_and_a_unit(text: str, size: Size) -> None:
         ("9" * 5000 + "MiB", None),
     ],
 )
-def test_what_is_no_size_says_what_was_meant(text: str, meant: str | None) -> None:
-    """Text that is no size is refused, with the size that was probably meant where that can be told"""
+def test_text_that_is_no_size_is_refused_with_a_suggestion(text: str, meant: str | None) -> None:
+    """Where a suggestion is known."""
     with pytest.raises(NotASize) as refused:
         parse_size(text)
     assert refused.value.meant == meant
@@ -108,8 +106,8 @@ def test_what_is_no_size_says_what_was_meant(text: str, meant: str | None) -> No
 @given(
     st.text(max_size=40) | st.from_regex(r"[0-9][0-9_.,]{0,25} {0,2}[kKmMgGtTiIbB]{0,3}(granules?)?", fullmatch=True)
 )
-def test_what_was_meant_is_a_size(text: str) -> None:
-    """What is said to be meant is itself a size, whatever the text"""
+def test_a_suggested_size_is_a_size(text: str) -> None:
+    """Whatever the text."""
     try:
         parse_size(text)
     except NotASize as refused:
@@ -129,8 +127,8 @@ def test_a_count_is_plain_digits(number: int) -> None:
     "text",
     ["", "-1", "+1", "01", "1.0", "1e3", "1_000", "1:30", "true", "0x10", " 1", "٣", str(LARGEST + 1), "9" * 5000],
 )
-def test_a_count_is_nothing_else(text: str) -> None:
-    """Signs, leading zeros, fractions, exponents, other digits and more than 64 bits are no count"""
+def test_signs_fractions_exponents_and_leading_zeros_are_no_count(text: str) -> None:
+    """Nor are other digits and numbers of more than 64 bits."""
     with pytest.raises(ValueError, match=r"whole number|64 bits"):
         parse_count(text)
 
@@ -148,13 +146,11 @@ def test_a_count_is_nothing_else(text: str) -> None:
         (LARGEST, "16777216.0 TiB"),
     ],
 )
-def test_rounded_is_for_people(amount: int, text: str) -> None:
-    """A rounded byte count has at most a tenth, in the largest unit that it fills"""
+def test_a_rounded_size_has_at_most_a_tenth_in_its_largest_unit(amount: int, text: str) -> None:
     assert rounded(amount) == text
 
 
-def test_granules_are_of_what_they_measure() -> None:
-    """Granules become bytes by the granule of what they measure; bytes stay bytes"""
+def test_granules_are_converted_to_bytes_and_bytes_are_unchanged() -> None:
     assert Size(4, in_granules=True).bytes(2 * MiB) == 8 * MiB
     assert Size(4).bytes(2 * MiB) == 4
 
@@ -165,8 +161,7 @@ def test_units_are_binary() -> None:
 
 
 @given(st.text(), st.integers(1, 50))
-def test_shorten_keeps_the_limit(text: str, limit: int) -> None:
-    """A shortened text has at most as many characters as it may"""
+def test_shortened_text_keeps_the_limit(text: str, limit: int) -> None:
     assert len(shorten(text, limit)) <= limit
 
 
@@ -188,8 +183,7 @@ def test_a_duration_is_digits_and_a_unit(text: str, seconds: float) -> None:
         ("9999999999s", None), ("1h30m", None),
     ],
 )  # fmt: skip
-def test_what_was_meant(text: str, meant: str | None) -> None:
-    """What is no duration is told, with the text that was probably meant, which is one"""
+def test_text_that_is_no_duration_is_refused_with_a_duration(text: str, meant: str | None) -> None:
     with pytest.raises(NotADuration) as told:
         parse_duration(text)
     assert told.value.meant == meant
@@ -198,8 +192,7 @@ def test_what_was_meant(text: str, meant: str | None) -> None:
 
 
 @given(st.text(max_size=60))
-def test_any_text(text: str) -> None:
-    """Any text is a duration or is told to be none"""
+def test_any_text_is_a_duration_or_refused(text: str) -> None:
     try:
         seconds = parse_duration(text)
     except NotADuration as error:

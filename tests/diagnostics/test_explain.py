@@ -23,16 +23,15 @@ def found(example: Example) -> list[str]:
     return codes(example.spec, invented(2, peers="no peers" not in example.note))
 
 
-def test_every_code_has_its_file() -> None:
-    """A code has one file that explains it, and no file is without its code"""
+def test_every_code_has_one_explanation_file() -> None:
+    """And every file has a code."""
     files = {path.stem for path in (ROOT / "memtopo" / "diagnostics" / "explanations").glob("*.md")}
     assert files == set(CODES)
     assert all(any(code.startswith(prefix) for prefix in GROUPS) for code in CODES)
 
 
 @pytest.mark.parametrize("each", EXPLANATIONS.values(), ids=EXPLANATIONS)
-def test_examples(each: Explanation) -> None:
-    """The wrong example of a code has this fault and no other, and the right one has none"""
+def test_the_bad_example_of_a_code_has_this_diagnostic_and_the_good_one_none(each: Explanation) -> None:
     if each.code in UNTYPABLE:
         assert each.wrong.note
         assert not each.wrong.spec
@@ -42,16 +41,16 @@ def test_examples(each: Explanation) -> None:
 
 
 @pytest.mark.parametrize("each", EXPLANATIONS.values(), ids=EXPLANATIONS)
-def test_it_is_short(each: Explanation) -> None:
-    """An explanation is read in a minute: a rule and a fact of at most three sentences and 400 characters"""
+def test_an_explanation_is_short(each: Explanation) -> None:
+    """A rule and a fact of at most three sentences and 400 characters."""
     for prose in (each.rule, each.fact):
         assert 20 < len(prose) <= 400, len(prose)
         assert len(re.findall(r"[.!?](?=\s|$)", prose)) <= 3
         assert prose.endswith(".")
 
 
-def test_facts_are_recorded() -> None:
-    """A fact that is cited stands in docs/driver-facts.md, once"""
+def test_cited_facts_are_recorded_once() -> None:
+    """In docs/driver-facts.md."""
     page = (ROOT / "docs" / "driver-facts.md").read_text()
     recorded = re.findall(r'<a id="fact-([0-9]+)"></a>', page)
     cited = {number for each in EXPLANATIONS.values() for number in FACT.findall(each.rule + each.fact)}
@@ -60,13 +59,12 @@ def test_facts_are_recorded() -> None:
 
 
 def test_the_page_is_current() -> None:
-    """docs/rules.md is what `memtopo explain --all --markdown` prints; `make docs` writes it"""
+    """docs/rules.md is the output of `memtopo explain --all --markdown`; `make docs` writes it."""
     written = (ROOT / "docs" / "rules.md").read_text()
     assert written.splitlines() == rendering.page(EXPLANATIONS.values())
 
 
-def test_links_of_the_page() -> None:
-    """Every link of docs/rules.md leads to a file and a place that are there"""
+def test_links_of_the_page_have_targets() -> None:
     facts = (ROOT / "docs" / "driver-facts.md").read_text()
     for target in re.findall(r"\]\(([^)]+)\)", (ROOT / "docs" / "rules.md").read_text()):
         file, _, place = target.partition("#")
@@ -74,8 +72,8 @@ def test_links_of_the_page() -> None:
         assert not place or f'<a id="{place}"></a>' in facts
 
 
-def test_a_code_is_explained() -> None:
-    """`explain CODE` shows the rule, the fact and both examples; case does not matter, and several may be asked for"""
+def test_explain_shows_rule_fact_and_examples_of_codes() -> None:
+    """Case does not matter, and several codes may be given."""
     done = memtopo("explain", "mt305", "MT503", COLUMNS="80")
     assert done.status == 0
     lines = done.out.splitlines()
@@ -87,15 +85,14 @@ def test_a_code_is_explained() -> None:
     assert "`" not in done.out
 
 
-def test_all_codes_are_listed() -> None:
-    """`explain` alone has a line for every code"""
+def test_explain_without_codes_lists_all() -> None:
     lines = [line.strip() for line in memtopo("explain").out.splitlines()]
     for code, known in CODES.items():
         assert f"{code}  {known.title}" in lines
 
 
-def test_a_code_that_is_not_known() -> None:
-    """A code that is not known is wrong usage, and the nearest one is named"""
+def test_an_unknown_code_is_wrong_usage() -> None:
+    """The nearest code is suggested."""
     done = memtopo("explain", "MT3O5")
     assert done.status == 2
     assert done.out == ""
@@ -104,8 +101,7 @@ def test_a_code_that_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--all",), ("MT301", "mt302"), ()])
-def test_json(arguments: tuple[str, ...]) -> None:
-    """With --json it is one document with the same codes"""
+def test_explain_json_is_one_document_with_the_codes(arguments: tuple[str, ...]) -> None:
     read = memtopo("explain", *arguments, "--json").document["codes"]
     wanted = [code.upper() for code in arguments if not code.startswith("-")] or list(CODES)
     assert [each["code"] for each in read] == wanted
@@ -113,13 +109,12 @@ def test_json(arguments: tuple[str, ...]) -> None:
     assert all(("rule" in each) == bool(arguments) for each in read)
 
 
-def test_markdown() -> None:
-    """With --markdown, --all is the page, and codes are their sections of it"""
+def test_explain_markdown_of_codes_is_their_sections_of_the_page() -> None:
+    """With --all it is the page."""
     page = memtopo("explain", "--all", "--markdown").out
     assert page == (ROOT / "docs" / "rules.md").read_text()
     assert memtopo("explain", "mt301", "--markdown").out.strip() in page
 
 
-def test_markdown_is_asked_for_by_name() -> None:
-    """Where everything is JSON by its variable, --markdown is still Markdown"""
+def test_markdown_takes_precedence_over_the_json_variable() -> None:
     assert memtopo("explain", "MT301", "--markdown", MEMTOPO_JSON="1").out.startswith('<a id="MT301">')

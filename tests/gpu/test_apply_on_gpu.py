@@ -64,8 +64,8 @@ OWN = [path for path in SPECS if path.stem != "vulkan-frame"]  # its producer is
 
 
 @pytest.mark.parametrize("path", OWN, ids=lambda path: path.stem)
-def test_spec_on_this_machine(path: Path, local: Target) -> None:
-    """Every spec that this machine has the GPUs for is built, found as declared, and gone"""
+def test_every_shipped_spec_is_built_as_declared_on_this_machine(path: Path, local: Target) -> None:
+    """If the machine has the GPUs for it; nothing remains."""
     made = run_request(path, local)
     if made is None:
         pytest.skip(f"needs more than {len(local.machine.devices)} GPU")
@@ -75,8 +75,8 @@ def test_spec_on_this_machine(path: Path, local: Target) -> None:
     assert ledger.empty
 
 
-def test_a_thousand_applies_leave_nothing(local: Target, contexts: KernelDriver) -> None:
-    """A thousand runs leave the ledger empty, and file descriptors and free memory where they were"""
+def test_a_thousand_runs_leave_descriptors_and_gpu_memory_unchanged(local: Target, contexts: KernelDriver) -> None:
+    """And the ledger empty."""
     made = run_request(SMALL, local)
     assert made
     warm = apply.apply(made, Ledger(contexts))
@@ -92,8 +92,7 @@ def test_a_thousand_applies_leave_nothing(local: Target, contexts: KernelDriver)
     assert report.left.memory == warm.left.memory
 
 
-def test_any_call_may_fail_here_too(local: Target, contexts: KernelDriver) -> None:
-    """Whichever call of a small layout fails on a real GPU: everything is undone, or what is left is named"""
+def test_a_failure_of_any_call_on_a_gpu_is_undone_or_named(local: Target, contexts: KernelDriver) -> None:
     made = run_request(SMALL, local)
     assert made
     calls = _run(made, contexts, 0)[1].calls
@@ -137,8 +136,7 @@ def _clean(ledger: Ledger, driver: KernelDriver) -> None:
             driver.device_primary_ctx_release(device)
 
 
-def test_local_memory_is_where_it_is_declared(local: Target) -> None:
-    """The machine that is read here has GPUs, each with a UUID that names it everywhere"""
+def test_the_local_machine_has_gpus_with_uuids(local: Target) -> None:
     assert local.machine.devices
     assert all(device.uuid and device.uuid.startswith("GPU-") for device in local.machine.devices)
     assert all(place.kind in LocationKind for place in local.machine.locations)

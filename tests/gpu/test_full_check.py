@@ -87,8 +87,8 @@ def apply_on_gpu(text: str, local: Target, wrap: Callable[[Any], Any] = lambda e
     return report
 
 
-def test_every_byte(local: Target) -> None:
-    """Every byte is proven, the forbidden is not survived on replicas, and how fast it went is told"""
+def test_a_correct_layout_passes_a_full_check(local: Target) -> None:
+    """Every byte is verified, forbidden accesses end their replicas, and rates are reported."""
     report = apply_on_gpu(SPEC, local, facts=local.machine)
     assert report.exit_code == 0, report
     assert report.checks
@@ -99,8 +99,7 @@ def test_every_byte(local: Target) -> None:
     assert {rate.verb for rate in report.checks.rates} == {"fill", "verify"}
 
 
-def test_swapped_chunks_are_found(local: Target) -> None:
-    """Two chunks in each other's place are told by their handles and by their bytes"""
+def test_swapped_chunks_are_differences_of_handles_and_bytes(local: Target) -> None:
     report = apply_on_gpu(SPEC, local, SwappedChunks)
     assert report.exit_code == 6
     assert report.checks
@@ -109,8 +108,7 @@ def test_swapped_chunks_are_found(local: Target) -> None:
     assert ("every byte", "hot + 0x0 in view at 0x0 by gpu0") in found
 
 
-def test_wrong_access_is_found(local: Target) -> None:
-    """Access that is not as declared is told before a kernel dies of it"""
+def test_wrong_access_is_a_difference_before_any_kernel(local: Target) -> None:
     report = apply_on_gpu(SPEC, local, ReadOnlyGrants)
     assert report.exit_code == 6
     assert report.checks
@@ -118,16 +116,14 @@ def test_wrong_access_is_found(local: Target) -> None:
     assert any(tally.why_not == UNSAFE for tally in report.checks.tallies)
 
 
-def test_a_kept_handle_is_found(local: Target) -> None:
-    """A chunk that is not released is named, once its memory is missed; and it is given back"""
+def test_an_unreleased_chunk_is_a_leak_and_is_released_after_all(local: Target) -> None:
     report = apply_on_gpu(SPEC, local, UnreleasedHandle, check="fast")
     assert report.exit_code == 5
     assert [leak.what for leak in report.leaks] == ["chunk cold"]
     assert apply_on_gpu(SPEC, local).exit_code == 0
 
 
-def test_a_wrong_import_is_found(local: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An importer that is given another chunk than it asked for is told by name"""
+def test_a_wrong_export_is_a_difference_of_its_importer(local: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MEMTOPO_WRONG_EXPORT", "server")
     document = read_text(("memtopo: 1\nname: lied\n" + SHARED.replace("ACCESS", "r")).encode(), "lied.yaml")
     validated = validate(document, local.machine)
@@ -143,8 +139,7 @@ def test_a_wrong_import_is_found(local: Target, monkeypatch: pytest.MonkeyPatch)
 
 @SAME
 @given(spec=specs(gpus=1))
-def test_no_false_alarm(spec: str, local: Target) -> None:
-    """Whatever random spec is accepted is found as declared, in every byte"""
+def test_an_accepted_random_spec_passes_a_full_check(spec: str, local: Target) -> None:
     report = apply_on_gpu(spec, local)
     assert report.checks
     assert {difference.aspect for difference in report.checks.differences} <= {"address"}, (spec, report)

@@ -30,8 +30,8 @@ COORDINATORS = list(zip(EVERY[::14], islice(cycle(SIGNALS), len(EVERY)), strict=
 
 
 @pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
-def test_spec(path: Path) -> None:
-    """Each spec of several processes builds, is found as declared, and leaves nothing"""
+def test_every_multi_process_spec_is_built_as_declared(path: Path) -> None:
+    """And leaves nothing."""
     local = target.resolve("local")
     document = read_file(path)
     validated = validate(document, local.machine)
@@ -65,21 +65,22 @@ def memory_comes_back() -> Iterator[None]:
 
 @pytest.mark.usefixtures("memory_comes_back")
 @pytest.mark.parametrize(("point", "name"), POINTS, ids=str)
-def test_a_worker_dies(point: tuple[str, int], name: str) -> None:
-    """The other worker takes down, the report names the dead one, and nothing is left, on the GPU either"""
+def test_the_other_worker_takes_down_when_a_worker_dies_on_a_gpu(point: tuple[str, int], name: str) -> None:
+    """The report names the dead one, and nothing is left, on the GPU either."""
     survived(run_with_crash(TWO, *point, name, machine="local"), point[0], name)
 
 
 @pytest.mark.usefixtures("memory_comes_back")
 @pytest.mark.parametrize(("point", "name"), COORDINATORS, ids=str)
-def test_the_coordinator_dies(point: tuple[str, int], name: str) -> None:
-    """Its workers notice, take down by themselves, and end; memory comes back"""
+def test_workers_take_down_when_the_coordinator_dies_on_a_gpu(point: tuple[str, int], name: str) -> None:
+    """They end by themselves, and their memory is released."""
     lost(run_with_crash(TWO, *point, name, "parent", machine="local"), name)
 
 
 @pytest.mark.usefixtures("memory_comes_back")
-def test_two_hundred_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold, attach and release, two hundred times: descriptors, processes and memory are where they were"""
+def test_two_hundred_holds_leave_descriptors_processes_and_memory_unchanged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     rounds(200, "local")

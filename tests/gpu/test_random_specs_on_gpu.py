@@ -29,15 +29,15 @@ def local() -> Target:
 
 @SAME
 @given(spec=specs(gpus=1))
-def test_a_random_spec_that_is_accepted_builds(spec: str, local: Target) -> None:
-    """Whatever random spec has no fault on this machine is built and found as declared, and nothing of it stays"""
+def test_an_accepted_random_spec_is_built_as_declared_on_one_gpu(spec: str, local: Target) -> None:
+    """And leaves nothing."""
     builds(spec, local)
 
 
 @SAME
 @given(spec=specs(gpus=2))
-def test_a_random_spec_for_two_gpus_builds(spec: str, local: Target) -> None:
-    """The same with two GPUs and access across them"""
+def test_an_accepted_random_spec_is_built_as_declared_on_two_gpus(spec: str, local: Target) -> None:
+    """With access across them."""
     if len(local.machine.devices) == 1:
         pytest.skip("needs two GPUs")
     builds(spec, local)

@@ -40,8 +40,8 @@ def words(word: int, count: int) -> bytes:
     return word.to_bytes(4, "little") * count
 
 
-def test_apply_with_a_producer() -> None:
-    """A program that Vulkan draws in is started, imported from, waited for and answered; its frame is as it drew it"""
+def test_apply_starts_a_vulkan_producer_and_leaves_its_frame_unchanged() -> None:
+    """It imports, waits for and signals the producer."""
     command = f"camera={sys.executable} {PRODUCER} --gpu {uuid().hex()}"
     done = subprocess.run(
         [sys.executable, "-m", "memtopo", "apply", str(FRAME), "--with", command, "--json"],
@@ -67,8 +67,7 @@ def producer(socket: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_bytes_go_both_ways(tmp_path: Path) -> None:
-    """CUDA reads what Vulkan drew once it is signalled, and turns it; Vulkan reads that once it is signalled in turn"""
+def test_cuda_and_vulkan_read_the_bytes_of_each_other_after_a_signal(tmp_path: Path) -> None:
     text = FRAME.read_text().replace("signal: 2", "")
     text = "\n".join(line.replace(", }", "}") for line in text.splitlines())
     spec = tmp_path / "frame.yaml"
@@ -88,8 +87,8 @@ def test_bytes_go_both_ways(tmp_path: Path) -> None:
         assert "the frame is turned" in process.stderr.read()
 
 
-def test_a_chunk_in_vulkan(tmp_path: Path) -> None:
-    """Vulkan imports a chunk that a held layout exports: each API reads what the other wrote"""
+def test_vulkan_imports_a_chunk_of_a_held_layout(tmp_path: Path) -> None:
+    """Each API reads the bytes that the other wrote."""
     socket = tmp_path / "held.sock"
     held = subprocess.Popen(
         [sys.executable, "-m", "memtopo", "apply", str(CHUNK), "--hold", "--socket", str(socket)],
@@ -127,8 +126,8 @@ def go_on(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def test_rounds_leave_nothing(tmp_path: Path) -> None:
-    """After 200 rounds of import, use and release, descriptors and free memory are where they were, at both ends"""
+def test_two_hundred_vulkan_imports_leave_descriptors_and_memory_unchanged(tmp_path: Path) -> None:
+    """In the producer and in the importer."""
     driver = open_cuda()
     context = driver.device_primary_ctx_retain(0)
     seen = []
@@ -155,8 +154,7 @@ def test_rounds_leave_nothing(tmp_path: Path) -> None:
     assert seen[1] == seen[-1]
 
 
-def test_nothing_for_the_validation_layer(tmp_path: Path) -> None:
-    """Vulkan's validation layer has nothing to say of the producer"""
+def test_the_vulkan_validation_layer_reports_nothing(tmp_path: Path) -> None:
     try:
         with vulkan.Gpu(uuid(), validation=True):
             pass

@@ -23,8 +23,8 @@ SHARDS = 100
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.name)
-def test_every_input_is_answered(path: Path) -> None:
-    """Every file of the corpus gets a document or diagnostics with places, within a second, and never a traceback"""
+def test_every_input_of_the_corpus_gets_a_document_or_diagnostics(path: Path) -> None:
+    """With positions, within a second, and never a traceback."""
     data = path.read_bytes()
     start = time.process_time()
     validated = checks.answered(read_text(data, path.name))
@@ -34,8 +34,8 @@ def test_every_input_is_answered(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", CORPUS[::8], ids=lambda path: path.name)
-def test_the_command_line_answers_too(path: Path) -> None:
-    """The command line answers with its exit status, one JSON document, and no control characters"""
+def test_validate_prints_one_json_document_for_any_input(path: Path) -> None:
+    """Without control characters, and with its exit status."""
     command = [sys.executable, "-m", "memtopo", "validate", str(path), "--machine", "h200x2", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     assert done.returncode in (0, 1), done.stderr
@@ -46,13 +46,11 @@ def test_the_command_line_answers_too(path: Path) -> None:
 
 @given(st.binary(max_size=400))
 @settings(max_examples=300)
-def test_any_structure_is_answered(data: bytes) -> None:
-    """Any structure of the language's own words is answered"""
+def test_any_structure_of_known_words_is_validated(data: bytes) -> None:
     checks.spec(data)
 
 
-def test_mutations_are_answered() -> None:
-    """A few hundred inputs that chance made of the corpus are answered"""
+def test_random_mutations_of_the_corpus_are_validated() -> None:
     inputs = mutations(4711, seeds())
     for _ in range(300):
         checks.source(next(inputs))
@@ -61,7 +59,7 @@ def test_mutations_are_answered() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("shard", range(SHARDS))
-def test_very_many_mutations_are_answered(shard: int) -> None:
+def test_a_million_mutations_take_at_most_a_second_and_256_mib_each(shard: int) -> None:
     """A million inputs of up to 64 KiB: none takes a crash, a traceback, more than a second or 256 MiB
 
     MEMTOPO_FUZZ is how many, and MEMTOPO_FUZZ_SEED chooses others. Each shard is a process, for its memory's sake.

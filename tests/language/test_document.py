@@ -7,8 +7,7 @@ import pytest
 from memtopo.language import DEEPEST, Document
 
 
-def test_an_object_is_read_like_text() -> None:
-    """A mapping from Python gives the values that the same text would give"""
+def test_a_python_mapping_gives_the_values_of_the_same_text() -> None:
     given: dict[Any, object] = {"memtopo": 1, "rdma": True, "on": False, "size": None, 7: ("a", ["b"]), "c": {"d": "e"}}
     document = Document.from_object(given)
     assert document.diagnostics == ()
@@ -47,10 +46,10 @@ def _endless() -> dict[str, Any]:
         (_endless(), "MT002", ("a",) * DEEPEST),
     ],
 )
-def test_an_object_of_other_types_is_a_fault(
+def test_an_object_of_another_type_is_a_diagnostic_at_its_path(
     given_object: dict[str, Any], code: str, path: tuple[str | int, ...]
 ) -> None:
-    """What no text could say is a fault at its path, and is left out"""
+    """And is left out."""
     document = Document.from_object(given_object)
     (fault,) = document.diagnostics
     assert (fault.code, fault.path) == (code, path)

@@ -113,8 +113,8 @@ def assert_places_are_inside(document: Document) -> None:
 
 
 @pytest.mark.parametrize(("data", "code", "message"), ROWS.values(), ids=ROWS)
-def test_hostile_text_gets_a_diagnostic(data: bytes, code: str, message: str) -> None:
-    """Hostile text gets a diagnostic with a place, which repeats no raw control character"""
+def test_hostile_text_gets_a_diagnostic_with_a_position(data: bytes, code: str, message: str) -> None:
+    """Which repeats no raw control character."""
     document = read_text(data, "spec.yaml")
     fault = document.diagnostics[0]
     assert fault.code == code
@@ -137,16 +137,15 @@ def test_hostile_text_gets_a_diagnostic(data: bytes, code: str, message: str) ->
         (b"a: \xff\xfe\n", 1, 4),
     ],
 )
-def test_a_bad_byte_has_its_place(data: bytes, line: int, column: int) -> None:
-    """The place of a byte or character that may not be there counts characters, as an editor does"""
+def test_a_bad_byte_has_its_position_in_characters(data: bytes, line: int, column: int) -> None:
+    """As an editor counts them."""
     span = only_diagnostic(read_text(data, "spec.yaml")).span
     assert span
     assert (span.line, span.column) == (line, column)
 
 
 @pytest.mark.parametrize(("head", "unit", "tail"), REPEATED)
-def test_no_text_is_slow(head: str, unit: str, tail: str) -> None:
-    """64 KiB of anything are answered within a second"""
+def test_64_kib_are_read_within_a_second(head: str, unit: str, tail: str) -> None:
     text = (head + unit * (K64 // len(unit.encode())) + tail).encode()
     before = time.process_time()
     document = read_text(text, "spec.yaml")
@@ -156,8 +155,7 @@ def test_no_text_is_slow(head: str, unit: str, tail: str) -> None:
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("head", "unit", "tail"), REPEATED)
-def test_no_large_text_hangs(head: str, unit: str, tail: str) -> None:
-    """32 MiB of anything are answered within half a minute"""
+def test_32_mib_are_read_within_half_a_minute(head: str, unit: str, tail: str) -> None:
     text = (head + unit * ((LARGEST_FILE - 100) // len(unit.encode())) + tail).encode()
     before = time.process_time()
     read_text(text, "spec.yaml")
@@ -165,13 +163,12 @@ def test_no_large_text_hangs(head: str, unit: str, tail: str) -> None:
 
 
 @pytest.mark.parametrize("length", [LARGEST_SCALAR, LARGEST_SCALAR + 1])
-def test_the_longest_text_is_known(length: int) -> None:
-    """A text of the largest length is read, and one character more is refused"""
+def test_a_text_of_the_size_limit_is_read_and_a_longer_one_refused(length: int) -> None:
     assert bool(read_text(b"a: " + b"x" * length, "spec.yaml").diagnostics) == (length > LARGEST_SCALAR)
 
 
 def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
-    """A file of 200 MB is refused by its size"""
+    """A file of 200 MB is refused by its size."""
     path = tmp_path / "huge.yaml"
     with path.open("wb") as file:
         file.truncate(200_000_000)
@@ -190,8 +187,8 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
         ("", "the file cannot be read: no such file or directory"),
     ],
 )
-def test_what_is_no_file_is_refused(path: str, message: str) -> None:
-    """Directories, devices and what is not there get a diagnostic that says what they are"""
+def test_directories_devices_and_missing_files_are_refused(path: str, message: str) -> None:
+    """With a diagnostic that says which it is."""
     assert only_diagnostic(read_file(path)) == Diagnostic("MT001", message)
 
 
@@ -223,33 +220,30 @@ def _write(path: Path, data: bytes) -> None:
         return
 
 
-def test_a_pipe_is_read(pipe: Path, write: Callable[[bytes], None]) -> None:
-    """A pipe is read to its end, also where its writer comes late"""
+def test_a_pipe_is_read_to_its_end(pipe: Path, write: Callable[[bytes], None]) -> None:
+    """Also if its writer opens it late."""
     write(b"a: " + b"x" * 60_000)
     document = read_file(pipe)
     assert document.root == {"a": "x" * 60_000}
 
 
-def test_a_pipe_that_says_nothing_is_refused(pipe: Path) -> None:
-    """A pipe that nobody writes to is waited for, but not for long"""
+def test_a_pipe_without_writer_is_refused_after_a_timeout(pipe: Path) -> None:
     assert only_diagnostic(read_file(pipe, patience=0.05)).message == "the pipe did not end in time"
 
 
-def test_a_pipe_that_never_ends_is_refused(pipe: Path, write: Callable[[bytes], None]) -> None:
-    """A pipe is read up to the size limit and no further"""
+def test_a_pipe_is_read_up_to_the_size_limit_only(pipe: Path, write: Callable[[bytes], None]) -> None:
     write(b"\n" * (LARGEST_FILE + (1 << 20)))
     assert only_diagnostic(read_file(pipe)).code == "MT002"
 
 
-def test_standard_input_is_read() -> None:
-    """Standard input is read like a file, and named as what it is"""
+def test_standard_input_is_read_like_a_file() -> None:
+    """And named as standard input."""
     code = "from memtopo.language import read_stdin; document = read_stdin(); print(document.name, document.root)"
     done = subprocess.run([sys.executable, "-c", code], input=b"a: 1", cwd=ROOT, capture_output=True, check=True)
     assert done.stdout == b"<stdin> {'a': '1'}\n"
 
 
 def test_a_closed_standard_input_is_refused() -> None:
-    """Where there is no standard input, that is said"""
     code = "from memtopo.language import read_stdin; print(read_stdin().diagnostics[0].message)"
     done = subprocess.run(f"{sys.executable} -c '{code}' <&-", shell=True, cwd=ROOT, capture_output=True, check=True)
     assert done.stdout == b"the file cannot be read: bad file descriptor\n"
@@ -265,14 +259,14 @@ WORDS = st.sampled_from([
 
 @given(st.lists(WORDS, max_size=60).map("".join) | st.text(max_size=200))
 @settings(max_examples=400)
-def test_no_text_breaks_the_reader(text: str) -> None:
-    """Whatever the text, reading it raises nothing, and every fault stands inside of it"""
+def test_any_text_is_read_without_an_exception(text: str) -> None:
+    """All diagnostics have positions inside it."""
     assert_places_are_inside(read_text(text.encode(), "spec.yaml"))
     assert_places_are_inside(read_text(b"a: 1\n" + text.encode(), "spec.yaml"))
 
 
 @given(st.binary(max_size=4096))
-def test_no_bytes_break_the_reader(data: bytes) -> None:
-    """Whatever the bytes, reading them raises nothing, and every fault stands inside of them"""
+def test_any_bytes_are_read_without_an_exception(data: bytes) -> None:
+    """All diagnostics have positions inside them."""
     assert_places_are_inside(read_text(data, "spec.yaml"))
     assert_places_are_inside(read_text(b"a: " + data, "spec.yaml"))

@@ -53,16 +53,16 @@ def only_diagnostic(document: Document) -> Diagnostic:
     return fault
 
 
-def test_scalars_are_their_text() -> None:
-    """Every scalar is its text, and a value that is not written is an empty text"""
+def test_a_scalar_is_its_text() -> None:
+    """A value that is not written is an empty text."""
     document = read("a: 010\nb: yes\nc: 1:30\nd: ~\ne: null\nf: 2001-99-99\ng: 'x y'\nh:\non: 1\n")
     assert document.diagnostics == ()
     assert list(document.root) == ["a", "b", "c", "d", "e", "f", "g", "h", "on"]
     assert list(document.root.values()) == ["010", "yes", "1:30", "~", "null", "2001-99-99", "x y", "", "1"]
 
 
-def test_collections_are_plain() -> None:
-    """Mappings and lists are Python's own, in the order of the text"""
+def test_mappings_and_lists_are_those_of_python() -> None:
+    """In the order of the text."""
     assert read(SPEC).root == {
         "memtopo": "1",
         "name": "kv-cache",
@@ -99,14 +99,14 @@ def test_collections_are_plain() -> None:
         ((), "key", "memtopo"),
     ],
 )
-def test_a_path_has_a_place(path: tuple[str | int, ...], at: At, text: str) -> None:
-    """A path stands where its key or value is written, or at the key of the nearest thing above it"""
+def test_a_path_has_the_position_of_its_key_or_value(path: tuple[str | int, ...], at: At, text: str) -> None:
+    """Or of the key of its nearest ancestor."""
     document = read(SPEC)
     assert spanned(document, document.span(path, at)) == text
 
 
 def test_a_block_ends_where_its_last_value_ends() -> None:
-    """A value over several lines ends with the last thing in it, and not after the comments that follow"""
+    """And not after the comments that follow."""
     assert read(SPEC).span(("map",)) == Span(12, 3, 14, 8)
     assert read(SPEC).span(("chunks", "cold")) == Span(8, 5, 9, 10)
 
@@ -114,15 +114,14 @@ def test_a_block_ends_where_its_last_value_ends() -> None:
 @pytest.mark.parametrize(
     "head", ["", "\ufeff", "# 𝒳 é e\u0301\r\n\r\n", "# x\n" * 9000, "𝒳: {é: [1, 'a\r\n\r\n  b', \"\\u00e9\"]}\r\n"]
 )
-def test_columns_are_characters(head: str) -> None:
-    """Positions count characters, whatever their bytes, a byte order mark or the line ends before them"""
+def test_positions_count_characters(head: str) -> None:
+    """Independent of their bytes, of a byte order mark, and of earlier line ends."""
     document = read(head + "a𝒳: {é: e\u0301𝒳, b: [c]}\n")
     assert spanned(document, document.span(("a𝒳", "é"))) == "e\u0301𝒳"
     assert spanned(document, document.span(("a𝒳", "b", 0))) == "c"
 
 
-def test_places_survive_what_is_left_out() -> None:
-    """A refused entry is left out of the values without moving the place of any other"""
+def test_a_refused_entry_leaves_the_positions_of_others_unchanged() -> None:
     document = read("a: {x: *y, b: 1}\na: {q: 1, r: 2}\n? [k]\n: {l: m}\nc: [1, *z, {d: 2}]\n<<: {e: [f]}\ng: 3\n")
     assert document.root == {"a": {"b": "1"}, "c": ["1", {"d": "2"}], "g": "3"}
     assert spanned(document, document.span(("a", "b"))) == "1"
@@ -132,15 +131,14 @@ def test_places_survive_what_is_left_out() -> None:
     assert [fault.code for fault in document.diagnostics] == ["MT006", "MT009", "MT103", "MT006", "MT008"]
 
 
-def test_lines_are_those_of_an_editor() -> None:
-    """A line is asked for by its number from 1, comes without its end, and is empty where there is none"""
+def test_a_line_has_a_number_from_1_and_no_line_end() -> None:
+    """A line that does not exist is empty."""
     document = read("a: 1\r\n\nb: 2")
     assert [document.line(number) for number in range(-1, 5)] == ["", "", "a: 1", "", "b: 2", ""]
 
 
 @given(st.lists(st.sampled_from(["", "x", "# é", "y" * 999]), max_size=400), st.data())
-def test_every_line_is_found(lines: list[str], data: st.DataObject) -> None:
-    """Any line of a text is found by its number, and any of its characters by line and column"""
+def test_any_line_and_character_is_found_by_its_position(lines: list[str], data: st.DataObject) -> None:
     text = "a: 1\n" + "".join(f"# {line}\n" for line in lines)
     document = read(text)
     assert [document.line(number + 2) for number in range(len(lines))] == [f"# {line}" for line in lines]
@@ -188,20 +186,19 @@ def test_every_line_is_found(lines: list[str], data: st.DataObject) -> None:
         ("a: 1\n...\n%TAG ! x\n", [("MT005", "%TAG ! x")]),
     ],
 )
-def test_a_fault_has_a_code_and_a_place(text: str, faults: list[tuple[str, str]]) -> None:
-    """What is not part of the language is refused where it stands"""
+def test_a_diagnostic_has_a_code_and_a_position(text: str, faults: list[tuple[str, str]]) -> None:
+    """For every construct that the language lacks."""
     assert found(text) == faults
 
 
-def test_a_syntax_error_is_the_only_fault() -> None:
-    """A syntax error ends reading, and nothing else is said of the text"""
+def test_a_syntax_error_is_the_only_diagnostic() -> None:
     document = read("a: 1\na: 2\nb: *x\nc: [\n")
     assert [fault.code for fault in document.diagnostics] == ["MT005"]
     assert document.root == {}
 
 
-def test_a_duplicate_names_both_places() -> None:
-    """Of a key that is given twice, the second is the fault, and the first is shown beside it"""
+def test_a_duplicate_key_has_both_positions() -> None:
+    """The second is the error, the first a label."""
     document = read("chunks: {a: 1, b: 2, a: 3}\n")
     fault = only_diagnostic(document)
     assert fault.path == ("chunks", "a")
@@ -212,21 +209,18 @@ def test_a_duplicate_names_both_places() -> None:
     assert document.root == {"chunks": {"a": "1", "b": "2"}}
 
 
-def test_faults_are_bounded() -> None:
-    """Of very many faults the first are told, and the rest are counted"""
+def test_the_first_of_very_many_diagnostics_are_reported_and_the_rest_counted() -> None:
     document = read("a: 1\n" * (MOST_DIAGNOSTICS + 51))
     assert len(document.diagnostics) == MOST_DIAGNOSTICS
     assert document.diagnostics[-1].notes == ("and 50 more like these",)
 
 
-def test_an_opening_bracket_is_shown() -> None:
-    """What was opened and never closed is shown beside the place where it is missed"""
+def test_an_unclosed_bracket_is_a_label_of_its_diagnostic() -> None:
     (label,) = only_diagnostic(read("a: {b: 1\n")).labels
     assert (label.text, label.span) == ("'{' opens here", Span(1, 4, 1, 5))
 
 
-def test_a_file_is_named_as_given(tmp_path: Path) -> None:
-    """A document has the name that it was asked for by, or the one that is to stand for it"""
+def test_a_document_has_the_given_name(tmp_path: Path) -> None:
     path = tmp_path / "spec.yaml"
     path.write_text("a: 1\n")
     assert read_file(path).name == str(path)
@@ -243,8 +237,10 @@ VALUES: st.SearchStrategy[Value] = st.recursive(
 
 
 @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=5), st.sampled_from([True, False, None]), st.booleans())
-def test_what_another_program_writes_is_read(root: dict[str, Value], flow: bool | None, unicode: bool) -> None:
-    """What a YAML writer makes of text, mappings and lists is read as the same, and every scalar is where it is said"""
+def test_output_of_a_yaml_writer_is_read_as_the_same_values(
+    root: dict[str, Value], flow: bool | None, unicode: bool
+) -> None:
+    """And every scalar has its position."""
     text = yaml.dump(root, default_flow_style=flow, allow_unicode=unicode, width=10**6, Dumper=_Plain)
     document = read(text)
     assert document.diagnostics == ()
@@ -267,8 +263,8 @@ def _scalars(value: Value, path: tuple[str | int, ...]) -> list[tuple[tuple[str 
     return [pair for step, inner in pairs for pair in _scalars(inner, (*path, step))]
 
 
-def test_many_entries_are_small() -> None:
-    """20,000 chunks are read with their places in less memory than 40 MiB, and the collector runs as before"""
+def test_20_000_chunks_with_positions_take_less_than_40_mib() -> None:
+    """The collector runs as before."""
     text = "chunks:\n" + "".join(f"  c{i}: {{location: gpu0, size: 2MiB}}\n" for i in range(20_000))
     tracemalloc.start()
     try:

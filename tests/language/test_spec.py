@@ -24,8 +24,8 @@ from tests.helpers.specs import document
 CHUNK = {"location": "gpu0", "size": "2MiB"}
 
 
-def test_the_example_of_the_design() -> None:
-    """A spec's text becomes typed entries, in the order in which they stand"""
+def test_entries_of_one_layout_are_typed() -> None:
+    """In the order of the text."""
     text = """
 memtopo: 1
 name: kv-cache
@@ -59,8 +59,8 @@ access:
     assert found.access["kv"] == {"prefill": Access.RW, "decode": Access.R}
 
 
-def test_what_need_not_be_written() -> None:
-    """A range needs a size, a chunk a location and a size; all else has a value that asks for nothing"""
+def test_optional_fields_of_chunks_and_ranges_have_defaults() -> None:
+    """A range requires a size, a chunk a location and a size."""
     found = read(ranges={"kv": {"size": "2MiB"}}, chunks={"hot": CHUNK})
     assert dict(found.ranges["kv"]) == {
         "size": Size(2 * MiB), "align": None, "address": None, "fixed": False, "count": None, "round": None
@@ -73,8 +73,7 @@ def test_what_need_not_be_written() -> None:
 
 @pytest.mark.parametrize("section", language.SECTIONS)
 @pytest.mark.parametrize("empty", ["", {}])
-def test_a_section_may_be_missing_or_empty(section: str, empty: Any) -> None:
-    """A section that is missing, empty or without a value has no entries"""
+def test_a_missing_or_empty_section_has_no_entries(section: str, empty: Any) -> None:
     assert getattr(read(**{section: empty}), section) == getattr(read(), section) == {}
 
 
@@ -89,13 +88,12 @@ def test_a_section_may_be_missing_or_empty(section: str, empty: Any) -> None:
         ("access", {"kv": [{"size": "2MiB", "grant": {}}]}, {"kv": [{"offset": "0", "size": "2MiB", "grant": {}}]}),
     ],
 )
-def test_short_forms(section: str, one: Any, many: Any) -> None:
-    """One of something may be written without a list, a chunk without its key, a part without an offset of 0"""
+def test_a_single_item_needs_no_list_and_no_keys(section: str, one: Any, many: Any) -> None:
+    """One item without a list, a chunk without its key, a part without an offset of 0."""
     assert getattr(read(**{section: one}), section) == getattr(read(**{section: many}), section)
 
 
-def test_access_in_parts() -> None:
-    """Access is a mapping of devices, or a list of parts with one each"""
+def test_access_is_a_mapping_or_a_list_of_parts() -> None:
     found = read(access={"kv": [{"offset": "1GiB", "size": "2 granules", "grant": {"gpu0": "none", "host": "r"}}]})
     assert found.access["kv"] == [
         PartEntry.model_construct(
@@ -115,8 +113,8 @@ def test_access_in_parts() -> None:
         ("page.1999999", Reference("page", 1999999, 2000000)),
     ],
 )
-def test_references(text: str, meant: Reference) -> None:
-    """A reference is a name, an index, or a half-open slice with both ends; it reads as it is written"""
+def test_a_reference_is_a_name_an_index_or_a_slice(text: str, meant: Reference) -> None:
+    """A slice is half-open, with both ends; its text is the one that was read."""
     assert parse_reference(text) == meant
     assert parse_reference(str(meant)) == meant
 
@@ -130,8 +128,8 @@ def test_references(text: str, meant: Reference) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("where", ["map key", "access key", "map value"])
-def test_what_is_no_reference(text: str, code: str, where: str) -> None:
-    """What is no reference, and a slice of nothing, is diagnosed where it stands, as a value and as a key alike"""
+def test_an_invalid_reference_is_diagnosed_at_its_position(text: str, code: str, where: str) -> None:
+    """As a value and as a key; an empty slice is one."""
     if where == "map key":
         assert diagnosed(map={text: "hot"}) == [(code, ("map", text), "key")]
     elif where == "access key":
@@ -142,8 +140,8 @@ def test_what_is_no_reference(text: str, code: str, where: str) -> None:
 
 @pytest.mark.parametrize("section", ["devices", "ranges", "chunks"])
 @pytest.mark.parametrize("name", ["9hot", "", "a.b", "a b", "größe", "-a", "a" * 129, "page.0"])
-def test_names(section: str, name: str) -> None:
-    """A name begins with a letter and goes on with letters, digits, _ and -, 128 of them at most"""
+def test_a_name_is_a_letter_and_up_to_127_word_characters(section: str, name: str) -> None:
+    """Letters, digits, `_` and `-`."""
     entry: Any = {"devices": "0", "ranges": {"size": "2MiB"}, "chunks": CHUNK}[section]
     assert diagnosed(**{section: {name: entry}}) == [("MT104", (section, name), "key")]
     assert getattr(read(**{section: {"a" * 128: entry}}), section)
@@ -192,15 +190,13 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     ("path", "around", "value", "code"),
     [(path, around, value, code) for kind in FIELDS for path, around in FIELDS[kind] for value, code in WRONG[kind]],
 )
-def test_a_wrong_value_is_told_at_its_field(path: Path, around: Any, value: Any, code: str) -> None:
-    """A value that its field does not take is diagnosed with the field's path, and nothing else is"""
+def test_a_wrong_value_is_one_diagnostic_at_its_field(path: Path, around: Any, value: Any, code: str) -> None:
     section, name, field = path
     assert diagnosed(**{str(section): {str(name): {**around, str(field): value}}}) == [(code, path, "value")]
 
 
 @pytest.mark.parametrize("value", ["0", "2MiB", "2097152B", "1 granule", "4 granules", "16384KiB", "16777215TiB"])
-def test_an_offset_may_be_nothing(value: str) -> None:
-    """An offset is a size that may be 0"""
+def test_an_offset_may_be_0(value: str) -> None:
     (entry,) = read(map={"kv": {"chunk": "hot", "offset": value}}).map["kv"]
     assert isinstance(entry, MapEntry)
     assert str(entry.offset) == (value if value != "2097152B" else "2MiB").replace("16384KiB", "16MiB")
@@ -252,8 +248,9 @@ def test_an_offset_may_be_nothing(value: str) -> None:
         ({"access": {"kv": [{"size": "2MiB", "grant": {}, "to": "x"}]}}, "MT101", ("access", "kv", 0, "to"), "key"),
     ],
 )  # fmt: skip
-def test_a_wrong_form_is_told_where_it_stands(sections: Any, code: str, path: Path, at: str) -> None:
-    """What has another shape than the language wants, is missing or unknown, is diagnosed once, with its path"""
+def test_a_wrong_missing_or_unknown_key_is_one_diagnostic_at_its_path(
+    sections: Any, code: str, path: Path, at: str
+) -> None:
     assert diagnosed(**sections) == [(code, path, at)]
 
 
@@ -271,13 +268,12 @@ def test_a_wrong_form_is_told_where_it_stands(sections: Any, code: str, path: Pa
         ({"memtopo": "1", "name": {"a": "b"}}, [("MT104", ("name",))]),
     ],
 )
-def test_the_head(head: Any, expected: list[tuple[str, Path]]) -> None:
-    """A spec says which version of the language it is in, and has a name"""
+def test_a_spec_has_a_version_and_a_name(head: Any, expected: list[tuple[str, Path]]) -> None:
     assert [(fault.code, fault.path) for fault in language.read(head)[1]] == expected
 
 
 def test_a_bad_entry_is_left_out_and_the_rest_is_kept() -> None:
-    """An entry with errors is listed as left out, all its errors are reported, and other entries are kept"""
+    """All its errors are reported."""
     bad = {"size": "2MB", "count": "0", "rdma": "yes"}
     root = Document.from_object({"memtopo": 1, "name": "test", "chunks": {"bad": bad, "9": CHUNK, "hot": CHUNK}}).root
     found, faults = language.read(root)
@@ -288,16 +284,15 @@ def test_a_bad_entry_is_left_out_and_the_rest_is_kept() -> None:
 
 
 @pytest.mark.parametrize("section", ["chunks", "ranges", "map"])
-def test_of_very_many_faults_the_first_are_told(section: str) -> None:
-    """Of more than a thousand diagnostics of one kind, the first thousand are reported, with a note"""
+def test_the_first_thousand_diagnostics_of_a_kind_are_reported_with_a_note(section: str) -> None:
     _, faults = language.read({"memtopo": "1", "name": "a", section: {f"e{index}": "x." for index in range(3000)}})
     assert len(faults) == 1000
     assert "there are more" in faults[-1].notes[-1]
     assert not faults[0].notes
 
 
-def test_very_many_misspelled_keys_are_fast() -> None:
-    """What was meant is looked for once a word, for the first of many words: they take about as long as other faults"""
+def test_very_many_misspelled_keys_take_as_long_as_other_errors() -> None:
+    """A suggestion is computed once for each word, for the first of many words."""
     misspelled = {f"c{index}": {"location": "gpu0", f"sise{index}": "2MiB"} for index in range(40_000)}
     missing = {f"c{index}": {"location": "gpu0"} for index in range(40_000)}
     assert _seconds(misspelled) < 4 * _seconds(missing)

@@ -22,8 +22,7 @@ READY = {"from": "camera", "via": "timeline_fd", "device": "gpu0"}
 BINARY = READY | {"via": "opaque_fd"}
 
 
-def test_the_example_of_the_design() -> None:
-    """Managed memory, external objects and semaphores become typed entries"""
+def test_managed_external_and_semaphore_entries_are_typed() -> None:
     text = """
 managed: {m: {size: 2MiB, attach: host, prefer: prefill, accessed_by: [host], read_mostly: true, prefetch: decode}}
 external:
@@ -45,8 +44,8 @@ semaphores: {ready: {from: camera/done, via: timeline_fd, device: prefill, wait:
     assert (ready.source, ready.wait, ready.signal) == (Source("camera", "done"), 1, (1 << 64) - 1)
 
 
-def test_what_need_not_be_written() -> None:
-    """Managed memory needs a size; what another API made needs to say what it is; the rest asks for nothing"""
+def test_optional_fields_of_managed_and_external_entries_have_defaults() -> None:
+    """Managed memory requires a size, an external entry its source and kind."""
     managed = read(managed={"m": {"size": "2MiB"}}).managed["m"]
     assert (managed.attach, managed.prefer, managed.accessed_by, managed.read_mostly, managed.prefetch) == (
         "global", None, [], False, None
@@ -57,8 +56,7 @@ def test_what_need_not_be_written() -> None:
     assert (ready.wait, ready.signal) == (None, None)
 
 
-def test_what_a_semaphore_waits_for() -> None:
-    """A timeline has values of 64 bits; a binary semaphore is waited for and signalled, or not"""
+def test_a_timeline_has_64_bit_values_and_a_binary_semaphore_booleans() -> None:
     timeline = read(semaphores={"s": READY | {"wait": "7", "signal": 9}}).semaphores["s"]
     assert (timeline.wait, timeline.signal) == (7, 9)
     binary = read(semaphores={"s": BINARY | {"wait": True}}).semaphores["s"]
@@ -76,8 +74,8 @@ def test_what_a_semaphore_waits_for() -> None:
         ("/with a space/frame", Source("/with a space", "frame")),
     ],
 )
-def test_producers(text: str, meant: Source) -> None:
-    """A producer stands for its export of the entry's own name; another export is named behind a slash"""
+def test_a_producer_has_an_export_of_the_name_of_the_entry(text: str, meant: Source) -> None:
+    """Or of the name after a slash."""
     found = read(external={"frame": FRAME | {"from": text}}, semaphores={"ready": READY | {"from": text}})
     assert found.external["frame"].source == found.semaphores["ready"].source == meant
     assert str(meant) == text
@@ -96,8 +94,7 @@ def test_producers(text: str, meant: Source) -> None:
         ("/", "/path/to/socket/EXPORT"),
     ],
 )
-def test_odd_producers(text: str, help: str) -> None:
-    """Any other text names no external object, and the help has a text that does"""
+def test_text_that_is_no_producer_is_diagnosed_with_a_correction(text: str, help: str) -> None:
     (fault,) = language.read({"memtopo": "1", "name": "test", "external": {"frame": FRAME | {"from": text}}})[1]
     assert (fault.code, fault.path) == ("MT104", ("external", "frame", "from"))
     assert fault.help
@@ -105,8 +102,8 @@ def test_odd_producers(text: str, help: str) -> None:
 
 
 @given(st.text(max_size=60) | st.text(alphabet="ab./:0 -", max_size=12))
-def test_any_producer_is_answered(text: str) -> None:
-    """Whatever stands behind `from`, it is a producer that reads as it is written, or a fault"""
+def test_any_text_is_a_producer_or_a_diagnostic(text: str) -> None:
+    """A producer's text is the one that was read."""
     found, faults = language.read({"memtopo": "1", "name": "test", "external": {"frame": FRAME | {"from": text}}})
     assert bool(faults) != bool(found.external)
     assert {fault.code for fault in faults} <= {"MT103", "MT104"}
@@ -159,15 +156,16 @@ def test_any_producer_is_answered(text: str) -> None:
         ({"semaphores": {"s": READY | {"value": 1}}}, "MT101", ("semaphores", "s", "value"), "key"),
     ],
 )  # fmt: skip
-def test_a_wrong_form_is_told_where_it_stands(sections: Any, code: str, path: Path, at: str) -> None:
-    """What has another shape than the language wants, is missing or unknown, is diagnosed with its path"""
+def test_a_wrong_key_of_an_external_entry_is_diagnosed_at_its_path(
+    sections: Any, code: str, path: Path, at: str
+) -> None:
     found = diagnosed(**sections)
     assert (code, path, at) in found
     assert {each for each, *_ in found} <= {code, "MT102"}
 
 
-def test_a_part_is_held_to_its_own_keys() -> None:
-    """A key of a part that is not known is answered with those of a part, and one of an object with the object's"""
+def test_an_unknown_key_of_a_part_is_diagnosed_with_the_keys_of_parts() -> None:
+    """And one of external memory with those of external memory."""
     part = {"memtopo": "1", "name": "t", "external": {"f": FRAME | {"buffers": {"y": {"size": "1B", "frob": "1"}}}}}
     assert [fault.help for fault in language.read(part)[1]] == ["known are offset, size"]
     whole = {"memtopo": "1", "name": "t", "external": {"f": FRAME | {"count": "1"}}}
@@ -182,15 +180,14 @@ def test_a_part_is_held_to_its_own_keys() -> None:
         (BINARY | {"signal": 3}, "write 'signal: true', or 'via: timeline_fd' of a timeline"),
     ],
 )
-def test_numbers_and_booleans_are_not_mixed_up(entry: Any, help: str) -> None:
-    """A timeline without a value, or a binary semaphore with one, has help with both corrections"""
+def test_a_number_and_a_boolean_of_the_other_semaphore_kind_have_a_correction(entry: Any, help: str) -> None:
     (fault,) = language.read(Document.from_object({"memtopo": 1, "name": "t", "semaphores": {"s": entry}}).root)[1]
     assert fault.help == help
 
 
 @pytest.mark.parametrize("key", ["[key]", "<grant>"])
-def test_marks_of_the_validator_are_no_special_keys(key: str) -> None:
-    """A key that reads like one of the validator's own marks is refused as any other, where it stands"""
+def test_a_key_that_equals_a_mark_of_the_validator_is_refused(key: str) -> None:
+    """At its position."""
     parts = diagnosed(external={"f": FRAME | {"buffers": {key: {"size": "1B"}}}})
     assert parts == [("MT104", ("external", "f", "buffers", key), "key")]
     assert diagnosed(external={"f": FRAME | {key: "1"}}) == [("MT101", ("external", "f", key), "key")]

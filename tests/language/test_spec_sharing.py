@@ -22,8 +22,8 @@ from tests.helpers.specs import codes, document
 CHUNK = {"location": "gpu0", "size": "2MiB", "handles": "fd"}
 
 
-def test_the_example_of_the_design() -> None:
-    """Buffers, events, exports and imports become typed entries, of one process as of several"""
+def test_buffers_events_exports_and_imports_are_typed() -> None:
+    """Of one process and of several."""
     text = """
 buffers: {b: {location: [gpu0, gpu1], size: 2MiB, count: 4}}
 events: {done: {device: gpu0}}
@@ -54,8 +54,8 @@ imports:
     assert found.processes == {}
 
 
-def test_processes() -> None:
-    """A process has the same sections, with its name, its path, its count and the GPUs that it is to see"""
+def test_a_process_has_name_path_count_and_visible_gpus() -> None:
+    """And the sections of a layout."""
     found = read(processes={"server": {"chunks": {"w": CHUNK}}, "reader": {"count": "4", "visible": ["gpu1", "mine"]}})
     server, reader = found.processes["server"], found.processes["reader"]
     assert (server.name, server.path, server.instances, server.visible) == ("server", ("processes", "server"), None, ())
@@ -67,8 +67,8 @@ def test_processes() -> None:
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_a_section_of_a_process_is_one(section: str) -> None:
-    """Every section reads the same under a process as alone: empty, of another shape, and with a bad entry"""
+def test_a_section_of_a_process_is_read_like_one_of_a_layout(section: str) -> None:
+    """Also if it is empty, of another shape, or has a bad entry."""
     values: tuple[Any, ...] = ("", {}, [], "x", {"9": {}}, {"a": {}}, {"a": []}, {"a": "x"}, {"a": {"b": "c"}})
     for value in values:
         alone = diagnosed(**{section: value})
@@ -92,8 +92,8 @@ def test_a_section_of_a_process_is_one(section: str) -> None:
         ("/x/server.w", Source("/x", "server.w")),
     ],
 )
-def test_sources(text: str, meant: Source) -> None:
-    """An import comes from a sibling, with a dot; or from a held layout or a socket's path, with a slash"""
+def test_a_source_is_a_sibling_a_holder_or_a_socket_path(text: str, meant: Source) -> None:
+    """A sibling's export follows a dot, others a slash."""
     found = read(imports={"w": {"from": text}}).imports["w"].source
     assert found == meant
     assert str(found) == text
@@ -108,15 +108,14 @@ ODD = [
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_odd_sources(text: str) -> None:
-    """Any other text names no export, and the help has a text that does"""
+def test_text_that_is_no_source_is_diagnosed_with_a_correction(text: str) -> None:
     faults = language.read({"memtopo": "1", "name": "test", "imports": {"w": {"from": text}}})[1]
     assert [(fault.code, fault.path) for fault in faults] == [("MT104", ("imports", "w", "from"))]
     assert faults[0].help
 
 
-def test_what_is_written_for_a_part_of_an_export() -> None:
-    """An import of one of several is an error, with help: an import is of a whole export, and map names parts"""
+def test_an_import_of_a_part_of_an_export_is_an_error_with_a_correction() -> None:
+    """An import is of a whole export, and `map` names parts."""
     for text in ("server.w.0", "server.w.0:2", "reader.0.w", "layout/w.3"):
         (fault,) = language.read({"memtopo": "1", "name": "test", "imports": {"w": {"from": text}}})[1]
         assert fault.help
@@ -124,8 +123,8 @@ def test_what_is_written_for_a_part_of_an_export() -> None:
 
 
 @given(st.text(max_size=60) | st.text(alphabet="ab./:0 -", max_size=12))
-def test_any_source_is_answered(text: str) -> None:
-    """Whatever stands behind `from`, it is a source that reads as it is written, or a fault"""
+def test_any_text_is_a_source_or_a_diagnostic(text: str) -> None:
+    """A source's text is the one that was read."""
     found, faults = language.read({"memtopo": "1", "name": "test", "imports": {"w": {"from": text}}})
     assert bool(faults) != bool(found.imports)
     assert {fault.code for fault in faults} <= {"MT103", "MT104"}
@@ -171,23 +170,22 @@ def test_any_source_is_answered(text: str) -> None:
         ({"processes": {"p": {}}, "devices": {}}, "MT110", ("devices",), "key"),
     ],
 )  # fmt: skip
-def test_a_wrong_form_is_told_where_it_stands(sections: Any, code: str, path: Path, at: str) -> None:
-    """What has another shape than the language wants, is missing or unknown, is diagnosed with its path"""
+def test_a_wrong_key_of_an_export_or_import_is_diagnosed_at_its_path(
+    sections: Any, code: str, path: Path, at: str
+) -> None:
     found = diagnosed(**sections)
     assert (code, path, at) in found
     assert {each for each, *_ in found} <= {code, "MT102"}
 
 
-def test_the_help_for_a_nested_process() -> None:
-    """Processes within a process are diagnosed to stand beside it"""
+def test_a_nested_process_is_diagnosed_with_a_correction() -> None:
     (fault,) = language.read({"memtopo": "1", "name": "t", "processes": {"p": {"processes": {"q": {}}}}})[1]
     assert (fault.message, fault.help) == (
         "process 'p' holds 'processes', and a process has none of its own", "write them beside it"
     )  # fmt: skip
 
 
-def test_what_is_left_out_is_known() -> None:
-    """An entry of a process that has faults is left out of it, and known to be; so is a process of another shape"""
+def test_a_bad_entry_or_process_is_listed_as_left_out() -> None:
     text = """
 processes:
   a: {chunks: {bad: {location: gpu0}, good: {location: gpu0, size: 2MiB}}, exports: [], count: none}
@@ -219,13 +217,12 @@ VIEW = "ranges: {v: {size: 2MiB}}, map: {v: c}, access: {v: {gpu0: r}}"
         "processes: {p: {imports: {c: {from: q.y}}, " + VIEW + "}, q: *x}",
     ],
 )
-def test_what_a_merge_key_or_an_alias_would_bring(text: str) -> None:
-    """What is refused is diagnosed once, and what it would have brought, processes or sections, is not missed"""
+def test_a_merge_key_or_an_alias_is_diagnosed_once(text: str) -> None:
+    """The processes and sections that it refers to are not reported as missing."""
     assert codes(text) in (["MT008"], ["MT006"], ["MT006", "MT008"], ["MT008", "MT006"])
 
 
-def test_of_very_many_faults_the_first_are_told() -> None:
-    """Of more than a thousand faults in all processes, the first thousand are diagnosed, and that there are more"""
+def test_the_first_thousand_diagnostics_of_all_processes_are_reported_with_a_note() -> None:
     bad = {f"c{index}": "x." for index in range(100)}
     processes = {f"p{index}": {"chunks": bad} for index in range(LARGEST_PROCESSES)}
     _, faults = language.read({"memtopo": "1", "name": "a", "processes": processes})

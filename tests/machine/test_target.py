@@ -33,14 +33,14 @@ def run(program: str, *arguments: str, **environment: str) -> str:
 
 
 def test_a_path_is_a_recorded_machine_on_the_simulator(recorded: str) -> None:
-    """The target has the file's facts and says that it is simulated"""
+    """It has the file's facts, and is marked as simulated."""
     target = resolve(recorded)
     assert (target.name, target.simulated) == (recorded, True)
     assert target.machine == invented(2)
 
 
 def test_a_recorded_machine_opens_as_a_simulator(recorded: str) -> None:
-    """What opens is initialised, has the machine's GPUs, and is another one each time"""
+    """Each is a new one, initialised, with the machine's GPUs."""
     target = resolve(recorded)
     first, second = target.open(), target.open()
     assert isinstance(first, SimDriver)
@@ -51,8 +51,8 @@ def test_a_recorded_machine_opens_as_a_simulator(recorded: str) -> None:
     second.close()
 
 
-def test_what_is_not_opened_is_not_loaded(recorded: str) -> None:
-    """Resolving a recorded machine imports neither CUDA, nor its driver, nor the simulator"""
+def test_resolving_a_recorded_machine_loads_no_driver(recorded: str) -> None:
+    """Neither CUDA, nor its driver, nor the simulator."""
     program = """
 import sys
 from memtopo.machine.target import resolve
@@ -68,14 +68,14 @@ print(loaded())
 
 @pytest.mark.parametrize("name", ["h9000x1", "", "nowhere/at/all", "nothing.json", "LOCAL"])
 def test_an_unknown_machine_is_unavailable(name: str) -> None:
-    """What is not known is an error, never another machine"""
+    """And never another machine."""
     with pytest.raises(Unavailable) as caught:
         resolve(name)
     assert caught.value.exit_code == 3
 
 
 def test_local_without_a_visible_gpu_is_unavailable() -> None:
-    """Without a GPU that may be used, local is an error that names the way out, never the simulator"""
+    """The error suggests an alternative; the simulator is never used."""
     program = """
 from memtopo.common.errors import Unavailable
 from memtopo.machine.target import resolve

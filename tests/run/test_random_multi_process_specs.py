@@ -65,15 +65,15 @@ def _of(plan: Plan, phase: Phase) -> list[Step]:
 
 @FEW
 @given(multi_process_strategies.specs())
-def test_a_valid_spec_is_planned(text: str) -> None:
-    """Every valid spec of several processes validates without a word, and what is imported is what is exported"""
+def test_a_valid_multi_process_spec_is_planned_without_diagnostics(text: str) -> None:
+    """Imports match the exports."""
     is_sound(plan_of_clean(text))
 
 
 @FEW
 @given(multi_process_strategies.specs())
-def test_a_plan_of_several_is_deterministic(text: str) -> None:
-    """The same spec gives the same plans to the byte"""
+def test_a_multi_process_spec_has_one_plan_for_each_process(text: str) -> None:
+    """To the byte."""
     one, other = plan_of_clean(text), plan_of_clean(text)
     assert dumps(one.summary()) == dumps(other.summary())
     assert one == other
@@ -81,8 +81,8 @@ def test_a_plan_of_several_is_deterministic(text: str) -> None:
 
 @FEW
 @given(st.data())
-def test_the_order_of_processes_means_nothing(data: st.DataObject) -> None:
-    """Processes, their sections and the entries of those may stand in any order: each process makes the same calls"""
+def test_the_order_of_processes_does_not_change_calls(data: st.DataObject) -> None:
+    """Nor does the order of sections and entries."""
     spec = data.draw(multi_process_strategies.dicts())["processes"]
     order = data.draw(st.permutations([*spec]))
     mixed = {name: data.draw(strategies.shuffled(_sections(spec[name]))) for name in order}
@@ -96,8 +96,8 @@ def test_the_order_of_processes_means_nothing(data: st.DataObject) -> None:
 
 @FEW
 @given(corruptions(multi_process_strategies.specs()))
-def test_a_broken_spec_of_several_is_answered(text: str) -> None:
-    """A broken spec of several processes gets diagnostics with places in the text, never a traceback"""
+def test_a_broken_multi_process_spec_gets_diagnostics_with_positions(text: str) -> None:
+    """Never a traceback."""
     checks.answered(read_text(text.encode(), "random.yaml"))
 
 

@@ -95,15 +95,13 @@ def steps(plan: Plan) -> dict[str, set[Step]]:
 
 @FEW
 @given(strategies.specs(identified=True))
-def test_a_valid_spec_is_built_and_vanishes(text: str) -> None:
-    """Every valid spec validates, plans, is found as declared after building, and leaves nothing"""
+def test_a_valid_spec_is_built_as_declared_and_leaves_nothing(text: str) -> None:
     vanishes(text)
 
 
 @FEW
 @given(strategies.specs(identified=True))
-def test_every_byte_of_a_valid_spec(text: str) -> None:
-    """Every valid spec is found as declared by a full check too"""
+def test_a_valid_spec_passes_a_full_check(text: str) -> None:
     vanishes(text, "full")
 
 
@@ -111,15 +109,14 @@ def test_every_byte_of_a_valid_spec(text: str) -> None:
 @pytest.mark.timeout(3600)
 @MANY
 @given(strategies.specs(identified=True))
-def test_very_many_valid_specs(text: str) -> None:
-    """The same for ten thousand specs"""
+def test_ten_thousand_valid_specs_are_built_as_declared(text: str) -> None:
     vanishes(text)
 
 
 @FEW
 @given(corruptions())
-def test_a_broken_spec_is_answered(text: str) -> None:
-    """A broken spec gets diagnostics with places in the text, never a traceback; what is still a spec can be built"""
+def test_a_broken_spec_gets_diagnostics_with_positions(text: str) -> None:
+    """Never a traceback; a spec that remains valid is built."""
     is_answered(text)
 
 
@@ -127,15 +124,13 @@ def test_a_broken_spec_is_answered(text: str) -> None:
 @pytest.mark.timeout(3600)
 @MANY
 @given(corruptions())
-def test_very_many_broken_specs(text: str) -> None:
-    """The same for ten thousand texts"""
+def test_ten_thousand_broken_specs_get_diagnostics(text: str) -> None:
     is_answered(text)
 
 
 @SOME
 @given(st.data())
-def test_order_means_nothing_where_there_is_none(data: st.DataObject) -> None:
-    """Sections, and the keys of a mapping, may stand in any order: the steps of each phase are the same"""
+def test_the_order_of_sections_and_keys_does_not_change_steps(data: st.DataObject) -> None:
     spec = data.draw(strategies.dicts(identified=True, external=True))
     text = data.draw(strategies.written(spec))
     shuffled = data.draw(strategies.written(data.draw(strategies.shuffled(spec))))
@@ -149,8 +144,7 @@ def test_order_means_nothing_where_there_is_none(data: st.DataObject) -> None:
 
 @SOME
 @given(strategies.dicts(identified=True, external=True))
-def test_a_dict_means_what_its_text_means(spec: strategies.Spec) -> None:
-    """A spec given as Python's objects is the same as its text"""
+def test_a_spec_of_python_objects_equals_its_text(spec: strategies.Spec) -> None:
     head = {"memtopo": 1, "name": "random"}
     given_ = validate(Document.from_object(head | spec), MACHINE)
     assert plan_of_valid(given_).steps == plan_of_valid(validate_verbatim(json.dumps(head | spec), MACHINE)).steps
@@ -158,8 +152,8 @@ def test_a_dict_means_what_its_text_means(spec: strategies.Spec) -> None:
 
 @SOME
 @given(strategies.specs(identified=True, external=True))
-def test_a_plan_is_deterministic(text: str) -> None:
-    """The same spec gives the same plan to the byte"""
+def test_a_spec_has_one_plan(text: str) -> None:
+    """To the byte."""
     one, other = plan_of_valid(validate_verbatim(text, MACHINE)), plan_of_valid(validate_verbatim(text, MACHINE))
     assert dumps(one.summary()) == dumps(other.summary())
     assert one == other
@@ -167,8 +161,7 @@ def test_a_plan_is_deterministic(text: str) -> None:
 
 @settings(max_examples=2, suppress_health_check=list(HealthCheck))
 @given(st.lists(strategies.specs(identified=True, external=True), min_size=20, max_size=20))
-def test_a_plan_does_not_depend_on_the_process(specs: list[str]) -> None:
-    """Processes with different hash seeds make the same plans, to the byte"""
+def test_a_plan_does_not_depend_on_the_hash_seed(specs: list[str]) -> None:
     plans = [_plans(specs, seed) for seed in ("0", "1", "4711")]
     assert plans[0]
     assert plans[0] == plans[1] == plans[2]

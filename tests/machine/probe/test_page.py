@@ -40,8 +40,7 @@ def measured(gpus: int) -> Machine:
 
 @pytest.mark.parametrize("width", [60, 80])
 @pytest.mark.parametrize("gpus", [0, 1, 2, 8, 16])
-def test_width(gpus: int, width: int) -> None:
-    """No line is wider than the terminal, and no word is cut"""
+def test_no_line_exceeds_the_terminal_and_no_word_is_cut(gpus: int, width: int) -> None:
     for machine in (complete(invented(gpus)), invented(gpus), measured(min(gpus, 8))):
         text = shown(machine, width=width)
         assert max(map(len, text.splitlines())) <= width
@@ -49,8 +48,7 @@ def test_width(gpus: int, width: int) -> None:
         assert "None" not in text
 
 
-def test_eight_gpus_are_not_folded() -> None:
-    """At 80 columns a square of eight GPUs has a line for each"""
+def test_a_matrix_of_eight_gpus_has_a_line_for_each_at_80_columns() -> None:
     assert ["gpu7", *["█", "391.2"] * 7, "-"] in rows(shown(measured(8)))
     assert ["gpu7", *["391.2"] * 7, "-"] in rows(shown(measured(8), width=60))
 
@@ -70,8 +68,8 @@ def uneven() -> Machine:
     return changed(machine, peers=peers)
 
 
-def test_a_heat_map() -> None:
-    """A cell is shaded by its share of the fastest pair; what was not measured is neither told nor shaded"""
+def test_a_cell_is_shaded_by_its_share_of_the_fastest_pair() -> None:
+    """An unmeasured pair is neither listed nor shaded."""
     found = rows(shown(uneven()))
     assert ["gpu0", "-", "█", "400.0", "40.0", "?"] in found
     assert ["gpu2", "▒", "190.0", "▒", "190.0", "-", "█", "400.0"] in found
@@ -79,16 +77,14 @@ def test_a_heat_map() -> None:
     assert "█" not in "\n".join(pages.markdown(probe.page(uneven(), "ours", simulated=True)))
 
 
-def test_a_heat_map_in_ascii() -> None:
-    """Where a stream has no blocks, other marks shade"""
+def test_a_heat_map_without_blocks_is_shaded_by_other_marks() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     console.show(pages.rendered(probe.page(uneven(), "ours", simulated=True)), stream, width=80)
     stream.seek(0)
     assert ["gpu2", "+", "190.0", "+", "190.0", "-", "#", "400.0"] in rows(stream.read())
 
 
-def test_a_heat_map_in_colour() -> None:
-    """The colour of a cell goes by its share too"""
+def test_the_colour_of_a_cell_follows_its_share() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor")
     console.print(pages.rendered(probe.page(uneven(), "ours", simulated=True)))
     assert isinstance(console.file, io.StringIO)
@@ -97,35 +93,32 @@ def test_a_heat_map_in_colour() -> None:
     assert len({each[1] for each in styles.values() if each}) == 3
 
 
-def test_the_first_line_says_whether_it_is_simulated() -> None:
-    """A report of the simulator cannot be taken for one of hardware"""
+def test_the_first_line_names_a_simulation() -> None:
     assert "ours (simulated): " in shown(invented(2)).splitlines()[0]
     assert "simulated" not in shown(invented(2), simulated=False)
 
 
 def test_advertised_and_works_are_two_columns() -> None:
-    """Equal GPUs are one entry, and the driver's error stands beside what it refused"""
+    """Equal GPUs are one entry, and the driver's error is in the line of the method."""
     found = rows(shown(complete(invented(4))))
     assert ["gpu0", "to", "gpu3", "vmm", "yes", "yes"] in found
     assert ["fabric", "yes", "no", "NOT_PERMITTED"] in found
     assert ["multicast", "no", "not", "tried", "others", "share", "its", "switch"] in found
 
 
-def test_a_no_is_explained_once() -> None:
-    """Everything that one cause stops stands in one line with it"""
+def test_a_cause_of_several_failures_is_one_line() -> None:
     text = shown(complete(invented(2)))
     assert "fabric on gpu0, gpu1: CUDA_ERROR_NOT_PERMITTED\n  likely: there is no IMEX channel\n" in text
     assert "fd+fabric, pool-fabric on gpu0, gpu1: cuMemCreate: CUDA_ERROR_NOT_PERMITTED" in text
 
 
 def test_granularity_that_is_the_same_for_all_is_one_line() -> None:
-    """Sixteen equal rows tell no more than one"""
     text = " ".join(shown(invented(2)).split())
     assert "gpu0, gpu1, host, host:0: 2 MiB minimum and recommended for every set of properties queried" in text
 
 
 def test_granularity_that_differs_is_a_row_for_each_set() -> None:
-    """What changes with the properties is shown with them (fact 1)"""
+    """Fact 1."""
     device = invented(1).devices[0]
     first, *rest = device.memory.granularity
     memory = device.memory.model_copy(
@@ -135,8 +128,8 @@ def test_granularity_that_differs_is_a_row_for_each_set() -> None:
     assert ["gpu0", "none", "no", "no", "2", "MiB", "4", "MiB"] in rows(text)
 
 
-def test_pairs_that_differ_are_a_square() -> None:
-    """What is the same for every pair is one line; a lost store stands where it was lost"""
+def test_pairs_that_differ_are_a_matrix() -> None:
+    """Equal pairs are one line; a lost store is in the cell of its pair."""
     machine = complete(invented(3))
     assert ["a", "kernel's", "store", "arrives"] in rows(shown(machine))
     assert machine.peers[1][2]
@@ -145,16 +138,15 @@ def test_pairs_that_differ_are_a_square() -> None:
     assert ["gpu1", "arrives", "-", "LOST"] in rows(text)
 
 
-def test_what_was_not_tried_is_said_to_be_so() -> None:
-    """Facts without trials claim nothing"""
+def test_a_record_without_trials_says_so() -> None:
     machine = invented(1)
     memory = machine.devices[0].memory.model_copy(update={"trials": {}})
     text = shown(changed(machine, devices=[machine.devices[0].model_copy(update={"memory": memory})], host={}))
     assert "gpu0: not tried" in text
 
 
-def test_names_from_a_file_are_shown_as_they_are() -> None:
-    """A recorded machine's texts are neither markup nor commands to the terminal"""
+def test_names_from_a_file_are_printed_literally() -> None:
+    """Neither as markup nor as control sequences."""
     text = shown(invented(1, name="[red]GPU\x1b[2J"), "[bold]x")
     assert "[red]GPU\\x1b[2J" in text
     assert "[bold]x" in text
@@ -162,8 +154,7 @@ def test_names_from_a_file_are_shown_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["a|b", "<b>x</b>", "![x](http://x)", "# x", "`x`", "@you", "#1", "*x*", "www.x.de"])
-def test_names_from_a_file_do_nothing_in_markdown(name: str) -> None:
-    """Nor are they Markdown: drawn, they are what they were"""
+def test_names_from_a_file_are_literal_in_markdown(name: str) -> None:
     page = probe.page(invented(1, name=name), "ours", simulated=True)
     drawn = MarkdownIt("gfm-like", {"linkify": False}).render("\n".join(pages.markdown(page)))
     cell = drawn.split("<td>gpu0</td>\n<td>")[1].split("</td>")[0]
@@ -171,8 +162,7 @@ def test_names_from_a_file_do_nothing_in_markdown(name: str) -> None:
     assert "<b>" not in drawn
 
 
-def test_markdown_tells_the_same() -> None:
-    """Every table of the terminal is a table of the page, and it reads well without being drawn"""
+def test_markdown_has_every_table_of_the_terminal() -> None:
     page = probe.page(measured(2), "ours", simulated=True)
     lines = pages.markdown(page)
     assert lines[0].startswith("## ours ")
@@ -181,8 +171,7 @@ def test_markdown_tells_the_same() -> None:
     assert tables == sum(not isinstance(item, str) for sheet in page for item in sheet.body)
 
 
-def test_against() -> None:
-    """What differs is a table that says what of it matters"""
+def test_a_comparison_is_a_table_that_marks_relevant_differences() -> None:
     old, new = complete(invented(2)), complete(invented(1))
     lines = pages.markdown([probe.against(differences(old, new), "theirs")])
     assert lines[0] == "## against theirs"
