@@ -28,7 +28,7 @@ ALL = pytest.mark.usefixtures("two_gpus")
 
 
 def test_a_fresh_mapping_has_no_access(driver: Driver, granule: int) -> None:
-    """Fact 19: a fresh mapping has no access for any device, also when its chunk is accessible elsewhere"""
+    """Fact 19: no device has access to a fresh mapping, even if its chunk is accessible elsewhere."""
     with (
         reserved(driver, 2 * granule) as address,
         created(driver, granule) as handle,
@@ -39,8 +39,8 @@ def test_a_fresh_mapping_has_no_access(driver: Driver, granule: int) -> None:
             assert not any(driver.mem_get_access(alias, gpu(i)) for i in range(driver.device_get_count()))
 
 
-def test_a_mapping_that_comes_again_is_fresh(driver: Driver, granule: int) -> None:
-    """Fact 19: access dies with its mapping"""
+def test_a_second_mapping_does_not_inherit_access(driver: Driver, granule: int) -> None:
+    """Fact 19."""
     with reserved(driver, granule) as address, created(driver, granule) as handle:
         with mapped(driver, address, granule, handle):
             driver.mem_set_access(address, granule, RW)
@@ -48,8 +48,8 @@ def test_a_mapping_that_comes_again_is_fresh(driver: Driver, granule: int) -> No
             assert driver.mem_get_access(address, gpu(0)) == 0
 
 
-def test_access_is_for_whole_mappings(driver: Driver, granule: int) -> None:
-    """Fact 20: access to part of a mapping is refused, and changes nothing"""
+def test_access_to_part_of_a_mapping_is_refused(driver: Driver, granule: int) -> None:
+    """Fact 20: the call changes nothing."""
     parts = [(0, granule), (granule, granule), (granule, 2 * granule), (0, 3 * granule), (0, 64 * KiB)]
     with laid_out(driver, (2 * granule, 2 * granule), access=Access.R) as address:
         for at, size in parts:
@@ -58,15 +58,15 @@ def test_access_is_for_whole_mappings(driver: Driver, granule: int) -> None:
         assert {driver.mem_get_access(address + i * granule, gpu(0)) for i in range(4)} == {Access.R}
 
 
-def test_access_to_several_mappings(driver: Driver, granule: int) -> None:
-    """Fact 20: one call gives access to several whole mappings"""
+def test_one_call_sets_access_of_several_mappings(driver: Driver, granule: int) -> None:
+    """Fact 20."""
     with laid_out(driver, (granule, 2 * granule)) as address:
         driver.mem_set_access(address, 3 * granule, RW)
         assert [driver.mem_get_access(address + i * granule, gpu(0)) for i in range(3)] == [3, 3, 3]
 
 
-def test_access_covers_no_hole(driver: Driver, granule: int) -> None:
-    """Fact 20: access to mappings and a hole, or to a hole alone, is refused, and changes nothing"""
+def test_access_across_a_hole_is_refused(driver: Driver, granule: int) -> None:
+    """Fact 20: the call changes nothing."""
     with laid_out(driver, (granule,), hole=granule) as address:
         for start, size in ((address, 2 * granule), (address + granule, granule)):
             with refused(INVALID_VALUE):
@@ -74,8 +74,8 @@ def test_access_covers_no_hole(driver: Driver, granule: int) -> None:
         assert driver.mem_get_access(address, gpu(0)) == 0
 
 
-def test_access_crosses_reservations(driver: Driver, granule: int) -> None:
-    """Fact 20: one call gives access across adjacent reservations"""
+def test_one_call_sets_access_across_adjacent_reservations(driver: Driver, granule: int) -> None:
+    """Fact 20."""
     with (
         adjacent(driver, granule) as address,
         created(driver, granule) as handle,
@@ -99,8 +99,10 @@ def test_access_crosses_reservations(driver: Driver, granule: int) -> None:
         ((Grant(CURRENT, Access.RW),), INVALID_VALUE),
     ],
 )
-def test_who_can_be_given_access(driver: Driver, granule: int, grants: tuple[Grant, ...], error: str) -> None:
-    """Fact 20: access is for at least one device, which exists; the host has none to a device's memory"""
+def test_access_requires_at_least_one_existing_device(
+    driver: Driver, granule: int, grants: tuple[Grant, ...], error: str
+) -> None:
+    """Fact 20: the host has no access to a device's memory."""
     with laid_out(driver, (granule,)) as address:
         with refused(error):
             driver.mem_set_access(address, granule, grants)
@@ -108,31 +110,31 @@ def test_who_can_be_given_access(driver: Driver, granule: int, grants: tuple[Gra
 
 
 @pytest.mark.parametrize("access", [Access.R, Access.RW, Access.NONE])
-def test_access_reads_back(driver: Driver, granule: int, access: Access) -> None:
-    """Fact 20: none, read, and read and write read back as they were set, also over what was set before"""
+def test_each_access_reads_back(driver: Driver, granule: int, access: Access) -> None:
+    """Fact 20: none, read, and read and write, also after another access."""
     with laid_out(driver, (granule,), access=Access.RW) as address:
         driver.mem_set_access(address, granule, (Grant(gpu(0), access),))
         assert driver.mem_get_access(address, gpu(0)) == access
 
 
-def test_the_last_grant_wins(driver: Driver, granule: int) -> None:
-    """Fact 20: of two grants for one device in one call the last wins"""
+def test_the_last_of_two_grants_for_a_device_wins(driver: Driver, granule: int) -> None:
+    """Fact 20."""
     with laid_out(driver, (granule,)) as address:
         driver.mem_set_access(address, granule, (Grant(gpu(0), Access.R), Grant(gpu(0), Access.RW)))
         assert driver.mem_get_access(address, gpu(0)) == Access.RW
 
 
 @ALL
-def test_one_device_leaves_the_others(driver: Driver, granule: int) -> None:
-    """Fact 20: setting one device's access leaves the others'"""
+def test_access_of_one_device_leaves_others_unchanged(driver: Driver, granule: int) -> None:
+    """Fact 20."""
     with laid_out(driver, (granule,), access=Access.RW) as address:
         driver.mem_set_access(address, granule, (Grant(gpu(1), Access.R),))
         assert [driver.mem_get_access(address, gpu(i)) for i in (0, 1)] == [Access.RW, Access.R]
 
 
 @pytest.mark.parametrize("location", [gpu(0), HOST, NODE], ids=str)
-def test_host_memory_is_for_everyone(driver: Driver, location: Location) -> None:
-    """Fact 21: on a NUMA node's chunk, a device, the host and its nodes can be given access"""
+def test_host_memory_is_granted_to_devices_and_the_host(driver: Driver, location: Location) -> None:
+    """Fact 21: on a NUMA node's chunk, a device, the host and its nodes can be given access."""
     properties = Properties(NODE)
     granule = driver.mem_get_allocation_granularity(properties)
     with laid_out(driver, (granule,), properties=properties) as address:
@@ -140,8 +142,8 @@ def test_host_memory_is_for_everyone(driver: Driver, location: Location) -> None
         assert driver.mem_get_access(address, location) == Access.RW
 
 
-def test_the_host_is_one(driver: Driver) -> None:
-    """Fact 21: the host and its NUMA nodes have one access in common, and the devices another"""
+def test_the_host_and_its_nodes_have_one_access(driver: Driver) -> None:
+    """Fact 21: devices have an access of their own."""
     properties = Properties(NODE)
     granule = driver.mem_get_allocation_granularity(properties)
     with laid_out(driver, (granule,), properties=properties) as address:
@@ -150,8 +152,8 @@ def test_the_host_is_one(driver: Driver) -> None:
         assert driver.mem_get_access(address, gpu(0)) == 0
 
 
-def test_a_device_writes_host_memory(driver: Driver) -> None:
-    """Fact 21: a device with access fills a NUMA node's chunk"""
+def test_a_device_with_access_fills_host_memory(driver: Driver) -> None:
+    """Fact 21."""
     properties = Properties(NODE)
     granule = driver.mem_get_allocation_granularity(properties)
     with current(driver), laid_out(driver, (granule,), properties=properties, access=Access.RW) as address:
@@ -159,8 +161,8 @@ def test_a_device_writes_host_memory(driver: Driver) -> None:
         assert driver.memcpy_dtoh(address, 4) == b"AAAA"
 
 
-def test_access_where_nothing_is_mapped(driver: Driver, granule: int) -> None:
-    """Fact 22: access is read at any address of a mapping, and where nothing is mapped or reserved there is none"""
+def test_access_is_read_at_any_address_of_a_mapping(driver: Driver, granule: int) -> None:
+    """Fact 22: without mapping or reservation there is none."""
     with laid_out(driver, (granule,), hole=granule, access=Access.R) as address:
         assert driver.mem_get_access(address + granule - 1, gpu(0)) == Access.R
         with refused(INVALID_VALUE):
@@ -169,8 +171,8 @@ def test_access_where_nothing_is_mapped(driver: Driver, granule: int) -> None:
         driver.mem_get_access(address, gpu(0))
 
 
-def test_whose_access_can_be_read(driver: Driver, granule: int) -> None:
-    """Fact 22: the host's access to a device's memory reads as none; a device that does not exist has none to read"""
+def test_access_of_the_host_to_gpu_memory_reads_as_none(driver: Driver, granule: int) -> None:
+    """Fact 22: the access of a device that does not exist cannot be read."""
     with laid_out(driver, (granule,)) as address:
         assert driver.mem_get_access(address, HOST) == driver.mem_get_access(address, NODE) == 0
         for location in (gpu(9), gpu(-1), CURRENT):
@@ -179,8 +181,8 @@ def test_whose_access_can_be_read(driver: Driver, granule: int) -> None:
 
 
 @pytest.mark.parametrize("access", [Access.NONE, Access.R])
-def test_the_driver_guards_writes(driver: Driver, granule: int, access: Access) -> None:
-    """Fact 23: the driver refuses to write memory without write access, and the context lives on"""
+def test_a_write_without_write_access_is_refused(driver: Driver, granule: int, access: Access) -> None:
+    """Fact 23: the context stays usable."""
     with current(driver), laid_out(driver, (granule,), access=access) as address:
         with refused(INVALID_VALUE):
             driver.memset_d8(address, 1, granule)
@@ -193,8 +195,8 @@ def test_the_driver_guards_writes(driver: Driver, granule: int, access: Access) 
 
 
 @ALL
-def test_the_context_needs_access(driver: Driver, granule: int) -> None:
-    """Fact 23: from the context of a device without access the driver refuses to write; with access it writes"""
+def test_a_write_requires_access_of_the_current_device(driver: Driver, granule: int) -> None:
+    """Fact 23."""
     with current(driver, 1), laid_out(driver, (granule,), access=Access.RW) as address:
         with refused(INVALID_VALUE):
             driver.memset_d8(address, 1, granule)
@@ -203,8 +205,8 @@ def test_the_context_needs_access(driver: Driver, granule: int) -> None:
         assert driver.memcpy_dtoh(address, 1) == b"B"
 
 
-def test_bytes_cross_mappings(driver: Driver, granule: int) -> None:
-    """Fact 23: one write crosses adjacent mappings that are all accessible"""
+def test_one_write_crosses_adjacent_accessible_mappings(driver: Driver, granule: int) -> None:
+    """Fact 23."""
     with current(driver), laid_out(driver, (granule, granule), access=Access.RW) as address:
         driver.memset_d8(address, 7, 2 * granule)
         driver.memcpy_htod(address + granule - 2, b"over")
@@ -212,8 +214,8 @@ def test_bytes_cross_mappings(driver: Driver, granule: int) -> None:
 
 
 @pytest.mark.parametrize("access", [Access.NONE, Access.R])
-def test_a_write_is_refused_whole(driver: Driver, granule: int, access: Access) -> None:
-    """Fact 23: a write that crosses into memory without write access, or a hole, is refused before its first byte"""
+def test_a_partly_forbidden_write_changes_no_byte(driver: Driver, granule: int, access: Access) -> None:
+    """Fact 23: it crosses into memory without write access, or into a hole."""
     with current(driver), laid_out(driver, (granule, granule), hole=granule, access=Access.RW) as address:
         driver.memset_d8(address, 7, 2 * granule)
         with refused(INVALID_VALUE):
@@ -228,8 +230,8 @@ def test_a_write_is_refused_whole(driver: Driver, granule: int, access: Access) 
         assert driver.memcpy_dtoh(address + 2 * granule - 4, 4) == b"\7\7\7\7"
 
 
-def test_memory_without_access_is_not_read(driver: Driver, granule: int) -> None:
-    """Fact 23: the driver refuses to read memory without access, or where nothing is mapped"""
+def test_a_read_without_access_or_mapping_is_refused(driver: Driver, granule: int) -> None:
+    """Fact 23."""
     with current(driver), laid_out(driver, (granule,), hole=granule) as address:
         for start in (address, address + granule):
             with refused(INVALID_VALUE):
@@ -237,16 +239,16 @@ def test_memory_without_access_is_not_read(driver: Driver, granule: int) -> None
         driver.ctx_synchronize()
 
 
-def test_nothing_is_done_to_no_bytes(driver: Driver, granule: int) -> None:
-    """Fact 23: no bytes can be set and copied anywhere"""
+def test_a_size_of_0_is_accepted_at_any_address(driver: Driver, granule: int) -> None:
+    """Fact 23: by memset and copies."""
     with current(driver), reserved(driver, granule) as address:
         driver.memset_d8(address, 1, 0)
         driver.memcpy_htod(address, b"")
         assert driver.memcpy_dtoh(address, 0) == b""
 
 
-def test_a_byte_is_set(driver: Driver, granule: int) -> None:
-    """Fact 23: what memory is set to fits into a byte"""
+def test_a_memset_value_must_fit_into_a_byte(driver: Driver, granule: int) -> None:
+    """Fact 23."""
     with current(driver), laid_out(driver, (granule,), access=Access.RW) as address, refused(INVALID_VALUE):
         driver.memset_d8(address, 256, granule)
 
@@ -269,10 +271,10 @@ def copies(host: Access, device: Access, wanted: Access) -> str:
 
 
 @pytest.mark.parametrize(("host", "device", "wanted"), COPIES)
-def test_who_copies_host_memory(
+def test_a_copy_of_host_memory_requires_access_of_device_or_cpu(
     driver: Driver, granule: int, on_hardware: bool, host: Access, device: Access, wanted: Access
 ) -> None:
-    """Fact 40: a copy of host memory is the device's or the CPU's, and ends the process where neither may"""
+    """Fact 40: the process ends where neither has access."""
     outcome = copies(host, device, wanted)
     if outcome == "dies" and on_hardware:
         pytest.skip("ends the process")
@@ -291,8 +293,8 @@ def test_who_copies_host_memory(
 
 
 @pytest.mark.parametrize("device", [Access.R, Access.RW])
-def test_the_host_is_asked_by_its_node(driver: Driver, granule: int, device: Access) -> None:
-    """Fact 42: of host memory, HOST without access answers a GPU's access; its NUMA node answers the truth"""
+def test_access_of_the_cpu_is_read_from_its_node(driver: Driver, granule: int, device: Access) -> None:
+    """Fact 42: HOST without access answers the access of a GPU."""
     with (
         reserved(driver, granule) as address,
         created(driver, granule, Properties(NODE)) as handle,

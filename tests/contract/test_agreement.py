@@ -128,10 +128,10 @@ def _simulated() -> machine.Machine:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.code}-{case.error.removeprefix('CUDA_ERROR_')}")
-def test_what_is_refused_is_refused_by_the_driver(
+def test_a_spec_refused_by_a_driver_rule_is_refused_by_the_driver(
     case: Case, driver: Driver, on_hardware: bool, tried: dict[str, machine.Machine]
 ) -> None:
-    """Facts 1 to 20: a spec that a rule of the driver forbids is refused, and so are its calls without validation"""
+    """Facts 1 to 20: the calls of the spec fail without validation."""
     if "facts" not in tried:
         known = queries.read(driver) if on_hardware else _simulated()
         tried["facts"] = probe.probe(known, simulated=not on_hardware).machine

@@ -14,14 +14,14 @@ M = 2 * MiB
 
 
 @pytest.mark.parametrize(("size", "error"), [(0, INVALID_VALUE), (-1, INVALID_VALUE), (32 * TiB, OUT_OF_MEMORY)])
-def test_a_size_that_cannot_be(driver: Driver, size: int, error: str) -> None:
-    """Fact 45: nothing, less than that, or more than there is cannot be allocated"""
+def test_an_allocation_of_an_invalid_size_is_refused(driver: Driver, size: int, error: str) -> None:
+    """Fact 45: 0, a negative size, or more than the device has."""
     with current(driver), refused(error):
         driver.mem_alloc(size)
 
 
-def test_an_allocation_wants_a_context(driver: Driver) -> None:
-    """Fact 45: memory is allocated in a context, and freed with or without one"""
+def test_an_allocation_requires_a_context(driver: Driver) -> None:
+    """Fact 45: it is freed with or without one."""
     with refused(INVALID_CONTEXT):
         driver.mem_alloc(M)
     context = driver.device_primary_ctx_retain(0)
@@ -32,8 +32,8 @@ def test_an_allocation_wants_a_context(driver: Driver) -> None:
     driver.device_primary_ctx_release(0)
 
 
-def test_an_allocation_holds_bytes(driver: Driver) -> None:
-    """Fact 45: what is put into an allocation is read back, and nothing else has changed"""
+def test_an_allocation_keeps_the_written_bytes(driver: Driver) -> None:
+    """Fact 45."""
     with current(driver), allocated(driver, 64 * KiB) as one, allocated(driver, 64 * KiB) as two:
         driver.memset_d8(one, 1, 64 * KiB)
         driver.memset_d8(two, 2, 64 * KiB)
@@ -43,8 +43,8 @@ def test_an_allocation_holds_bytes(driver: Driver) -> None:
         assert driver.memcpy_dtoh(two, 1) == driver.memcpy_dtoh(two + 64 * KiB - 1, 1) == b"\2"
 
 
-def test_small_ones_share_a_block(driver: Driver) -> None:
-    """Fact 45: several small allocations take no more than the block of 2 MiB that they lie in, and do not overlap"""
+def test_small_allocations_share_a_block_of_2_mib(driver: Driver) -> None:
+    """Fact 45: and do not overlap."""
     with current(driver):
         free = driver.mem_get_info()[0]
         with allocated(driver, 64 * KiB) as one, allocated(driver, 64 * KiB) as two, allocated(driver, 100) as three:
@@ -54,8 +54,8 @@ def test_small_ones_share_a_block(driver: Driver) -> None:
             assert not two <= three < two + 64 * KiB
 
 
-def test_a_large_one_takes_whole_blocks(driver: Driver) -> None:
-    """Fact 45: an allocation of 3 MiB is aligned to 2 MiB and takes 4 MiB, which come back"""
+def test_a_large_allocation_takes_whole_blocks_of_2_mib(driver: Driver) -> None:
+    """Fact 45: 3 MiB take 4 MiB, which are released."""
     with current(driver):
         free = driver.mem_get_info()[0]
         with allocated(driver, 3 * MiB) as address:
@@ -65,15 +65,15 @@ def test_a_large_one_takes_whole_blocks(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("size", [64 * KiB, 3 * MiB])
-def test_the_range_is_the_allocation(driver: Driver, size: int) -> None:
-    """Fact 45: for any address inside, the base and the size that was asked for"""
+def test_the_range_of_an_address_is_its_allocation(driver: Driver, size: int) -> None:
+    """Fact 45: base and requested size, for any address inside."""
     with current(driver), allocated(driver, size) as address:
         for inside in (address, address + 5, address + size - 1):
             assert driver.mem_get_address_range(inside) == (address, size)
 
 
-def test_an_allocation_is_freed_once(driver: Driver) -> None:
-    """Fact 45: by its own address and once; 0 is no allocation, and freed with success"""
+def test_an_allocation_is_freed_once_by_its_address(driver: Driver) -> None:
+    """Fact 45: freeing 0 succeeds."""
     with current(driver):
         with allocated(driver, M) as address:
             for wrong in (JUNK, address + 1, address + MiB):
@@ -84,16 +84,16 @@ def test_an_allocation_is_freed_once(driver: Driver) -> None:
         driver.mem_free(0)
 
 
-def test_an_allocation_is_no_mapping(driver: Driver, granule: int) -> None:
-    """Fact 45: the calls for mappings tell no access of an allocation, and no handle"""
+def test_an_allocation_has_no_mapping_access_and_no_handle(driver: Driver, granule: int) -> None:
+    """Fact 45."""
     with current(driver), allocated(driver, granule) as address:
         assert driver.mem_get_access(address, gpu(0)) == 0
         with refused(INVALID_VALUE):
             driver.mem_retain_allocation_handle(address)
 
 
-def test_addresses_are_either_allocated_or_reserved(driver: Driver, granule: int) -> None:
-    """Fact 45: an allocation lies in no reservation"""
+def test_an_allocation_lies_in_no_reservation(driver: Driver, granule: int) -> None:
+    """Fact 45."""
     with (
         current(driver),
         reserved(driver, 64 * granule) as start,

@@ -17,8 +17,8 @@ from tests.contract.memory import (
 )
 
 
-def test_memory_needs_no_context(driver: Driver, granule: int) -> None:
-    """Fact 8: no call that lays out memory needs a current context or wakes a primary one; those that touch it do"""
+def test_calls_that_lay_out_memory_require_no_context(driver: Driver, granule: int) -> None:
+    """Fact 8: nor do they activate a primary one; those that access memory do."""
     with (
         reserved(driver, granule) as address,
         created(driver, granule) as handle,
@@ -36,15 +36,15 @@ def test_memory_needs_no_context(driver: Driver, granule: int) -> None:
             driver.memcpy_dtoh(address, 1)
 
 
-def test_the_current_context_is_asked_for(driver: Driver) -> None:
-    """Fact 8: without a current context there is nothing to pop, to wait for or to count memory of"""
+def test_calls_on_the_current_context_require_one(driver: Driver) -> None:
+    """Fact 8: pop, synchronize and memory info."""
     for call in (driver.ctx_pop_current, driver.ctx_synchronize, driver.mem_get_info):
         with refused(INVALID_CONTEXT):
             call()
 
 
-def test_the_range_of_an_address_wants_a_context(driver: Driver, granule: int) -> None:
-    """Fact 8: of the calls that look at a mapping, the one for its range alone needs a current context"""
+def test_the_range_of_an_address_alone_requires_a_context(driver: Driver, granule: int) -> None:
+    """Fact 8: of the queries of a mapping."""
     with laid_out(driver, (granule,), access=Access.R) as address:
         with refused(INVALID_CONTEXT):
             driver.mem_get_address_range(address)
@@ -52,8 +52,8 @@ def test_the_range_of_an_address_wants_a_context(driver: Driver, granule: int) -
             assert driver.mem_get_address_range(address) == (address, granule)
 
 
-def test_a_released_context_is_of_no_use(driver: Driver) -> None:
-    """Fact 8: a context that was released while it was current can be popped, and nothing else"""
+def test_a_released_current_context_can_only_be_popped(driver: Driver) -> None:
+    """Fact 8."""
     context = driver.device_primary_ctx_retain(0)
     driver.ctx_push_current(context)
     driver.device_primary_ctx_release(0)
@@ -63,8 +63,7 @@ def test_a_released_context_is_of_no_use(driver: Driver) -> None:
     assert driver.ctx_pop_current() == context
 
 
-def test_only_init_comes_before_init(bare: Driver, on_hardware: bool) -> None:
-    """Before init, every call but init is refused"""
+def test_every_other_call_before_init_is_refused(bare: Driver, on_hardware: bool) -> None:
     if on_hardware:
         pytest.skip("another test has initialised the driver")
     for call in (bare.device_get_count, lambda: bare.mem_create(2 << 20, PLAIN)):
@@ -72,8 +71,8 @@ def test_only_init_comes_before_init(bare: Driver, on_hardware: bool) -> None:
             call()
 
 
-def test_retains_are_counted(driver: Driver) -> None:
-    """Fact 8: a primary context is active from its first retain to its last release, and one release more is refused"""
+def test_a_primary_context_counts_its_retains(driver: Driver) -> None:
+    """Fact 8: it is active until its last release; one release more is refused."""
     first = driver.device_primary_ctx_retain(0)
     assert driver.device_primary_ctx_retain(0) == first
     driver.device_primary_ctx_release(0)
@@ -85,8 +84,8 @@ def test_retains_are_counted(driver: Driver) -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_contexts_are_stacked(driver: Driver) -> None:
-    """Fact 8: a pushed context is current until it is popped, and then the one below it is again"""
+def test_current_contexts_form_a_stack(driver: Driver) -> None:
+    """Fact 8."""
     with current(driver, 0) as below, current(driver, 1) as above:
         assert driver.ctx_pop_current() == above
         assert driver.ctx_pop_current() == below
@@ -94,15 +93,15 @@ def test_contexts_are_stacked(driver: Driver) -> None:
         driver.ctx_push_current(above)
 
 
-def test_a_context_costs_memory(driver: Driver) -> None:
-    """Fact 30: an active context takes some of its device's memory"""
+def test_an_active_context_takes_device_memory(driver: Driver) -> None:
+    """Fact 30."""
     with current(driver):
         free, total = driver.mem_get_info()
         assert total - free > 100 << 20
 
 
-def test_a_device_exists(driver: Driver) -> None:
-    """Fact 3: what is asked of a device that does not exist is refused"""
+def test_queries_of_a_missing_device_are_refused(driver: Driver) -> None:
+    """Fact 3."""
     count = driver.device_get_count()
     for device in (count, -1):
         with refused(INVALID_DEVICE):
@@ -117,8 +116,8 @@ def test_a_device_exists(driver: Driver) -> None:
             driver.device_can_access_peer(0, device)
 
 
-def test_a_device_has_a_name_everywhere(driver: Driver) -> None:
-    """Fact 38: a device is told from others by its UUID and by its bus id"""
+def test_a_device_has_a_unique_uuid_and_bus_id(driver: Driver) -> None:
+    """Fact 38."""
     devices = range(driver.device_get_count())
     assert all(len(driver.device_get_uuid(device)) == 16 for device in devices)
     assert len({driver.device_get_uuid(device) for device in devices}) == len(devices)
@@ -126,14 +125,14 @@ def test_a_device_has_a_name_everywhere(driver: Driver) -> None:
 
 
 def test_a_device_is_no_peer_of_itself(driver: Driver) -> None:
-    """Fact 38: a device is no peer of itself"""
+    """Fact 38."""
     assert driver.device_can_access_peer(0, 0) is False
     with refused(INVALID_DEVICE):
         driver.device_get_p2p_attribute(PeerAttribute.ACCESS_SUPPORTED, 0, 0)
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_peers_agree(driver: Driver) -> None:
-    """Fact 38: whether a device can reach a peer, and what is known of the link, agree"""
+def test_peer_access_agrees_with_the_attributes_of_the_link(driver: Driver) -> None:
+    """Fact 38."""
     supported = driver.device_get_p2p_attribute(PeerAttribute.ACCESS_SUPPORTED, 0, 1)
     assert driver.device_can_access_peer(0, 1) == bool(supported)

@@ -22,21 +22,23 @@ CURRENT = Location(LocationKind.HOST_NUMA_CURRENT)
 
 
 @pytest.mark.parametrize(("granules", "more"), [(0, 0), (0, 1), (1, 1)])
-def test_a_size_is_a_multiple_of_the_granularity(driver: Driver, granule: int, granules: int, more: int) -> None:
-    """Fact 3: a chunk's size is a multiple of the granularity, and not 0"""
+def test_the_size_of_a_chunk_is_a_multiple_of_the_granularity(
+    driver: Driver, granule: int, granules: int, more: int
+) -> None:
+    """Fact 3: and not 0."""
     with refused(INVALID_VALUE):
         driver.mem_create(granules * granule + more, PLAIN)
 
 
-def test_more_than_there_is(driver: Driver) -> None:
-    """Fact 3: a chunk larger than the device's memory is out of memory"""
+def test_a_chunk_beyond_device_memory_is_out_of_memory(driver: Driver) -> None:
+    """Fact 3."""
     with refused(OUT_OF_MEMORY):
         driver.mem_create(32 * TiB, PLAIN)
 
 
 @pytest.mark.parametrize("ordinal", [9, -1])
-def test_the_device_exists(driver: Driver, granule: int, ordinal: int) -> None:
-    """Fact 3: a chunk's device exists"""
+def test_a_chunk_on_a_missing_device_is_refused(driver: Driver, granule: int, ordinal: int) -> None:
+    """Fact 3."""
     with refused(INVALID_DEVICE):
         driver.mem_create(granule, Properties(gpu(ordinal)))
 
@@ -51,14 +53,14 @@ def test_the_device_exists(driver: Driver, granule: int, ordinal: int) -> None:
     ],
     ids=repr,
 )
-def test_properties_that_cannot_be_created(driver: Driver, granule: int, properties: Properties) -> None:
-    """Fact 3: win32 handles on Linux, the current NUMA node as location and managed memory are refused"""
+def test_unsupported_properties_of_a_chunk_are_refused(driver: Driver, granule: int, properties: Properties) -> None:
+    """Fact 3: win32 handles on Linux, the current NUMA node as location, managed memory."""
     with refused(INVALID_VALUE):
         driver.mem_create(granule, properties)
 
 
 def test_creation_takes_no_flags(driver: Driver, granule: int) -> None:
-    """Fact 3: creation takes no flags"""
+    """Fact 3."""
     with refused(INVALID_VALUE):
         driver.mem_create(granule, PLAIN, flags=1)
 
@@ -74,20 +76,22 @@ def test_creation_takes_no_flags(driver: Driver, granule: int) -> None:
     ],
     ids=repr,
 )
-def test_host_memory_is_plain(driver: Driver, granule: int, properties: Properties) -> None:
-    """Fact 6: host memory takes no handle types, is neither rdma nor compressible, and its NUMA node exists"""
+def test_host_memory_has_no_handle_types_rdma_or_compression(
+    driver: Driver, granule: int, properties: Properties
+) -> None:
+    """Fact 6: its NUMA node exists."""
     with refused(INVALID_VALUE):
         driver.mem_create(granule, properties)
 
 
-def test_a_size_is_looked_at_first(driver: Driver) -> None:
-    """Fact 3: a size of 0 on a device that does not exist is an invalid value"""
+def test_the_size_is_checked_before_the_device(driver: Driver) -> None:
+    """Fact 3: a size of 0 on a missing device is an invalid value."""
     with refused(INVALID_VALUE):
         driver.mem_create(0, Properties(gpu(9)))
 
 
-def test_host_memory_is_node_0(driver: Driver, granule: int) -> None:
-    """Fact 6: host memory reads back as memory of NUMA node 0"""
+def test_host_memory_reads_back_as_node_0(driver: Driver, granule: int) -> None:
+    """Fact 6."""
     with created(driver, granule, Properties(HOST)) as handle:
         assert driver.mem_get_allocation_properties_from_handle(handle) == Properties(NODE)
 
@@ -104,22 +108,22 @@ def test_host_memory_is_node_0(driver: Driver, granule: int) -> None:
     ],
     ids=repr,
 )
-def test_properties_read_back(driver: Driver, properties: Properties) -> None:
-    """Fact 7: a chunk's properties read back as they were asked for"""
+def test_properties_of_a_chunk_read_back(driver: Driver, properties: Properties) -> None:
+    """Fact 7."""
     with created(driver, driver.mem_get_allocation_granularity(properties), properties) as handle:
         assert driver.mem_get_allocation_properties_from_handle(handle) == properties
 
 
-def test_a_handle_is_released_once(driver: Driver, granule: int) -> None:
-    """Fact 27: releasing a handle a second time is refused"""
+def test_a_second_release_of_a_handle_is_refused(driver: Driver, granule: int) -> None:
+    """Fact 27."""
     with created(driver, granule) as handle:
         pass
     with refused(INVALID_VALUE):
         driver.mem_release(handle)
 
 
-def test_memory_comes_back(driver: Driver) -> None:
-    """Fact 29: a chunk takes free memory until its last handle reference and its last mapping are gone"""
+def test_memory_is_freed_with_the_last_handle_and_mapping(driver: Driver) -> None:
+    """Fact 29."""
     with current(driver):
         free, total = driver.mem_get_info()
         assert 0 < free <= total == driver.device_total_mem(0)
@@ -130,8 +134,8 @@ def test_memory_comes_back(driver: Driver) -> None:
         assert driver.mem_get_info() == (free, total)
 
 
-def test_a_mapping_holds_memory(driver: Driver) -> None:
-    """Fact 29: memory whose handle was released stays taken while it is mapped"""
+def test_a_mapping_keeps_memory_of_a_released_handle(driver: Driver) -> None:
+    """Fact 29."""
     size = 256 * MiB
     with current(driver):
         free = driver.mem_get_info()[0]
@@ -144,8 +148,8 @@ def test_a_mapping_holds_memory(driver: Driver) -> None:
         driver.mem_address_free(address, size)
 
 
-def test_compression_is_left_out_of_rdma_memory(driver: Driver, granule: int) -> None:
-    """Fact 41: rdma and compressible together are created, and read back without compression"""
+def test_rdma_memory_reads_back_without_compression(driver: Driver, granule: int) -> None:
+    """Fact 41: creation with both succeeds."""
     asked = Properties(gpu(0), rdma=True, compressible=True)
     with created(driver, granule, asked) as handle:
         seen = driver.mem_get_allocation_properties_from_handle(handle)

@@ -15,15 +15,15 @@ PLAIN = EventFlags.DISABLE_TIMING
 
 
 @pytest.mark.parametrize("flags", [EventFlags.INTERPROCESS, EventFlags(16)])
-def test_flags_that_are_no_events(driver: Driver, flags: EventFlags) -> None:
-    """Fact 47: an event that is shared keeps no time, and there are no other flags"""
+def test_invalid_event_flags_are_refused(driver: Driver, flags: EventFlags) -> None:
+    """Fact 47: a shared event without disabled timing, and unknown flags."""
     with current(driver), refused(INVALID_VALUE):
         driver.event_create(flags)
 
 
 @pytest.mark.parametrize("flags", [EventFlags.NONE, EventFlags.BLOCKING_SYNC, PLAIN, SHARED_EVENT])
-def test_an_event_happens(driver: Driver, flags: EventFlags) -> None:
-    """Fact 47: an event that was never recorded is done, and a recorded one once its stream came to it"""
+def test_an_event_is_complete_before_its_record_and_after_its_stream(driver: Driver, flags: EventFlags) -> None:
+    """Fact 47: it is complete if never recorded, or once its stream has reached it."""
     with current(driver), event(driver, flags) as made:
         assert driver.event_query(made) is True
         driver.event_record(made)
@@ -32,8 +32,8 @@ def test_an_event_happens(driver: Driver, flags: EventFlags) -> None:
         assert driver.event_query(made) is True
 
 
-def test_without_a_context(driver: Driver) -> None:
-    """Fact 47: creating an event and naming it to others want a context, asking and destroying it do not"""
+def test_creating_and_exporting_an_event_require_a_context(driver: Driver) -> None:
+    """Fact 47: querying and destroying it do not."""
     with refused(INVALID_CONTEXT):
         driver.event_create(PLAIN)
     with current(driver):
@@ -46,8 +46,8 @@ def test_without_a_context(driver: Driver) -> None:
         driver.ctx_push_current(context)
 
 
-def test_what_has_no_handle(driver: Driver, other: Other) -> None:
-    """Facts 32 and 47: an event that is not interprocess, and one of another process"""
+def test_a_plain_or_imported_event_has_no_ipc_handle(driver: Driver, other: Other) -> None:
+    """Facts 32 and 47."""
     with current(driver), current(other), event(driver, PLAIN) as plain, event(other) as theirs:
         with refused(INVALID_HANDLE):
             driver.ipc_get_event_handle(plain)
@@ -55,8 +55,8 @@ def test_what_has_no_handle(driver: Driver, other: Other) -> None:
             driver.ipc_get_event_handle(here)
 
 
-def test_what_cannot_be_opened_event(driver: Driver) -> None:
-    """Fact 47: an event of this process, and zeros"""
+def test_an_own_or_invalid_event_handle_is_not_opened(driver: Driver) -> None:
+    """Fact 47: an event of this process, and zeros."""
     with current(driver), event(driver) as made:
         handle = driver.ipc_get_event_handle(made)
         assert len(handle) == 64
@@ -68,8 +68,8 @@ def test_what_cannot_be_opened_event(driver: Driver) -> None:
             driver.ipc_open_event_handle(b"too few")
 
 
-def test_an_event_is_shared(driver: Driver, other: Other) -> None:
-    """Facts 32 and 47: it is opened as often as one likes, as an event of its own each time, and recorded by either"""
+def test_an_event_is_opened_several_times_and_recorded_by_either_process(driver: Driver, other: Other) -> None:
+    """Facts 32 and 47: each opening is an event of its own."""
     with current(driver), current(other), event(other) as theirs:
         handle = other.ipc_get_event_handle(theirs)
         with opened_event(driver, handle) as one, opened_event(driver, handle) as two:
@@ -85,7 +85,7 @@ def test_an_event_is_shared(driver: Driver, other: Other) -> None:
 
 
 def test_an_event_outlives_its_exporter(driver: Driver, other: Other) -> None:
-    """Fact 47: after the exporter was killed an opened event is queried, recorded, waited for and destroyed as ever"""
+    """Fact 47: it is queried, recorded, waited for and destroyed after the exporter was killed."""
     with current(driver):
         other.ctx_push_current(other.device_primary_ctx_retain(0))
         with opened_event(driver, other.ipc_get_event_handle(other.event_create(SHARED_EVENT))) as here:
@@ -96,8 +96,10 @@ def test_an_event_outlives_its_exporter(driver: Driver, other: Other) -> None:
             driver.event_synchronize(here)
 
 
-def test_an_event_waits_for_its_stream(driver: Driver, other: Other, on_hardware: bool) -> None:
-    """Fact 47: a recorded event is not done, to whoever shares it, before the work in front of it is"""
+def test_a_recorded_event_is_incomplete_until_the_work_before_it_is_done(
+    driver: Driver, other: Other, on_hardware: bool
+) -> None:
+    """Fact 47: in every process that shares it."""
     if not on_hardware:
         pytest.skip("the simulator does all work at once")
     with (

@@ -22,8 +22,8 @@ from tests.contract.shared_resources import FD, SHARED, closing, exported, impor
 SIZE = 8 * MiB
 
 
-def test_bytes_go_both_ways(driver: Driver, maker: ExternalApi) -> None:
-    """Facts 35 and 53: what either writes, the other reads, at the same offsets"""
+def test_cuda_and_the_other_api_share_bytes_at_equal_offsets(driver: Driver, maker: ExternalApi) -> None:
+    """Facts 35 and 53."""
     made = maker.allocate(SIZE)
     with current(driver), whole(driver, made.fd(), SIZE) as address:
         made.write(4 * MiB, b"theirs")
@@ -36,8 +36,8 @@ def test_bytes_go_both_ways(driver: Driver, maker: ExternalApi) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4096, 2 * MiB, SIZE, SIZE + 4096, 2 * SIZE])
-def test_any_size_is_believed(driver: Driver, maker: ExternalApi, size: int) -> None:
-    """Facts 35 and 53: any size imports; what is mapped must be inside of the declared and the real one"""
+def test_external_memory_imports_with_any_size(driver: Driver, maker: ExternalApi, size: int) -> None:
+    """Facts 35 and 53: a mapped buffer must be inside the declared and the real size."""
     with current(driver), external(driver, maker.allocate(SIZE).fd(), size) as memory:
         inside = min(size, SIZE)
         for offset, count in ((0, inside), (0, 1), (inside - 1, 1)):
@@ -50,8 +50,8 @@ def test_any_size_is_believed(driver: Driver, maker: ExternalApi, size: int) -> 
 
 @pytest.mark.parametrize("allocated", [False, True])
 @pytest.mark.parametrize("told", [False, True])
-def test_dedicated_is_not_guarded(driver: Driver, maker: ExternalApi, *, allocated: bool, told: bool) -> None:
-    """Fact 53: memory imports whichever way it was allocated and is told to be"""
+def test_the_dedicated_flag_is_not_checked(driver: Driver, maker: ExternalApi, *, allocated: bool, told: bool) -> None:
+    """Fact 53."""
     fd = maker.allocate(SIZE, dedicated=allocated).fd()
     with current(driver), external(driver, fd, SIZE, dedicated=told) as memory:
         assert not is_open(fd)
@@ -60,8 +60,8 @@ def test_dedicated_is_not_guarded(driver: Driver, maker: ExternalApi, *, allocat
 
 
 @pytest.mark.parametrize("told", [False, True])
-def test_dedicated_memory_is_mapped_from_its_begin(driver: Driver, maker: ExternalApi, *, told: bool) -> None:
-    """Fact 53: what is told to be dedicated is mapped from offset 0 alone, a part of it too"""
+def test_dedicated_memory_is_mapped_at_offset_0_only(driver: Driver, maker: ExternalApi, *, told: bool) -> None:
+    """Fact 53: also in part."""
     fd = maker.allocate(SIZE, dedicated=True).fd()
     with current(driver), external(driver, fd, SIZE, dedicated=told) as memory:
         with buffer(driver, memory, 0, 4096):
@@ -74,8 +74,8 @@ def test_dedicated_memory_is_mapped_from_its_begin(driver: Driver, maker: Extern
                 pass
 
 
-def test_two_buffers_are_one_memory(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 53: two buffers have different addresses and the same bytes; each has the range that was asked for"""
+def test_two_buffers_have_different_addresses_and_the_same_bytes(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 53: the range of each is the requested one."""
     with (
         current(driver),
         external(driver, maker.allocate(SIZE).fd(), SIZE) as memory,
@@ -90,8 +90,8 @@ def test_two_buffers_are_one_memory(driver: Driver, maker: ExternalApi) -> None:
         assert driver.mem_get_address_range(two) == (two, 4096)
 
 
-def test_a_buffer_is_no_mapping(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 53: the calls for mappings and for sharing know nothing of a buffer; it is freed once"""
+def test_a_buffer_has_no_mapping_access_and_is_freed_once(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 53: calls for mappings and sharing refuse it."""
     with current(driver), external(driver, maker.allocate(SIZE).fd(), SIZE) as memory:
         with buffer(driver, memory, 0, SIZE) as address:
             assert driver.mem_get_access(address, gpu(0)) == 0
@@ -104,8 +104,8 @@ def test_a_buffer_is_no_mapping(driver: Driver, maker: ExternalApi) -> None:
             driver.mem_free(address)
 
 
-def test_mapping_takes_no_memory(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 53: what is mapped was there already"""
+def test_mapping_a_buffer_takes_no_memory(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 53."""
     made = maker.allocate(SIZE)
     with current(driver):
         free = driver.mem_get_info()
@@ -114,8 +114,8 @@ def test_mapping_takes_no_memory(driver: Driver, maker: ExternalApi) -> None:
         assert driver.mem_get_info() == free
 
 
-def test_a_buffer_outlives_its_object(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 53: an object that is given up under its buffer leaves the buffer as it was"""
+def test_a_buffer_outlives_its_external_memory_object(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 53."""
     with current(driver):
         with external(driver, maker.allocate(SIZE).fd(), SIZE) as memory:
             address = driver.external_memory_get_mapped_buffer(memory, 0, SIZE)
@@ -124,8 +124,8 @@ def test_a_buffer_outlives_its_object(driver: Driver, maker: ExternalApi) -> Non
         driver.mem_free(address)
 
 
-def test_memory_outlives_its_maker(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 53: once the other API has freed it, the bytes stay, and a descriptor that is still there imports"""
+def test_external_memory_outlives_its_release_by_the_other_api(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 53: the bytes remain, and an open descriptor still imports."""
     made = maker.allocate(SIZE)
     with current(driver), whole(driver, made.fd(), SIZE) as one:
         driver.memcpy_htod(one, b"bytes")
@@ -135,10 +135,10 @@ def test_memory_outlives_its_maker(driver: Driver, maker: ExternalApi) -> None:
                 assert driver.memcpy_dtoh(two, 5) == driver.memcpy_dtoh(one, 5) == b"bytes"
 
 
-def test_memory_outlives_its_makers_process(
+def test_external_memory_outlives_the_process_of_its_exporter(
     driver: Driver, on_hardware: bool, make: Callable[[int], ExternalApi]
 ) -> None:
-    """Facts 37 and 53: after its exporter was killed memory keeps its bytes, and still imports"""
+    """Facts 37 and 53: it keeps its bytes, and still imports."""
     make(0)  # skips where there is no other API
     with current(driver), produced(driver.device_get_uuid(0), on_hardware=on_hardware) as (memory, timeline, process):
         os.close(timeline)
@@ -149,8 +149,8 @@ def test_memory_outlives_its_makers_process(
                 assert driver.memcpy_dtoh(before, 6) == driver.memcpy_dtoh(after, 6) == BYTES
 
 
-def test_what_is_no_memory_is_closed(driver: Driver) -> None:
-    """Facts 35 and 54: what is refused as unknown memory is gone; import a copy"""
+def test_a_descriptor_refused_as_unknown_memory_is_closed(driver: Driver) -> None:
+    """Facts 35 and 54: therefore a copy is imported."""
     ours, theirs = os.pipe()
     with current(driver):
         for fd in (ours, theirs, os.open(os.devnull, os.O_RDWR), os.memfd_create("x")):
@@ -162,8 +162,8 @@ def test_what_is_no_memory_is_closed(driver: Driver) -> None:
                 driver.import_external_memory(wrong, OPAQUE, SIZE)
 
 
-def test_what_is_refused_otherwise_stays_open(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 54: no size, another kind of handle, or no context: the descriptor is still the caller's"""
+def test_a_descriptor_refused_for_another_reason_stays_open(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 54: size 0, another handle type, or no context."""
     kinds = MemoryHandleType
     with closing(maker.allocate(SIZE).fd()) as fd:
         with refused(INVALID_CONTEXT):
@@ -180,8 +180,8 @@ def test_what_is_refused_otherwise_stays_open(driver: Driver, maker: ExternalApi
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_memory_is_imported_on_its_gpu(driver: Driver, make: Callable[[int], ExternalApi]) -> None:
-    """Facts 38 and 55: in another GPU's context memory is unknown, and its descriptor closed"""
+def test_external_memory_imports_on_its_gpu_only(driver: Driver, make: Callable[[int], ExternalApi]) -> None:
+    """Facts 38 and 55: in another GPU's context it is unknown, and its descriptor closed."""
     made = make(1).allocate(SIZE)
     fd = made.fd()
     with current(driver, 0), refused(UNKNOWN):
@@ -197,7 +197,7 @@ def test_memory_is_imported_on_its_gpu(driver: Driver, make: Callable[[int], Ext
 
 
 def test_a_chunk_imports_as_external_memory(driver: Driver, granule: int) -> None:
-    """Fact 59: a chunk's descriptor imports, and both addresses have the same bytes"""
+    """Fact 59: both addresses have the same bytes."""
     with (
         current(driver),
         created(driver, granule, SHARED) as handle,
@@ -210,8 +210,8 @@ def test_a_chunk_imports_as_external_memory(driver: Driver, granule: int) -> Non
         assert driver.memcpy_dtoh(two + granule - 2, 2) == b"ZZ"
 
 
-def test_the_other_imports_a_chunk(driver: Driver, granule: int, maker: ExternalApi) -> None:
-    """Fact 59: the other API takes a chunk's descriptor, and bytes go both ways"""
+def test_the_other_api_imports_a_chunk(driver: Driver, granule: int, maker: ExternalApi) -> None:
+    """Fact 59: both read the bytes of each other."""
     with (
         current(driver),
         created(driver, granule, SHARED) as handle,
@@ -227,8 +227,8 @@ def test_the_other_imports_a_chunk(driver: Driver, granule: int, maker: External
         theirs.free()
 
 
-def test_it_imports_as_a_chunk(driver: Driver, granule: int, maker: ExternalApi) -> None:
-    """Fact 59: memory of the other API imports as a chunk of the GPU without handle types, and is mapped"""
+def test_external_memory_imports_as_a_chunk(driver: Driver, granule: int, maker: ExternalApi) -> None:
+    """Fact 59: on its GPU, without handle types; it is mapped."""
     made = maker.allocate(granule)
     with current(driver), closing(made.fd()) as fd, imported(driver, fd) as handle:
         properties = driver.mem_get_allocation_properties_from_handle(handle)
@@ -242,10 +242,10 @@ def test_it_imports_as_a_chunk(driver: Driver, granule: int, maker: ExternalApi)
 
 
 @pytest.mark.parametrize("call", ["destroy_external_memory", "external_memory_get_mapped_buffer"])
-def test_using_what_was_destroyed_ends_the_process(
+def test_use_of_destroyed_external_memory_ends_the_process(
     other: Other, maker: ExternalApi, on_hardware: bool, call: str
 ) -> None:
-    """Fact 57: an object is given up once, and not mapped after: the simulator refuses, hardware ends by SIGSEGV"""
+    """Fact 57: by SIGSEGV on hardware; the simulator refuses a second destroy, and a mapping after it."""
     context = other.device_primary_ctx_retain(0)
     other.ctx_push_current(context)
     with closing(maker.allocate(SIZE).fd()) as fd:

@@ -28,13 +28,13 @@ def test_every_property_set_has_a_granularity(driver: Driver, properties: Proper
 
 
 @pytest.mark.parametrize("properties", [SETS[0], SETS[1], SETS[7], SETS[8]], ids=repr)
-def test_one_granule_can_be_created(driver: Driver, properties: Properties) -> None:
-    """Fact 1: the granularity of exactly these properties is a size that a chunk with them can have"""
+def test_a_chunk_of_one_granule_is_created(driver: Driver, properties: Properties) -> None:
+    """Fact 1: with exactly the properties of the query."""
     with created(driver, driver.mem_get_allocation_granularity(properties), properties) as handle:
         assert handle
 
 
 @pytest.mark.parametrize("ordinal", [9, -1])
-def test_granularity_proves_no_device(driver: Driver, granule: int, ordinal: int) -> None:
-    """Fact 2: asking granularity for a device that does not exist succeeds, so it proves nothing about the device"""
+def test_granularity_of_a_missing_device_succeeds(driver: Driver, granule: int, ordinal: int) -> None:
+    """Fact 2: it is no proof of the device."""
     assert driver.mem_get_allocation_granularity(Properties(gpu(ordinal))) == granule

@@ -15,14 +15,14 @@ from tests.contract.shared_resources import FD, exported, imported
 BOTH = (Grant(gpu(0), Access.RW), Grant(HOST, Access.RW))
 
 
-def test_the_host_is_its_first_node(driver: Driver, granule: int) -> None:
-    """Fact 6: memory of the host is node 0's, as its properties tell"""
+def test_properties_of_host_memory_name_node_0(driver: Driver, granule: int) -> None:
+    """Fact 6."""
     with created(driver, granule, Properties(HOST)) as handle:
         assert driver.mem_get_allocation_properties_from_handle(handle) == Properties(NODE)
 
 
-def test_only_a_nodes_memory_is_shared(driver: Driver, granule: int) -> None:
-    """Facts 6 and 61: with a handle type the host is refused, and its node is not"""
+def test_a_node_has_handle_types_and_the_host_has_none(driver: Driver, granule: int) -> None:
+    """Facts 6 and 61."""
     with refused(INVALID_VALUE):
         driver.mem_create(granule, Properties(HOST, FD))
     with created(driver, granule, Properties(NODE, FD)):
@@ -30,8 +30,8 @@ def test_only_a_nodes_memory_is_shared(driver: Driver, granule: int) -> None:
 
 
 @pytest.mark.parametrize("place", [HOST, NODE], ids=str)
-def test_the_cpu_and_a_gpu_use_it(driver: Driver, granule: int, place: Location) -> None:
-    """Fact 21: granted to both, the CPU and a GPU read what either has written"""
+def test_cpu_and_gpu_read_host_memory_written_by_the_other(driver: Driver, granule: int, place: Location) -> None:
+    """Fact 21: with access for both."""
     with (
         current(driver),
         reserved(driver, granule) as address,
@@ -46,8 +46,8 @@ def test_the_cpu_and_a_gpu_use_it(driver: Driver, granule: int, place: Location)
         assert driver.host_read(address, 65) == b"\x33" * 64 + b"\0"
 
 
-def test_the_cpu_sees_each_address_alike(driver: Driver, granule: int) -> None:
-    """Facts 16 and 21: at two addresses of one chunk the CPU has the access of each, and the same bytes"""
+def test_the_cpu_has_one_access_at_all_addresses_of_a_host_chunk(driver: Driver, granule: int) -> None:
+    """Facts 16 and 21: and reads the same bytes."""
     with (
         reserved(driver, 2 * granule) as address,
         created(driver, granule, Properties(NODE)) as handle,
@@ -60,8 +60,8 @@ def test_the_cpu_sees_each_address_alike(driver: Driver, granule: int) -> None:
         assert driver.host_read(address + granule + 5, 5) == b"bytes"
 
 
-def test_it_is_shared_by_descriptor(driver: Driver, other: Other, granule: int) -> None:
-    """Facts 6 and 61: another process imports a node's chunk, and its CPU and GPU use it"""
+def test_another_process_imports_a_chunk_of_a_node(driver: Driver, other: Other, granule: int) -> None:
+    """Facts 6 and 61: its CPU and its GPU use the chunk."""
     with (
         current(driver),
         reserved(driver, granule) as here,
@@ -89,8 +89,10 @@ def test_it_is_shared_by_descriptor(driver: Driver, other: Other, granule: int) 
 @pytest.mark.parametrize(
     ("access", "call"), [(Access.NONE, "host_read"), (Access.NONE, "host_write"), (Access.R, "host_write")]
 )
-def test_what_the_cpu_may_not(other: Other, granule: int, access: Access, call: str, on_hardware: bool) -> None:
-    """Facts 21 and 40: without access the CPU's own load or store is SIGSEGV, which the simulator tells by refusing"""
+def test_an_access_of_the_cpu_without_permission_is_a_sigsegv(
+    other: Other, granule: int, access: Access, call: str, on_hardware: bool
+) -> None:
+    """Facts 21 and 40: the simulator refuses it."""
     place = Location(LocationKind.HOST_NUMA, 0)
     address = other.mem_address_reserve(granule)
     handle = other.mem_create(granule, Properties(place))

@@ -27,16 +27,16 @@ def shared(other: Other, size: int = SIZE) -> Iterator[tuple[int, bytes]]:
         yield there, other.ipc_get_mem_handle(there)
 
 
-def test_a_handle_is_64_bytes(driver: Driver) -> None:
-    """Facts 31 and 46: of any address inside, it is the base's"""
+def test_an_ipc_handle_is_64_bytes_of_the_base(driver: Driver) -> None:
+    """Facts 31 and 46: for any address inside."""
     with current(driver), allocated(driver, SIZE) as address:
         handle = driver.ipc_get_mem_handle(address)
         assert len(handle) == 64
         assert driver.ipc_get_mem_handle(address + 100) == handle
 
 
-def test_bytes_cross(driver: Driver, other: Other) -> None:
-    """Facts 31 and 46: both see what either writes, from the base on, whose size is what was asked for"""
+def test_ipc_memory_is_shared_from_its_base_with_its_size(driver: Driver, other: Other) -> None:
+    """Facts 31 and 46: both processes read the bytes of each other; the size is the requested one."""
     with current(driver), shared(other) as (there, _):
         handle = other.ipc_get_mem_handle(there + 100)
         with opened(driver, handle) as here:
@@ -47,8 +47,8 @@ def test_bytes_cross(driver: Driver, other: Other) -> None:
             assert other.memcpy_dtoh(there + SIZE - 5, 5) == b"\3ours"
 
 
-def test_each_opening_is_closed(driver: Driver, other: Other) -> None:
-    """Fact 46: a second opening gives the same address, which is gone with the last close"""
+def test_ipc_memory_is_open_until_its_last_close(driver: Driver, other: Other) -> None:
+    """Fact 46: a second opening gives the same address."""
     with current(driver), shared(other) as (_, handle):
         with opened(driver, handle) as one:
             with opened(driver, handle) as two:
@@ -60,8 +60,8 @@ def test_each_opening_is_closed(driver: Driver, other: Other) -> None:
             driver.ipc_close_mem_handle(one)
 
 
-def test_opening_takes_no_memory(driver: Driver, other: Other) -> None:
-    """Fact 46: what is opened was there already"""
+def test_opening_ipc_memory_takes_no_memory(driver: Driver, other: Other) -> None:
+    """Fact 46."""
     with current(driver), shared(other, LARGE) as (_, handle):
         free = driver.mem_get_info()
         with opened(driver, handle):
@@ -69,8 +69,8 @@ def test_opening_takes_no_memory(driver: Driver, other: Other) -> None:
         assert driver.mem_get_info() == free
 
 
-def test_what_has_no_handle(driver: Driver, granule: int) -> None:
-    """Facts 31 and 46: junk and mapped chunks have none, and without a context nothing has"""
+def test_junk_and_mapped_chunks_have_no_ipc_handle(driver: Driver, granule: int) -> None:
+    """Facts 31 and 46: without a context, nothing has."""
     with current(driver):
         with refused(INVALID_VALUE):
             driver.ipc_get_mem_handle(JUNK)
@@ -87,8 +87,8 @@ def test_what_has_no_handle(driver: Driver, granule: int) -> None:
             driver.ctx_push_current(context)
 
 
-def test_what_cannot_be_opened(driver: Driver, other: Other) -> None:
-    """Facts 31 and 46: no handle, a handle without lazy peer access, and one of this process's own memory"""
+def test_an_invalid_or_own_ipc_handle_is_not_opened(driver: Driver, other: Other) -> None:
+    """Facts 31 and 46: also without the flag for lazy peer access."""
     with current(driver), allocated(driver, SIZE) as address, shared(other) as (_, handle):
         for wrong in (bytes(64), b"too few"):
             with refused(INVALID_VALUE):
@@ -99,8 +99,8 @@ def test_what_cannot_be_opened(driver: Driver, other: Other) -> None:
             driver.ipc_open_mem_handle(driver.ipc_get_mem_handle(address))
 
 
-def test_what_cannot_be_closed(driver: Driver) -> None:
-    """Fact 46: junk, and this process's own memory"""
+def test_closing_memory_that_is_not_open_is_refused(driver: Driver) -> None:
+    """Fact 46: junk, and this process's own memory."""
     with current(driver), allocated(driver, SIZE) as address:
         for wrong in (JUNK, address):
             with refused(INVALID_VALUE):
@@ -108,8 +108,8 @@ def test_what_cannot_be_closed(driver: Driver) -> None:
         driver.memset_d8(address, 1, SIZE)
 
 
-def test_freed_memory_is_not_opened(driver: Driver, other: Other) -> None:
-    """Fact 46: the handle of an allocation that was freed is an invalid value"""
+def test_the_ipc_handle_of_freed_memory_is_invalid(driver: Driver, other: Other) -> None:
+    """Fact 46."""
     with current(driver), current(other):
         with shared(other, LARGE) as (_, handle):
             pass
@@ -117,8 +117,8 @@ def test_freed_memory_is_not_opened(driver: Driver, other: Other) -> None:
             driver.ipc_open_mem_handle(handle)
 
 
-def test_what_is_open_outlives_its_allocation(driver: Driver, other: Other, on_hardware: bool) -> None:
-    """Fact 46: freed by its exporter, opened memory keeps its bytes, and comes back with the last close"""
+def test_open_ipc_memory_outlives_its_allocation(driver: Driver, other: Other, on_hardware: bool) -> None:
+    """Fact 46: it keeps its bytes, and is freed with the last close."""
     with current(driver), current(other):
         with shared(other, LARGE) as (_, handle):
             here = driver.ipc_open_mem_handle(handle)
@@ -130,8 +130,8 @@ def test_what_is_open_outlives_its_allocation(driver: Driver, other: Other, on_h
             assert driver.mem_get_info()[0] == free + 4 * MiB
 
 
-def test_what_is_open_outlives_its_exporter(driver: Driver, other: Other) -> None:
-    """Fact 46: after the exporter was killed the bytes are still there, and its handles are no handles any more"""
+def test_open_ipc_memory_outlives_its_exporter(driver: Driver, other: Other) -> None:
+    """Fact 46: it keeps its bytes; handles of the killed exporter are invalid."""
     with current(driver):
         other.ctx_push_current(other.device_primary_ctx_retain(0))
         there = other.mem_alloc(SIZE)
@@ -146,7 +146,7 @@ def test_what_is_open_outlives_its_exporter(driver: Driver, other: Other) -> Non
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_another_gpu_opens_it(driver: Driver, other: Other) -> None:
-    """Fact 46: memory of one GPU is opened with another's context current"""
+def test_ipc_memory_is_opened_in_the_context_of_another_gpu(driver: Driver, other: Other) -> None:
+    """Fact 46."""
     with current(driver, 1), shared(other) as (_, handle), opened(driver, handle) as here:
         assert driver.memcpy_dtoh(here, 6) == b"theirs"

@@ -45,8 +45,8 @@ def ready(driver: KernelDriver, *sizes: int) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("granules", [1, 3])
-def test_what_was_filled_is_verified(driver: KernelDriver, granule: int, granules: int) -> None:
-    """Every word is what the pattern says, for a driver's copy as for a kernel; with another seed every one differs"""
+def test_filled_memory_is_verified_with_its_seed_only(driver: KernelDriver, granule: int, granules: int) -> None:
+    """By a driver's copy and by a kernel; with another seed every word differs."""
     with ready(driver, granules * granule) as address:
         area = Area(address, granules * granule, SEED)
         driver.fill([area])
@@ -59,8 +59,10 @@ def test_what_was_filled_is_verified(driver: KernelDriver, granule: int, granule
 
 
 @pytest.mark.parametrize("size", SIZES + LARGE)
-def test_any_size(driver: KernelDriver, granule: int, size: int) -> None:
-    """All of an area is written and nothing beside it, whatever its size; its first and its last byte are looked at"""
+def test_exactly_the_bytes_of_an_area_of_any_size_are_filled_and_verified(
+    driver: KernelDriver, granule: int, size: int
+) -> None:
+    """Its first and its last byte included."""
     with ready(driver, granule) as address:
         driver.memset_d8(address, 0xEE, granule)
         area = Area(address + 4096, size, SEED, 4096)
@@ -80,8 +82,7 @@ def test_any_size(driver: KernelDriver, granule: int, size: int) -> None:
 
 
 @pytest.mark.parametrize("at", [0, 8, 24, 4088, -4096, -16, -8])
-def test_one_word(driver: KernelDriver, granule: int, at: int) -> None:
-    """A single word that differs is counted once, and named with what was wanted and seen"""
+def test_one_different_word_is_counted_once_with_both_values(driver: KernelDriver, granule: int, at: int) -> None:
     with ready(driver, 2 * granule) as address:
         area, at = Area(address, 2 * granule, SEED), at % (2 * granule)
         driver.fill([area])
@@ -90,8 +91,8 @@ def test_one_word(driver: KernelDriver, granule: int, at: int) -> None:
         assert driver.verify([area]) == Verified(1, 0, at, word(SEED, at), 0x1122_3344_5566_7788)
 
 
-def test_many_areas(driver: KernelDriver, granule: int) -> None:
-    """Hundreds of areas in one call, of different sizes; the one that differs is told by its number"""
+def test_the_different_area_of_hundreds_is_named_by_its_number(driver: KernelDriver, granule: int) -> None:
+    """In one call, with areas of different sizes."""
     with ready(driver, 4 * granule) as address:
         sizes = [64 << (index % 8) for index in range(500)]
         areas = [Area(address + index * 8192, size, SEED + index, index * 8) for index, size in enumerate(sizes)]
@@ -106,16 +107,15 @@ def test_many_areas(driver: KernelDriver, granule: int) -> None:
         assert found.mismatches == 4
 
 
-def test_a_part_of_a_chunk(driver: KernelDriver, granule: int) -> None:
-    """An area that begins within a chunk holds what the whole chunk holds there"""
+def test_an_area_within_a_chunk_has_the_pattern_of_the_chunk(driver: KernelDriver, granule: int) -> None:
     with ready(driver, 2 * granule) as address:
         driver.fill([Area(address, 2 * granule, SEED)])
         assert driver.verify([Area(address + granule, granule, SEED, granule)]) == Verified(0)
         assert driver.verify([Area(address + granule, granule, SEED)]).mismatches
 
 
-def test_another_mapping_of_the_same_chunk(driver: KernelDriver, granule: int) -> None:
-    """Fact 16: what is filled through one mapping is verified through another, which may only read"""
+def test_a_fill_is_verified_through_another_mapping_of_the_chunk(driver: KernelDriver, granule: int) -> None:
+    """Fact 16: with access r."""
     with (
         reserved(driver, 2 * granule) as address,
         created(driver, granule) as handle,
@@ -130,8 +130,8 @@ def test_another_mapping_of_the_same_chunk(driver: KernelDriver, granule: int) -
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_another_gpu(driver: KernelDriver, granule: int) -> None:
-    """What one GPU fills another verifies, and the other way round"""
+def test_a_fill_of_one_gpu_is_verified_by_another(driver: KernelDriver, granule: int) -> None:
+    """In both directions."""
     with (
         reserved(driver, granule) as address,
         created(driver, granule) as handle,
@@ -148,8 +148,8 @@ def test_another_gpu(driver: KernelDriver, granule: int) -> None:
             assert driver.verify([Area(address, granule, OTHER)]) == Verified(0)
 
 
-def test_what_is_refused(driver: KernelDriver, granule: int) -> None:
-    """Kernels want a context and loading; an area wants an address that is a multiple of 16"""
+def test_kernels_require_a_context_loading_and_aligned_areas(driver: KernelDriver, granule: int) -> None:
+    """Addresses are multiples of 16."""
     with refused(INVALID_CONTEXT):
         driver.module_load_data()
     with (
@@ -177,8 +177,8 @@ def forbidden(other: Other, granule: int, access: Access) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("access", "call"), [(Access.R, "store"), (Access.NONE, "store"), (Access.NONE, "load")])
-def test_a_forbidden_access_ends_the_process(other: Other, granule: int, access: Access, call: str) -> None:
-    """Fact 24: what touches memory fails from then on; what lays it out, or gives it back, still succeeds"""
+def test_a_forbidden_access_ends_the_context(other: Other, granule: int, access: Access, call: str) -> None:
+    """Fact 24: calls that access memory fail from then on; those that lay it out or release it succeed."""
     address, handle = forbidden(other, granule, access)
     if call == "store":
         other.store(address, 1)
@@ -203,8 +203,8 @@ def test_a_forbidden_access_ends_the_process(other: Other, granule: int, access:
     other.kill()
 
 
-def test_a_forbidden_fill_ends_the_process_too(other: Other, granule: int) -> None:
-    """Fact 24: so does a fill that runs past the end of what is mapped"""
+def test_a_fill_past_the_end_of_a_mapping_ends_the_context(other: Other, granule: int) -> None:
+    """Fact 24."""
     address, _ = forbidden(other, granule, Access.RW)
     other.fill([Area(address, granule, SEED)])
     assert other.verify([Area(address, granule, SEED)]) == Verified(0)
@@ -214,8 +214,8 @@ def test_a_forbidden_fill_ends_the_process_too(other: Other, granule: int) -> No
     other.kill()
 
 
-def test_what_was_permitted_does_not(driver: KernelDriver, granule: int) -> None:
-    """Loads where a GPU may only read leave everything as it was"""
+def test_a_permitted_load_changes_nothing(driver: KernelDriver, granule: int) -> None:
+    """With access r."""
     with ExitStack() as stack:
         address = stack.enter_context(laid_out(driver, (granule,), access=Access.R))
         stack.enter_context(kernels(driver))

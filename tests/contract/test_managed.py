@@ -46,14 +46,14 @@ def told(driver: Driver, address: int, size: int = SIZE) -> list[tuple[int, ...]
 
 
 @pytest.mark.parametrize(("size", "error"), [(0, INVALID_VALUE), (1 << 62, OUT_OF_MEMORY)])
-def test_a_size_that_cannot_be(driver: Driver, size: int, error: str) -> None:
-    """Facts 39 and 60: nothing, or more than there are addresses, cannot be allocated"""
+def test_a_managed_allocation_of_an_invalid_size_is_refused(driver: Driver, size: int, error: str) -> None:
+    """Facts 39 and 60: 0, or more than the address space."""
     with current(driver), refused(error):
         driver.mem_alloc_managed(size, MemAttach.GLOBAL)
 
 
-def test_more_than_there_is(driver: Driver) -> None:
-    """Fact 60: far more memory than any GPU has is allocated with success, since none is taken yet"""
+def test_a_managed_allocation_may_exceed_device_memory(driver: Driver) -> None:
+    """Fact 60: it takes none at first."""
     with current(driver):
         free = driver.mem_get_info()
         with managed(driver, 32 * TiB):
@@ -61,21 +61,21 @@ def test_more_than_there_is(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("flags", [0, 3, MemAttach.SINGLE, 5, 8])
-def test_flags_that_cannot_be(driver: Driver, flags: int) -> None:
-    """Facts 39 and 60: managed memory is allocated for all, or at first for the host"""
+def test_managed_memory_is_attached_globally_or_to_the_host(driver: Driver, flags: int) -> None:
+    """Facts 39 and 60: other flags are refused."""
     with current(driver), refused(INVALID_VALUE):
         driver.mem_alloc_managed(SIZE, flags)  # type: ignore[arg-type]  # that is the point
 
 
-def test_it_wants_a_context(driver: Driver) -> None:
-    """Fact 60: managed memory is allocated in a context"""
+def test_a_managed_allocation_requires_a_context(driver: Driver) -> None:
+    """Fact 60."""
     with refused(INVALID_CONTEXT):
         driver.mem_alloc_managed(SIZE, MemAttach.GLOBAL)
 
 
 @pytest.mark.parametrize("flags", [MemAttach.GLOBAL, MemAttach.HOST])
-def test_both_see_what_either_writes(driver: Driver, flags: MemAttach) -> None:
-    """Facts 39 and 60: the CPU and a GPU see each other's writes after a synchronise, whoever it is attached to"""
+def test_cpu_and_gpu_read_the_managed_bytes_of_each_other(driver: Driver, flags: MemAttach) -> None:
+    """Facts 39 and 60: after a synchronize, for each attachment."""
     with current(driver), managed(driver, flags=flags) as address:
         driver.host_write(address + MiB, b"host")
         assert driver.memcpy_dtoh(address + MiB, 4) == b"host"
@@ -85,8 +85,8 @@ def test_both_see_what_either_writes(driver: Driver, flags: MemAttach) -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_two_gpus_see_the_same(driver: Driver) -> None:
-    """Facts 39 and 60: every GPU uses managed memory, whichever one's context it was allocated in"""
+def test_every_gpu_uses_managed_memory(driver: Driver) -> None:
+    """Facts 39 and 60: in whichever GPU's context it was allocated."""
     with current(driver), managed(driver) as address:
         with current(driver, 1):
             driver.memset_d8(address, 0x42, 16)
@@ -99,8 +99,8 @@ def test_two_gpus_see_the_same(driver: Driver) -> None:
         assert told(driver, address) == [(0,), (), (0, 1), (1,)]
 
 
-def test_it_is_an_allocation(driver: Driver) -> None:
-    """Fact 60: aligned, with the range that was asked for, freed once, and neither a mapping nor shared"""
+def test_managed_memory_is_an_allocation_and_no_mapping(driver: Driver) -> None:
+    """Fact 60: aligned, of the requested range, freed once, not shared."""
     with current(driver):
         with managed(driver) as address:
             assert address % (2 * MiB) == 0
@@ -115,8 +115,8 @@ def test_it_is_an_allocation(driver: Driver) -> None:
             driver.mem_free(address)
 
 
-def test_it_is_told_from_other_memory(driver: Driver) -> None:
-    """Fact 60: any address inside is managed, and one of `cuMemAlloc` is not"""
+def test_managed_memory_is_distinguished_from_other_memory(driver: Driver) -> None:
+    """Fact 60: at any address inside."""
     with current(driver), managed(driver) as address, allocated(driver, 64) as plain:
         assert driver.pointer_is_managed(address)
         assert driver.pointer_is_managed(address + SIZE - 1)
@@ -124,7 +124,7 @@ def test_it_is_told_from_other_memory(driver: Driver) -> None:
 
 
 def test_advice_is_read_back(driver: Driver) -> None:
-    """Fact 60: nothing is advised at first; then each advice is read back, the host as -1; a node is not told"""
+    """Fact 60: none at first; the host reads back as -1, a node does not."""
     with current(driver), managed(driver) as address:
         assert told(driver, address) == [(0,), (), (), ()]
         driver.mem_advise(address, SIZE, READ_MOSTLY, gpu(0))
@@ -142,8 +142,8 @@ def test_advice_is_read_back(driver: Driver) -> None:
     ("advice", "place"),
     [(ACCESSED_BY, NODE), (ACCESSED_BY, CURRENT_NODE), (ACCESSED_BY, gpu(99)), (PREFER, gpu(99)), (PREFER, NO_NODE)],
 )
-def test_where_it_cannot_be(driver: Driver, advice: Advice, place: Location) -> None:
-    """Fact 60: neither a GPU or a node that does not exist, nor accessed by a single node; nothing changes then"""
+def test_advice_for_a_missing_gpu_or_node_is_refused(driver: Driver, advice: Advice, place: Location) -> None:
+    """Fact 60: and access by a single node; nothing changes."""
     with current(driver), managed(driver) as address:
         with refused(INVALID_VALUE):
             driver.mem_advise(address, SIZE, advice, place)
@@ -151,7 +151,7 @@ def test_where_it_cannot_be(driver: Driver, advice: Advice, place: Location) -> 
 
 
 def test_a_prefetch_is_read_back(driver: Driver) -> None:
-    """Fact 60: the last place is told as ordinal or as the host; bytes go along"""
+    """Fact 60: as ordinal or host; the bytes are the same."""
     with current(driver), managed(driver) as address:
         driver.host_write(address, b"bytes")
         for place, seen in ((gpu(0), 0), (HOST, CPU), (gpu(0), 0), (NODE, CPU)):
@@ -161,8 +161,8 @@ def test_a_prefetch_is_read_back(driver: Driver) -> None:
             assert driver.host_read(address, 5) == b"bytes"
 
 
-def test_a_prefetch_in_a_stream(driver: Driver) -> None:
-    """Fact 60: a stream prefetches too, also a part, by unaligned addresses"""
+def test_a_stream_prefetches_whole_and_in_part(driver: Driver) -> None:
+    """Fact 60: at unaligned addresses too."""
     with current(driver), managed(driver) as address, stream(driver) as at:
         driver.mem_prefetch_async(address, SIZE, gpu(0), at)
         driver.mem_prefetch_async(address + 1, 100, HOST, at)
@@ -172,14 +172,14 @@ def test_a_prefetch_in_a_stream(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize(("place", "error"), [(gpu(99), INVALID_DEVICE), (NO_NODE, INVALID_VALUE)])
-def test_where_it_cannot_go(driver: Driver, place: Location, error: str) -> None:
-    """Fact 60: memory is not prefetched to what does not exist"""
+def test_a_prefetch_to_a_missing_location_is_refused(driver: Driver, place: Location, error: str) -> None:
+    """Fact 60."""
     with current(driver), managed(driver) as address, refused(error):
         driver.mem_prefetch_async(address, SIZE, place)
 
 
-def test_only_managed_memory_is_advised(driver: Driver) -> None:
-    """Fact 60: past the end of it, and in other memory, nothing is advised, prefetched or told"""
+def test_advice_and_prefetch_outside_managed_memory_are_refused(driver: Driver) -> None:
+    """Fact 60: past its end, and in other memory."""
     with current(driver), managed(driver) as address, allocated(driver, 2 * MiB) as plain:
         for at, size in ((address, 8 * MiB), (plain, MiB), (4096, MiB)):
             with refused(INVALID_VALUE):
@@ -191,8 +191,8 @@ def test_only_managed_memory_is_advised(driver: Driver) -> None:
                 driver.mem_range_get_attribute(at, size, RangeAttribute.READ_MOSTLY)
 
 
-def test_a_stream_of_its_own(driver: Driver) -> None:
-    """Fact 60: memory is attached to one stream, which is not stream 0, and back to the host or to all"""
+def test_managed_memory_is_attached_to_a_stream_and_back(driver: Driver) -> None:
+    """Fact 60: not to stream 0; back to the host or globally."""
     with current(driver), managed(driver, flags=MemAttach.HOST) as address, stream(driver) as at:
         for flags in (MemAttach.SINGLE, MemAttach.GLOBAL, MemAttach.HOST, MemAttach.SINGLE):
             driver.stream_attach_mem_async(at, address, flags)

@@ -23,13 +23,13 @@ RW = (Grant(gpu(0), Access.RW),)
 
 @pytest.mark.parametrize(("offset", "size"), [(1, 1), (1, 2), (0, 1), (0, 3)])
 def test_only_a_whole_chunk_is_mapped(driver: Driver, granule: int, offset: int, size: int) -> None:
-    """Fact 13: an offset other than 0, or a size other than the chunk's, is not supported"""
+    """Fact 13: another offset or size is not supported."""
     with reserved(driver, 4 * granule) as address, created(driver, 2 * granule) as handle, refused(NOT_SUPPORTED):
         driver.mem_map(address, size * granule, handle, offset * granule)
 
 
-def test_a_mapping_has_a_size(driver: Driver, granule: int) -> None:
-    """Fact 13: a mapping or unmapping of no bytes is refused"""
+def test_a_mapping_or_unmapping_of_size_0_is_refused(driver: Driver, granule: int) -> None:
+    """Fact 13."""
     with reserved(driver, granule) as address, created(driver, granule) as handle:
         with refused(INVALID_VALUE):
             driver.mem_map(address, 0, handle)
@@ -37,14 +37,14 @@ def test_a_mapping_has_a_size(driver: Driver, granule: int) -> None:
             driver.mem_unmap(address, 0)
 
 
-def test_an_address_is_aligned(driver: Driver, granule: int) -> None:
-    """Fact 14: a chunk is mapped at an address that is a multiple of its granularity"""
+def test_a_chunk_is_mapped_at_a_multiple_of_its_granularity(driver: Driver, granule: int) -> None:
+    """Fact 14."""
     with reserved(driver, 2 * granule) as address, created(driver, granule) as handle, refused(INVALID_VALUE):
         driver.mem_map(address + 64 * KiB, granule, handle)
 
 
-def test_nothing_is_mapped_over(driver: Driver, granule: int) -> None:
-    """Fact 14: a chunk is not mapped over a live mapping, not even in part"""
+def test_a_chunk_is_not_mapped_over_a_mapping(driver: Driver, granule: int) -> None:
+    """Fact 14: not even in part."""
     with (
         reserved(driver, 4 * granule) as address,
         created(driver, 2 * granule) as handle,
@@ -55,8 +55,8 @@ def test_nothing_is_mapped_over(driver: Driver, granule: int) -> None:
                 driver.mem_map(start, 2 * granule, handle)
 
 
-def test_addresses_are_reserved(driver: Driver, granule: int) -> None:
-    """Fact 14: a chunk is not mapped where nothing is reserved"""
+def test_a_chunk_is_mapped_at_reserved_addresses_only(driver: Driver, granule: int) -> None:
+    """Fact 14."""
     with reserved(driver, granule) as address:
         pass
     with created(driver, granule) as handle, refused(INVALID_VALUE):
@@ -64,13 +64,13 @@ def test_addresses_are_reserved(driver: Driver, granule: int) -> None:
 
 
 def test_mapping_takes_no_flags(driver: Driver, granule: int) -> None:
-    """Fact 14: mapping takes no flags"""
+    """Fact 14."""
     with reserved(driver, granule) as address, created(driver, granule) as handle, refused(INVALID_VALUE):
         driver.mem_map(address, granule, handle, flags=1)
 
 
-def test_hardware_maps_past_the_end(driver: Driver, granule: int, on_hardware: bool) -> None:
-    """Fact 15: hardware maps a chunk past the end of its reservation, which cannot be freed before all is unmapped"""
+def test_hardware_maps_past_the_end_of_a_reservation(driver: Driver, granule: int, on_hardware: bool) -> None:
+    """Fact 15: it cannot be freed before all is unmapped."""
     if not on_hardware:
         pytest.skip("the simulator is stricter")
     with (
@@ -83,8 +83,10 @@ def test_hardware_maps_past_the_end(driver: Driver, granule: int, on_hardware: b
         driver.mem_address_free(address, granule)
 
 
-def test_the_simulator_maps_nothing_past_the_end(driver: Driver, granule: int, on_hardware: bool) -> None:
-    """Fact 15: the simulator refuses a mapping that runs past the end of its reservation, into a neighbour or not"""
+def test_the_simulator_refuses_a_mapping_past_the_end_of_a_reservation(
+    driver: Driver, granule: int, on_hardware: bool
+) -> None:
+    """Fact 15: into a neighbour or not."""
     if on_hardware:
         pytest.skip("hardware lets it happen")
     with adjacent(driver, granule) as address, created(driver, 2 * granule) as handle:
@@ -93,8 +95,8 @@ def test_the_simulator_maps_nothing_past_the_end(driver: Driver, granule: int, o
                 driver.mem_map(start, 2 * granule, handle)
 
 
-def test_a_chunk_is_seen_through_all_its_mappings(driver: Driver, granule: int) -> None:
-    """Fact 16: a chunk may be mapped at several addresses; what is stored through one is seen through the others"""
+def test_a_store_through_one_mapping_is_read_through_others(driver: Driver, granule: int) -> None:
+    """Fact 16."""
     with (
         current(driver),
         reserved(driver, 2 * granule) as address,
@@ -110,8 +112,8 @@ def test_a_chunk_is_seen_through_all_its_mappings(driver: Driver, granule: int) 
         assert driver.mem_get_access(alias, gpu(0)) == Access.R
 
 
-def test_a_mapping_is_unmapped_whole(driver: Driver, granule: int) -> None:
-    """Fact 17: a part of a mapping cannot be unmapped"""
+def test_a_part_of_a_mapping_is_not_unmapped(driver: Driver, granule: int) -> None:
+    """Fact 17."""
     with laid_out(driver, (2 * granule,)) as address:
         for start in (address, address + granule):
             with refused(INVALID_VALUE):
@@ -119,8 +121,8 @@ def test_a_mapping_is_unmapped_whole(driver: Driver, granule: int) -> None:
         assert driver.mem_get_access(address, gpu(0)) == driver.mem_get_access(address + granule, gpu(0)) == 0
 
 
-def test_several_mappings_are_unmapped_at_once(driver: Ledger, granule: int) -> None:
-    """Fact 17: one call unmaps several whole mappings, and again where nothing is mapped any more"""
+def test_one_call_unmaps_several_mappings(driver: Ledger, granule: int) -> None:
+    """Fact 17: and succeeds where nothing is mapped any more."""
     with reserved(driver, 2 * granule) as address, created(driver, granule) as handle:
         driver.mem_map(address, granule, handle)
         driver.mem_map(address + granule, granule, handle)
@@ -131,8 +133,8 @@ def test_several_mappings_are_unmapped_at_once(driver: Ledger, granule: int) -> 
                 driver.mem_get_access(start, gpu(0))
 
 
-def test_unmapping_skips_holes(driver: Driver, granule: int) -> None:
-    """Fact 17: one call unmaps whole mappings and the hole between or behind them"""
+def test_one_call_unmaps_mappings_and_holes(driver: Driver, granule: int) -> None:
+    """Fact 17."""
     with reserved(driver, 4 * granule) as address, created(driver, granule) as handle:
         for start in (address, address + 2 * granule):
             driver.mem_map(start, granule, handle)
@@ -142,16 +144,16 @@ def test_unmapping_skips_holes(driver: Driver, granule: int) -> None:
                 driver.mem_get_access(start, gpu(0))
 
 
-def test_what_is_not_reserved_is_not_unmapped(driver: Driver, granule: int) -> None:
-    """Fact 17: addresses that are not reserved cannot be unmapped"""
+def test_unmapping_unreserved_addresses_is_refused(driver: Driver, granule: int) -> None:
+    """Fact 17."""
     with reserved(driver, granule) as address:
         driver.mem_unmap(address, granule)
     with refused(INVALID_VALUE):
         driver.mem_unmap(address, granule)
 
 
-def test_unmapping_crosses_reservations(driver: Driver, granule: int) -> None:
-    """Fact 17: one call unmaps mappings in adjacent reservations"""
+def test_one_call_unmaps_across_adjacent_reservations(driver: Driver, granule: int) -> None:
+    """Fact 17."""
     with adjacent(driver, granule) as address, created(driver, granule) as handle:
         driver.mem_map(address, granule, handle)
         driver.mem_map(address + granule, granule, handle)
@@ -160,8 +162,8 @@ def test_unmapping_crosses_reservations(driver: Driver, granule: int) -> None:
             driver.mem_get_access(address + granule, gpu(0))
 
 
-def test_a_retained_handle_is_the_same(driver: Driver, granule: int) -> None:
-    """Fact 18: the handle retained by any address of a mapping is the chunk's own, with a reference more"""
+def test_a_retained_handle_is_the_handle_of_the_chunk(driver: Driver, granule: int) -> None:
+    """Fact 18: with one more reference, from any address of the mapping."""
     with (
         reserved(driver, granule) as address,
         created(driver, granule) as handle,
@@ -172,14 +174,14 @@ def test_a_retained_handle_is_the_same(driver: Driver, granule: int) -> None:
         assert driver.mem_get_allocation_properties_from_handle(handle).location == gpu(0)
 
 
-def test_nothing_mapped_has_no_handle(driver: Driver, granule: int) -> None:
-    """Fact 18: where nothing is mapped, there is no handle to retain"""
+def test_an_unmapped_address_has_no_handle(driver: Driver, granule: int) -> None:
+    """Fact 18."""
     with reserved(driver, granule) as address, refused(INVALID_VALUE):
         driver.mem_retain_allocation_handle(address)
 
 
-def test_a_mapping_outlives_its_handle(driver: Driver, granule: int) -> None:
-    """Fact 18: a handle may be released while it is mapped; the mapping goes on working, and can be retained again"""
+def test_a_mapping_outlives_the_release_of_its_handle(driver: Driver, granule: int) -> None:
+    """Fact 18: it works, and its handle can be retained again."""
     with current(driver), reserved(driver, granule) as address:
         with created(driver, granule) as handle:
             driver.mem_map(address, granule, handle)
@@ -190,8 +192,8 @@ def test_a_mapping_outlives_its_handle(driver: Driver, granule: int) -> None:
         driver.mem_unmap(address, granule)
 
 
-def test_the_range_around_an_address(driver: Driver, granule: int) -> None:
-    """Fact 15: the range that is reported around an address is the mapping's, to a device that has access to it"""
+def test_the_range_of_an_address_is_its_mapping(driver: Driver, granule: int) -> None:
+    """Fact 15: for a device with access."""
     sizes = (granule, 2 * granule)
     with current(driver), laid_out(driver, sizes, hole=granule, access=Access.R) as address:
         assert driver.mem_get_address_range(address) == (address, granule)

@@ -8,65 +8,65 @@ from tests.contract.memory import INVALID_VALUE, OUT_OF_MEMORY, created, mapped,
 
 
 @pytest.mark.parametrize("size", [0, 1, 4 * KiB, 64 * KiB, 2 * MiB + 64 * KiB])
-def test_a_size_is_a_multiple_of_2_mib(driver: Driver, size: int) -> None:
-    """Fact 9: a reservation's size is a multiple of the granularity, and not 0"""
+def test_the_size_of_a_reservation_is_a_multiple_of_2_mib(driver: Driver, size: int) -> None:
+    """Fact 9: and not 0."""
     with refused(INVALID_VALUE):
         driver.mem_address_reserve(size)
 
 
 @pytest.mark.parametrize("size", [2 * MiB, TiB, 64 * TiB])
-def test_addresses_are_plenty(driver: Driver, size: int) -> None:
-    """Fact 9: a reservation may be much larger than any memory"""
+def test_a_reservation_may_exceed_any_memory(driver: Driver, size: int) -> None:
+    """Fact 9."""
     with reserved(driver, size) as address:
         assert address % (2 * MiB) == 0
 
 
-def test_addresses_end(driver: Driver) -> None:
-    """Fact 9: a reservation of 128 TiB is out of memory, which here means addresses"""
+def test_a_reservation_of_128_tib_is_out_of_memory(driver: Driver) -> None:
+    """Fact 9: the error means addresses."""
     with refused(OUT_OF_MEMORY):
         driver.mem_address_reserve(128 * TiB)
 
 
 def test_reservation_takes_no_flags(driver: Driver, granule: int) -> None:
-    """Fact 9: reservation takes no flags"""
+    """Fact 9."""
     with refused(INVALID_VALUE):
         driver.mem_address_reserve(granule, flags=1)
 
 
 @pytest.mark.parametrize("alignment", [0, 1, 4 * KiB, 64 * KiB, 2 * MiB, GiB, TiB])
-def test_alignment_is_honoured(driver: Driver, granule: int, alignment: int) -> None:
-    """Fact 10: an alignment that is a power of two is honoured, and no address is less aligned than 2 MiB"""
+def test_a_reservation_has_its_alignment_or_2_mib(driver: Driver, granule: int, alignment: int) -> None:
+    """Fact 10."""
     with reserved(driver, granule, alignment) as address:
         assert address % max(alignment, 2 * MiB) == 0
 
 
-def test_alignment_is_a_power_of_two(driver: Driver, granule: int) -> None:
-    """Fact 10: an alignment that is no power of two is refused"""
+def test_an_alignment_that_is_no_power_of_two_is_refused(driver: Driver, granule: int) -> None:
+    """Fact 10."""
     with refused(INVALID_VALUE):
         driver.mem_address_reserve(granule, 6 * MiB)
 
 
 @pytest.mark.parametrize("hint", [0x7F0000000000, TiB])
-def test_a_hint_is_a_wish(driver: Driver, granule: int, hint: int) -> None:
-    """Fact 11: an aligned hint succeeds, at that address or another"""
+def test_an_aligned_address_hint_succeeds_at_any_address(driver: Driver, granule: int, hint: int) -> None:
+    """Fact 11."""
     with reserved(driver, granule, address=hint) as address:
         assert address % (2 * MiB) == 0
 
 
-def test_an_occupied_hint(driver: Driver, granule: int) -> None:
-    """Fact 11: the hint of an occupied address succeeds elsewhere"""
+def test_an_occupied_address_hint_succeeds_elsewhere(driver: Driver, granule: int) -> None:
+    """Fact 11."""
     with reserved(driver, granule) as first, reserved(driver, granule, address=first) as second:
         assert abs(second - first) >= granule
 
 
-def test_a_hint_is_aligned(driver: Driver, granule: int) -> None:
-    """Fact 11: a hint that is not 2 MiB aligned is refused"""
+def test_an_address_hint_not_aligned_to_2_mib_is_refused(driver: Driver, granule: int) -> None:
+    """Fact 11."""
     with refused(INVALID_VALUE):
         driver.mem_address_reserve(granule, address=TiB + 4 * KiB)
 
 
 def test_only_a_whole_reservation_is_freed(driver: Driver, granule: int) -> None:
-    """Fact 12: only exactly one reservation's address and size can be freed, once"""
+    """Fact 12: once."""
     with reserved(driver, 2 * granule) as address:
         for start, size in ((address, granule), (address + granule, granule), (address + granule, 2 * granule)):
             with refused(INVALID_VALUE):
@@ -75,8 +75,8 @@ def test_only_a_whole_reservation_is_freed(driver: Driver, granule: int) -> None
         driver.mem_address_free(address, 2 * granule)
 
 
-def test_nothing_mapped_is_freed(driver: Driver, granule: int) -> None:
-    """Fact 12: a reservation cannot be freed while anything is mapped inside"""
+def test_a_reservation_with_a_mapping_is_not_freed(driver: Driver, granule: int) -> None:
+    """Fact 12."""
     with (
         reserved(driver, 2 * granule) as address,
         created(driver, granule) as handle,
@@ -86,8 +86,8 @@ def test_nothing_mapped_is_freed(driver: Driver, granule: int) -> None:
         driver.mem_address_free(address, 2 * granule)
 
 
-def test_a_hint_is_rounded_up(driver: Driver, granule: int) -> None:
-    """Fact 11: a free hint is granted after it was rounded up to 32 MiB"""
+def test_a_free_address_hint_is_rounded_up_to_32_mib(driver: Driver, granule: int) -> None:
+    """Fact 11."""
     for hint, granted in ((0x20000000000, 0x20000000000), (0x20000200000, 0x20002000000)):
         with reserved(driver, granule, address=hint) as address:
             assert address == granted

@@ -32,8 +32,8 @@ from tests.contract.shared_resources import closing
 SIZE = 2 << 20
 
 
-def test_a_timeline_shows_what_was_signalled(driver: Driver, maker: ExternalApi) -> None:
-    """Facts 36 and 56: a signal shows in the other API's counter, and takes it back too"""
+def test_a_signalled_value_is_the_counter_of_the_other_api(driver: Driver, maker: ExternalApi) -> None:
+    """Facts 36 and 56: a signal of a smaller value lowers it."""
     made = maker.timeline()
     with current(driver), stream(driver) as at, semaphore(driver, made.fd()) as imported:
         for value in (5, 3, 1 << 40):
@@ -42,8 +42,8 @@ def test_a_timeline_shows_what_was_signalled(driver: Driver, maker: ExternalApi)
             assert made.counter == value
 
 
-def test_a_wait_lasts_until_the_other_signals(driver: Driver, maker: ExternalApi) -> None:
-    """Facts 36 and 56: a stream waits until the other API's counter is at the value, or beyond it"""
+def test_a_wait_ends_with_a_signal_of_the_value_or_more_by_the_other_api(driver: Driver, maker: ExternalApi) -> None:
+    """Facts 36 and 56."""
     made = maker.timeline()
     with current(driver), stream(driver) as at, semaphore(driver, made.fd()) as imported:
         for value, reached in ((4, 4), (6, 9), (9, None)):
@@ -54,8 +54,8 @@ def test_a_wait_lasts_until_the_other_signals(driver: Driver, maker: ExternalApi
             assert ends(driver, at)
 
 
-def test_a_wait_ends_by_a_second_import(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 56: what one stream waits for may be signalled by another one, and through another import"""
+def test_a_wait_ends_with_a_signal_of_another_stream_and_import(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 56."""
     made = maker.timeline()
     with (
         current(driver),
@@ -69,8 +69,8 @@ def test_a_wait_ends_by_a_second_import(driver: Driver, maker: ExternalApi) -> N
         assert ends(driver, waiting)
 
 
-def test_a_stream_keeps_its_order(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 56: a signal behind a wait comes when the wait is over, and not before"""
+def test_a_signal_after_a_wait_follows_its_end(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 56."""
     made = maker.timeline()
     with current(driver), stream(driver) as at, semaphore(driver, made.fd()) as imported:
         driver.wait_external_semaphore(imported, 1, at)
@@ -82,8 +82,8 @@ def test_a_stream_keeps_its_order(driver: Driver, maker: ExternalApi) -> None:
         assert made.counter == 2
 
 
-def test_what_a_signal_sets_going(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 56: work behind a wait is done as soon as another stream ends that, though nobody asks for it"""
+def test_work_after_a_wait_runs_without_a_query(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 56: once another stream ends the wait."""
     first, second = maker.timeline(), maker.timeline()
     with (
         current(driver),
@@ -97,8 +97,8 @@ def test_what_a_signal_sets_going(driver: Driver, maker: ExternalApi) -> None:
         assert reaches(second, 7)
 
 
-def test_a_binary_signal_is_consumed(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 56: a binary semaphore's signal ends one wait, whatever the values are; the next wait wants another"""
+def test_a_binary_signal_ends_one_wait(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 56: whatever the values are."""
     made = maker.binary()
     with current(driver), stream(driver) as at, semaphore(driver, made.fd(), BINARY) as imported:
         driver.signal_external_semaphore(imported, 7, at)
@@ -110,8 +110,8 @@ def test_a_binary_signal_is_consumed(driver: Driver, maker: ExternalApi) -> None
         assert ends(driver, at)
 
 
-def test_a_binary_signal_reaches_the_other(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 56: the other API waits for a binary signal of this one"""
+def test_the_other_api_waits_for_a_binary_signal(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 56."""
     made = maker.binary()
     with current(driver), stream(driver) as at, semaphore(driver, made.fd(), BINARY) as imported:
         driver.signal_external_semaphore(imported, 0, at)
@@ -121,23 +121,25 @@ def test_a_binary_signal_reaches_the_other(driver: Driver, maker: ExternalApi) -
 
 @pytest.mark.parametrize("kind", [BINARY, TIMELINE])
 @pytest.mark.parametrize("what", ["timeline", "binary", "memory"])
-def test_types_are_not_guarded(driver: Driver, maker: ExternalApi, what: str, kind: SemaphoreHandleType) -> None:
-    """Fact 55: either type imports as either, and memory as both; the descriptor is closed"""
+def test_the_type_of_a_semaphore_is_not_checked(
+    driver: Driver, maker: ExternalApi, what: str, kind: SemaphoreHandleType
+) -> None:
+    """Fact 55: either type imports as either, and memory as both; the descriptor is closed."""
     made = maker.allocate(SIZE) if what == "memory" else maker.timeline() if what == "timeline" else maker.binary()
     fd = made.fd()
     with current(driver), semaphore(driver, fd, kind):
         assert not is_open(fd)
 
 
-def test_a_semaphore_imports_as_memory(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 55: a semaphore's descriptor imports as memory of any size"""
+def test_a_semaphore_imports_as_memory_of_any_size(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 55."""
     with current(driver), external(driver, maker.timeline().fd(), SIZE):
         pass
 
 
 @pytest.mark.parametrize("kind", [BINARY, TIMELINE])
-def test_what_is_no_semaphore_stays_open(driver: Driver, kind: SemaphoreHandleType) -> None:
-    """Fact 54: what is refused as a semaphore is still the caller's"""
+def test_a_descriptor_refused_as_a_semaphore_stays_open(driver: Driver, kind: SemaphoreHandleType) -> None:
+    """Fact 54."""
     with current(driver):
         for fd in (*os.pipe(), os.open(os.devnull, os.O_RDWR), os.memfd_create("x")):
             with closing(fd), refused(UNKNOWN):
@@ -148,8 +150,8 @@ def test_what_is_no_semaphore_stays_open(driver: Driver, kind: SemaphoreHandleTy
             driver.import_external_semaphore(-1, kind)
 
 
-def test_other_kinds_are_refused(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 54: only opaque descriptors are taken on Linux, and the rest stay open"""
+def test_semaphores_import_from_opaque_descriptors_only(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 54: on Linux; others stay open."""
     with current(driver), closing(maker.timeline().fd()) as fd:
         for kind in (SemaphoreHandleType.OPAQUE_WIN32, SemaphoreHandleType.TIMELINE_WIN32):
             with refused(NOT_SUPPORTED):
@@ -157,8 +159,8 @@ def test_other_kinds_are_refused(driver: Driver, maker: ExternalApi) -> None:
         assert is_open(fd)
 
 
-def test_only_the_import_wants_a_context(driver: Driver, maker: ExternalApi) -> None:
-    """Fact 56: with a stream, signals and waits need no current context, and giving up needs none either"""
+def test_only_the_import_of_a_semaphore_requires_a_context(driver: Driver, maker: ExternalApi) -> None:
+    """Fact 56: not signals and waits with a stream, nor destroying it."""
     made = maker.timeline()
     with closing(made.fd()) as fd, refused(INVALID_CONTEXT):
         driver.import_external_semaphore(fd, TIMELINE)
@@ -175,8 +177,10 @@ def test_only_the_import_wants_a_context(driver: Driver, maker: ExternalApi) -> 
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_another_gpu_signals(driver: Driver, make: Callable[[int], ExternalApi]) -> None:
-    """Fact 55: a semaphore of one GPU is imported and signalled in another's context"""
+def test_a_semaphore_is_signalled_in_the_context_of_another_gpu(
+    driver: Driver, make: Callable[[int], ExternalApi]
+) -> None:
+    """Fact 55."""
     made = make(1).timeline()
     with current(driver, 0), stream(driver) as at, semaphore(driver, made.fd()) as imported:
         driver.signal_external_semaphore(imported, 2, at)
@@ -184,8 +188,10 @@ def test_another_gpu_signals(driver: Driver, make: Callable[[int], ExternalApi])
         assert made.counter == 2
 
 
-def test_a_semaphore_outlives_its_maker(driver: Driver, on_hardware: bool, make: Callable[[int], ExternalApi]) -> None:
-    """Fact 56: after its exporter was killed a timeline is imported, signalled and waited for as before"""
+def test_a_timeline_outlives_its_exporter(
+    driver: Driver, on_hardware: bool, make: Callable[[int], ExternalApi]
+) -> None:
+    """Fact 56: it is imported, signalled and waited for after the exporter was killed."""
     make(0)  # skips where there is no other API
     with produced(driver.device_get_uuid(0), on_hardware=on_hardware) as (memory, timeline, process):
         process.kill()
@@ -196,8 +202,10 @@ def test_a_semaphore_outlives_its_maker(driver: Driver, on_hardware: bool, make:
             assert ends(driver, at)
 
 
-def test_what_was_destroyed_is_not_signalled(driver: Driver, maker: ExternalApi, on_hardware: bool) -> None:
-    """Fact 57: the simulator refuses a signal of a destroyed semaphore; hardware may do anything"""
+def test_the_simulator_refuses_a_signal_of_a_destroyed_semaphore(
+    driver: Driver, maker: ExternalApi, on_hardware: bool
+) -> None:
+    """Fact 57: the behaviour of hardware is undefined."""
     if on_hardware:
         pytest.skip("its memory may be another's by then")
     with current(driver), stream(driver) as at:
@@ -207,8 +215,8 @@ def test_what_was_destroyed_is_not_signalled(driver: Driver, maker: ExternalApi,
             driver.signal_external_semaphore(imported, 3, at)
 
 
-def test_destroying_twice_ends_the_process(other: Other, maker: ExternalApi, on_hardware: bool) -> None:
-    """Fact 57: a semaphore is destroyed once; the simulator refuses the second time, and hardware dies"""
+def test_destroying_a_semaphore_twice_ends_the_process(other: Other, maker: ExternalApi, on_hardware: bool) -> None:
+    """Fact 57: on hardware; the simulator refuses it."""
     context = other.device_primary_ctx_retain(0)
     other.ctx_push_current(context)
     with closing(maker.timeline().fd()) as fd:
@@ -225,8 +233,10 @@ def test_destroying_twice_ends_the_process(other: Other, maker: ExternalApi, on_
 
 
 @pytest.mark.parametrize("call", ["destroy_external_semaphore", "mem_free", "ctx_synchronize"])
-def test_what_waits_for_an_outstanding_wait(other: Other, maker: ExternalApi, on_hardware: bool, call: str) -> None:
-    """Fact 58: while a stream waits, giving up the semaphore, freeing memory and synchronising do not come back"""
+def test_an_outstanding_wait_blocks_destroy_free_and_synchronize(
+    other: Other, maker: ExternalApi, on_hardware: bool, call: str
+) -> None:
+    """Fact 58."""
     made = maker.timeline()
     context = other.device_primary_ctx_retain(0)
     other.ctx_push_current(context)
@@ -251,8 +261,8 @@ def test_what_waits_for_an_outstanding_wait(other: Other, maker: ExternalApi, on
     other.device_primary_ctx_release(0)
 
 
-def test_a_process_ends_with_a_wait_outstanding(other: Other, maker: ExternalApi) -> None:
-    """Fact 58: a process that ends while a stream waits ends as any other"""
+def test_a_process_ends_despite_an_outstanding_wait(other: Other, maker: ExternalApi) -> None:
+    """Fact 58."""
     other.ctx_push_current(other.device_primary_ctx_retain(0))
     with closing(maker.timeline().fd()) as fd:
         imported = other.import_external_semaphore(fd, TIMELINE)
@@ -262,8 +272,8 @@ def test_a_process_ends_with_a_wait_outstanding(other: Other, maker: ExternalApi
     assert other.fate() == 0
 
 
-def test_memory_and_a_timeline_go_together(driver: Driver, maker: ExternalApi) -> None:
-    """Facts 35 and 36: what the other API wrote before it signalled is there when the wait is over, and back again"""
+def test_a_timeline_orders_stores_of_both_apis(driver: Driver, maker: ExternalApi) -> None:
+    """Facts 35 and 36: stores before a signal are visible after its wait, in both directions."""
     memory, made = maker.allocate(SIZE), maker.timeline()
     with (
         current(driver),

@@ -19,15 +19,15 @@ UNKNOWN = "CUDA_ERROR_UNKNOWN"
 
 
 def test_an_export_is_a_new_descriptor(driver: Driver, granule: int) -> None:
-    """Facts 26 and 44: each export gives a new fd, which a program started meanwhile does not inherit"""
+    """Facts 26 and 44: a program started meanwhile does not inherit it."""
     with created(driver, granule, SHARED) as handle, exported(driver, handle) as one, exported(driver, handle) as two:
         assert one != two
         assert not os.get_inheritable(one)
         assert not os.get_inheritable(two)
 
 
-def test_what_cannot_be_exported(driver: Driver, granule: int) -> None:
-    """Facts 26 and 44: an export takes no flags, one handle type, and one that the chunk was created with"""
+def test_an_export_has_no_flags_and_one_handle_type_of_its_chunk(driver: Driver, granule: int) -> None:
+    """Facts 26 and 44."""
     with created(driver, granule, SHARED) as handle:
         for kind in (HandleType.NONE, FABRIC, FD | FABRIC):
             with refused(INVALID_VALUE):
@@ -38,8 +38,10 @@ def test_what_cannot_be_exported(driver: Driver, granule: int) -> None:
         driver.mem_export_to_shareable_handle(handle, FD)
 
 
-def test_an_export_of_what_was_released(driver: Driver, granule: int, on_hardware: bool) -> None:
-    """Fact 51: on hardware the process dies of it, so the simulator refuses it"""
+def test_an_export_of_a_released_chunk_is_refused_by_the_simulator(
+    driver: Driver, granule: int, on_hardware: bool
+) -> None:
+    """Fact 51: on hardware it ends the process."""
     if on_hardware:
         pytest.skip("ends the process")
     with created(driver, granule, SHARED) as handle:
@@ -48,8 +50,8 @@ def test_an_export_of_what_was_released(driver: Driver, granule: int, on_hardwar
         driver.mem_export_to_shareable_handle(handle, FD)
 
 
-def test_what_is_no_chunk(driver: Driver) -> None:
-    """Facts 27 and 44: a pipe, a device, a file in memory and a closed descriptor are unknown"""
+def test_an_import_of_another_descriptor_is_unknown(driver: Driver) -> None:
+    """Facts 27 and 44: a pipe, a device, a file in memory and a closed descriptor."""
     reader, writer = os.pipe()
     memory = os.memfd_create("no chunk", os.MFD_CLOEXEC)
     device = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
@@ -61,8 +63,8 @@ def test_what_is_no_chunk(driver: Driver) -> None:
             driver.mem_import_from_shareable_handle(fd, FD)
 
 
-def test_what_is_no_descriptor(driver: Driver, granule: int) -> None:
-    """Facts 44 and 48: a negative number, bytes in its place, or a descriptor of no handle type is an invalid value"""
+def test_an_import_of_no_descriptor_is_an_invalid_value(driver: Driver, granule: int) -> None:
+    """Facts 44 and 48: a negative number, bytes, or a descriptor of no handle type."""
     for shared in (-1, -(1 << 40), 1 << 40, bytes(64)):
         with refused(INVALID_VALUE):
             driver.mem_import_from_shareable_handle(shared, FD)
@@ -75,8 +77,8 @@ def test_what_is_no_descriptor(driver: Driver, granule: int) -> None:
                 driver.mem_import_from_shareable_handle(shared, FABRIC)
 
 
-def test_an_import_in_the_same_process(driver: Driver, granule: int) -> None:
-    """Facts 7 and 44: it is another handle for the same bytes, without handle types, and retained by its own mapping"""
+def test_an_import_in_the_same_process_is_another_handle_of_the_same_bytes(driver: Driver, granule: int) -> None:
+    """Facts 7 and 44: without handle types, and retained by its own mapping."""
     with (
         current(driver),
         created(driver, granule, SHARED) as handle,
@@ -96,8 +98,8 @@ def test_an_import_in_the_same_process(driver: Driver, granule: int) -> None:
         assert driver.memcpy_dtoh(here + granule - 2, 2) == b"\7\7"
 
 
-def test_bytes_stay_when_a_chunk_is_shared(driver: Driver, granule: int) -> None:
-    """Fact 26: an export changes nothing for a mapping that is there, nor for the bytes that were"""
+def test_an_export_changes_neither_mappings_nor_bytes(driver: Driver, granule: int) -> None:
+    """Fact 26."""
     with current(driver), created(driver, granule, SHARED) as handle, usable(driver, granule, handle) as address:
         driver.memset_d8(address, 1, granule)
         driver.memcpy_htod(address + granule - 6, b"before")
@@ -108,8 +110,8 @@ def test_bytes_stay_when_a_chunk_is_shared(driver: Driver, granule: int) -> None
                 assert driver.memcpy_dtoh(again, 6) == b"after\1"
 
 
-def test_each_import_is_a_handle(driver: Driver, granule: int) -> None:
-    """Fact 27: the same fd imported twice gives two handles, each of which wants its own release"""
+def test_each_import_is_a_handle_with_its_own_release(driver: Driver, granule: int) -> None:
+    """Fact 27: also of the same descriptor."""
     with created(driver, granule, SHARED) as handle, exported(driver, handle) as fd:
         with imported(driver, fd) as one, imported(driver, fd) as two:
             assert len({handle, one, two}) == 3
@@ -120,7 +122,7 @@ def test_each_import_is_a_handle(driver: Driver, granule: int) -> None:
 
 
 def test_an_import_takes_no_memory(driver: Driver) -> None:
-    """Fact 29: what is imported was there already"""
+    """Fact 29."""
     size = 64 * MiB
     with current(driver), created(driver, size, SHARED) as handle, exported(driver, handle) as fd:
         free = driver.mem_get_info()
@@ -130,7 +132,7 @@ def test_an_import_takes_no_memory(driver: Driver) -> None:
 
 
 def test_an_import_is_not_exported(driver: Driver, granule: int) -> None:
-    """Fact 26: an imported chunk cannot be exported again"""
+    """Fact 26."""
     with (
         created(driver, granule, SHARED) as handle,
         exported(driver, handle) as fd,
@@ -140,8 +142,8 @@ def test_an_import_is_not_exported(driver: Driver, granule: int) -> None:
         driver.mem_export_to_shareable_handle(another, FD)
 
 
-def test_the_importer_knows_the_size(driver: Driver, granule: int, other: Other) -> None:
-    """Fact 28: an imported chunk is mapped whole, too"""
+def test_an_imported_chunk_is_mapped_whole(driver: Driver, granule: int, other: Other) -> None:
+    """Fact 28."""
     with (
         created(other, 2 * granule, SHARED) as theirs,
         exported(other, theirs) as fd,
@@ -155,8 +157,8 @@ def test_the_importer_knows_the_size(driver: Driver, granule: int, other: Other)
             assert driver.mem_get_access(address, gpu(0)) == 0
 
 
-def test_sharing_needs_no_context(driver: Driver, granule: int, other: Other) -> None:
-    """Facts 8 and 44: a chunk is exported, imported and mapped without a context, and wakes none"""
+def test_export_import_and_mapping_require_no_context(driver: Driver, granule: int, other: Other) -> None:
+    """Facts 8 and 44: nor do they activate one."""
     with (
         created(other, granule, SHARED) as theirs,
         exported(other, theirs) as fd,
@@ -167,8 +169,8 @@ def test_sharing_needs_no_context(driver: Driver, granule: int, other: Other) ->
             assert not any(each.device_primary_ctx_get_state(i) for i in range(each.device_get_count()))
 
 
-def test_bytes_cross(driver: Driver, granule: int, other: Other) -> None:
-    """Facts 25 and 26: both see what either writes, at addresses and with an access of their own"""
+def test_exporter_and_importer_read_the_bytes_of_each_other(driver: Driver, granule: int, other: Other) -> None:
+    """Facts 25 and 26: at addresses and with an access of their own."""
     with (
         current(other),
         created(other, granule, SHARED) as theirs,
@@ -191,8 +193,10 @@ def test_bytes_cross(driver: Driver, granule: int, other: Other) -> None:
             assert other.memcpy_dtoh(there + granule - 4, 4) == b"here"
 
 
-def test_an_export_goes_out(driver: Driver, granule: int, other: Other) -> None:
-    """Facts 27 and 29: what this process exports another imports, and the fd may be closed at once"""
+def test_another_process_imports_an_export_whose_descriptor_is_closed(
+    driver: Driver, granule: int, other: Other
+) -> None:
+    """Facts 27 and 29: after it was sent."""
     with current(driver), created(driver, granule, SHARED) as handle, usable(driver, granule, handle) as here:
         driver.memset_d8(here, 9, granule)
         driver.ctx_synchronize()
@@ -214,8 +218,8 @@ def filled(other: Other, size: int) -> tuple[int, int]:
     return handle, address
 
 
-def test_a_descriptor_in_a_queue_holds_memory(driver: Driver, other: Other, on_hardware: bool) -> None:
-    """Fact 29: a killed exporter's memory, bytes and all, stays for an fd that nobody has read from its socket yet"""
+def test_an_unread_descriptor_in_a_socket_keeps_memory(driver: Driver, other: Other, on_hardware: bool) -> None:
+    """Fact 29: and its bytes, after its exporter was killed."""
     size = 256 * MiB
     with current(driver):
         handle, _ = filled(other, size)
@@ -233,8 +237,8 @@ def test_a_descriptor_in_a_queue_holds_memory(driver: Driver, other: Other, on_h
             assert driver.mem_get_info()[0] == before + size
 
 
-def test_a_mapping_outlives_the_exporter(driver: Driver, granule: int, other: Other) -> None:
-    """Fact 29: with the fd closed, the handle released and the exporter killed, a mapping goes on working"""
+def test_a_mapping_outlives_its_exporter(driver: Driver, granule: int, other: Other) -> None:
+    """Fact 29: with the descriptor closed and the handle released."""
     handle, _ = filled(other, granule)
     fd = other.mem_export_to_shareable_handle(handle, FD)
     with current(driver), reserved(driver, granule) as address:
@@ -249,8 +253,8 @@ def test_a_mapping_outlives_the_exporter(driver: Driver, granule: int, other: Ot
         driver.mem_unmap(address, granule)
 
 
-def test_host_memory_is_shared(driver: Driver, granule: int, other: Other) -> None:
-    """Fact 6: memory of a NUMA node is exported and imported like a GPU's"""
+def test_memory_of_a_node_is_exported_and_imported(driver: Driver, granule: int, other: Other) -> None:
+    """Fact 6."""
     with (
         created(other, granule, Properties(NODE, FD)) as theirs,
         exported(other, theirs) as fd,
@@ -267,8 +271,10 @@ def test_host_memory_is_shared(driver: Driver, granule: int, other: Other) -> No
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_a_gpu_that_is_not_visible(driver: Driver, granule: int, start: Callable[..., Other]) -> None:
-    """Fact 43: a chunk of a GPU that the importer does not see is at id -2, and of use to the GPU that it sees"""
+def test_a_chunk_of_an_invisible_gpu_has_location_minus_2(
+    driver: Driver, granule: int, start: Callable[..., Other]
+) -> None:
+    """Fact 43: a visible GPU uses it."""
     other = start(1)
     assert other.device_get_count() == 1
     with (
@@ -288,8 +294,10 @@ def test_a_gpu_that_is_not_visible(driver: Driver, granule: int, start: Callable
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_ordinals_are_the_importers(driver: Driver, granule: int, start: Callable[..., Other]) -> None:
-    """Facts 38 and 43: the location of an imported chunk is the importer's ordinal of the same GPU"""
+def test_the_location_of_an_import_is_the_ordinal_of_the_importer(
+    driver: Driver, granule: int, start: Callable[..., Other]
+) -> None:
+    """Facts 38 and 43."""
     other = start(1, 0)
     assert other.device_get_uuid(1) == driver.device_get_uuid(0)
     for ours, theirs in ((0, 1), (1, 0)):
@@ -301,8 +309,8 @@ def test_ordinals_are_the_importers(driver: Driver, granule: int, start: Callabl
             assert other.mem_get_allocation_properties_from_handle(taken).location == gpu(theirs)
 
 
-def test_no_descriptor_stays(driver: Driver, granule: int) -> None:
-    """Fact 29: with its last handle gone, a shared chunk has no file descriptor open but those that were exported"""
+def test_only_exported_descriptors_remain_after_the_last_handle(driver: Driver, granule: int) -> None:
+    """Fact 29."""
     seen = []
     for _ in range(3):  # a driver may keep something open from the first on
         with created(driver, granule, SHARED) as handle, exported(driver, handle) as fd, imported(driver, fd):

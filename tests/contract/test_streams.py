@@ -10,8 +10,8 @@ from tests.contract.other_process import Other
 from tests.contract.shared_resources import allocated, closing
 
 
-def test_a_stream_wants_a_context(driver: Driver) -> None:
-    """Fact 56: a stream is created in a context; it is asked and given up with or without one"""
+def test_creating_a_stream_requires_a_context(driver: Driver) -> None:
+    """Fact 56: querying and destroying it do not."""
     with refused(INVALID_CONTEXT):
         driver.stream_create()
     context = driver.device_primary_ctx_retain(0)
@@ -23,21 +23,21 @@ def test_a_stream_wants_a_context(driver: Driver) -> None:
     driver.device_primary_ctx_release(0)
 
 
-def test_flags_without_a_meaning(driver: Driver) -> None:
-    """Fact 56: a stream is created with flags that there are"""
+def test_unknown_stream_flags_are_refused(driver: Driver) -> None:
+    """Fact 56."""
     with current(driver), refused(INVALID_VALUE):
         driver.stream_create(16)
 
 
-def test_nothing_to_do_is_done(driver: Driver) -> None:
-    """Fact 56: a stream that was never used is done, and so is stream 0"""
+def test_an_unused_stream_is_complete(driver: Driver) -> None:
+    """Fact 56: stream 0 too."""
     with current(driver), stream(driver) as made:
         assert driver.stream_query(made)
         assert driver.stream_query(0)
 
 
-def test_each_waits_for_itself(driver: Driver, maker: ExternalApi) -> None:
-    """Facts 56 and 58: what one stream waits for keeps neither another one nor stream 0 from its work"""
+def test_a_wait_of_one_stream_does_not_block_others(driver: Driver, maker: ExternalApi) -> None:
+    """Facts 56 and 58: nor stream 0."""
     made = maker.timeline()
     with (
         current(driver),
@@ -55,10 +55,10 @@ def test_each_waits_for_itself(driver: Driver, maker: ExternalApi) -> None:
         assert ends(driver, one)
 
 
-def test_a_stream_goes_before_its_work_is_done(
+def test_a_waiting_stream_is_destroyed_at_once(
     driver: Driver, other: Other, maker: ExternalApi, on_hardware: bool
 ) -> None:
-    """Fact 58: a stream that waits is given up at once; what it waits for holds its context until it comes"""
+    """Fact 58: its wait keeps its context until its end."""
     made = maker.timeline()
     other.ctx_push_current(other.device_primary_ctx_retain(0))
     with closing(made.fd()) as fd:
