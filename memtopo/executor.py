@@ -1,4 +1,4 @@
-"""Execution of a plan on a driver: build, check, and take down, whatever happens in between."""
+"""Execution of a plan on a driver: build, check and teardown, with teardown after every failure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StepFailed(Exception):
 
 
 class Stopped(Exception):
-    """The run was asked to stop."""
+    """Stop of a run on request."""
 
 
 @dataclass(slots=True)
@@ -237,7 +237,7 @@ class ResourceSnapshot:
 
 
 def _belongs_to_context(fd: str) -> bool:
-    """Return whether the driver opened this file for the interprocess events of a context, which keeps it open."""
+    """Return true if the driver opened this file for the interprocess events of a context, which keeps it open."""
     try:
         return str(File("/proc/self/fd", fd).readlink()).startswith("/dev/shm/cuda.shm.")  # noqa: S108 fact 49
     except OSError:
@@ -245,7 +245,7 @@ def _belongs_to_context(fd: str) -> bool:
 
 
 class _FailedUndo(NamedTuple):
-    """An undo that failed, with the names of what had to stay because of it."""
+    """Failed undo, with the names of the resources that it blocks."""
 
     step: Step
     what: str
@@ -254,7 +254,7 @@ class _FailedUndo(NamedTuple):
 
 
 class Teardown:
-    """Result of a teardown: failed undos, and what had to stay because of them."""
+    """Result of a teardown: failed undos, and the resources that they block."""
 
     def __init__(self, driver: Driver, layout: Layout) -> None:
         self._driver, self._layout = driver, layout
@@ -262,12 +262,12 @@ class Teardown:
         self._blocked: dict[str | None, _FailedUndo] = {}
         self.failures: list[StepFailed] = []
         self.timed_out = False
-        """Another process did not reach a barrier in time and may have used what was released."""
+        """True if another process did not reach a barrier in time, and may have used released objects."""
         self.after: ResourceSnapshot | None = None
 
     @property
     def leaks(self) -> tuple[Leak, ...]:
-        """Leaks by failed undo, each with the names of what had to stay because of it."""
+        """Leaks by failed undo, each with the names of the resources that it blocks."""
         return tuple(Leak(each.what, str(each.error), tuple(each.stays), each.step.path) for each in self._failed)
 
     def undo(self, step: Step) -> None:
@@ -277,7 +277,7 @@ class Teardown:
             return
         try:
             step.undo(self._driver, self._layout)
-        except Exception as error:  # noqa: BLE001 the other steps are still to be undone, whatever the error is
+        except Exception as error:  # noqa: BLE001 the other steps must still be undone
             self._record(step, error)
 
     def take_snapshot(self) -> None:

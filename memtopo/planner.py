@@ -1,4 +1,4 @@
-"""From a geometry to the steps that build it, in order. Pure: no driver, no clock, no file."""
+"""Plans: the ordered steps that build a geometry. Planning calls no driver and reads no clock and no file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from memtopo.plans.report import PlanSummary, ProcessPlan, Row
 
 @dataclass(frozen=True)
 class Plan:
-    """The steps of a layout in the order of building; teardown is the reverse. Deterministic to the byte.
+    """Steps of a layout in the order of building; teardown reverses it. Equal inputs give equal plans.
 
-    A layout of several processes has a plan for each of them, by label, and no steps of its own.
+    `memory` has the bytes to create by location. A multi-process layout has a plan for each process by label, and no
+    steps of its own.
     """
 
     name: str
@@ -35,11 +36,11 @@ class Plan:
 
     @cached_property
     def phases(self) -> tuple[tuple[Phase, tuple[Step, ...]], ...]:
-        """The steps by phase, in order."""
+        """Steps by phase, in order."""
         return tuple((phase, tuple(steps)) for phase, steps in groupby(self.steps, key=lambda step: step.phase))
 
     def summary(self, picture: Diagram | None = None, warnings: tuple[str, ...] = ()) -> PlanSummary:
-        """The plan folded by like steps, with the picture of its layout and the spec's warnings where there are any."""
+        """Plan with similar steps folded into rows, the picture of its layout and the warnings of its spec."""
         with collector_paused():
             rows = tuple(folding.rows(self.steps))
         members = tuple(_processes(self.processes))
@@ -58,7 +59,7 @@ class Plan:
 
 
 def plan(geometry: Geometry, machine: Machine) -> Plan:
-    """The steps that build a geometry which has passed the rules of this machine."""
+    """Plan a geometry that satisfies the rules on this machine."""
     with collector_paused():
         if not geometry.processes:
             return _plan(geometry, machine)
@@ -68,7 +69,7 @@ def plan(geometry: Geometry, machine: Machine) -> Plan:
 
 
 def with_kernels(plan: Plan, gpus: Sequence[int]) -> Plan:
-    """A plan that loads, beside all else, the kernels that prove every byte."""
+    """Plan that also loads the kernels which verify every byte."""
     opened = sum(1 for step in plan.steps if step.phase is Phase.OPEN)
     loads = (LoadKernels((), device) for device in gpus)
     return replace(plan, steps=(*plan.steps[:opened], *loads, *plan.steps[opened:]))
@@ -103,7 +104,7 @@ def _resources(geometry: Geometry) -> Iterator[Step]:
 
 
 def _processes(plans: Mapping[str, Plan]) -> Iterator[ProcessPlan]:
-    """The plans of processes, neighbours of one counted process that are alike told once."""
+    """Plans of processes; consecutive equal plans of one counted process are merged."""
     last: ProcessPlan | None = None
     for label, plan in plans.items():
         summary = plan.summary()
@@ -127,7 +128,7 @@ def _reserved(rows: Sequence[Row]) -> int:
 
 
 def _memory(*members: Geometry) -> dict[str, int]:
-    """Bytes that are created at each location; what is imported is another process's."""
+    """Bytes created at each location; imports belong to another process."""
     total: dict[Location, int] = {}
     for group in (group for member in members for group in member.every):
         for place, count in group.shares().items():

@@ -1,6 +1,6 @@
-"""The spec: a document's values, read section by section into typed entries.
+"""Spec: the values of a document as typed entries by section.
 
-An entry with an error becomes diagnostics and is left out; everything else is kept, so that one run shows every error.
+Entries with errors yield diagnostics and are left out; all others are kept, so that one run reports every error.
 """
 
 from __future__ import annotations
@@ -32,15 +32,19 @@ _LeftOut = frozenset[tuple[str, str]]
 class Process(Entry):
     """Keys of a process besides its sections."""
 
-    count: ProcessCount | None = Field(default=None, description="How many of it: reader becomes reader.0 and so on.")
-    visible: Gpus = Field(default=[], description="The only GPUs that it is to see; else those that memtopo sees.")
+    count: ProcessCount | None = Field(
+        default=None, description="Number of instances: reader becomes reader.0, reader.1 and so on."
+    )
+    visible: Gpus = Field(
+        default=[], description="The GPUs that are visible to the process; by default all that are visible to memtopo."
+    )
 
 
 class Devices(Kind):
-    """The section `devices`, which names locations."""
+    """Section `devices`, which names locations."""
 
     section = "devices"
-    description = "Names for GPUs: an ordinal, a UUID (GPU-…) or a bus id each. gpu0, host and host:0 exist anyway."
+    description = "Names for GPUs, each an ordinal, a UUID (GPU-…) or a bus id. gpu0, host and host:0 are built in."
     article = "a device"
     entry = Identities
     model = None
@@ -54,9 +58,9 @@ _PROCESS = ("count", "visible", *SECTIONS)
 
 
 def read(root: Mapping[str, Any], refused: frozenset[Path] = frozenset()) -> tuple[Spec, list[Diagnostic]]:
-    """Turn a document's values into a spec, with the diagnostics of the entries that are left out.
+    """Read a spec from the values of a document, with the diagnostics of the entries that are left out.
 
-    `refused` has the paths that were left out, and reported, when the document was read.
+    `refused` has the paths that were left out, with diagnostics, when the document was parsed.
     """
     return collected(_spec(root, refused))
 
@@ -70,8 +74,8 @@ def _spec(root: Mapping[str, Any], refused: frozenset[Path]) -> Resolution[Spec]
         return (yield from _sections(name, root, (), refused))
     for section in SECTIONS:
         if section in root:
-            help = "move it under the name of the process that it belongs to"
-            yield Diagnostic("MT110", f"section {section!r} stands beside 'processes'", (section,), "key", help=help)
+            help = "move it into the process that it belongs to"
+            yield Diagnostic("MT110", f"section {section!r} is beside 'processes'", (section,), "key", help=help)
     found, left_out = yield from _processes(processes, refused)
     return Spec(name, processes=found, left_out=left_out)
 
@@ -104,7 +108,7 @@ def _processes(value: object, refused: frozenset[Path]) -> Resolution[tuple[dict
 def _too_many(count: int) -> Resolution[bool]:
     if count <= LARGEST_PROCESSES:
         return False
-    message = f"{count:,} processes are more than the {LARGEST_PROCESSES} that one spec may ask for"
+    message = f"{count:,} processes are more than the {LARGEST_PROCESSES} that one spec may declare"
     yield Diagnostic("MT109", message, ("processes",), "key")
     return True
 
@@ -130,8 +134,8 @@ def _named_process(name: str, entries: object, refused: frozenset[Path]) -> Reso
 
 def _unknown_key(key: str, path: Path) -> Diagnostic:
     if key == "processes":
-        message = f"process {path[-1]!r} holds 'processes', and a process has none of its own"
-        return Diagnostic("MT101", message, (*path, key), "key", help="write them beside it")
+        message = f"process {path[-1]!r} contains 'processes', which cannot be nested"
+        return Diagnostic("MT101", message, (*path, key), "key", help="move them out of this process")
     return messages.unknown((*path, key), _PROCESS)
 
 
@@ -164,10 +168,10 @@ def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
 
 
 def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dict[str, Any], set[str]]]:
-    """Entries of a section, and the names of those with an error; errors of `known` ones were reported before."""
+    """Entries of a section, and the names of those with errors; errors of `known` names are already reported."""
     name = str(path[-1])
     if value in ("", {}):
-        return {}, set()  # without building a validator, which takes a millisecond for each section
+        return {}, set()  # building a validator takes a millisecond per section
     if not isinstance(value, dict):
         yield Diagnostic("MT103", f"{name!r} is a mapping from names to entries", path)
         return {}, {""}

@@ -1,4 +1,4 @@
-"""Geometry: a spec with its arithmetic done once, with granularities resolved, sizes rounded and chunks placed."""
+"""Geometry: a resolved spec, with granularities, rounded sizes and the offsets of mappings as numbers."""
 
 from __future__ import annotations
 

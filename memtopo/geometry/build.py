@@ -1,4 +1,4 @@
-"""From a spec and a machine to its geometry, through the kinds. An entry with an error is left out."""
+"""Resolution of a spec on a machine to its geometry. Entries with errors are left out."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from memtopo.machine import Machine
 
 
 class ResolvedLayout(NamedTuple):
-    """Geometry of everything that could be resolved, and the diagnostics of the rest."""
+    """Geometry of the entries without errors, and the diagnostics of the others."""
 
     geometry: Geometry
     diagnostics: list[Diagnostic]
 
 
 def lay_out(spec: Spec, machine: Machine) -> ResolvedLayout:
-    """Resolve names, granularities, offsets and access of a spec for one machine. Groups are not expanded."""
+    """Resolve names, granularities, offsets and access of a spec on a machine. Groups are not expanded."""
     if not spec.processes:
         scope = Scope(spec, machine, KINDS)
-        diagnostics = messages.first([*_declare(scope), *_complete(scope)])
+        diagnostics = messages.first([*_resolve_own(scope), *_resolve_dependent(scope)])
         return ResolvedLayout(_geometry(scope), diagnostics)
     scopes = dict(_scopes(spec, machine))
     distinct = list({id(scope): scope for scope in scopes.values()}.values())
-    # Exports of every process are known before the imports of any are resolved.
-    found = {id(scope): list(_declare(scope)) for scope in distinct}
+    # Imports require the exports of all processes.
+    found = {id(scope): list(_resolve_own(scope)) for scope in distinct}
     siblings = _siblings(spec, scopes)
     unread = frozenset(entry for section, entry in spec.left_out if section == "processes")
     for scope in distinct:
         scope.siblings, scope.unread = siblings, unread
-        found[id(scope)] = messages.first([*found[id(scope)], *_complete(scope)])
+        found[id(scope)] = messages.first([*found[id(scope)], *_resolve_dependent(scope)])
     geometries = {id(scope): _geometry(scope) for scope in distinct}
-    # Processes of a counted process have their diagnostics in common.
+    # Instances of a counted process repeat their diagnostics.
     diagnostics = list(dict.fromkeys(each for scope in distinct for each in found[id(scope)]))
-    diagnostics += _together(list(scopes.values()))
+    diagnostics += _joint_limits(list(scopes.values()))
     members = {label: geometries[id(scope)] for label, scope in scopes.items()}
     return ResolvedLayout(Geometry(spec.name, unresolved=spec.left_out, processes=members), messages.first(diagnostics))
 
@@ -64,14 +64,14 @@ def _siblings(spec: Spec, scopes: Mapping[str, Scope]) -> dict[str, Sibling]:
     }
 
 
-def _declare(scope: Scope) -> Iterator[Diagnostic]:
-    """Resolve the devices and everything that needs no other process."""
+def _resolve_own(scope: Scope) -> Iterator[Diagnostic]:
+    """Resolve devices and entries that do not depend on other processes."""
     yield from scope.devices.declare()
     yield from _resolve(scope, (Stage.OWN,))
 
 
-def _complete(scope: Scope) -> Iterator[Diagnostic]:
-    """Resolve imports, then ranges and what is mapped into them."""
+def _resolve_dependent(scope: Scope) -> Iterator[Diagnostic]:
+    """Resolve imports, then ranges, mappings and access."""
     yield from _resolve(scope, (Stage.IMPORTED, Stage.MAPPED))
     if not scope.unresolved:
         yield from scope.devices.unused()
@@ -97,12 +97,12 @@ def _geometry(scope: Scope) -> Geometry:
     )
 
 
-def _together(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:
-    """MT109: limits that no process exceeds, and all of them do together."""
+def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:
+    """Yield MT109 for limits that no process exceeds alone, but all of them do together."""
     totals: Counter[str] = Counter()
     for scope in scopes:
         totals.update(scope.totals)
     for section, total in totals.items():
         if total > LARGEST_COUNT and all(scope.totals.get(section, 0) <= LARGEST_COUNT for scope in scopes):
             message = f"{total:,} {things(section)} in all processes are more than the {LARGEST_COUNT:,}"
-            yield Diagnostic("MT109", f"{message} that one spec may ask for", ("processes",), "key")
+            yield Diagnostic("MT109", f"{message} that one spec may declare", ("processes",), "key")

@@ -1,4 +1,4 @@
-"""Groups: equal things that one entry of a spec declares, with every number known. Equal pages are one group."""
+"""Groups: the equal objects that one entry of a spec declares, with all sizes resolved."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from memtopo.driver.types import Grant, HandleType, Location, LocationKind, Prop
 from memtopo.machine import Machine
 
 Via = Literal["fd", "fabric", "ipc", "opaque_fd", "timeline_fd"]
-"""Transports of handles; objects of other APIs use the last two. `opaque_fd` of a semaphore is a binary one."""
-
+"""Transports of handles. External objects use the last two; a semaphore via `opaque_fd` is binary."""
 
 OfferedKind = Literal["chunk", "buffer", "event", "memory", "semaphore"]
-"""Kinds of things that one process can offer to another; memory and semaphores are those of other APIs."""
+"""Kinds of objects that one process can offer to another; memory and semaphores are external objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Source of imported things: `each` handles of one export from every holder, one holder after another.
+    """Source of imported objects: `each` handles of one export from every holder, in the order of the holders.
 
     With `siblings` the holders are processes of the same spec (`reader.3`), else layouts and sockets outside of it.
     """
@@ -32,7 +31,7 @@ class Origin:
     siblings: bool
 
     def of(self, index: int) -> tuple[str, int]:
-        """Holder of the thing at an index, and its number within the holder's export."""
+        """Holder of the object at an index, and its index within the holder's export."""
         return self.holders[index // self.each], index % self.each
 
     def text(self, holder: str) -> str:
@@ -41,7 +40,7 @@ class Origin:
 
 
 def round_robin(count: int, places: Sequence[Location]) -> Mapping[Location, int]:
-    """Number of things at each location, if `count` of them are distributed round-robin."""
+    """Number of objects at each location, if `count` objects are distributed round-robin."""
     whole, rest = divmod(count, len(places))
     found: dict[Location, int] = {}
     for index, place in enumerate(places):
@@ -55,7 +54,7 @@ def gpus(places: Iterable[Location]) -> frozenset[int]:
 
 
 class InnerPart(NamedTuple):
-    """A part of a thing: its label, its offset and size in bytes, and the path of its entry."""
+    """Part of an object: its label, offset and size in bytes, and the path of its entry."""
 
     label: str
     offset: int
@@ -64,25 +63,25 @@ class InnerPart(NamedTuple):
 
 
 class Group:
-    """Base of all groups: one thing under a name, or `count` of them under numbers behind it.
+    """Base of all groups: one object with a name, or `count` objects with a name and numbers.
 
-    A group with an `origin` is imported, any other is created by this process. `size` is in bytes each,
-    0 for what is no memory. `counted` is true if the entry has a `count`, so that its things have numbers.
+    A group with an `origin` is imported; any other group is created by this process. `size` is in bytes per object,
+    0 if the objects are not memory. `counted` is true if the entry has a `count`, so that its objects have numbers.
     """
 
     __slots__ = ()
     noun: ClassVar[str]
-    """Name of one of its things in messages."""
+    """Noun for one object in messages."""
     addressed: ClassVar[bool] = False
-    """True if its things have addresses of their own, so that they cannot share a name with a range."""
+    """True if the objects have their own addresses, so that they cannot share a name with a range."""
     memory: ClassVar[bool] = False
-    """True if its things are physical memory."""
+    """True if the objects are physical memory."""
     recordable: ClassVar[bool] = False
-    """True if its things are events, which one process records and others wait for."""
+    """True if the objects are events, which one process records and others wait for."""
     produced: ClassVar[bool] = False
-    """True if another API creates its things, outside of the spec."""
+    """True if another API creates the objects, outside of the spec."""
     offered_as: ClassVar[OfferedKind | None] = None
-    """Word of the wire protocol for its things; None if they cannot be offered."""
+    """Word of the wire protocol for the objects; None if they cannot be offered."""
     name: str
     path: Path
     count: int
@@ -92,62 +91,62 @@ class Group:
 
     @property
     def external(self) -> bool:
-        """True if the things come from outside of the spec."""
+        """True if the objects are imported from outside of the spec."""
         return self.origin is not None and not self.origin.siblings
 
     @property
     def declared_as(self) -> str:
-        """Name of the section's entries in messages: `import` where the things are imported."""
+        """Noun for the entry in messages: `import` if the objects are imported."""
         return "import" if self.origin else self.noun
 
     @property
     def stream(self) -> int | None:
-        """Ordinal of the GPU whose own stream the things need."""
+        """Ordinal of the GPU that needs a stream for the objects; None if none does."""
         return None
 
     def label(self, index: int) -> str:
-        """Name of one thing: `hot`, or `page.3` of a counted entry."""
+        """Name of one object: `hot`, or `page.3` of a counted entry."""
         return f"{self.name}.{index}" if self.counted else self.name
 
     def place_of(self, index: int) -> Location:
-        """Location of one thing."""
+        """Location of one object."""
         raise NotImplementedError
 
     @property
     def locations(self) -> Sequence[Location]:
-        """Locations of the things in the order of the round-robin distribution."""
+        """Locations of the objects in the order of the round-robin distribution."""
         return (self.place_of(0),)
 
     @property
     def declared_size(self) -> int:
-        """Bytes of each thing that a process may use, without what it was rounded up by for legacy IPC."""
+        """Usable bytes of each object, before rounding for legacy IPC."""
         return self.size
 
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
-        """Devices that may use a thing at an address of its own; `machine` tells which of them can."""
+        """Access to an object at its own address; on a `machine`, without devices that cannot use it."""
         del index, machine
         return ()
 
     @property
     def inner(self) -> Sequence[InnerPart]:
-        """Parts of each thing with an address of their own."""
+        """Parts of each object with their own addresses."""
         return ()
 
     def details(self) -> Iterator[str]:
-        """Words for a diagram about what its size and location do not show."""
+        """Details for a diagram besides size and location."""
         yield from ()
 
     def shares(self) -> Mapping[Location, int]:
-        """Number of things that this process creates in each location's memory."""
+        """Number of objects that this process creates in the memory of each location."""
         return {}
 
     def demand(self) -> Mapping[Location, int]:
-        """Bytes of each location's memory that the things may come to take."""
+        """Largest number of bytes that the objects may occupy in the memory of each location."""
         return {place: count * self.size for place, count in self.shares().items()}
 
     @property
     def contexts(self) -> frozenset[int]:
-        """Ordinals of the GPUs whose contexts are needed to create or use the things."""
+        """Ordinals of the GPUs whose contexts are needed to create or use the objects."""
         return frozenset()
 
 
@@ -155,8 +154,8 @@ class Group:
 class ChunkGroup(Group):
     """Equal chunks that one entry declares: `count` of `size` bytes, distributed round-robin over `locations`.
 
-    Locations without a chunk are left out. `declared` is the size before `round: up`; `granule` the granularity of
-    these properties, in bytes.
+    Locations without a chunk are left out. `declared` is the size before `round: up`, and `granule` the granularity of
+    these properties, both in bytes.
     """
 
     noun = "chunk"
@@ -232,13 +231,13 @@ class RangeGroup(Group):
         return self.stride * (self.count - 1) + self.size
 
     def address_hint(self, instance: int) -> int:
-        """Address requested for one range; counted ranges request consecutive addresses (fact 11)."""
+        """Address requested for one range, 0 for none; counted ranges request consecutive addresses (fact 11)."""
         return self.address + instance * self.stride if self.address else 0
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedGroup(Group):
-    """Equal things distributed round-robin over `places`: `count` of them, created here or imported."""
+    """Equal objects distributed round-robin over `places`: `count` of them, created by this process or imported."""
 
     name: str
     path: Path
@@ -250,14 +249,14 @@ class LocatedGroup(Group):
 
     @property
     def locations(self) -> tuple[Location, ...]:
-        """Locations of the things in the order of the round-robin distribution."""
+        """Locations of the objects in the order of the round-robin distribution."""
         return self.places
 
     def place_of(self, index: int) -> Location:
-        """Location of one thing."""
+        """Location of one object."""
         return self.places[index % len(self.places)]
 
     @property
     def contexts(self) -> frozenset[int]:
-        """Ordinals of the GPUs of the things, imported ones too."""
+        """Ordinals of the GPUs of the objects, including imported ones."""
         return gpus(self.places)

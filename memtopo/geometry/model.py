@@ -1,4 +1,4 @@
-"""Geometry: a layout in numbers, with the groups of a spec, their placements in ranges, and the access to them."""
+"""Geometry of a layout: the groups of a spec, their placements in ranges, and the access to them, as numbers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from memtopo.driver.types import Grant, Location
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, gpus
 
 Instance = tuple[str, int]
-"""One reservation: the name of a range and an index."""
+"""Reservation, as the name of its range and an index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """`count` equal chunks, `first` on, mapped one after another from `offset` on in one reservation."""
+    """Equal chunks mapped consecutively in one reservation: `count` of a group, from index `first`, from `offset`."""
 
     range: RangeGroup
     instance: int
@@ -39,7 +39,7 @@ class Placement:
 
 
 class Part(NamedTuple):
-    """Access as one entry of the spec asks for it, in bytes of each instance; later parts win."""
+    """Access that one entry of the spec declares, in bytes of each reservation; later parts override earlier ones."""
 
     range: RangeGroup
     instances: tuple[int, int]
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
 
 class AccessSpan(NamedTuple):
-    """Adjacent mappings in one reservation that have the same access; `path` is the first part's that gives it."""
+    """Adjacent mappings in one reservation with equal access; `path` is that of the first part that grants it."""
 
     range: RangeGroup
     instance: int
@@ -68,6 +68,11 @@ class AccessSpan(NamedTuple):
     size: int
     grants: tuple[Grant, ...]
     path: Path
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte after the span."""
+        return self.offset + self.size
 
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -77,10 +82,10 @@ G = TypeVar("G", bound=Group)
 
 @dataclass(frozen=True)
 class Geometry:
-    """A layout in numbers: the groups of one process by class and name, and where chunks are mapped.
+    """Geometry of a layout: the groups of one process by class and name, and the placements of chunks.
 
     `placements` are sorted by offset in each reservation; `parts` are in the spec's order. Imported chunks, buffers and
-    events are among the groups of their class. A multi-process layout has a geometry for each process by label
+    events are groups of their class. A multi-process layout has a geometry for each process by label
     (`server`, `reader.0`) and no groups of its own.
     """
 
@@ -90,10 +95,10 @@ class Geometry:
     placements: Mapping[Instance, tuple[Placement, ...]] = field(default_factory=dict)
     parts: Mapping[str, tuple[Part, ...]] = field(default_factory=dict)
     unresolved: frozenset[tuple[str, str]] = frozenset()
-    """(section, name) of what was left out, or depends on what was left out: rules are silent about it."""
+    """(section, name) of entries that were left out or depend on such entries; rules do not report them."""
     path: Path = ()
     visible: tuple[Location, ...] = ()
-    """The only GPUs that this process sees; empty for all."""
+    """GPUs that are visible to this process; empty for all."""
     processes: Mapping[str, Geometry] = field(default_factory=dict)
 
     def of(self, kind: type[G]) -> Mapping[str, G]:
@@ -112,17 +117,17 @@ class Geometry:
         return any(group.produced for group in self.every)
 
     def has_unresolved(self, section: str) -> bool:
-        """Return true if something in a section was left out, or depends on what was left out."""
+        """Return true if an entry of a section was left out or depends on such an entry."""
         return any(left == section for left, _ in self.unresolved)
 
     @property
     def gpus(self) -> list[int]:
-        """Ordinals of the GPUs whose contexts are needed: by a group, or since they are granted access."""
+        """Ordinals of the GPUs whose contexts are needed, by a group or for granted access."""
         granted = (grant for parts in self.parts.values() for part in parts for grant in part.grants)
         found = set(gpus(grant.location for grant in granted if grant.access))
         return sorted(found.union(*(group.contexts for group in self.every)))
 
     @property
     def members(self) -> Mapping[str, Geometry]:
-        """Geometry of every process by label; of a layout of one process that one, without a label."""
+        """Geometry of every process by label; a single-process layout has one, with an empty label."""
         return self.processes or {"": self}

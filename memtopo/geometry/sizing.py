@@ -1,4 +1,4 @@
-"""Sizes: granularities of a machine, and sizes rounded to them or refused."""
+"""Sizes: granularities of a machine, and rounding to them."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ _PLAIN = 2 << 20
 
 
 def granule(machine: Machine, properties: Properties) -> int:
-    """The minimum granularity of chunks with exactly these properties; of plain ones where it was not recorded."""
+    """Minimum granularity in bytes of chunks with exactly these properties, or of plain ones if it was not recorded."""
     entry = machine.granularity(properties) or machine.granularity(Properties(properties.location))
     return entry.minimum if entry else _PLAIN
 
 
 def size_error(code: str, what: str, amount: int, unit: int, path: Path, note: str) -> Diagnostic:
-    """A size or offset that is no multiple of its granule, with the nearest ones that are."""
+    """Return the diagnostic of a size or offset that is not a multiple of its granule, with the nearest multiples."""
     down = amount - amount % unit
     near = f"{exact(down)} or {exact(down + unit)}" if down else exact(unit)
     over = f" ({rounded(amount % unit)} over)" if down else ""
-    told = f"{what}: {exact(amount)} is no multiple of {exact(unit)}{over}"
+    message = f"{what}: {exact(amount)} is no multiple of {exact(unit)}{over}"
     help = f"write {near}" + (", or 'round: up'" if code != "MT303" else "")
-    return Diagnostic(code, told, path, notes=(note,), help=help)
+    return Diagnostic(code, message, path, notes=(note,), help=help)
 
 
 def granularity_note(unit: int, places: Iterable[Location]) -> str:
-    """Where a granule comes from, in words."""
+    """Note about the granularity of chunks at some locations."""
     names = ", ".join(str(place) for place in dict.fromkeys(places))
     return f"the granularity of chunks with these properties on {names} is {exact(unit)} on this machine"
 
 
 def rounded_to_multiple(amount: int, unit: int, *, rounding: bool) -> int | None:
-    """Amount in bytes, rounded up to a multiple of a granule if that is allowed; None if it is no multiple."""
+    """Bytes rounded up to a multiple of a granule; without `rounding`, None if they are not a multiple."""
     if amount % unit == 0:
         return amount
     return amount + unit - amount % unit if rounding else None

@@ -1,6 +1,6 @@
-"""Kinds of entries: one module for each section of a spec, with everything that is known of its entries.
+"""Kinds of entries: one module for each section of a spec, with its fields, groups, steps and rules.
 
-The engine goes through `KINDS` and knows none by name. To add a kind is to add its module and its place here.
+The engine iterates over `KINDS` and names no kind itself. To add a kind, add a module and list it here.
 """
 
 from __future__ import annotations
@@ -33,4 +33,4 @@ KINDS: tuple[Kind, ...] = (
     EXTERNAL,
     SEMAPHORES,
 )
-"""All kinds, in order: of two entries with one name, the one of the later kind has the error."""
+"""All kinds. If two entries have the same name, the error is reported for the entry of the later kind."""

@@ -1,4 +1,4 @@
-"""Access to ranges and to parts of them, granted to devices."""
+"""Access of devices to ranges and to parts of ranges."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from memtopo.language.fields import Amount, Grants, PositiveAmount, parse_refere
 from memtopo.machine import Machine, Trial
 
 LONGEST_GRANT = 1000
-"""Mappings that one call grants access to: it takes 24 µs for each, and nothing can interrupt it."""
+"""Maximum number of mappings of one call, which takes 24 µs for each and cannot be interrupted."""
 
 _Span = tuple[int, int, str]
-"""First and stop of some instances of a range, and the key of the section that names them."""
+"""First index and end of instances of a range, and the key of the section that names them."""
 
 
 def _shape(value: object) -> str | None:
@@ -40,11 +40,11 @@ def _shape(value: object) -> str | None:
 
 
 class PartEntry(Entry):
-    """Access to a part of a range; a part covers whole mappings (fact 20)."""
+    """Access to a part of a range, which must cover whole mappings (fact 20)."""
 
-    offset: Amount = Field(default=Size(0), description="Where in the range the part begins.")
-    size: PositiveAmount = Field(description="Bytes of the part, which covers whole mappings.")
-    grant: Grants = Field(description="The devices that may use it, each with r, rw or none.")
+    offset: Amount = Field(default=Size(0), description="Offset of the part in the range.")
+    size: PositiveAmount = Field(description="Bytes of the part, which must cover whole mappings.")
+    grant: Grants = Field(description="Devices with their access: r, rw or none.")
 
 
 Shaped = Annotated[
@@ -54,10 +54,10 @@ Shaped = Annotated[
 
 
 class AccessKind(Kind):
-    """The section `access`."""
+    """Section `access`."""
 
     section = "access"
-    description = "Devices that may use a range: kv: {gpu0: rw, gpu1: r}. Nothing is granted unless it is written here."
+    description = "Devices with access to a range: kv: {gpu0: rw, gpu1: r}. No other access is granted."
     article = "access"
     entry = Shaped
     model = PartEntry
@@ -102,15 +102,15 @@ class AccessKind(Kind):
                 more, less = sorted(two, key=lambda view: -view.access)
                 yield (
                     f"chunk {name}: {more.location} has {more.access.word} in {more.range} and {less.access.word} in "
-                    f"{less.range}; what is stored through one is seen through the other"
+                    f"{less.range}; stores through one are visible through the other"
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class SetAccess(Step):
-    """One call over whole mappings without a hole (fact 20). Each mapping's own check reads the access back.
+    """Grant access to whole mappings without holes between them (fact 20). `MapChunk` checks the result.
 
-    There is nothing to undo: access dies with its mapping, and revoking it would cost 24 µs a chunk.
+    There is nothing to undo: unmapping ends the access, and revoking it would take 24 µs per chunk.
     """
 
     range: str
@@ -132,21 +132,21 @@ class SetAccess(Step):
 
 
 def splits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT308. Access to part of a mapping is refused (fact 20)."""
+    """Yield MT308 for parts that split a mapping, which the driver refuses (fact 20)."""
     del machine
-    for part, instance, placements in _reached(geometry):
+    for part, instance, placements in _applied_parts(geometry):
         if part.offset == 0 and part.end == part.range.size:
             continue
         for bound in (part.offset, part.end):
             split = _at(placements, bound)
-            # What runs past the end of its range is another rule's diagnostic.
+            # Mappings past the end of a range are reported by another rule.
             if split and split.end <= part.range.size and (bound - split.offset) % split.chunk.size:
                 yield _split(part, instance, bound, split)
                 break
 
 
 def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT309. A part lies within its range."""
+    """Yield MT309 for parts past the end of their range."""
     del machine
     for parts in geometry.parts.values():
         for part in parts:
@@ -158,25 +158,25 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 def reaches(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT403, MT406. A GPU needs peer access to another's memory; the host cannot be granted GPU memory (fact 20)."""
-    message: set[tuple[object, ...]] = set()
-    asked = AccessParts(geometry.parts)
-    apart = _Apart(machine)
+    """Yield MT403 for GPUs without peer access, and MT406 for grants of GPU memory to the host (fact 20)."""
+    reported: set[tuple[object, ...]] = set()
+    parts = AccessParts(geometry.parts)
+    unreachable = _Unreachable(machine)
     for where, placements in geometry.placements.items():
         if ("access", where[0]) in geometry.unresolved:
             continue
-        for segment in segments(asked.of(*where)):
-            for owner, place, placement in _out_of_reach(segment, placements, apart):
+        for segment in segments(parts.of(*where)):
+            for owner, place, placement in _unreachable_grants(segment, placements, unreachable):
                 part = segment.given[place]
-                if (part.path, place, owner) not in message:
-                    message.add((part.path, place, owner))
-                    yield _reach(part, place, owner, placement, _tried(place, owner, machine))
+                if (part.path, place, owner) not in reported:
+                    reported.add((part.path, place, owner))
+                    yield _reach(part, place, owner, placement, _trial(place, owner, machine))
 
 
 def _parts(
     scope: Scope, path: Path, group: RangeGroup, entry: Grants | list[PartEntry]
 ) -> Resolution[tuple[list[Part], bool]]:
-    """Parts of one key of `access`, the last of `path`, and true if they are complete."""
+    """Parts of the key of `access` at `path`, and true if they are complete."""
     span = yield from indices(parse_reference(str(path[-1])), group, path, at="key")
     if span is None:
         return [], False
@@ -196,7 +196,7 @@ def _part(
     grants = yield from _grants(scope, item.grant, (*path, "grant"))
     for field, amount in (("offset", offset), ("size", size)):
         if amount % group.granule:
-            note = f"access is granted to whole chunks, whose granularity here is {exact(group.granule)}"
+            note = f"access can be granted to whole chunks only, whose granularity is {exact(group.granule)}"
             yield size_error("MT303", f"range {group.name!r}", amount, group.granule, (*path, field), note)
             return None
     return None if grants is None else Part(group, span, offset, size, grants, path)
@@ -209,28 +209,28 @@ def _grants(scope: Scope, entry: Grants, path: Path) -> Resolution[tuple[Grant, 
         if place is None:
             return None
         if place.kind is not LocationKind.GPU:
-            # The driver keeps one access for the host and all its NUMA nodes.
+            # The driver has one access for the host and all its NUMA nodes.
             place = Location(LocationKind.HOST)
         if place in found:
-            message = f"access for {place} is given twice: {name!r} is another name for it"
-            label = Label(f"{found[place]!r} is {place} too", (*path, found[place]), "key")
-            yield Diagnostic("MT204", message, (*path, name), "key", labels=(label,), help="name it once")
+            message = f"access for {place} is declared twice: {name!r} is the same device"
+            label = Label(f"{found[place]!r} is {place}", (*path, found[place]), "key")
+            yield Diagnostic("MT204", message, (*path, name), "key", labels=(label,), help="keep one of them")
             return None
         found[place] = name
     return tuple(Grant(place, entry[name]) for place, name in sorted(found.items()))
 
 
 def _twice(scope: Scope, key: str, parts: Sequence[Part], spans: list[_Span]) -> Resolution[bool]:
-    """MT204, if another key gives access to the same ranges; `spans` are sorted and disjoint."""
+    """Yield MT204 and return true if another key names the same ranges; `spans` are sorted and disjoint."""
     if not parts:
         return False
     start, stop = parts[0].instances
     index = bisect_left(spans, (start,))
     for first, end, other in spans[max(0, index - 1) : index + 1]:
         if start < end and first < stop:
-            message = f"access to {parts[0].range.label(max(start, first))!r} is given twice"
-            label = Label("first given here", scope.spec.at("access", other), "key")
-            help = "name each range once, or write parts: later parts win"
+            message = f"access to {parts[0].range.label(max(start, first))!r} is declared twice"
+            label = Label("first declared here", scope.spec.at("access", other), "key")
+            help = "name each range once, or declare parts, of which later ones override earlier ones"
             yield Diagnostic("MT204", message, scope.spec.at("access", key), "key", labels=(label,), help=help)
             return True
     spans.insert(index, (start, stop, key))
@@ -242,15 +242,15 @@ def _names(entry: object) -> Iterable[str]:
 
 
 def _calls(placements: Sequence[Placement], span: AccessSpan) -> Iterator[tuple[int, int]]:
-    """A span in pieces of at most `LONGEST_GRANT` whole mappings."""
-    start, end, mapped = span.offset, span.offset + span.size, 0
+    """Divide a span into pieces of at most `LONGEST_GRANT` whole mappings."""
+    start, end, mapped = span.offset, span.end, 0
     for placement in from_offset(placements, span.offset):
         if placement.offset >= end:
             break
         at, stop, size = max(placement.offset, span.offset), min(placement.end, end), placement.chunk.size
         while at < stop:
-            took = min(LONGEST_GRANT - mapped, (stop - at) // size)
-            at, mapped = at + took * size, mapped + took
+            count = min(LONGEST_GRANT - mapped, (stop - at) // size)
+            at, mapped = at + count * size, mapped + count
             if mapped == LONGEST_GRANT:
                 yield start, at
                 start, mapped = at, 0
@@ -258,40 +258,42 @@ def _calls(placements: Sequence[Placement], span: AccessSpan) -> Iterator[tuple[
         yield start, end
 
 
-class _Apart:
-    """Who is granted access and cannot reach, by the owner of the memory."""
+class _Unreachable:
+    """Grants to devices that cannot access the memory of a location."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._known: dict[tuple[Grant, ...], dict[Location, list[Location]]] = {}
 
     def of(self, grants: tuple[Grant, ...]) -> dict[Location, list[Location]]:
-        """Of each owner that somebody cannot reach, who that is."""
+        """Devices of the grants without access, by the location of the memory; locations without any are left out."""
         if grants not in self._known:
-            self._known[grants] = {owner: few for owner in self._machine.locations if (few := self._few(grants, owner))}
+            self._known[grants] = {
+                owner: devices for owner in self._machine.locations if (devices := self._devices(grants, owner))
+            }
         return self._known[grants]
 
-    def _few(self, grants: tuple[Grant, ...], owner: Location) -> list[Location]:
+    def _devices(self, grants: tuple[Grant, ...], owner: Location) -> list[Location]:
         return [grant.location for grant in grants if not _reaches(grant.location, owner, self._machine)]
 
 
-def _out_of_reach(
-    segment: Segment, placements: Sequence[Placement], apart: _Apart
+def _unreachable_grants(
+    segment: Segment, placements: Sequence[Placement], unreachable: _Unreachable
 ) -> Iterator[tuple[Location, Location, Placement]]:
-    """Each owner of memory in a segment, with who is granted it and cannot reach it."""
-    if not (unreached := apart.of(segment.grants)):
+    """Location of memory in a segment, device that is granted access but cannot have it, and placement."""
+    if not (devices := unreachable.of(segment.grants)):
         return
     for placement in from_offset(placements, segment.start):
         if placement.offset >= segment.end:
             return
-        if unreached.keys() & placement.chunk.places:
-            for owner in sorted(unreached.keys() & _owners(placement, segment)):
-                for place in unreached[owner]:
+        if devices.keys() & placement.chunk.places:
+            for owner in sorted(devices.keys() & _owners(placement, segment)):
+                for place in devices[owner]:
                     yield owner, place, placement
 
 
 def _owners(placement: Placement, segment: Segment) -> set[Location]:
-    """Where those chunks of a placement are that lie in a segment."""
+    """Locations of the chunks of a placement within a segment."""
     chunk = placement.chunk
     first = (max(segment.start, placement.offset) - placement.offset) // chunk.size
     stop = -(-(min(segment.end, placement.end) - placement.offset) // chunk.size)
@@ -300,23 +302,23 @@ def _owners(placement: Placement, segment: Segment) -> set[Location]:
     return {chunk.place_of(placement.first + index) for index in range(first, stop)}
 
 
-def _reached(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement]]]:
-    asked = AccessParts(geometry.parts)
+def _applied_parts(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement]]]:
+    parts = AccessParts(geometry.parts)
     for (name, instance), placements in geometry.placements.items():
-        for part in asked.of(name, instance):
+        for part in parts.of(name, instance):
             yield part, instance, placements
 
 
 def _reaches(place: Location, owner: Location, machine: Machine) -> bool:
-    trial = _tried(place, owner, machine)
+    trial = _trial(place, owner, machine)
     if owner.kind is not LocationKind.GPU:
         return trial is None or trial.works is not False
     access = place.kind is LocationKind.GPU and machine.can_access(place.id, owner.id)
     return access and (trial is None or trial.works is not False)
 
 
-def _tried(place: Location, owner: Location, machine: Machine) -> Trial | None:
-    """What a trial showed of somebody's use of a memory: of a peer's, by a store; of host memory, by either end."""
+def _trial(place: Location, owner: Location, machine: Machine) -> Trial | None:
+    """Trial of access by a location: a store to a peer GPU, or access of a GPU or the CPU to host memory."""
     if owner.kind is not LocationKind.GPU:
         return machine.trial(owner, "gpu" if place.kind is LocationKind.GPU else "cpu")
     peer = machine.peers[place.id][owner.id] if place.kind is LocationKind.GPU else None
@@ -324,7 +326,7 @@ def _tried(place: Location, owner: Location, machine: Machine) -> Trial | None:
 
 
 def _at(placements: Sequence[Placement], bound: int) -> Placement | None:
-    """The placement that has `bound` in its inside."""
+    """Placement that begins before `bound` and ends after it."""
     index = bisect_right(placements, bound, key=lambda placement: placement.offset) - 1
     found = placements[index] if index >= 0 else None
     return found if found and found.offset < bound < found.end else None
@@ -348,20 +350,20 @@ def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnosti
 def _reach(part: Part, place: Location, owner: Location, placement: Placement, trial: Trial | None) -> Diagnostic:
     label = Label(f"{placement.chunk.name!r} is on {owner}", placement.chunk.path, "key")
     if trial and trial.works is False:
-        message = f"{place} cannot use the memory of {owner} of this machine, where {placement.chunk.name!r} is"
-        shown = f"was answered with {trial.error}" if trial.error else "was lost on its way, and nobody was message"
+        message = f"{place} cannot access the memory of {owner} of this machine, where {placement.chunk.name!r} is"
+        result = f"failed with {trial.error}" if trial.error else "was lost without an error"
         advertised = "it is advertised, but " if trial.advertised else ""
-        note = f"{advertised}a store in a trial {shown}"
+        note = f"{advertised}a store in a trial {result}"
         code = "MT403" if owner.kind is LocationKind.GPU else "MT406"
-        help = "'memtopo probe' tells the likely cause"
+        help = "'memtopo probe' reports the likely cause"
         return Diagnostic(code, message, part.path, labels=(label,), notes=(note,), help=help)
     if place.kind is LocationKind.GPU:
         message = f"{place} has no peer access to the memory of {owner}, where {placement.chunk.name!r} is"
         return Diagnostic(
-            "MT403", message, part.path, labels=(label,), help=f"grant it to {owner} alone, or move the chunk"
+            "MT403", message, part.path, labels=(label,), help=f"grant access to {owner} only, or move the chunk"
         )
     message = f"{place} cannot be granted access to {placement.chunk.name!r}, which is memory of {owner}"
-    note = "the driver answers NOT_SUPPORTED; the host can be granted host memory only"
+    note = "the driver returns NOT_SUPPORTED; the host can be granted access to host memory only"
     return Diagnostic("MT406", message, part.path, labels=(label,), notes=(note,))
 
 
@@ -382,18 +384,18 @@ def _views(geometry: Geometry, access_of: Granted) -> dict[str, list[_View]]:
         for placement in placements:
             placed.setdefault(placement.chunk.name, []).append(placement)
     return {
-        name: [view for placement in several for view in _seen(access_of[placement.where], placement)]
+        name: [view for placement in several for view in _views_of(access_of[placement.where], placement)]
         for name, several in placed.items()
         if len(several) > 1
     }
 
 
-def _seen(access_spans: Sequence[AccessSpan], placement: Placement) -> Iterator[_View]:
-    start = bisect_right(access_spans, placement.offset, key=lambda span: span.offset + span.size)
+def _views_of(access_spans: Sequence[AccessSpan], placement: Placement) -> Iterator[_View]:
+    start = bisect_right(access_spans, placement.offset, key=lambda span: span.end)
     for span in islice(access_spans, start, None):
         if span.offset >= placement.end:
             return
-        low, high = max(span.offset, placement.offset), min(span.offset + span.size, placement.end)
+        low, high = max(span.offset, placement.offset), min(span.end, placement.end)
         first = placement.first + (low - placement.offset) // placement.chunk.size
         stop = placement.first + (high - placement.offset) // placement.chunk.size
         for place, access in span.grants:
@@ -401,7 +403,7 @@ def _seen(access_spans: Sequence[AccessSpan], placement: Placement) -> Iterator[
 
 
 def _unequal(views: list[_View]) -> tuple[_View, _View] | None:
-    """Return two views of one chunk by one location, in different ranges and with different access."""
+    """Two views of one chunk by one location in different ranges with different access, or None."""
     latest: dict[tuple[Location, Access], _View] = {}
     for view in views:
         for access in (Access.R, Access.RW):

@@ -23,15 +23,17 @@ from memtopo.language.fields import Count, Devices, PositiveBytes
 from memtopo.machine import Machine
 
 BLOCK = 2 << 20
-"""Bytes that legacy IPC shares at least: all of a block becomes visible, so an exported buffer fills its blocks."""
+"""Bytes of a block. Legacy IPC shares whole blocks, so the size of an exported buffer is a multiple."""
 
 
 class Buffer(Entry):
-    """Memory of `cuMemAlloc`, which legacy IPC can share; with `count`, that many, dealt to the locations in turn."""
+    """Memory of `cuMemAlloc`, which legacy IPC can share; with `count`, distributed round-robin over the locations."""
 
-    location: Devices = Field(description="The GPU whose memory it is, or several, which take turns.")
-    size: PositiveBytes = Field(description="Bytes of each buffer; whole 2MiB blocks where it is exported.")
-    count: Count | None = Field(default=None, description="How many in all: b becomes b.0, b.1 and so on.")
+    location: Devices = Field(
+        description="GPU of the memory, or several, over which buffers are distributed round-robin."
+    )
+    size: PositiveBytes = Field(description="Bytes of each buffer; rounded up to 2MiB blocks if it is exported.")
+    count: Count | None = Field(default=None, description="Number of buffers: b becomes b.0, b.1 and so on.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class BufferGroup(LocatedGroup):
         return self.declared
 
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
-        """Read and write access of the buffer's own GPU."""
+        """Read and write access of the GPU of the buffer."""
         del machine
         return (Grant(self.place_of(index), Access.RW),)
 
@@ -68,7 +70,7 @@ class BufferGroup(LocatedGroup):
 
 
 class Buffers(ExportKind):
-    """The section `buffers`."""
+    """Section `buffers`."""
 
     section = "buffers"
     description = "Memory of cuMemAlloc, by name, which legacy IPC can share."
@@ -114,7 +116,7 @@ class Buffers(ExportKind):
 
 @dataclass(frozen=True, slots=True)
 class AllocateBuffer(Step):
-    """`size` bytes of a GPU's memory (fact 45)."""
+    """Allocate `size` bytes of GPU memory (fact 45)."""
 
     label: str
     size: int
@@ -133,7 +135,9 @@ class AllocateBuffer(Step):
         free_buffer(driver, layout, self.label)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        yield Finding("buffer", self.label, *seated(driver, layout, self.label, self.device, self.size), self.path)
+        yield Finding(
+            "buffer", self.label, *address_range(driver, layout, self.label, self.device, self.size), self.path
+        )
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, f"gpu{self.device}", self.size)
@@ -147,7 +151,7 @@ class AllocateBuffer(Step):
 
 @dataclass(frozen=True, slots=True)
 class OpenBuffer(Step):
-    """Opens the handle of a buffer, with lazy peer access; each open wants a close of its own (fact 46)."""
+    """Open the handle of a buffer, with lazy peer access; each open requires a close (fact 46)."""
 
     label: str
     size: int
@@ -162,7 +166,7 @@ class OpenBuffer(Step):
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.request.fetch(layout.handle_source)
         if isinstance(handle, int):
-            raise InternalError(f"{self.request.text} came as a file descriptor")
+            raise InternalError(f"{self.request.text}: received a file descriptor instead of a handle")
         with current(driver, layout.contexts[self.device]):
             layout.buffers[self.label] = Reservation(driver.ipc_open_mem_handle(handle), self.size)
 
@@ -173,7 +177,9 @@ class OpenBuffer(Step):
             del layout.buffers[self.label]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        yield Finding("buffer", self.label, *seated(driver, layout, self.label, self.device, self.size), self.path)
+        yield Finding(
+            "buffer", self.label, *address_range(driver, layout, self.label, self.device, self.size), self.path
+        )
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.request.text, self.size, self.request.holder, "ipc")
@@ -187,7 +193,7 @@ class OpenBuffer(Step):
 
 @dataclass(frozen=True, slots=True)
 class TryExportBuffer(Step):
-    """Asks for the first of `count` handles once, so that a refusal comes now; its bytes are a secret, and not kept."""
+    """Request the first of `count` handles as a test. Its bytes are secret, and are not kept."""
 
     label: str
     buffer: str
@@ -214,20 +220,20 @@ def whole_blocks(size: int) -> int:
 
 
 def free_buffer(driver: Driver, layout: Layout, label: str) -> None:
-    """Free what was allocated or mapped under a label."""
+    """Free the allocated or mapped buffer with a label."""
     if label in layout.buffers:
         driver.mem_free(layout.buffers[label].address)
         del layout.buffers[label]
 
 
-def seated(
+def address_range(
     driver: Driver, layout: Layout, label: str, device: int, size: int
 ) -> tuple[tuple[str, int], tuple[str, int]]:
-    """Address and size of a buffer as they are to be, and as the driver tells them in a GPU's context."""
+    """Expected address and size of a buffer, and those that the driver reports in the context of a GPU."""
     address = layout.buffers[label].address
     with current(driver, layout.contexts[device]):
-        base, seen = driver.mem_get_address_range(address)
-    return (hex(address), size), (hex(base), seen)
+        base, observed = driver.mem_get_address_range(address)
+    return (hex(address), size), (hex(base), observed)
 
 
 def _exported(scope: Scope) -> set[str]:

@@ -24,27 +24,27 @@ from memtopo.language.fields import Boolean, Count, Devices, Handles, PositiveAm
 from memtopo.machine import Machine, Trial
 
 UNSEEN = -2
-"""Ordinal that the driver reports for an imported chunk on a GPU that the process does not see (fact 43)."""
+"""Ordinal that the driver reports for an imported chunk on a GPU that is not visible to the process (fact 43)."""
 
 _WINDOWS = ("win32", "win32_kmt")
 
 
 class Chunk(Entry):
-    """Physical memory on a GPU or the host; with `count`, that many, dealt to the locations in turn."""
+    """Physical memory on a GPU or the host; with `count`, equal chunks distributed round-robin over the locations."""
 
-    location: Devices = Field(description="Where the memory is: a device's name, or several, which take turns.")
-    size: PositiveAmount = Field(description="Bytes of each chunk: 2MiB, or 1 granule.")
-    count: Count | None = Field(default=None, description="How many in all: page becomes page.0, page.1 and so on.")
-    handles: Handles = Field(default=[], description="How it may be handed to other processes: fd, fabric or both.")
-    rdma: Boolean = Field(default=False, description="Whether network cards may reach it by GPUDirect RDMA.")
-    compressible: Boolean = Field(default=False, description="Whether the GPU may compress it.")
-    round: Rounding | None = Field(
-        default=None, description="up: a size that is no multiple of the granularity grows to one."
+    location: Devices = Field(
+        description="Location of the memory: a device name, or several, over which chunks are distributed round-robin."
     )
+    size: PositiveAmount = Field(description="Bytes of each chunk: 2MiB, or 1 granule.")
+    count: Count | None = Field(default=None, description="Number of chunks: page becomes page.0, page.1 and so on.")
+    handles: Handles = Field(default=[], description="Handle types for export to other processes: fd, fabric or both.")
+    rdma: Boolean = Field(default=False, description="If true, network cards can access it by GPUDirect RDMA.")
+    compressible: Boolean = Field(default=False, description="If true, the GPU may compress it.")
+    round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
 
     @property
     def handle_types(self) -> HandleType:
-        """All handle types asked for, as one mask."""
+        """All requested handle types as a mask."""
         mask = HandleType.NONE
         for kind in self.handles:
             mask |= kind
@@ -52,7 +52,7 @@ class Chunk(Entry):
 
 
 class Chunks(ExportKind):
-    """The section `chunks`."""
+    """Section `chunks`."""
 
     section = "chunks"
     description = "Physical memory on GPUs or the host, by name."
@@ -112,7 +112,7 @@ class Chunks(ExportKind):
 
 @dataclass(frozen=True, slots=True)
 class CreateChunk(Step):
-    """`size` bytes with exactly these properties (fact 3)."""
+    """Create a chunk of `size` bytes with exactly these properties (fact 3)."""
 
     label: str
     size: int
@@ -130,17 +130,17 @@ class CreateChunk(Step):
         release_chunk(driver, layout, self.label)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        seen = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
-        yield Finding("properties", self.label, _as_reported(self.properties), seen, self.path)
+        observed = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
+        yield Finding("properties", self.label, _as_reported(self.properties), observed, self.path)
 
     def describe(self) -> StepDescription:
-        asked = self.properties
+        properties = self.properties
         words = [
-            *asked.handles.words,
-            *(["rdma"] if asked.rdma else []),
-            *(["compressible"] if asked.compressible else []),
+            *properties.handles.words,
+            *(["rdma"] if properties.rdma else []),
+            *(["compressible"] if properties.compressible else []),
         ]
-        return StepDescription(self.label, str(asked.location), self.size, note=", ".join(words))
+        return StepDescription(self.label, str(properties.location), self.size, note=", ".join(words))
 
     def leak_name(self) -> str:
         return f"chunk {self.label}"
@@ -148,9 +148,9 @@ class CreateChunk(Step):
 
 @dataclass(frozen=True, slots=True)
 class ImportChunk(Step):
-    """Takes one handle from the exchange and imports it; `location` is where this process sees it (fact 43).
+    """Request one handle and import it; `location` is the location that the driver reports here (fact 43).
 
-    The imported handle has a reference of its own, so the exchange may close the descriptor from then on.
+    The imported handle has its own reference, so the handle source may close the descriptor afterwards.
     """
 
     label: str
@@ -172,10 +172,9 @@ class ImportChunk(Step):
         release_chunk(driver, layout, self.label)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        seen = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
-        yield Finding(
-            "imported", self.label, (self.location, HandleType.NONE), (seen.location, seen.handles), self.path
-        )
+        properties = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
+        observed = properties.location, properties.handles
+        yield Finding("imported", self.label, (self.location, HandleType.NONE), observed, self.path)
 
     def describe(self) -> StepDescription:
         return StepDescription(
@@ -188,10 +187,10 @@ class ImportChunk(Step):
 
 @dataclass(frozen=True, slots=True)
 class TryExportChunk(Step):
-    """Exports the first of `count` once, so that a refusal comes now and not to whoever asks for the handle.
+    """Export the first of `count` chunks as a test, so that a driver error occurs while building.
 
-    Nothing is kept: an open file descriptor counts against the process's limit and pins memory (fact 29), so each
-    importer gets one of its own when it asks.
+    The handle is closed: an open file descriptor counts against the limit of the process and pins memory (fact 29), so
+    each importer gets a new one on request.
     """
 
     label: str
@@ -214,7 +213,7 @@ class TryExportChunk(Step):
 
 
 def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT404. A handle type that a trial refused will be refused again; a yes of an attribute is no proof (fact 4)."""
+    """Yield MT404 for handle types whose trial failed; an attribute alone is not sufficient (fact 4)."""
     for group in geometry.of(ChunkGroup).values():
         for place in group.places:
             if diagnostic := _handles(group, place, machine) or _received(group, place, machine):
@@ -223,18 +222,18 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT405. The device can map memory at all, and knows the properties asked for."""
+    """Yield MT405 for devices without virtual memory management or without a requested property."""
     for group in geometry.of(ChunkGroup).values():
         if group.origin and group.origin.siblings:
             continue
         for place in group.places:
-            if diagnostic := _vmm(group, place, machine) or _asked(group, place, machine):
+            if diagnostic := _vmm(group, place, machine) or _unsupported(group, place, machine):
                 yield diagnostic
                 break
 
 
 def release_chunk(driver: Driver, layout: Layout, label: str) -> None:
-    """Give back the reference to a chunk, and before it one that a check took and could not give back."""
+    """Release the reference to a chunk, after a reference that a failed check has not released."""
     for held in (layout.retained, layout.chunks):
         if label in held:
             driver.mem_release(held[label])
@@ -250,11 +249,11 @@ def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
     return ImportChunk(group.path, group.label(index), group.size, place, kind, HandleRequest.of(group, index))
 
 
-def _as_reported(asked: Properties) -> Properties:
-    """HOST memory comes back as that of NUMA node 0 (fact 6)."""
-    if asked.location.kind is LocationKind.HOST:
-        return asked._replace(location=Location(LocationKind.HOST_NUMA, 0))
-    return asked
+def _as_reported(properties: Properties) -> Properties:
+    """Properties as the driver reports them: HOST memory has the location of NUMA node 0 (fact 6)."""
+    if properties.location.kind is LocationKind.HOST:
+        return properties._replace(location=Location(LocationKind.HOST_NUMA, 0))
+    return properties
 
 
 def _handles(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
@@ -262,54 +261,54 @@ def _handles(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic
     path = (*group.path, "handles")
     received = group.origin is not None and not group.origin.siblings
     if (words or received) and place.kind is LocationKind.HOST:
-        message = f"{_kind(group)} {group.name!r}: memory of 'host' takes no handle types"
+        message = f"{_kind(group)} {group.name!r}: memory of 'host' has no handle types"
         where = (*group.path, "location") if received else path
         return Diagnostic("MT404", message, where, help="name a NUMA node: location: host:0")
     for word in (*words, *(["fd+fabric"] if HandleType.FD | HandleType.FABRIC in group.handles else [])):
         trial = machine.trial(place, word)
         if trial.refused or (word in _WINDOWS and not trial.works):
-            return _told("MT404", group, f"handle type {word!r}", place, trial, path)
+            return _not_supported("MT404", group, f"handle type {word!r}", place, trial, path)
     return None
 
 
 def _received(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
-    """An import from outside of this file; of a sibling's, the chunk itself is judged where it is created."""
+    """Check an import from outside of the spec; other chunks are checked in the process that creates them."""
     if not group.origin or group.origin.siblings or not (trial := machine.trial(place, group.origin.via)).refused:
         return None
-    return _told("MT404", group, f"handle type {group.origin.via!r}", place, trial, (*group.path, "via"))
+    return _not_supported("MT404", group, f"handle type {group.origin.via!r}", place, trial, (*group.path, "via"))
 
 
 def _vmm(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
     trial = machine.trial(place, "vmm")
     if not trial.refused:
         return None
-    return _told("MT405", group, "virtual memory management", place, trial, (*group.path, "location"))
+    return _not_supported("MT405", group, "virtual memory management", place, trial, (*group.path, "location"))
 
 
-def _asked(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
+def _unsupported(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
     first = group.properties[0]
     if first.rdma and first.compressible and place.kind is LocationKind.GPU:
-        message = f"chunk {group.name!r} cannot be rdma and compressible at once"
-        note = "the driver creates it, and silently leaves the compression out"
-        return Diagnostic("MT405", message, (*group.path, "compressible"), notes=(note,), help="choose one of the two")
-    for word, asked in (("rdma", first.rdma), ("compressible", first.compressible)):
-        if not asked:
+        message = f"chunk {group.name!r} cannot be both rdma and compressible"
+        note = "the driver creates it without compression, and reports no error"
+        return Diagnostic("MT405", message, (*group.path, "compressible"), notes=(note,), help="keep one of them")
+    for word, requested in (("rdma", first.rdma), ("compressible", first.compressible)):
+        if not requested:
             continue
         path = (*group.path, word)
         if place.kind is not LocationKind.GPU:
             return Diagnostic("MT405", f"chunk {group.name!r}: host memory cannot be {word}", path)
         if (trial := machine.trial(place, word)).refused:
-            return _told("MT405", group, f"{word!r}", place, trial, path)
+            return _not_supported("MT405", group, f"{word!r}", place, trial, path)
     return None
 
 
-def _told(code: str, group: ChunkGroup, what: str, place: Location, trial: Trial, path: Path) -> Diagnostic:
+def _not_supported(code: str, group: ChunkGroup, what: str, place: Location, trial: Trial, path: Path) -> Diagnostic:
     message = f"{_kind(group)} {group.name!r}: {what} does not work on {place} of this machine"
     help = None
     if "fabric" in what:
         help = "fabric handles need an IMEX channel (/dev/nvidia-caps-imex-channels) in this machine or container"
     if "win32" in what:
-        help = "they are for Windows; on Linux, use fd"
+        help = "they exist on Windows only; on Linux, use fd"
     return Diagnostic(code, message, path, notes=(_reason(what, trial),), help=help)
 
 
@@ -320,10 +319,10 @@ def _kind(group: ChunkGroup) -> str:
 def _reason(what: str, trial: Trial) -> str:
     if trial.works is False:
         advertised = "it is advertised, but " if trial.advertised else ""
-        seen = f"was answered with {trial.error}" if trial.error else "came back without it"
-        return f"{advertised}a trial of one granule {seen}"
+        result = f"failed with {trial.error}" if trial.error else "created memory without it"
+        return f"{advertised}a trial of one granule {result}"
     if "win32" in what:
-        return "the driver answers INVALID_VALUE on Linux"
+        return "the driver returns INVALID_VALUE on Linux"
     return "no GPU advertises it" if what == "virtual memory management" else "the device does not advertise it"
 
 

@@ -1,4 +1,4 @@
-"""Device names: the spec's own, and gpu0, gpu1, host and host:N, which always exist."""
+"""Device names: those that a spec declares, and the built-in gpu0, gpu1, ..., host and host:N."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _BUILT_IN = re.compile(r"gpu[0-9]+|host")
 
 
 class Devices:
-    """Locations by device name, for one process. Each error is yielded once, at the first use of the name."""
+    """Locations of one process by device name. Each error is reported once, at the first use of the name."""
 
     def __init__(self, spec: Spec, machine: Machine, errors: NameErrors, index: int = 0) -> None:
-        """`index` is the process's within a counted process, which selects from names for several devices."""
+        """`index` is the number of the process within a counted process; it selects from names for several devices."""
         self._spec, self._machine, self._errors, self._index = spec, machine, errors, index
         self._known: dict[str, Location | None] = {}
         self._used: set[str] = set()
@@ -31,11 +31,11 @@ class Devices:
 
     @property
     def declared(self) -> dict[str, Location]:
-        """Locations of the spec's own names that have no error."""
+        """Locations of the declared names without errors."""
         return {name: place for name in self._spec.section("devices") if (place := self._known.get(name)) is not None}
 
     def declare(self) -> Iterator[Diagnostic]:
-        """Resolve the names that the spec declares, and the GPUs that the process sees."""
+        """Resolve the declared names and the key `visible`."""
         for name, values in self._spec.section("devices").items():
             if len(values) > 1 and self._spec.instances is None:
                 if not self._spec.countless:
@@ -46,19 +46,19 @@ class Devices:
         yield from self._restrict(self._spec.visible)
 
     def unused(self) -> Iterator[Diagnostic]:
-        """MT504: names that nothing uses."""
+        """Yield MT504 for declared names that are not used."""
         for name in self.declared:
             if name not in self._used:
                 yield Diagnostic("MT504", f"device name {name!r} is not used", self._spec.at("devices", name), "key")
 
     def use(self, name: str) -> None:
-        """Note the use of a name that is not resolved."""
+        """Mark a name as used without resolving it."""
         self._used.add(name)
 
     def resolve(
         self, name: str, path: Path, at: At = "value", *, anywhere: bool = False
     ) -> Resolution[Location | None]:
-        """Location that a name stands for, one that the process sees unless it may be `anywhere`."""
+        """Location of a name; it must be visible to the process unless `anywhere` is true."""
         self._used.add(name)
         if name not in self._known:
             self._known[name] = yield from self._built_in(name, path, at)
@@ -80,19 +80,19 @@ class Devices:
         return places if len(places) == len(found) else None
 
     def sees(self, place: Location) -> bool:
-        """Return true if the process sees a location; it always sees host memory."""
+        """Return true if a location is visible to the process; host memory always is."""
         return not self.visible or place.kind is not LocationKind.GPU or place in self.visible
 
     def unseen(self, name: str, place: Location, path: Path, at: At = "value", notes: Sequence[str] = ()) -> Diagnostic:
-        """MT606: the process needs a GPU that it does not see."""
+        """Return MT606 for a GPU that is not visible to the process."""
         message = f"process {self._spec.name!r} does not see {name!r}" + (f", {place}" if name != str(place) else "")
-        label = Label("what it is to see", self._spec.at("visible"))
-        notes = (f"it is to see {', '.join(map(str, self.visible))} alone", *notes)
-        help = f"add {place} to 'visible', or use a GPU that is there"
+        label = Label("visible GPUs", self._spec.at("visible"))
+        notes = (f"visible to it: {', '.join(map(str, self.visible))}", *notes)
+        help = f"add {place} to 'visible', or use a visible GPU"
         return Diagnostic("MT606", message, path, at, labels=(label,), notes=notes, help=help)
 
     def _restrict(self, names: Sequence[str]) -> Iterator[Diagnostic]:
-        """See only the GPUs of these names; all where there are none, or one has an error."""
+        """Make only these GPUs visible; all if there are no names, or one has an error."""
         path = self._spec.at("visible")
         found: list[Location | None] = []
         for index, name in enumerate(names):
@@ -105,12 +105,12 @@ class Devices:
         place = yield from self.resolve(name, path)
         if place is None or place.kind is LocationKind.GPU:
             return place
-        message = f"{name!r} is {'the host' if name in ('host', str(place)) else place}, and 'visible' is of GPUs"
-        yield Diagnostic("MT103", message, path, help="leave it out: host memory is seen by every process")
+        message = f"{name!r} is {'the host' if name in ('host', str(place)) else place}, and 'visible' lists GPUs only"
+        yield Diagnostic("MT103", message, path, help="leave it out: host memory is visible to every process")
         return None
 
     def _selected(self, name: str, values: Sequence[str]) -> Resolution[Location | None]:
-        """Device of this process; the first process looks at all devices, so that no error is found too late."""
+        """Device of this process; process 0 checks all of them, so that errors in unused ones are reported as well."""
         path = self._spec.at("devices", name)
         indices = range(len(values)) if self._index == 0 else [self._index % len(values)]
         found: list[Location | None] = []
@@ -121,7 +121,7 @@ class Devices:
 
     def _declare(self, name: str, value: str, path: Path) -> Resolution[Location | None]:
         if _BUILT_IN.fullmatch(name):
-            message = f"{name!r} always names the machine's own {'host' if name == 'host' else 'GPU'}"
+            message = f"{name!r} is the built-in name of the machine's {'host' if name == 'host' else 'GPU'}"
             where = self._spec.at("devices", name)
             yield Diagnostic("MT203", message, where, "key", help="choose another name")
             return None
@@ -132,7 +132,7 @@ class Devices:
         if value.startswith("GPU-") or _BUS.fullmatch(value):
             return (yield from self._identified(value, path))
         help = "write a GPU's ordinal, its UUID (GPU-…) or its bus id (0000:1b:00.0)"
-        yield Diagnostic("MT201", f"{shorten(value)!r} names no device", path, help=help)
+        yield Diagnostic("MT201", f"{shorten(value)!r} is not a device", path, help=help)
         return None
 
     def _built_in(self, name: str, path: Path, at: At) -> Resolution[Location | None]:
@@ -175,13 +175,13 @@ class Devices:
 
 
 def _several(spec: Spec, name: str) -> Diagnostic:
-    message = f"device name {name!r} stands for several devices"
+    message = f"device name {name!r} has several devices"
     help = "a list is distributed over the processes of a counted process; elsewhere, give each device its own name"
     return Diagnostic("MT103", message, spec.at("devices", name), help=help)
 
 
 def _bus(text: str) -> tuple[int, ...]:
-    """A bus id as numbers, so that `1b:00.0`, `0000:1b:00.0` and `00000000:1B:00.0` are one."""
+    """Bus id as numbers, by which `1b:00.0`, `0000:1b:00.0` and `00000000:1B:00.0` are equal; empty for other text."""
     if not _BUS.fullmatch(text):
         return ()
     parts = [int(part, 16) for part in re.split(r"[:.]", text if "." in text else text + ".0")]

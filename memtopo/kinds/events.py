@@ -25,12 +25,12 @@ from memtopo.machine import Machine
 class Event(Entry):
     """An event of a GPU, without timing."""
 
-    device: DeviceName = Field(description="The GPU whose work it marks.")
+    device: DeviceName = Field(description="GPU of the event.")
 
 
 @dataclass(frozen=True, slots=True)
 class EventGroup(LocatedGroup):
-    """One event of a GPU, or as many imported ones as its export has processes; `shared` if it is exported."""
+    """One event of a GPU, or the imported events of all instances of an exporter; `shared` if it is exported."""
 
     noun = "event"
     recordable = True
@@ -40,7 +40,7 @@ class EventGroup(LocatedGroup):
 
 
 class Events(ExportKind):
-    """The section `events`."""
+    """Section `events`."""
 
     section = "events"
     description = "Events of GPUs, by name."
@@ -79,7 +79,7 @@ class Events(ExportKind):
 
 @dataclass(frozen=True, slots=True)
 class CreateEvent(Step):
-    """Without timing; `shared` is for other processes too, which must be said when it is created (fact 32)."""
+    """Create an event without timing; with `shared` it can be exported, which requires a flag at creation (fact 32)."""
 
     label: str
     device: int
@@ -101,7 +101,7 @@ class CreateEvent(Step):
             del layout.events[self.label]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        """An event that nobody recorded yet is complete (fact 47)."""
+        """Compare the state: an event is complete before its first recording (fact 47)."""
         yield Finding("event", self.label, "complete", _state(driver, layout.events[self.label]), self.path)
 
     def describe(self) -> StepDescription:
@@ -113,7 +113,7 @@ class CreateEvent(Step):
 
 @dataclass(frozen=True, slots=True)
 class OpenEvent(Step):
-    """Opens the handle of an event; what is opened is destroyed like one of this process's own (fact 47)."""
+    """Open the handle of an event, which is destroyed like an event of this process (fact 47)."""
 
     label: str
     device: int
@@ -127,7 +127,7 @@ class OpenEvent(Step):
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.request.fetch(layout.handle_source)
         if isinstance(handle, int):
-            raise InternalError(f"{self.request.text} came as a file descriptor")
+            raise InternalError(f"{self.request.text}: received a file descriptor instead of a handle")
         with current(driver, layout.contexts[self.device]):
             layout.events[self.label] = driver.ipc_open_event_handle(handle)
 
@@ -149,7 +149,7 @@ class OpenEvent(Step):
 
 @dataclass(frozen=True, slots=True)
 class TryExportEvent(Step):
-    """Asks for the handle once, so that a refusal comes now; its 64 bytes are a secret, and are not kept."""
+    """Request the handle as a test. Its 64 bytes are secret, and are not kept."""
 
     label: str
     event: str

@@ -1,10 +1,10 @@
-"""Exports: chunks, buffers and events that other processes may import."""
+"""Exports: chunks, buffers and events that other processes can import."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -23,13 +23,11 @@ from memtopo.language.fields import ChunkReference, Reference, Transport
 from memtopo.machine import Machine
 
 EXPORTABLE: dict[str, ExportKind] = {kind.group.noun: kind for kind in (CHUNKS, BUFFERS, EVENTS)}
-"""Kinds whose things can be exported, by the key of an export that names them."""
-
-ExportedKind = Literal["chunk", "buffer", "event"]
+"""Kinds whose objects can be exported, by the key that names them in an export."""
 
 
 class Export(Entry):
-    """Chunks, buffers or an event, handed to other processes."""
+    """Chunks, buffers or an event, exported to other processes."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": [kind]} for kind in EXPORTABLE]})
 
@@ -42,24 +40,24 @@ class Export(Entry):
     def _of_one_kind(self) -> Self:
         if not self.what:
             help = "write '{chunk: NAME, via: fd}', '{buffer: NAME, via: ipc}' or '{event: NAME, via: ipc}'"
-            raise InvalidValue("MT102", "an export says what it is of: a chunk, a buffer or an event", help=help)
+            raise InvalidValue("MT102", "an export names a chunk, a buffer or an event", help=help)
         if len(self.what) > 1:
             both = " and ".join(f"{kind} {str(reference)!r}" for kind, reference in self.what)
             raise InvalidValue(
-                "MT103", f"an export is of one thing, found {both}", help="write an export for each of them"
+                "MT103", f"an export names one object, found {both}", help="write an export for each of them"
             )
         return self
 
     @property
     def what(self) -> list[tuple[str, Reference]]:
-        """Keys of the exported kinds, each with its reference; one where the entry is valid."""
+        """Key and reference of each exported object; a valid entry has one."""
         found = ((key, getattr(self, key)) for key in EXPORTABLE)
         return [(key, reference) for key, reference in found if reference]
 
 
 @dataclass(frozen=True, slots=True)
 class ExportGroup(Group):
-    """Things of one group, `first` on, exported as `count` handles in order. `size` is in bytes each."""
+    """Objects of one group from index `first`, exported as `count` handles in order. `size` is in bytes per object."""
 
     noun = "export"
 
@@ -75,24 +73,24 @@ class ExportGroup(Group):
     origin: None = None
 
     def label(self, index: int) -> str:
-        """Name of the thing that a handle is of."""
+        """Name of the object of one handle."""
         return self.group.label(self.first + index)
 
     def place_of(self, index: int) -> Location:
-        """Location of the thing that a handle is of."""
+        """Location of the object of one handle."""
         return self.group.place_of(self.first + index)
 
     @property
     def exporter(self) -> ExportKind:
-        """Kind of the exported things."""
+        """Kind of the exported objects."""
         return EXPORTABLE[self.kind]
 
 
 class Exports(Kind):
-    """The section `exports`."""
+    """Section `exports`."""
 
     section = "exports"
-    description = "Objects that other processes may import: w: {chunk: hot, via: fd}."
+    description = "Objects that other processes can import: w: {chunk: hot, via: fd}."
     article = "an export"
     entry = model = Export
     unique = False
@@ -116,14 +114,14 @@ class Exports(Kind):
         return ExportGroup(str(path[-1]), path, key, entry.via, group, first, stop - first, counted, group.size)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        """One trial for each export: its things are alike, so the driver answers alike for each of them."""
+        """One test export per entry, since all objects of a group have the same properties."""
         del machine
         for export in geometry.of(ExportGroup).values():
             yield export.exporter.try_export(export.path, export)
 
 
 def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT404. What a trial across two processes refused is refused again: legacy IPC of buffers and of events."""
+    """Yield MT404 for exports via legacy IPC whose trial between two processes failed."""
     for export in geometry.of(ExportGroup).values():
         if export.via != "ipc":
             continue
@@ -133,27 +131,29 @@ def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 message = (
                     f"export {export.name!r}: legacy IPC of {export.kind}s does not work on {place} of this machine"
                 )
-                note = f"a trial across two processes was answered with {trial.error or 'other bytes'}"
+                note = (
+                    f"a trial with two processes {f'failed with {trial.error}' if trial.error else 'read wrong bytes'}"
+                )
                 yield Diagnostic(
-                    "MT404", message, export.path, notes=(note,), help="'memtopo probe' tells the likely cause"
+                    "MT404", message, export.path, notes=(note,), help="'memtopo probe' reports the likely cause"
                 )
                 break
 
 
 def _missing(scope: Scope, path: Path, kind: ExportKind, name: str) -> Iterator[Diagnostic]:
-    """Errors of an export of a name that is none of its kind, unless that was declared with an error."""
+    """Yield the diagnostic of an exported name that is not of the kind of its key."""
     spec, key = scope.spec, kind.group.noun
     where = (*path, key)
     others = (each for each in EXPORTABLE.values() if each is not kind)
     other = next((each for each in others if name in spec.section(each.section)), None)
     if name in spec.section("imports"):
         source = spec.section("imports")[name].source
-        message = f"export {path[-1]!r} hands on {name!r}, which is imported from {source}"
-        note = f"the chain is {source} → {name} → {path[-1]}; the driver exports no handle that was imported (fact 26)"
-        help = f"let whoever needs it import it from {source} itself"
+        message = f"export {path[-1]!r} exports {name!r}, which is imported from {source}"
+        note = f"the chain is {source} → {name} → {path[-1]}; the driver does not export imported memory (fact 26)"
+        help = f"import it from {source} directly"
         yield Diagnostic("MT602", message, where, notes=(note,), help=help)
     elif other:
-        message = f"export {path[-1]!r}: {name!r} is {other.article}, and not {kind.article}"
+        message = f"export {path[-1]!r}: {name!r} is {other.article}, not {kind.article}"
         help = f"write '{{{other.group.noun}: {name}, via: {other.transports[0]}}}'"
         yield Diagnostic("MT201", message, where, help=help)
     elif not (
@@ -165,17 +165,17 @@ def _missing(scope: Scope, path: Path, kind: ExportKind, name: str) -> Iterator[
 
 
 def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group) -> Diagnostic | None:
-    """MT601: a transport that the kind, or the group, does not have."""
+    """Return MT601 for a transport that the kind or the group does not support."""
     if via not in kind.transports:
         message = f"export {path[-1]!r}: {kind.article} cannot be shared via {via}"
-        note = "legacy IPC shares buffers and events, and refuses VMM chunks (fact 31)"
+        note = "legacy IPC supports buffers and events, but not VMM chunks (fact 31)"
         return Diagnostic("MT601", message, (*path, "via"), notes=(note,), help=f"write 'via: {kind.transports[0]}'")
     if via in (has := kind.handle_types(group)):
         return None
     message = f"export {path[-1]!r}: {kind.group.noun} {group.name!r} is created with "
     message += f"{' and '.join(has) or 'no handle type'}, not with {via}"
     label = Label("created here", group.path, "key")
-    help = f"give the chunk 'handles: [{', '.join([*has, via])}]'"
+    help = f"declare the chunk with 'handles: [{', '.join([*has, via])}]'"
     return Diagnostic("MT601", message, (*path, "via"), labels=(label,), help=help)
 
 

@@ -1,4 +1,4 @@
-"""External memory: objects that another API allocated, such as Vulkan, and buffers mapped in them."""
+"""External memory: objects allocated by another API, such as Vulkan, and the buffers mapped in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Location, MemoryHandleType
 from memtopo.geometry.groups import Group, InnerPart, Origin, Via
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.buffers import free_buffer, seated
+from memtopo.kinds.buffers import address_range, free_buffer
 from memtopo.kinds.kind import Kind, Scope, Use
 from memtopo.kinds.layout import Descriptor, Layout, Reservation, current
 from memtopo.kinds.resolution import Resolution, requires_gpu
@@ -27,46 +27,46 @@ from memtopo.language.fields import Boolean, DeviceName, MemoryKind, OffsetBytes
 from memtopo.language.names import Source
 from memtopo.machine import Machine, Trial
 
-FROM = "camera for the export of the entry's own name, camera/frame of another, or /path/to/socket/frame."
+FROM = "camera for its export with the name of this entry, camera/frame for another, or /path/to/socket/frame."
 """Description of the field `from` of external memory and semaphores."""
 
-_WINDOWS = "it is for Windows, and the driver of Linux answers NOT_SUPPORTED (fact 54)"
+_WINDOWS = "it exists on Windows only; on Linux the driver returns NOT_SUPPORTED (fact 54)"
 
 _REASONS = {
-    "dma_buf": "the driver hands out DMA-BUFs and takes none: it answers NOT_SUPPORTED (fact 54)",
-    "nvscibuf": "it is for Jetson and DRIVE, and the driver answers NOT_SUPPORTED here (fact 54)",
-    "nvscisync": "it is for Jetson and DRIVE, and the driver answers NOT_SUPPORTED here (fact 54)",
+    "dma_buf": "the driver exports DMA-BUFs but does not import them: it returns NOT_SUPPORTED (fact 54)",
+    "nvscibuf": "it exists on Jetson and DRIVE only; here the driver returns NOT_SUPPORTED (fact 54)",
+    "nvscisync": "it exists on Jetson and DRIVE only; here the driver returns NOT_SUPPORTED (fact 54)",
 }
-"""Why a kind is refused that is known and is no descriptor of Vulkan's; all others are for Windows."""
+"""Reasons why handle types cannot be imported; all others exist on Windows only."""
 
 
 class PartEntry(Entry):
-    """A part of an external object that is mapped as a buffer of its own, in bytes; parts may overlap."""
+    """Part of an external object that is mapped as a separate buffer, in bytes; parts may overlap."""
 
-    offset: OffsetBytes = Field(default=Size(0), description="Where in the object the part begins.")
+    offset: OffsetBytes = Field(default=Size(0), description="Offset of the part in the object.")
     size: PositiveBytes = Field(description="Bytes of the part.")
 
 
 class External(Entry):
-    """Memory that another API allocated."""
+    """Memory allocated by another API."""
 
     source: ProducerText = Field(alias="from", description=FROM)
-    via: MemoryKind = Field(description="How it is handed out: opaque_fd. The others are refused where CUDA cannot.")
-    device: DeviceName = Field(description="The GPU whose memory it is, message by its UUID.")
-    size: PositiveBytes = Field(description="Bytes of the whole object, as its API allocated it.")
-    dedicated: Boolean = Field(default=False, description="Whether it was allocated for one image or buffer alone.")
+    via: MemoryKind = Field(description="Handle type: opaque_fd. CUDA cannot import the others on Linux.")
+    device: DeviceName = Field(description="GPU of the memory, identified by its UUID.")
+    size: PositiveBytes = Field(description="Bytes of the whole object, as allocated.")
+    dedicated: Boolean = Field(default=False, description="If true, it was allocated for a single image or buffer.")
     buffers: dict[OwnName, PartEntry] = Field(
-        default={}, description="Parts with an address of their own: y: {offset: 0, size: 4MiB} becomes frame.y."
+        default={}, description="Parts with their own addresses: y: {offset: 0, size: 4MiB} becomes frame.y."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ProducedGroup(Group):
-    """Base of what another API created on `place`; it comes from a producer outside of the spec."""
+    """Base of groups of external objects, which a producer outside of the spec creates on `place`."""
 
     produced = True
     trial: ClassVar[str]
-    """Trial of a machine that shows if such objects can be imported."""
+    """Trial of a machine for the import of such objects."""
 
     name: str
     path: Path
@@ -75,34 +75,34 @@ class ProducedGroup(Group):
 
     @property
     def contexts(self) -> frozenset[int]:
-        """Ordinal of the GPU that it is on."""
+        """Ordinal of the GPU of the object."""
         return frozenset({self.place.id})
 
     def place_of(self, index: int) -> Location:
-        """Location that the producer created it on."""
+        """Location of the object."""
         del index
         return self.place
 
     @property
     def declared_as(self) -> str:
-        """Name of the section's entries in messages."""
+        """Noun for the entry in messages."""
         return self.noun
 
     @property
     def must_be_advertised(self) -> bool:
-        """True if it cannot be imported where the device does not advertise it."""
+        """True if the import requires that the device advertises support."""
         return False
 
     def properties(self) -> dict[str, str]:
-        """Properties of the object itself, which every entry that imports it must declare alike."""
+        """Properties of the object, which must be equal in every entry that imports it."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalObject(ProducedGroup):
-    """One object that another API allocated on `place`, of `size` bytes as a whole.
+    """One external memory object of `size` bytes on `place`.
 
-    It is mapped as a whole, under its name, and each of its `buffers` again, as `frame.y`.
+    The whole object is mapped under its name, and each of its `buffers` again, as `frame.y`.
     """
 
     noun = "external object"
@@ -123,11 +123,11 @@ class ExternalObject(ProducedGroup):
 
     @property
     def mapped(self) -> tuple[InnerPart, ...]:
-        """Everything that is mapped; the whole is first."""
+        """Mapped parts; the whole object is first."""
         return InnerPart(self.name, 0, self.size, self.path), *self.buffers
 
     def details(self) -> Iterator[str]:
-        """Allocation for one image or buffer."""
+        """Dedicated allocation."""
         if self.dedicated:
             yield "dedicated"
 
@@ -138,10 +138,10 @@ class ExternalObject(ProducedGroup):
 
 
 class ExternalMemory(Kind):
-    """The section `external`."""
+    """Section `external`."""
 
     section = "external"
-    description = "External memory, of another API such as Vulkan, by name."
+    description = "Memory allocated by another API such as Vulkan, by name."
     article = "an external object"
     entry = model = External
     group = ExternalObject
@@ -149,16 +149,16 @@ class ExternalMemory(Kind):
     nested = ("buffers", PartEntry)
     unusable: ClassVar[Mapping[Use, tuple[str, str]]] = {
         "map": (
-            "the driver maps its buffers itself, at addresses of their own (fact 53)",
-            "name the parts that are used under 'buffers'",
+            "the driver maps its buffers at their own addresses (fact 53)",
+            "declare parts under 'buffers'",
         ),
         "access": (
-            "a mapped buffer has no access of its own: its GPU reads and writes it (fact 53)",
+            "access to a mapped buffer cannot be set: its GPU can read and write it (fact 53)",
             "leave it out",
         ),
         "export": (
-            "the driver has no handle of it, and legacy IPC refuses it with INVALID_VALUE (fact 53)",
-            "have its producer hand it to the other process as well",
+            "the driver exports no handle of it, and legacy IPC returns INVALID_VALUE (fact 53)",
+            "import it from its producer in the other process as well",
         ),
     }
 
@@ -183,9 +183,10 @@ class ExternalMemory(Kind):
         return ExternalObject(name, path, place, origin, size, entry.dedicated, parts)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        """Each descriptor is imported right after it is duplicated: the driver may close it even on failure (fact 54).
+        """Steps of the section. The whole object is mapped first, which checks its declared size.
 
-        The whole of an object is mapped first, which shows if its size is as declared.
+        Each descriptor is imported directly after it is duplicated, since the driver may close it even if the import
+        fails (fact 54).
         """
         del machine
         for group in geometry.of(ExternalObject).values():
@@ -199,9 +200,9 @@ class ExternalMemory(Kind):
 
 @dataclass(frozen=True, slots=True)
 class DuplicateDescriptor(Step):
-    """Duplicates what the exchange gives, so that the driver can have one for itself and its owner keeps his (fact 37).
+    """Duplicate a received descriptor for the driver, which takes ownership of it on import (fact 37).
 
-    A refused import may have closed it already (fact 54), so it is closed only where it still is what it was.
+    A failed import may have closed the duplicate (fact 54), so `undo` closes it only if it still refers to its file.
     """
 
     label: str
@@ -214,21 +215,21 @@ class DuplicateDescriptor(Step):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         del driver
-        given = self.request.fetch(layout.handle_source)
-        if not isinstance(given, int):
-            raise InternalError(f"{self.request.text} came as bytes")
+        received = self.request.fetch(layout.handle_source)
+        if not isinstance(received, int):
+            raise InternalError(f"{self.request.text}: received bytes instead of a descriptor")
         try:
-            fd = fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, 3)
+            fd = fcntl.fcntl(received, fcntl.F_DUPFD_CLOEXEC, 3)
         except OSError as error:
-            message = f"{self.request.text} came as a descriptor that cannot be copied: {error.strerror}"
-            raise MemtopoError(message, hint="see what the producer hands over") from error
+            message = f"{self.request.text}: the received descriptor cannot be duplicated: {error.strerror}"
+            raise MemtopoError(message, hint="check the descriptor that the producer exports") from error
         layout.descriptors[self.label] = Descriptor(fd, _file(fd))
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         del driver
-        taken = layout.descriptors.pop(self.label, None)
-        if taken and _is(taken):
-            os.close(taken.fd)
+        duplicate = layout.descriptors.pop(self.label, None)
+        if duplicate and _is_unchanged(duplicate):
+            os.close(duplicate.fd)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.request.text, like=self.request.holder)
@@ -239,9 +240,9 @@ class DuplicateDescriptor(Step):
 
 @dataclass(frozen=True, slots=True)
 class ImportMemory(Step):
-    """Hands the descriptor to the driver, whose it is from then on, in the context of the memory's own GPU (fact 55).
+    """Import the descriptor in the context of the GPU of the memory; the driver takes ownership of it (fact 55).
 
-    Any size is taken: whether it is true shows when it is mapped (fact 53). There is no query for it.
+    The import accepts any size; mapping fails if the size is wrong (fact 53). The driver has no query for it.
     """
 
     label: str
@@ -263,7 +264,7 @@ class ImportMemory(Step):
             del layout.descriptors[self.label]
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        """Forgotten first, so that nobody tries a second time, which would end the process (fact 57)."""
+        """Destroy the object, at most once: a second call would end the process (fact 57)."""
         if self.label in layout.external:
             driver.destroy_external_memory(layout.external.pop(self.label))
 
@@ -280,7 +281,7 @@ class ImportMemory(Step):
 
 @dataclass(frozen=True, slots=True)
 class MapExternal(Step):
-    """`size` bytes from `offset` on of the external memory of a label, as a buffer (fact 53)."""
+    """Map `size` bytes of external memory at `offset` as a buffer (fact 53)."""
 
     label: str
     memory: str
@@ -302,7 +303,9 @@ class MapExternal(Step):
         free_buffer(driver, layout, self.label)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        yield Finding("external", self.label, *seated(driver, layout, self.label, self.device, self.size), self.path)
+        yield Finding(
+            "external", self.label, *address_range(driver, layout, self.label, self.device, self.size), self.path
+        )
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, f"gpu{self.device}", self.size, self.memory)
@@ -318,7 +321,7 @@ class MapExternal(Step):
 
 
 def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT702: what a trial refused is refused again, and so is what must be advertised and is not."""
+    """Yield MT702 for objects whose trial failed, or whose required support is not advertised."""
     for group in produced(geometry):
         trial = machine.trial(group.place, group.trial)
         if trial.works is False or (group.must_be_advertised and trial.refused):
@@ -329,23 +332,23 @@ def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 def alike(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT707: entries of one object declare it alike; the driver guards neither size nor kind (facts 53, 55)."""
+    """Yield MT707 for entries of one object that differ; the driver checks neither size nor kind (facts 53, 55)."""
     del machine
     known: dict[tuple[tuple[str, ...], str], ProducedGroup] = {}
     for member in geometry.members.values():
         for group in produced(member):
             first = known.setdefault((group.origin.holders, group.origin.export), group)
-            if diagnostic := _unlike(first, group):
+            if diagnostic := _contradiction(first, group):
                 yield diagnostic
 
 
 def produced(geometry: Geometry) -> Iterator[ProducedGroup]:
-    """Everything of a geometry that another API created."""
+    """External objects and semaphores of a geometry."""
     return (group for group in geometry.every if isinstance(group, ProducedGroup))
 
 
 def producer_gpu(scope: Scope, what: str, device: str, path: Path) -> Resolution[Location | None]:
-    """GPU of something that a producer created; the host is an error."""
+    """GPU of an external object; None after a diagnostic if it is not a GPU."""
     place = yield from scope.devices.resolve(device, (*path, "device"))
     if place is None or (yield from requires_gpu(what, [place], (*path, "device"))):
         return None
@@ -353,23 +356,23 @@ def producer_gpu(scope: Scope, what: str, device: str, path: Path) -> Resolution
 
 
 def producer_origin(name: str, source: Source, via: Via) -> Origin:
-    """Origin of something that a producer created; without an export it is the one of the entry's own name."""
+    """Origin of an external object; the export has the name of the entry by default."""
     return Origin((source.holder,), source.export or name, 1, via, siblings=False)
 
 
 def unsupported(what: str, path: Path, via: str, *possible: str) -> Iterator[Diagnostic]:
-    """MT702, where CUDA has a kind of handle by name and cannot take it."""
+    """Yield MT702 for a handle type that CUDA cannot import."""
     if via not in possible:
         message = f"{what}: {via!r} cannot be imported on Linux"
-        help = f"have its producer hand it out as an opaque fd: via: {' or '.join(possible)}"
+        help = f"export it from its producer as an opaque fd: via: {' or '.join(possible)}"
         yield Diagnostic("MT702", message, (*path, "via"), notes=(_REASONS.get(via, _WINDOWS),), help=help)
 
 
 def from_process(what: str, path: Path, source: Source, processes: Collection[str]) -> Iterator[Diagnostic]:
-    """MT203, where a producer goes by the name of a process, of which only imports can come."""
+    """Yield MT203 for a producer with the name of a process of the spec."""
     if source.holder in processes:
         message = f"{what} is from {source.holder!r}, which is the name of a process of this spec"
-        help = "what a process exports is imported under 'imports'; a producer outside has another name"
+        help = "import from a process under 'imports', or choose another name for the producer"
         yield Diagnostic("MT203", message, (*path, "from"), help=help)
 
 
@@ -381,7 +384,7 @@ def external_memory_name(label: str) -> str:
 def _past(part: InnerPart, size: int, path: Path) -> Diagnostic:
     message = f"{part.label!r} ends at {exact(part.offset + part.size)} of {path[-1]!r}, which has {exact(size)}"
     label = Label(f"{exact(size)} declared here", (*path, "size"))
-    note = "the driver maps nothing past the end of an object (fact 53)"
+    note = "the driver cannot map memory past the end of an object (fact 53)"
     help = f"write 'size: {exact(size - part.offset)}' at most" if part.offset < size else None
     return Diagnostic("MT703", message, (*part.path, "size"), labels=(label,), notes=(note,), help=help)
 
@@ -389,24 +392,24 @@ def _past(part: InnerPart, size: int, path: Path) -> Diagnostic:
 def _inside(part: InnerPart, path: Path) -> Diagnostic:
     message = f"{part.label!r} begins at {exact(part.offset)} of {path[-1]!r}, which is dedicated"
     label = Label("dedicated here", (*path, "dedicated"))
-    note = "the driver maps a dedicated object from its begin alone (fact 53)"
-    help = "write 'offset: 0', or have it allocated and offered without 'dedicated', and leave that out here too"
+    note = "the driver maps a dedicated object from offset 0 only (fact 53)"
+    help = "write 'offset: 0', or allocate and export it without a dedicated allocation, and remove 'dedicated'"
     return Diagnostic("MT703", message, (*part.path, "offset"), labels=(label,), notes=(note,), help=help)
 
 
 def _file(fd: int) -> tuple[int, int, int]:
-    seen = os.fstat(fd)
-    return seen.st_dev, seen.st_ino, seen.st_rdev
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino, status.st_rdev
 
 
-def _is(taken: Descriptor) -> bool:
+def _is_unchanged(descriptor: Descriptor) -> bool:
     try:
-        return _file(taken.fd) == taken.file
+        return _file(descriptor.fd) == descriptor.file
     except OSError:
         return False
 
 
-def _unlike(first: ProducedGroup, group: ProducedGroup) -> Diagnostic | None:
+def _contradiction(first: ProducedGroup, group: ProducedGroup) -> Diagnostic | None:
     one, other = first.properties(), group.properties()
     key = next((key for key, value in one.items() if other.get(key) != value), None)
     if key is None:
@@ -414,13 +417,13 @@ def _unlike(first: ProducedGroup, group: ProducedGroup) -> Diagnostic | None:
     source = group.origin.text(group.origin.holders[0])
     message = f"{group.name!r} is {source}, whose {key} is {other[key]} here and {one[key]} for {first.name!r}"
     label = Label(f"{first.name!r} is declared here", first.path, "key")
-    help = "say the same of it, or name the other export that is meant"
+    help = "declare it equally, or name another export"
     return Diagnostic("MT707", message, group.path, "key", labels=(label,), help=help)
 
 
 def _reason(trial: Trial) -> str:
     if trial.works is False:
-        return f"a trial {f'was answered with {trial.error}' if trial.error else 'read other bytes'}"
+        return f"a trial {f'failed with {trial.error}' if trial.error else 'read wrong bytes'}"
     return "the device does not advertise timeline semaphores"
 
 

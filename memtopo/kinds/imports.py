@@ -1,4 +1,4 @@
-"""Imports: chunks, buffers and events that another process exports."""
+"""Imports: chunks, buffers and events exported by other processes."""
 
 from __future__ import annotations
 
@@ -24,37 +24,38 @@ Imported = ChunkGroup | BufferGroup | EventGroup
 """Groups that can be imported from another process."""
 
 _Declared = tuple[str, str, str]
-"""A key of an import, what it declares, and what is true."""
+"""Key of an import, its declared value, and the actual value."""
 
-_NAMED = 8
-"""Locations that a message names."""
+_LISTED = 8
+"""Maximum number of locations in a message."""
 
 
 class Import(Entry):
-    """What another process exports. From outside of the file, what it is gets declared, and then checked."""
+    """Objects exported by another process. Properties of imports from outside of the spec are declared, and checked."""
 
     source: SourceText = Field(
-        alias="from", description="server.weights of a sibling, weights-server/w of a held layout, /path/to/socket/w."
+        alias="from",
+        description="server.weights of a process, weights-server/w of a held layout, /path/to/socket/w.",
     )
-    via: Transport | None = Field(default=None, description="fd, fabric or ipc; of a sibling it is known, else fd.")
-    location: Devices | None = Field(default=None, description="Where the memory is, as for a chunk.")
+    via: Transport | None = Field(default=None, description="fd, fabric or ipc; by default that of the export, or fd.")
+    location: Devices | None = Field(default=None, description="Location of the memory, as for a chunk.")
     size: PositiveAmount | None = Field(default=None, description="Bytes of each chunk or buffer.")
-    count: Count | None = Field(default=None, description="How many handles the export has, where it is counted.")
-    device: DeviceName | None = Field(default=None, description="Of an event: the GPU whose work it marks.")
+    count: Count | None = Field(default=None, description="Number of handles of a counted export.")
+    device: DeviceName | None = Field(default=None, description="GPU of an event.")
 
 
 class Imports(Kind):
-    """The section `imports`."""
+    """Section `imports`."""
 
     section = "imports"
-    description = "Objects that other processes export, used like chunks, buffers and events: w: {from: server.w}."
+    description = "Objects exported by other processes, used like chunks, buffers and events: w: {from: server.w}."
     article = "an import"
     entry = model = Import
     stage = Stage.IMPORTED
 
     def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Resolution[Imported | None]:
         if not entry.source.sibling:
-            if wrong := _mistaken(scope, path, entry):
+            if wrong := _named_like_process(scope, path, entry):
                 yield wrong
                 return None
             return (yield from _from_outside(scope, path, entry))
@@ -63,14 +64,14 @@ class Imports(Kind):
         return None
 
 
-def _mistaken(scope: Scope, path: Path, entry: Import) -> Diagnostic | None:
-    """MT203: a layout outside that has the name of a process, which is most often meant then."""
+def _named_like_process(scope: Scope, path: Path, entry: Import) -> Diagnostic | None:
+    """Return MT203 for a layout with the name of a process of the spec, which is probably intended."""
     holder, export = entry.source.holder, entry.source.export
     if holder not in scope.siblings:
         return None
     message = f"import {path[-1]!r} is from a held layout {holder!r}, which is the name of a process of this spec"
     label = Label("the process", scope.siblings[holder].spec.path, "key")
-    help = f"of the process, write {holder}.{export}; of a layout, give the process another name"
+    help = f"write {holder}.{export} for the process, or choose another name for it"
     return Diagnostic("MT203", message, (*path, "from"), labels=(label,), help=help)
 
 
@@ -84,7 +85,7 @@ def _from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Importe
     if not exports:
         return None
     if exports[0].via == "ipc" and sibling.spec.path == scope.spec.path:
-        yield _own(path, entry, exports[0])
+        yield _own_export(path, entry, exports[0])
         return None
     labels = tuple(label for label, _ in sibling.instances)
     origin = Origin(labels, source.export, exports[0].count, exports[0].via, siblings=True)
@@ -99,11 +100,11 @@ def _no_process(scope: Scope, name: str, path: Path) -> Diagnostic:
     if scope.siblings:
         return scope.errors.undeclared("process", name, path, scope.siblings)
     message = f"process {name!r} is not declared: this spec has no processes"
-    return Diagnostic("MT201", message, path, help="of a held layout, write LAYOUT/EXPORT with a slash")
+    return Diagnostic("MT201", message, path, help="write LAYOUT/EXPORT for a held layout")
 
 
 def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resolution[list[ExportGroup]]:
-    """Exports of one name by each process of a sibling; none if that is not known or not possible."""
+    """Exports of one name by each instance of a process; empty if there is an error."""
     source, where = entry.source, (*path, "from")
     found = [each.of(ExportGroup).get(source.export) for _, each in sibling.instances]
     exports = [export for export in found if export]
@@ -115,29 +116,29 @@ def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resol
     total = sum(export.count for export in exports)
     label = Label("exported here", exports[0].path, "key")
     if total > LARGEST_COUNT:
-        message = f"import {path[-1]!r} is {total:,} handles, more than the {LARGEST_COUNT:,} that one spec may ask for"
+        message = f"import {path[-1]!r} is {total:,} handles, more than the {LARGEST_COUNT:,} that one spec may declare"
         yield Diagnostic("MT109", message, where, labels=(label,))
         return []
     if len(sizes) > 1:
         each = " and ".join(f"{exact(size)} in {holder}" for size, holder in islice(sizes.items(), 2))
-        message = f"import {path[-1]!r}: {source} is not of one size: {each}"
-        note = "granules differ from GPU to GPU"
-        help = "write the size of what is exported in bytes, a multiple of the larger granularity"
+        message = f"import {path[-1]!r}: {source} has different sizes: {each}"
+        note = "the granularities of the GPUs differ"
+        help = "write the size of the exported entry in bytes, as a multiple of the larger granularity"
         yield Diagnostic("MT604", message, where, labels=(label,), notes=(note,), help=help)
         return []
     return exports
 
 
-def _own(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
-    told = f"import {path[-1]!r} would open {entry.source} in the process that exports it"
-    note = "legacy IPC refuses that with INVALID_CONTEXT (fact 31)"
-    help = "use the buffer or event itself, or share chunks via fd, which a process may import from itself"
+def _own_export(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
+    message = f"import {path[-1]!r} would open {entry.source} in the process that exports it"
+    note = "legacy IPC returns INVALID_CONTEXT (fact 31)"
+    help = "use the buffer or event directly, or share chunks via fd, which a process can import from itself"
     label = Label("exported here", export.path, "key")
-    return Diagnostic("MT605", told, (*path, "from"), labels=(label,), notes=(note,), help=help)
+    return Diagnostic("MT605", message, (*path, "from"), labels=(label,), notes=(note,), help=help)
 
 
 def _unseen(scope: Scope, path: Path, group: Imported) -> Iterator[Diagnostic]:
-    """MT606: a buffer or event of a GPU that the process does not see; chunks can be of any (fact 43)."""
+    """Yield MT606 for a buffer or event of a GPU that is not visible; chunks can be on any GPU (fact 43)."""
     if isinstance(group, ChunkGroup):
         return
     hidden = next((place for place in group.places if not scope.devices.sees(place)), None)
@@ -160,23 +161,23 @@ def _imported(path: Path, exports: Sequence[ExportGroup], origin: Origin, *, cou
 
 
 def _properties(group: ChunkGroup, places: Sequence[Location]) -> tuple[Properties, ...]:
-    """What imported chunks read as: of no handle type (fact 7)."""
+    """Properties that the driver reports for imported chunks: without handle types (fact 7)."""
     plain = group.properties[0]
     found = {place: Properties(place, rdma=plain.rdma, compressible=plain.compressible) for place in set(places)}
     return tuple(found[place] for place in places)
 
 
 def _distributed(exports: Sequence[ExportGroup]) -> tuple[Location, ...]:
-    """Locations of imported things, those of one holder after another; as few as repeat for all of them."""
-    rounds = [_round(export) for export in exports]
+    """Locations of imported objects in the order of the holders, shortened to one period if they repeat."""
+    rounds = [_locations(export) for export in exports]
     each = exports[0].count
     if len(rounds) == 1 or (len(set(rounds)) == 1 and each % len(rounds[0]) == 0):
         return rounds[0]
     return tuple(chain.from_iterable(islice(cycle(found), each) for found in rounds))
 
 
-def _round(export: ExportGroup) -> tuple[Location, ...]:
-    """Locations that the handles of one export are distributed over."""
+def _locations(export: ExportGroup) -> tuple[Location, ...]:
+    """Locations over which the handles of one export are distributed round-robin."""
     assert isinstance(export.group, ChunkGroup | LocatedGroup)
     places = export.group.locations
     first = export.first % len(places)
@@ -187,19 +188,19 @@ def _round(export: ExportGroup) -> tuple[Location, ...]:
 def _contradictions(
     scope: Scope, path: Path, entry: Import, group: Imported, export: ExportGroup
 ) -> Resolution[list[Diagnostic]]:
-    """Errors of an import that declares what its sibling does not export; it need not declare anything."""
+    """Diagnostics of an import that declares other properties than its sibling exports; all of them are optional."""
     if isinstance(group, BufferGroup) and entry.size and entry.size.in_granules:
         return [_no_granules(path)]
     label = Label("exported here", export.path, "key")
     found = []
-    for key, declared, true in (yield from _wrong(scope, path, entry, group, export)):
-        message = f"import {path[-1]!r} declares {key} {declared}, and {entry.source} {true}"
-        help = f"leave {key!r} out: it is taken from the sibling"
+    for key, declared, actual in (yield from _differences(scope, path, entry, group, export)):
+        message = f"import {path[-1]!r} declares {key} {declared}, but {entry.source} {actual}"
+        help = f"leave {key!r} out: it is taken from the export"
         found.append(Diagnostic("MT604", message, (*path, key), labels=(label,), help=help))
     return found
 
 
-def _wrong(
+def _differences(
     scope: Scope, path: Path, entry: Import, group: Imported, export: ExportGroup
 ) -> Resolution[list[_Declared]]:
     found: list[_Declared] = []
@@ -209,49 +210,49 @@ def _wrong(
         found.append(("count", f"{entry.count:,}", f"is {group.count:,} handle{'s' * (group.count != 1)}"))
     for key, names in (("location", entry.location), ("device", [entry.device] if entry.device else None)):
         if names and (key == "device") != isinstance(group, EventGroup):
-            found.append((key, ", ".join(names[:_NAMED]), _not_of(group, key)))
+            found.append((key, ", ".join(names[:_LISTED]), _not_of(group, key)))
         elif names:
             places = yield from scope.devices.resolve_all(names, path, key, anywhere=True)
-            if places and _unlike(places, group):
+            if places and _on_other_locations(places, group):
                 found.append((key, _listed(places), f"is on {_listed(group.locations)}"))
     if entry.size and isinstance(group, EventGroup):
         found.append(("size", str(entry.size), _not_of(group, "size")))
-    elif entry.size and not isinstance(group, EventGroup) and not _sized(entry.size, group, export):
-        size = f"is of {exact(group.size)} each" if group.counted else f"has {exact(group.size)}"
+    elif entry.size and not isinstance(group, EventGroup) and not _has_size(entry.size, group, export):
+        size = f"has {exact(group.size)} each" if group.counted else f"has {exact(group.size)}"
         found.append(("size", str(entry.size), size))
     return found
 
 
 def _no_granules(path: Path) -> Diagnostic:
-    told = f"import {path[-1]!r} is a buffer, and a buffer has no granules"
-    return Diagnostic("MT105", told, (*path, "size"), help="write its bytes: 2MiB")
+    message = f"import {path[-1]!r} is a buffer, and a buffer has no granules"
+    return Diagnostic("MT105", message, (*path, "size"), help="write bytes: 2MiB")
 
 
 def _not_of(group: Imported, key: str) -> str:
     has = "a device" if isinstance(group, EventGroup) else "a location and a size"
-    return f"is {'an' if isinstance(group, EventGroup) else 'a'} {group.noun}, which has {has}, and no {key}"
+    return f"is {'an' if isinstance(group, EventGroup) else 'a'} {group.noun}, which has {has}, not a {key}"
 
 
-def _sized(size: Size, group: ChunkGroup | BufferGroup, export: ExportGroup) -> bool:
-    """Return true if a size is that of what is exported, as it was written or as it was rounded."""
+def _has_size(size: Size, group: ChunkGroup | BufferGroup, export: ExportGroup) -> bool:
+    """Return true if a size is that of the exported objects, before or after rounding."""
     declared = size.bytes(group.granule if isinstance(group, ChunkGroup) else 1)
     exported = export.group
     return declared == group.size or (isinstance(exported, ChunkGroup | BufferGroup) and declared == exported.declared)
 
 
-def _unlike(places: Sequence[Location], group: Imported) -> bool:
-    """Whether things that are dealt to these places in turn are elsewhere than where a group has them."""
-    true = group.locations
-    few = min(group.count, max(len(places) * len(true), 1))
-    return any(one != other for one, other in islice(zip(cycle(places), cycle(true), strict=False), few))
+def _on_other_locations(places: Sequence[Location], group: Imported) -> bool:
+    """Return true if a round-robin distribution over `places` differs from that of a group."""
+    actual = group.locations
+    period = min(group.count, max(len(places) * len(actual), 1))
+    return any(one != other for one, other in islice(zip(cycle(places), cycle(actual), strict=False), period))
 
 
 def _listed(places: Sequence[Location]) -> str:
-    return ", ".join(map(str, places[:_NAMED])) + " …" * (len(places) > _NAMED)
+    return ", ".join(map(str, places[:_LISTED])) + " …" * (len(places) > _LISTED)
 
 
 def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Imported | None]:
-    """Group of an import from outside of this file, as the spec declares it."""
+    """Group of an import from outside of the spec, as declared."""
     if wrong := _undeclared_properties(path, entry):
         yield wrong
         return None
@@ -270,24 +271,24 @@ def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Importe
 
 
 def _undeclared_properties(path: Path, entry: Import) -> Diagnostic | None:
-    """What is missing, or too much, for telling whether memory or an event is imported."""
-    written = {"location": entry.location, "size": entry.size}
-    note = "what is declared is checked against what the other end says, and is all that can be planned with"
+    """Return MT603 if the declared properties are those of neither memory nor an event."""
+    memory = {"location": entry.location, "size": entry.size}
+    note = "the plan is made from the declared properties, which are compared with the export when it is imported"
     if entry.device is None:
-        missing = [key for key, value in written.items() if value is None]
+        missing = [key for key, value in memory.items() if value is None]
         if not missing:
             return None
-        told = f"import {path[-1]!r} comes from outside of this file, and its {' and '.join(missing)} must be declared"
-        wanted = " and ".join(f"'{key}: …'" for key in missing)
-        help = f"add {wanted}; of an event, its device"
-        return Diagnostic("MT603", told, path, "key", notes=(note,), help=help)
-    told = f"import {path[-1]!r} declares a device, as an event has, and "
-    if several := [key for key, value in written.items() if value is not None]:
-        help = f"of an event, leave {' and '.join(map(repr, several))} out; of memory, leave 'device' out"
-        return Diagnostic("MT603", f"{told}a {several[0]}, as memory has", (*path, several[0]), help=help)
+        message = f"import {path[-1]!r} is from outside of this spec, and its {' and '.join(missing)} must be declared"
+        keys = " and ".join(f"'{key}: …'" for key in missing)
+        help = f"add {keys}; for an event, add its device"
+        return Diagnostic("MT603", message, path, "key", notes=(note,), help=help)
+    message = f"import {path[-1]!r} declares a device like an event, and "
+    if several := [key for key, value in memory.items() if value is not None]:
+        help = f"leave {' and '.join(map(repr, several))} out for an event, or 'device' for memory"
+        return Diagnostic("MT603", f"{message}a {several[0]} like memory", (*path, several[0]), help=help)
     if entry.via not in (None, "ipc"):
-        help = "leave 'via' out; of a chunk, write its location and size"
-        return Diagnostic("MT603", f"{told}via {entry.via}, as a chunk has", (*path, "via"), help=help)
+        help = "leave 'via' out, or declare the location and size of a chunk"
+        return Diagnostic("MT603", f"{message}via {entry.via} like a chunk", (*path, "via"), help=help)
     return None
 
 
@@ -299,7 +300,7 @@ def _outside(entry: Import) -> Origin:
 def _memory(
     scope: Scope, path: Path, entry: Import, declared: Size, places: Sequence[Location]
 ) -> Resolution[ChunkGroup | BufferGroup | None]:
-    """Chunks or buffers from outside, as the spec declares them."""
+    """Chunks or buffers from outside of the spec, as declared."""
     name, count, counted = str(path[-1]), entry.count or 1, entry.count is not None
     origin = _outside(entry)
     unit = max(granule(scope.machine, Properties(place)) for place in places)
@@ -319,7 +320,7 @@ def _memory(
 
 
 def _misfit(name: str, size: int, unit: int, path: Path, places: Sequence[Location]) -> Diagnostic:
-    """An import cannot be rounded: it has the size that it has."""
+    """Return MT301 without the suggestion of rounding, since the size of an import is fixed."""
     found = size_error("MT301", f"import {name!r}", size, unit, (*path, "size"), granularity_note(unit, places))
     return found._replace(help=(found.help or "").removesuffix(", or 'round: up'"))
 

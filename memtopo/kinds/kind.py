@@ -1,4 +1,4 @@
-"""Kinds of entries: the interface between one section of a spec and the engine, which knows no kind by name."""
+"""Interface between the engine and the kinds of entries. The engine names no kind itself."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Rule = Callable[[Geometry, Machine], Iterator[Diagnostic]]
 """A rule about the geometry of one process, or of all processes, on a machine."""
 
 Use = Literal["map", "access", "export"]
-"""Uses of a name that not every kind has."""
+"""Uses of a name that some kinds do not support."""
 
 _ONLY: dict[Use, str] = {
-    "map": "and only chunks are mapped, into ranges",
-    "access": "and access is granted to ranges",
-    "export": "which no other process can be handed",
+    "map": "and only chunks can be mapped into ranges",
+    "access": "and access can be granted to ranges only",
+    "export": "which cannot be exported to other processes",
 }
 
 
 class Stage(IntEnum):
-    """Order in which kinds are resolved: imports need the exports of all processes, mappings need all chunks."""
+    """Order in which kinds are resolved: imports require the exports of all processes, mappings require all chunks."""
 
     OWN = 0
     IMPORTED = 1
@@ -44,7 +44,7 @@ class Stage(IntEnum):
 
 
 class Kind:
-    """One section of the spec: its entries, how they become groups, their rules and their steps."""
+    """One section of the spec: its entries, their resolution to groups, their rules and their steps."""
 
     section: ClassVar[str]
     description: ClassVar[str]
@@ -54,75 +54,75 @@ class Kind:
     entry: ClassVar[Any]
     """Type of one entry, for pydantic."""
     model: ClassVar[type[Entry] | None]
-    """Model whose keys an entry has; None where it has none of its own."""
+    """Model with the keys of an entry; None if an entry has no keys."""
     nested: ClassVar[tuple[str, type[Entry]] | None] = None
-    """Key of an entry that holds further entries by name, and their model."""
+    """Key of an entry with nested entries by name, and their model."""
     referring: ClassVar[bool] = False
-    """True if the keys of the section refer to entries of another one."""
+    """True if the keys of the section are references to entries of another section."""
     group: ClassVar[type[Group]] = Group
-    """Class of the groups that its entries become."""
+    """Class of the groups that its entries are resolved to."""
     unique: ClassVar[bool] = True
     """True if an entry cannot share its name with entries of other kinds."""
     stage: ClassVar[Stage] = Stage.OWN
     drawn: ClassVar[str | None] = None
-    """Word for an entry in the data of a diagram, if it is drawn apart from ranges."""
+    """Word for an entry in the data of a diagram, if it is drawn separately from ranges."""
     unusable: ClassVar[Mapping[Use, tuple[str, str]]] = {}
-    """Uses that the driver does not allow, each with a note and a help."""
+    """Uses that the driver does not support, each with a note and a help text."""
     rules: ClassVar[tuple[Rule, ...]] = ()
-    """Rules that each process must satisfy."""
+    """Rules about one process."""
     joint_rules: ClassVar[tuple[Rule, ...]] = ()
-    """Rules that all processes must satisfy together."""
+    """Rules about all processes together."""
 
     def keys(self, loc: tuple[str | int, ...]) -> list[str]:
-        """Keys that may be at a position in the section; `loc` begins with the name of an entry."""
+        """Keys allowed at a position in the section; `loc` begins with the name of an entry."""
         inside = self.nested is not None and loc[1:2] == (self.nested[0],) and len(loc) > 2  # noqa: PLR2004
         model = self.nested[1] if self.nested and inside else self.model
         return [field.alias or key for key, field in model.model_fields.items()] if model else []
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
-        """Turn the entries of the section into groups of the scope."""
+        """Resolve the entries of the section to groups, and add them to the scope."""
         for name, entry in scope.spec.section(self.section).items():
             group = yield from self.resolve_entry(scope, entry, scope.spec.at(self.section, name))
             yield from scope.put(self, name, group)
 
     def resolve_entry(self, scope: Scope, entry: Any, path: Path) -> Resolution[Group | None]:
-        """Turn one entry, the last of `path`, into a group."""
+        """Resolve the entry at `path` to a group; return None if it has an error."""
         raise NotImplementedError
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        """Steps that build the entries, phase by phase."""
+        """Steps that build the entries, in order within each phase."""
         del geometry, machine
         yield from ()
 
     def last_steps(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[Step]:
-        """Steps after all others, which are `steps`."""
+        """Steps at the end of the plan, after `steps`."""
         del geometry, steps
         yield from ()
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
-        """Notes of a plan: a sentence for each thing that a reader of the spec may not expect."""
+        """Notes of a plan about effects that the spec does not show, such as rounded sizes."""
         del geometry
         yield from ()
 
 
 class ExportKind(Kind):
-    """A kind whose things can be exported to other processes."""
+    """Kind whose objects can be exported to other processes."""
 
     transports: ClassVar[tuple[Via, ...]]
-    """Transports of its handles; the first is suggested."""
+    """Supported transports; messages suggest the first."""
 
     def handle_types(self, group: Group) -> tuple[str, ...]:
-        """Transports that the things of a group were created for."""
+        """Transports that the objects of a group are created for."""
         del group
         return self.transports
 
     def properties(self, group: Group) -> tuple[str, ...]:
-        """Properties that an importer is informed of."""
+        """Properties that are reported to importers."""
         del group
         return ()
 
     def try_export(self, path: Path, export: Exported) -> Step:
-        """Step that exports one handle once, so that a refusal is found while building."""
+        """Step that exports one handle as a test, so that a driver error occurs during building."""
         raise NotImplementedError
 
     def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> int | bytes:
@@ -131,7 +131,7 @@ class ExportKind(Kind):
 
 
 class Exported(Protocol):
-    """Things that are exported under a name, as `count` handles via one transport."""
+    """Objects that are exported under one name, as `count` handles via one transport."""
 
     @property
     def name(self) -> str: ...
@@ -145,7 +145,7 @@ class Exported(Protocol):
 
 @dataclass(slots=True)
 class Scope:
-    """The names of one process while its entries are resolved; `kinds` are all, in order of declaration."""
+    """Names of one process during resolution; `kinds` has all kinds, in the order of the registry."""
 
     spec: Spec
     machine: Machine
@@ -158,21 +158,21 @@ class Scope:
     parts: dict[str, tuple[Part, ...]] = field(default_factory=dict)
     unresolved: set[tuple[str, str]] = field(default_factory=set)
     totals: dict[str, int] = field(default_factory=dict)
-    """Number of things in each section."""
+    """Number of objects in each section."""
     siblings: Mapping[str, Sibling] = field(default_factory=dict)
     unread: frozenset[str] = frozenset()
-    """Names of processes that could not be read."""
+    """Names of processes with errors."""
     processes: frozenset[str] = frozenset()
     """Names of all processes of the spec."""
     slices: dict[str, list[Any]] = field(default_factory=dict)
-    """Chunks that each entry of `map` names, by the keys of the section."""
+    """Chunks of each entry of `map`, by the keys of the section."""
 
     def __post_init__(self) -> None:
         self.devices = Devices(self.spec, self.machine, self.errors, self.index)
         self.unresolved.update(self.spec.left_out)
 
     def of(self, kind: type[G]) -> dict[str, G]:
-        """Groups of one class by name, imported ones too."""
+        """Groups of one class by name, including imported ones."""
         return self.groups.setdefault(kind, {})  # type: ignore[return-value]
 
     def range_of(self, key: str, kind: Kind) -> Resolution[RangeGroup | None]:
@@ -184,12 +184,12 @@ class Scope:
         return self.of(RangeGroup).get(name)
 
     def mistaken(self, name: str) -> str | None:
-        """Name, with its article, of a kind that a name is of and that is not mapped: `a buffer`."""
+        """Kind of a name that cannot be mapped, with its article: `a buffer`; None for other names."""
         kinds = (kind for kind in self.kinds if kind.unique and "map" not in kind.unusable and kind.section != "ranges")
         return next((kind.article for kind in kinds if name in self.of(kind.group)), None)
 
     def put(self, kind: Kind, name: str, group: Group | None) -> Iterator[Diagnostic]:
-        """Add what an entry became, unless its name is taken; None is an entry with an error."""
+        """Add the group of an entry unless its name is already used; None stands for an entry with an error."""
         taken = kind.unique and (yield from self._taken(kind, name, group))
         if group is None or taken:
             self.unresolved.add((kind.section, name))
@@ -197,7 +197,7 @@ class Scope:
             self.of(type(group))[name] = group
 
     def unusable(self, name: str, use: Use, path: Path, at: At = "value") -> Resolution[bool]:
-        """MT706, if a name is of a kind that cannot be used so; true if it is, or may be, of such a kind."""
+        """Yield MT706 if a name is of a kind without this use; return true if it is, or may be, of such a kind."""
         for kind in self.kinds:
             if use not in kind.unusable:
                 continue
@@ -209,16 +209,16 @@ class Scope:
         return any(self.spec.may_have(kind.section, name) for kind in self.kinds if use in kind.unusable)
 
     def limited(self, **totals: int) -> Resolution[bool]:
-        """Count the things of some sections; true, and MT109, if they are more than one spec may request."""
+        """Record the number of objects in some sections; yield MT109 and return true if there are too many."""
         self.totals.update(totals)
         over = {section: total for section, total in totals.items() if total > LARGEST_COUNT}
         for section, total in over.items():
-            message = f"{total:,} {things(section)} are more than the {LARGEST_COUNT:,} that one spec may ask for"
+            message = f"{total:,} {things(section)} are more than the {LARGEST_COUNT:,} that one spec may declare"
             yield Diagnostic("MT109", message, self.spec.at(section), "key")
         return bool(over)
 
     def _taken(self, kind: Kind, name: str, group: Group | None) -> Resolution[bool]:
-        """MT203, if an entry of another section has the same name; sections are checked in order of declaration."""
+        """Yield MT203 and return true if an entry of an earlier section has the same name."""
         for other in self.kinds:
             if other is kind:
                 return False
@@ -227,23 +227,23 @@ class Scope:
             if other.section == "ranges" and not (group and group.addressed):
                 continue
             what = kind.article.removeprefix("a ").removeprefix("an ")
-            message = f"{what} {name!r} has the name of {other.article}"
-            label = Label(f"{name!r} is {other.article} here", self.spec.at(other.section, name), "key")
+            message = f"{what} {name!r} has the same name as {other.article}"
+            label = Label(f"{name!r} is {other.article}", self.spec.at(other.section, name), "key")
             where = self.spec.at(kind.section, name)
-            yield Diagnostic("MT203", message, where, "key", labels=(label,), help="give it a name of its own")
+            yield Diagnostic("MT203", message, where, "key", labels=(label,), help="choose another name")
             return True
         return False
 
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
-    """A process of the spec as the others see it: its entries, and a label and a scope for each of its instances."""
+    """Process of the spec as other processes refer to it: its entries, and the label and scope of each instance."""
 
     spec: Spec
     instances: tuple[tuple[str, Scope], ...]
 
 
 def things(section: str) -> str:
-    """Things of a section in messages about too many of them."""
+    """Plural noun for the objects of a section, for messages about their number."""
     handles = {"exports": "handles of exports", "imports": "handles of imports"}
     return {"map": "mappings", "access": "parts of access", **handles}.get(section, section)

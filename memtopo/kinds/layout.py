@@ -1,4 +1,4 @@
-"""A layout: the live handles and addresses of one plan, put there by its steps and taken away by them."""
+"""Layout: live handles and addresses of one plan, added by its steps and removed when they are undone."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from memtopo.driver.protocol import Driver
 
 
 class Reservation(NamedTuple):
-    """A reserved range: its address and its size in bytes."""
+    """Address and size in bytes of a range, a buffer or managed memory."""
 
     address: int
     size: int
 
 
 class Descriptor(NamedTuple):
-    """A file descriptor, and what it was of when it was opened: its number may be somebody else's by now."""
+    """File descriptor with the device, inode and device type of its file, since the number may have been reused."""
 
     fd: int
     file: tuple[int, int, int]
 
 
 class Wait(NamedTuple):
-    """What a stream waits for: the value of a semaphore, by its label, that somebody at a holder is to signal."""
+    """Wait of a stream until the producer, `holder`, signals a value of a semaphore, which has a label."""
 
     semaphore: str
     value: int
@@ -34,41 +34,41 @@ class Wait(NamedTuple):
 
 
 class HandleSource(Protocol):
-    """Where imported handles come from. Every method raises `MemtopoError` where the other end is not as declared."""
+    """Source of imported handles. Every method raises `MemtopoError` if the other side is not as declared."""
 
     def attach(self, holder: str) -> int:
-        """Connect to a holder outside of this spec; gives the number of its process."""
+        """Connect to a holder outside of this spec and return its process id."""
 
     def detach(self, holder: str) -> None:
-        """Close the connection, and with it the lease on all that came over it."""
+        """Close the connection, which ends the lease on everything received over it."""
 
     def take(self, holder: str, export: str, index: int) -> int | bytes:
-        """One handle: a file descriptor, or the 64 bytes of a fabric or IPC handle; good until the next is taken.
+        """Return one handle: a file descriptor, or the 64 bytes of a fabric or IPC handle; valid until the next call.
 
-        Descriptors are closed some at a time: after a close, the driver's next export takes a millisecond (fact 50).
+        Descriptors are closed in batches: after a close, the driver's next export takes a millisecond (fact 50).
         """
 
     def gone(self, holder: str) -> bool:
-        """Whether a holder that this is attached to has ended the connection; nothing is waited for."""
+        """Return true if an attached holder has closed the connection. Does not wait."""
 
     def settle(self) -> None:
-        """Close the descriptors that were taken; connections stay."""
+        """Close the received descriptors; connections stay open."""
 
 
 class NoHandleSource:
-    """Of a layout that imports nothing."""
+    """Handle source of a layout without imports."""
 
     def attach(self, holder: str) -> int:
-        raise InternalError(f"nothing delivers from {holder}")
+        raise InternalError(f"no connection to {holder}")
 
     def detach(self, holder: str) -> None:
-        raise InternalError(f"nothing delivers from {holder}")
+        raise InternalError(f"no connection to {holder}")
 
     def take(self, holder: str, export: str, index: int) -> int | bytes:
-        raise InternalError(f"nothing delivers {export}.{index} from {holder}")
+        raise InternalError(f"no connection to {holder}, requested {export}.{index}")
 
     def gone(self, holder: str) -> bool:
-        raise InternalError(f"nothing is attached to {holder}")
+        raise InternalError(f"no connection to {holder}")
 
     def settle(self) -> None:
         pass
@@ -76,7 +76,7 @@ class NoHandleSource:
 
 @dataclass(slots=True)
 class Layout:
-    """What exists right now, by the labels of the spec (`kv`, `page.3`); GPUs by ordinal."""
+    """Everything that exists now, by the labels of the spec (`kv`, `page.3`); GPUs by ordinal."""
 
     contexts: dict[int, int] = field(default_factory=dict)
     ranges: dict[str, Reservation] = field(default_factory=dict)
@@ -86,27 +86,27 @@ class Layout:
     buffers: dict[str, Reservation] = field(default_factory=dict)
     events: dict[str, int] = field(default_factory=dict)
     modules: dict[int, int] = field(default_factory=dict)
-    """Kernels that are loaded, by GPU."""
+    """Loaded kernels by GPU."""
     managed: dict[str, Reservation] = field(default_factory=dict)
     streams: dict[int, int] = field(default_factory=dict)
-    """The stream of each GPU that waits for somebody else, or that managed memory belongs to."""
+    """Stream of each GPU that waits for external semaphores, or that managed memory is attached to."""
     waiting: dict[int, Wait] = field(default_factory=dict)
-    """What the stream of a GPU waits for, until it is seen to be done."""
+    """Pending wait of each GPU's stream; removed when a query reports the stream as done."""
     descriptors: dict[str, Descriptor] = field(default_factory=dict)
-    """Descriptors of external objects that are not handed to the driver yet, by label."""
+    """Descriptors of external objects that the driver has not imported yet, by label."""
     external: dict[str, int] = field(default_factory=dict)
-    """External memory by label. What is mapped of it is among the buffers: `frame`, and `frame.y`."""
+    """External memory by label. Its mapped buffers are in `buffers`: `frame`, and `frame.y`."""
     semaphores: dict[str, int] = field(default_factory=dict)
     attached: dict[str, int] = field(default_factory=dict)
-    """Holders that this layout has a connection to, each with the number of its process."""
+    """Process id of each holder that this layout has a connection to."""
     handle_source: HandleSource = field(default_factory=NoHandleSource)
     timeout: float = 60.0
-    """Seconds that anybody outside is waited for."""
+    """Seconds to wait for processes outside of the spec."""
     retained: dict[str, int] = field(default_factory=dict)
-    """References that a check took, by the label of the chunk that it expected, until they are given back."""
+    """References that a check has retained and not yet released, by the label of the expected chunk."""
 
     def address(self, label: str) -> int:
-        """Where a range, a buffer or managed memory begins."""
+        """Address of a range, a buffer or managed memory."""
         return self.place(label).address
 
     def place(self, label: str) -> Reservation:
@@ -116,7 +116,7 @@ class Layout:
 
 @contextmanager
 def current(driver: Driver, context: int) -> Iterator[None]:
-    """Have a context current on this thread, and leave the thread as it was found."""
+    """Push a context on this thread, and pop it at the end."""
     driver.ctx_push_current(context)
     try:
         yield

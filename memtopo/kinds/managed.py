@@ -35,7 +35,7 @@ from memtopo.machine import Machine, Trial
 _FLAGS = {"global": MemAttach.GLOBAL, "host": MemAttach.HOST, "single": MemAttach.HOST}
 """Flags of the allocation. Memory of a single stream is attached to the host first, then to its stream (fact 60)."""
 
-_WORDS = {
+_ASPECTS = {
     Advice.SET_READ_MOSTLY: "read mostly",
     Advice.SET_PREFERRED_LOCATION: "preferred",
     Advice.SET_ACCESSED_BY: "accessed by",
@@ -47,32 +47,35 @@ _ATTRIBUTES = {
     Advice.SET_ACCESSED_BY: RangeAttribute.ACCESSED_BY,
 }
 
-_TOLD = (LocationKind.GPU, LocationKind.HOST)
+_REPORTED = (LocationKind.GPU, LocationKind.HOST)
+"""Kinds of locations that range attributes report (fact 60)."""
 
-_ADVICE = "advice and prefetching need access from the CPU while a GPU works"
+_ADVICE = "advice and prefetching require concurrent access by the CPU and GPUs"
 
 
 class Managed(Entry):
     """Memory of `cuMemAllocManaged`, which migrates between GPUs and the host, with advice."""
 
-    size: PositiveBytes = Field(description="Bytes of it.")
+    size: PositiveBytes = Field(description="Bytes of the allocation.")
     attach: Attachment = Field(
         default="global",
-        description="Who uses it: every GPU and the host (global), the host first (host), or one stream (single).",
+        description="Users: every GPU and the host (global), initially the host only (host), or one stream (single).",
     )
-    prefer: DeviceName | None = Field(default=None, description="The device whose memory it best stays in.")
+    prefer: DeviceName | None = Field(default=None, description="Preferred location.")
     accessed_by: Devices = Field(
-        default=[], description="GPUs, or host, that use it from where it is, instead of having it migrate to them."
+        default=[], description="GPUs, or host, that access it at its location without migration."
     )
-    read_mostly: Boolean = Field(default=False, description="Whether each reader is to have a copy of its own.")
-    prefetch: DeviceName | None = Field(default=None, description="The device that it migrates to when it is built.")
+    read_mostly: Boolean = Field(default=False, description="If true, each reader gets its own copy.")
+    prefetch: DeviceName | None = Field(
+        default=None, description="Device that the memory migrates to when the layout is built."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ManagedAllocation(Group):
     """One allocation of managed memory.
 
-    `home` is the GPU whose context allocates it, and whose stream it is attached to where that is a `single` one.
+    `home` is the GPU whose context allocates it, and to whose stream `single` memory is attached.
     """
 
     noun = "managed memory"
@@ -99,7 +102,7 @@ class ManagedAllocation(Group):
 
     @property
     def stream(self) -> int | None:
-        """Ordinal of the GPU whose own stream it needs."""
+        """Ordinal of the GPU that needs a stream for it; None if none does."""
         return self.home if self.attach == "single" else None
 
     def place_of(self, index: int) -> Location:
@@ -140,7 +143,7 @@ class ManagedAllocation(Group):
 
 
 class ManagedMemory(Kind):
-    """The section `managed`."""
+    """Section `managed`."""
 
     section = "managed"
     description = "Memory of cuMemAllocManaged, by name, which migrates between GPUs and the host."
@@ -150,15 +153,15 @@ class ManagedMemory(Kind):
     drawn = "managed"
     unusable: ClassVar[Mapping[Use, tuple[str, str]]] = {
         "map": (
-            "it has an address from the start, and is no chunk that VMM could map (fact 60)",
-            "use it where it is, or declare a chunk",
+            "it already has an address, and VMM cannot map it (fact 60)",
+            "use it at its own address, or declare a chunk",
         ),
         "access": (
-            "cuMemGetAccess of it answers 0: VMM access does not describe it (fact 60)",
-            "say who uses it with 'attach', 'prefer' and 'accessed_by'",
+            "VMM access does not apply to it: cuMemGetAccess returns 0 (fact 60)",
+            "declare its use with 'attach', 'prefer' and 'accessed_by'",
         ),
         "export": (
-            "the driver has no handle of it, and legacy IPC refuses it with INVALID_VALUE (fact 60)",
+            "the driver exports no handle of it, and legacy IPC returns INVALID_VALUE (fact 60)",
             "declare a chunk with 'handles: fd'",
         ),
     }
@@ -185,7 +188,7 @@ class ManagedMemory(Kind):
         )
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        """All allocations, then all advice, then the streams, then the migration."""
+        """Steps of all allocations, then of all advice, attachments and migrations."""
         del machine
         groups = list(geometry.of(ManagedAllocation).values())
         for group in groups:
@@ -203,7 +206,7 @@ class ManagedMemory(Kind):
 
 @dataclass(frozen=True, slots=True)
 class AllocateManaged(Step):
-    """`size` bytes, allocated in the context of a GPU; `attach` is GLOBAL or HOST (facts 39, 60)."""
+    """Allocate `size` bytes in the context of a GPU; `attach` is GLOBAL or HOST (facts 39, 60)."""
 
     label: str
     size: int
@@ -227,9 +230,9 @@ class AllocateManaged(Step):
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         address = layout.managed[self.label].address
         with current(driver, layout.contexts[self.device]):
-            seen = driver.mem_get_address_range(address)
+            base, size = driver.mem_get_address_range(address)
             managed = driver.pointer_is_managed(address)
-        yield Finding("managed", self.label, (hex(address), self.size), (hex(seen[0]), seen[1]), self.path)
+        yield Finding("managed", self.label, (hex(address), self.size), (hex(base), size), self.path)
         yield Finding("managed", self.label, "managed", "managed" if managed else "not managed", self.path)
 
     def describe(self) -> StepDescription:
@@ -245,9 +248,9 @@ class AllocateManaged(Step):
 
 @dataclass(frozen=True, slots=True)
 class Advise(Step):
-    """One advice for all of an allocation; `device` is the GPU whose context it is given in.
+    """Give advice for a whole allocation in the context of `device`.
 
-    There is nothing to undo: it ends with the memory.
+    There is nothing to undo: the advice ends with the memory.
     """
 
     label: str
@@ -265,32 +268,32 @@ class Advise(Step):
             driver.mem_advise(address, size, self.advice, self.location)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        if self.location.kind not in _TOLD:
-            return  # of a NUMA node the attribute tells nothing (fact 60)
+        if self.location.kind not in _REPORTED:
+            return
         address, size = layout.managed[self.label]
         with current(driver, layout.contexts[self.device]):
-            seen = driver.mem_range_get_attribute(address, size, _ATTRIBUTES[self.advice])
-        yield Finding(_WORDS[self.advice], self.label, *self._compared(seen), self.path)
+            values = driver.mem_range_get_attribute(address, size, _ATTRIBUTES[self.advice])
+        yield Finding(_ASPECTS[self.advice], self.label, *self._compared(values), self.path)
 
     def describe(self) -> StepDescription:
         where = "" if self.advice is Advice.SET_READ_MOSTLY else str(self.location)
-        return StepDescription(self.label, where, like=self.advice, note=_WORDS[self.advice])
+        return StepDescription(self.label, where, like=self.advice, note=_ASPECTS[self.advice])
 
-    def _compared(self, seen: tuple[int, ...]) -> tuple[str, str]:
-        """Wanted and seen; of those who access, who was added, since others may stand beside it."""
+    def _compared(self, values: tuple[int, ...]) -> tuple[str, str]:
+        """Expected and observed location; a list of accessing devices may contain others as well."""
         if self.advice is Advice.SET_READ_MOSTLY:
-            return "yes", "yes" if seen == (1,) else "no"
-        wanted, found = spoken(self.location), [place(each) for each in seen]
-        if self.advice is Advice.SET_ACCESSED_BY and wanted in found:
-            return wanted, wanted
-        return wanted, ", ".join(found) or "nobody"
+            return "yes", "yes" if values == (1,) else "no"
+        expected, observed = as_reported(self.location), [device_name(each) for each in values]
+        if self.advice is Advice.SET_ACCESSED_BY and expected in observed:
+            return expected, expected
+        return expected, ", ".join(observed) or "none"
 
 
 @dataclass(frozen=True, slots=True)
 class AttachStream(Step):
-    """Attaches all of an allocation to its GPU's own stream, since stream 0 is refused (fact 60).
+    """Attach a whole allocation to the stream of its GPU, since the driver refuses stream 0 (fact 60).
 
-    There is nothing to undo: it ends with the memory, and no query tells of it.
+    There is nothing to undo: the attachment ends with the memory. The driver has no query for it.
     """
 
     label: str
@@ -311,9 +314,9 @@ class AttachStream(Step):
 
 @dataclass(frozen=True, slots=True)
 class Prefetch(Step):
-    """Moves all of an allocation, in a stream of `device`: where `own`, the one that the memory is attached to.
+    """Migrate a whole allocation, in the stream of `device` that the memory is attached to if `own`, else in stream 0.
 
-    It is waited for with the GPU's other work. There is nothing to undo.
+    `Synchronize` waits for it. There is nothing to undo.
     """
 
     label: str
@@ -334,33 +337,33 @@ class Prefetch(Step):
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         address, size = layout.managed[self.label]
         with current(driver, layout.contexts[self.device]):
-            seen = driver.mem_range_get_attribute(address, size, RangeAttribute.LAST_PREFETCH_LOCATION)
-        message = ", ".join(map(place, seen)) or "nowhere"
-        yield Finding("prefetched", self.label, spoken(self.location), message, self.path)
+            values = driver.mem_range_get_attribute(address, size, RangeAttribute.LAST_PREFETCH_LOCATION)
+        observed = ", ".join(map(device_name, values)) or "none"
+        yield Finding("prefetched", self.label, as_reported(self.location), observed, self.path)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, str(self.location), like=self.location)
 
 
 def supported(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT701. Every GPU that may come to hold it can, and those that are named take advice (fact 60)."""
+    """Yield MT701 for GPUs that do not support managed memory, or advice about it (fact 60)."""
     for group in geometry.of(ManagedAllocation).values():
         if diagnostic := _memory(group, machine) or _advice(group, machine):
             yield diagnostic
 
 
-def place(ordinal: int) -> str:
-    """A device that a range attribute answers, in the words of a spec."""
+def device_name(ordinal: int) -> str:
+    """Name in a spec of a device that a range attribute reports."""
     return "host" if ordinal == HOST else f"gpu{ordinal}"
 
 
-def spoken(location: Location) -> str:
-    """A device as a range attribute can tell it: of the host's NUMA nodes it knows none (fact 60)."""
+def as_reported(location: Location) -> str:
+    """Name of a location as range attributes report it: all NUMA nodes are `host` (fact 60)."""
     return str(location) if location.kind is LocationKind.GPU else "host"
 
 
 def _concurrent(machine: Machine, ordinal: int) -> bool:
-    """Return true if a GPU and the CPU may use managed memory at once."""
+    """Return true if a GPU and the CPU may use managed memory concurrently."""
     return bool(machine.devices[ordinal].attributes.get(Attribute.CONCURRENT_MANAGED_ACCESS.name))
 
 
@@ -380,26 +383,26 @@ def _one(name: str | None) -> list[str]:
 
 
 def _home(places: Sequence[Location]) -> int:
-    """The first GPU of those that are named, else of those that are seen."""
+    """Ordinal of the first GPU of some locations, 0 if there is none."""
     return next((place.id for place in places if place.kind is LocationKind.GPU), 0)
 
 
 def _homeless(path: Path, machine: Machine) -> Diagnostic | None:
     if machine.devices:
         return None
-    note = "it is allocated in a GPU's context (fact 60)"
+    note = "it is allocated in the context of a GPU (fact 60)"
     return Diagnostic("MT401", f"managed memory {path[-1]!r} needs a GPU", path, "key", notes=(note,))
 
 
 def _by_node(path: Path, places: Sequence[Location]) -> Diagnostic | None:
-    """Advice that the driver refuses: it knows the host as a whole there, and no NUMA node."""
+    """Return MT701 for advice about a NUMA node, which the driver refuses; it supports the host as a whole."""
     index, node = next(
         ((index, place) for index, place in enumerate(places) if place.kind is LocationKind.HOST_NUMA), (0, None)
     )
     if node is None:
         return None
-    message = f"managed memory {path[-1]!r}: {node} cannot be message apart from the host in 'accessed_by'"
-    note = "the driver answers INVALID_VALUE for a NUMA node there (fact 60)"
+    message = f"managed memory {path[-1]!r}: 'accessed_by' cannot name {node}"
+    note = "the driver returns INVALID_VALUE for a NUMA node (fact 60)"
     where = (*path, "accessed_by", index) if len(places) > 1 else (*path, "accessed_by")
     return Diagnostic("MT701", message, where, notes=(note,), help="write host")
 
@@ -413,16 +416,16 @@ def _memory(group: ManagedAllocation, machine: Machine) -> Diagnostic | None:
 
 
 def _advice(group: ManagedAllocation, machine: Machine) -> Diagnostic | None:
-    for path, place in _asked(group):
+    for path, place in _requests(group):
         if (trial := machine.trial(place, "concurrent")).refused:
-            message = f"managed memory {group.name!r}: {place} of this machine takes no {str(path[-1])!r}"
+            message = f"managed memory {group.name!r}: {place} of this machine does not support {str(path[-1])!r}"
             notes = (_ADVICE, _reason(trial))
             return Diagnostic("MT701", message, path, notes=notes, help=f"leave {str(path[-1])!r} out")
     return None
 
 
-def _asked(group: ManagedAllocation) -> Iterator[tuple[Path, Location]]:
-    """The advice and the GPU that each is for; what is prefetched to the host leaves by the home's stream."""
+def _requests(group: ManagedAllocation) -> Iterator[tuple[Path, Location]]:
+    """Advice and prefetch of an allocation, each with its GPU; a prefetch to the host uses the stream of `home`."""
     if group.prefer and group.prefer.kind is LocationKind.GPU:
         yield (*group.path, "prefer"), group.prefer
     for place in group.accessed_by:
@@ -436,7 +439,7 @@ def _reason(trial: Trial) -> str:
     if trial.works is not False:
         return "the device does not advertise it"
     advertised = "it is advertised, but " if trial.advertised else ""
-    return f"{advertised}a trial {f'was answered with {trial.error}' if trial.error else 'read other bytes'}"
+    return f"{advertised}a trial {f'failed with {trial.error}' if trial.error else 'read wrong bytes'}"
 
 
 ManagedMemory.rules = (supported,)

@@ -27,7 +27,7 @@ from memtopo.language.fields import Amount, ChunkReference, one_or_more, parse_r
 from memtopo.machine import Machine
 
 _EQUAL = Finding("access", "", "", "")
-"""Finding without words: there is one for each mapping and GPU, and only differences are shown."""
+"""Finding of equal access. There is one for each mapping and GPU, and only differences need a text."""
 
 
 def _map_entry(value: object) -> object:
@@ -35,13 +35,13 @@ def _map_entry(value: object) -> object:
 
 
 class MapEntry(Entry):
-    """A chunk, one of a counted chunk or a slice of it, where the entry before ended or at `offset`."""
+    """Mapping of a chunk, of one of a counted chunk, or of a slice, after the previous entry or at `offset`."""
 
     chunk: ChunkReference = Field(
-        description="hot, page for all of a counted chunk, page.3, or page.0:4 for the first 4."
+        description="Chunks to map: hot, page for all of a counted chunk, page.3, or page.0:4 for the first 4."
     )
     offset: Amount | None = Field(
-        default=None, description="Where in the range it begins; else where the entry before ended."
+        default=None, description="Offset in the range; by default the end of the previous entry."
     )
 
 
@@ -55,10 +55,10 @@ MapList = Annotated[list[_Mapped], BeforeValidator(one_or_more, json_schema_inpu
 
 
 class Mappings(Kind):
-    """The section `map`."""
+    """Section `map`."""
 
     section = "map"
-    description = "Chunks that fill a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}]."
+    description = "Chunks mapped into a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}]."
     article = "a mapping"
     entry = MapList
     model = MapEntry
@@ -94,7 +94,7 @@ class Mappings(Kind):
 
 @dataclass(frozen=True, slots=True)
 class MapChunk(Step):
-    """`chunk` at `offset` of `range`. `access` is what each location of the machine shall have once all is granted."""
+    """Map `chunk` at `offset` of `range`. `access` is the access of each location of the machine after all grants."""
 
     range: str
     offset: int
@@ -110,7 +110,7 @@ class MapChunk(Step):
     def do(self, driver: Driver, layout: Layout) -> None:
         base, size = layout.ranges[self.range]
         if self.offset + self.size > size:
-            # The driver would map it into a neighbour's addresses (fact 15).
+            # The driver would map it into the next reservation (fact 15).
             raise InternalError(f"{self.chunk} at {self.offset:#x} runs past the end of {self.range}")
         driver.mem_map(base + self.offset, self.size, layout.chunks[self.chunk])
         layout.mappings[base + self.offset] = self.chunk
@@ -131,11 +131,11 @@ class MapChunk(Step):
         del layout.retained[self.chunk]
         yield Finding("mapped chunk", subject, layout.chunks[self.chunk], handle, self.path)
         for location, access in self.access:
-            seen = driver.mem_get_access(address, location)
-            if seen == access:
+            observed = driver.mem_get_access(address, location)
+            if observed == access:
                 yield _EQUAL
             else:
-                yield Finding("access", f"{subject} for {location}", access.word, Access(seen).word, self.path)
+                yield Finding("access", f"{subject} for {location}", access.word, Access(observed).word, self.path)
 
     def describe(self) -> StepDescription:
         group = self.range.partition(".")[0]
@@ -149,7 +149,7 @@ class MapChunk(Step):
 
 
 def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT305. The driver lets a mapping group past its reservation into a neighbour's (fact 15), so memtopo must not."""
+    """Yield MT305 for mappings past the end of a range, which the driver maps into the next reservation (fact 15)."""
     del machine
     for placements in geometry.placements.values():
         for placement in placements:
@@ -158,7 +158,7 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT304. Mapping over a live mapping is refused (fact 14)."""
+    """Yield MT304 for mappings that overlap, which the driver refuses (fact 14)."""
     del machine
     for placements in geometry.placements.values():
         highest: Placement | None = None
@@ -170,7 +170,7 @@ def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 class Slice(NamedTuple):
-    """Chunks of one group, `first` up to `stop`, as a map entry names them; no group if they are unknown."""
+    """Chunks that a map entry names: index `first` to before `stop` of a group, or no group if they are not known."""
 
     group: ChunkGroup | None
     first: int
@@ -180,7 +180,7 @@ class Slice(NamedTuple):
 
 
 def resolve_slices(scope: Scope) -> Resolution[dict[str, list[Slice]]]:
-    """Chunks that each map entry names, by the keys of the section."""
+    """Chunks of each map entry, by the keys of the section."""
     found: dict[str, list[Slice]] = {}
     for key, entries in scope.spec.section("map").items():
         found[key] = []
@@ -190,7 +190,7 @@ def resolve_slices(scope: Scope) -> Resolution[dict[str, list[Slice]]]:
 
 
 def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
-    """Largest granularity of the chunks of each range, and the ranges measured in granules that are not known."""
+    """Largest granularity of the chunks of each range, and the ranges that need a granule which is not known."""
     largest: dict[str, int] = {}
     partly = {key for section, key in scope.spec.left_out if section == "map"}
     for key, slices in scope.slices.items():
@@ -211,7 +211,7 @@ def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
         return Slice(group, *span, entry, path) if span else Slice(None, 0, 0, entry, path)
     spec = scope.spec
     if other := scope.mistaken(name):
-        message = f"{name!r} is {other}, and only chunks are mapped"
+        message = f"{name!r} is {other}, and only chunks can be mapped"
         help = "share a chunk via fd instead" if name in spec.section("imports") else "declare it under 'chunks'"
         yield Diagnostic("MT201", message, where, help=help)
     elif not (
@@ -225,7 +225,7 @@ def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
 
 
 def _in_granules(scope: Scope) -> Iterator[str]:
-    """Ranges with an amount that is written in granules: their own, of a map entry or of a part of access."""
+    """Ranges with an amount in granules: their own, that of a map entry, or that of a part of access."""
     for name, range_ in scope.spec.section("ranges").items():
         if range_.size.in_granules or (range_.align and range_.align.in_granules):
             yield name
@@ -238,9 +238,9 @@ def _in_granules(scope: Scope) -> Iterator[str]:
 
 
 def _place(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> Resolution[tuple[list[Placement], bool]]:
-    """Placements of one key of `map`, the last of `path`, and true if they are complete.
+    """Placements of the key of `map` at `path`, and true if they are complete.
 
-    An unknown chunk leaves what follows it unknown.
+    The entries after an unknown chunk are left out.
     """
     span = yield from indices(parse_reference(str(path[-1])), group, path, at="key")
     if span is None:
@@ -268,23 +268,23 @@ def _offset(each: Slice, group: RangeGroup, base: int) -> Resolution[int | None]
     unit = each.group.granule if each.group else group.granule
     if offset % unit == 0:
         return base + offset
-    note = f"a chunk starts at a multiple of its granularity, {exact(unit)}"
+    note = f"the offset of a chunk must be a multiple of its granularity, {exact(unit)}"
     yield size_error("MT303", f"range {group.name!r}", offset, unit, (*each.path, "offset"), note)
     return None
 
 
 def _unaligned(each: Slice, chunk: ChunkGroup, group: RangeGroup, offset: int) -> Diagnostic:
-    """MT303: an entry that would begin at the end of the one before, no multiple of its own granularity."""
+    """Return MT303 for an entry after one whose end is not a multiple of the entry's granularity."""
     unit = chunk.granule
     where = f"{exact(offset)}, which is no multiple of {exact(unit)}"
     message = f"range {group.name!r}: {chunk.name!r} would begin at {where}"
-    note = "an entry begins where the one before it ended, and a chunk at a multiple of its granularity"
+    note = "an entry begins at the end of the previous one, and its offset must be a multiple of its granularity"
     help = f"write '{{chunk: {each.entry.chunk}, offset: {exact(offset + unit - offset % unit)}}}'"
     return Diagnostic("MT303", message, each.path, notes=(note,), help=help)
 
 
 def _fill(group: RangeGroup, stop: int, chunk: ChunkGroup, each: Slice, cursor: int) -> Iterator[Placement]:
-    """Fill one reservation after another. A rule reports what does not fit and runs past the end."""
+    """Place chunks into consecutive reservations. Chunks that do not fit run past the end, which a rule reports."""
     first, left = each.first, each.stop - each.first
     while left:
         instance = min(cursor // group.size, stop - 1)
@@ -300,13 +300,13 @@ def _offset_of(placement: Placement) -> int:
 
 
 def _queried(geometry: Geometry, machine: Machine) -> tuple[tuple[Location, Location], ...]:
-    """Locations whose access is queried of each mapping, and those whose grants must match.
+    """Locations whose access is queried for each mapping, each with the location whose grant it must match.
 
-    They are every GPU, and the host if it is granted any access. The host is queried as one of its NUMA nodes: queried
-    as HOST, the driver reports the access of a GPU where the host has none (fact 42).
+    These are all visible GPUs, and the host if it is granted any access. The host is queried as a NUMA node: for HOST,
+    the driver reports the access of a GPU if the host has none (fact 42).
     """
-    named = {grant.location for parts in geometry.parts.values() for part in parts for grant in part.grants}
-    host = sorted(place for place in named if place.kind is not LocationKind.GPU)
+    granted_to = {grant.location for parts in geometry.parts.values() for part in parts for grant in part.grants}
+    host = sorted(place for place in granted_to if place.kind is not LocationKind.GPU)
     visible = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
     gpus = [(place, place) for place in visible]
     return (*gpus, *((Location(LocationKind.HOST_NUMA, 0), place) for place in host))
@@ -322,11 +322,11 @@ def _past(placement: Placement) -> Diagnostic:
         message = f"{chunk!r} would start at {exact(start)} of {label!r}, which ends at {exact(group.size)}"
     else:
         message = f"{chunk!r} would end at {exact(start + size)} of {label!r}, which ends at {exact(group.size)}"
-    notes = (f"the driver would let it group into whatever lies behind {label!r}",)
+    notes = (f"the driver would map it into the addresses after {label!r}",)
     labels = (Label(f"{exact(group.size)} declared here", (*group.path, "size")),)
-    help = f"give {group.name!r} at least {exact(placement.end)}, or map less"
+    help = f"increase the size of {group.name!r} to {exact(placement.end)}, or map less"
     if group.count > 1:
-        help = f"make each {group.name!r} a multiple of {exact(size)}, or fill them one by one: '{group.label(0)}: […]'"
+        help = f"make each {group.name!r} a multiple of {exact(size)}, or write a key for each: '{group.label(0)}: […]'"
     return Diagnostic("MT305", message, placement.path, labels=labels, notes=notes, help=help)
 
 
@@ -335,7 +335,7 @@ def _overlap(first: Placement, second: Placement) -> Diagnostic:
     message = f"{_names(second)} overlaps {_names(first)} at {exact(start)} of {second.range.label(second.instance)!r}"
     label = Label(f"{_names(first)} is mapped from {exact(first.offset)} to {exact(first.end)} here", first.path)
     fits = first.end + second.count * second.chunk.size <= second.range.size
-    help = f"the first free offset after it is {exact(first.end)}" if fits else "they do not fit one after another"
+    help = f"the first free offset after it is {exact(first.end)}" if fits else "the range is too small for both"
     return Diagnostic("MT304", message, second.path, labels=(label,), help=help)
 
 

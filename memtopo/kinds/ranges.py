@@ -26,24 +26,20 @@ from memtopo.machine import Machine
 
 
 class Range(Entry):
-    """A reserved address range. `address` is a wish; with `fixed`, a miss is a failed check."""
+    """A reserved address range. `address` is a hint; with `fixed`, another address fails the check."""
 
     size: PositiveAmount = Field(description="Bytes of addresses to reserve: 96MiB, or 4 granules of its chunks.")
-    align: PositiveAmount | None = Field(default=None, description="A power of two that the address is a multiple of.")
-    address: Address | None = Field(
-        default=None, description="Where it would best begin, 0x…; a wish, unless it is fixed."
-    )
+    align: PositiveAmount | None = Field(default=None, description="Alignment of the address, a power of two.")
+    address: Address | None = Field(default=None, description="Requested address, 0x…; a hint unless 'fixed' is true.")
     fixed: Boolean = Field(
-        default=False, description="Whether another address than the one wished for is a failed check."
+        default=False, description="If true, an address other than the requested one fails the check."
     )
-    count: Count | None = Field(default=None, description="How many equal ranges: kv becomes kv.0, kv.1 and so on.")
-    round: Rounding | None = Field(
-        default=None, description="up: a size that is no multiple of the granularity grows to one."
-    )
+    count: Count | None = Field(default=None, description="Number of equal ranges: kv becomes kv.0, kv.1 and so on.")
+    round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
 
 
 class Ranges(Kind):
-    """The section `ranges`."""
+    """Section `ranges`."""
 
     section = "ranges"
     description = "Reserved virtual address ranges, by name."
@@ -53,7 +49,7 @@ class Ranges(Kind):
     stage = Stage.MAPPED
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
-        """A range is measured in the largest granularity of the chunks mapped into it."""
+        """Resolve ranges. The granule of a range is the largest granularity of the chunks mapped into it."""
         scope.slices = yield from resolve_slices(scope)
         largest, unknown = granules(scope)
         address = _address_granule(scope.machine)
@@ -84,7 +80,10 @@ class Ranges(Kind):
 
 @dataclass(frozen=True, slots=True)
 class ReserveRange(Step):
-    """`size` bytes, aligned to `align` where it is not 0; `address` is a wish, and an order where `fixed` (fact 11)."""
+    """Reserve `size` bytes of addresses, aligned to `align` unless it is 0.
+
+    `address` is a hint (fact 11); with `fixed`, the check requires it.
+    """
 
     label: str
     size: int
@@ -107,7 +106,7 @@ class ReserveRange(Step):
             del layout.ranges[self.label]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        del driver  # the address is all that there is to see
+        del driver  # the driver has no query for reservations
         address = layout.ranges[self.label].address
         if self.align:
             yield Finding("alignment", self.label, 0, address % self.align, self.path)
@@ -122,7 +121,7 @@ class ReserveRange(Step):
 
 
 def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT307. Two ranges cannot both be at an address that is fixed: the driver reserves the second one elsewhere."""
+    """Yield MT307 for fixed ranges that overlap: the driver would reserve the second one at another address."""
     del machine
     fixed = sorted(
         (group for group in geometry.of(RangeGroup).values() if group.fixed and group.address),
@@ -137,7 +136,7 @@ def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic
 
 
 class _Units(NamedTuple):
-    """Granularities that a range is measured in: of its chunks, or of plain memory, and of all addresses."""
+    """Granularities in bytes: that of a range, from its chunks or from plain memory, and that of all addresses."""
 
     granule: int
     address: int
@@ -145,7 +144,7 @@ class _Units(NamedTuple):
 
 
 def _totals(scope: Scope) -> dict[str, int]:
-    """Number of things in each section but `access`, which is not resolved yet."""
+    """Number of objects in each section except `access`, which is not resolved yet."""
     totals = {kind.section: 0 for kind in scope.kinds if kind.unique}
     for kind in scope.kinds:
         for group in scope.of(kind.group).values():
@@ -156,13 +155,13 @@ def _totals(scope: Scope) -> dict[str, int]:
 
 
 def _plain_granule(machine: Machine) -> int:
-    """Largest granularity of plain GPU memory, which an empty range is measured in."""
+    """Largest granularity of plain GPU memory, which is the granule of an empty range."""
     places = [place for place in machine.locations if place.kind is LocationKind.GPU]
     return max((granule(machine, Properties(place)) for place in places), default=2 << 20)
 
 
 def _address_granule(machine: Machine) -> int:
-    """Smallest granularity of all, which every reservation is aligned to by default."""
+    """Smallest granularity of the machine, the default alignment of reservations."""
     every = (entry.minimum for memory in machine.locations.values() for entry in memory.granularity)
     return min(every, default=2 << 20)
 
@@ -201,17 +200,17 @@ def _range(path: Path, entry: Range, units: _Units) -> Resolution[RangeGroup | N
 def _measure(units: _Units) -> str:
     if units.filled:
         return f"the chunks in it have a granularity of {exact(units.granule)}"
-    return f"it holds no chunk, and plain memory of this machine has a granularity of {exact(units.granule)}"
+    return f"it has no chunks, and plain memory of this machine has a granularity of {exact(units.granule)}"
 
 
 def _alignment(range_: Path, align: int, unit: int) -> Diagnostic | None:
     name, path = range_[-1], (*range_, "align")
     if align >> 47:
-        message = f"range {name!r}: an alignment of {exact(align)} is more than there are addresses"
-        return Diagnostic("MT306", message, path, help=f"the least is {exact(unit)}, which needs no align")
+        message = f"range {name!r}: an alignment of {exact(align)} exceeds the address space"
+        return Diagnostic("MT306", message, path, help=f"the default is {exact(unit)}, without 'align'")
     if align & (align - 1):
         near = f"{exact(1 << align.bit_length() - 1)} or {exact(1 << align.bit_length())}"
-        message = f"range {name!r}: an alignment is a power of two, which {exact(align)} is not"
+        message = f"range {name!r}: the alignment {exact(align)} is not a power of two"
         return Diagnostic("MT306", message, path, help=f"write {near}")
     return None
 
@@ -219,7 +218,7 @@ def _alignment(range_: Path, align: int, unit: int) -> Diagnostic | None:
 def _address(group: RangeGroup) -> Diagnostic | None:
     path = (*group.path, "address")
     if group.fixed and not group.address:
-        message = f"range {group.name!r} is fixed, and no address is given that it could be fixed at"
+        message = f"range {group.name!r} is fixed, but has no address"
         return Diagnostic("MT307", message, (*group.path, "fixed"), help="add 'address: 0x…', or leave 'fixed' out")
     unit = max(group.granule, group.align)
     if group.address % unit:
@@ -227,15 +226,15 @@ def _address(group: RangeGroup) -> Diagnostic | None:
         message = f"range {group.name!r}: {group.address:#x} is not aligned to {exact(unit)}"
         return Diagnostic("MT307", message, path, help=f"write {down:#x} or {down + unit:#x}")
     if group.address + group.extent > 1 << 47:
-        from_there = f"{group.address:#x} and {rounded(group.extent)} from there"
-        message = f"range {group.name!r}: {from_there} lie beyond 47 bits of address space"
+        extent = f"{rounded(group.extent)} at {group.address:#x}"
+        message = f"range {group.name!r}: {extent} are beyond 47 bits of address space"
         return Diagnostic("MT307", message, path)
     return None
 
 
 def _both_fixed(first: RangeGroup, second: RangeGroup) -> Diagnostic:
     end = first.address + first.extent
-    message = f"range {second.name!r} is fixed at {second.address:#x}, where {first.name!r} ends only at {end:#x}"
+    message = f"range {second.name!r} is fixed at {second.address:#x}, but {first.name!r} ends at {end:#x}"
     label = Label(f"{first.name!r} is fixed here", (*first.path, "address"))
     return Diagnostic("MT307", message, (*second.path, "address"), labels=(label,), help=f"write {end:#x} or more")
 

@@ -1,4 +1,4 @@
-"""Resolution of entries: functions that yield diagnostics and return what an entry became, or None."""
+"""Resolution of entries: generators that yield diagnostics and return the resolved value, or None."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from memtopo.language.names import Reference
 T = TypeVar("T")
 
 Resolution = Generator[Diagnostic, None, T]
-"""Diagnostics while they are found, and the result at the end."""
+"""Generator that yields diagnostics and returns a result."""
 
 
 def collected(resolution: Resolution[T]) -> tuple[T, list[Diagnostic]]:
@@ -28,19 +28,19 @@ def collected(resolution: Resolution[T]) -> tuple[T, list[Diagnostic]]:
 
 
 class NameErrors:
-    """Diagnostics of names that are declared nowhere. The first ones look for the name that was probably meant."""
+    """Diagnostics of undeclared names. The first ones suggest the most similar declared name."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def undeclared(self, what: str, name: str, path: Path, known: Iterable[str], at: At = "value") -> Diagnostic:
-        """MT201: a name that is used and not declared."""
+        """Return MT201 for a name that is used but not declared; `what` is the noun for it."""
         self._count += 1
         return messages.undeclared_name(what, name, path, known, at, suggest=self._count <= messages.SUGGESTED)
 
 
 def indices(reference: Reference, group: Group, path: Path, *, at: At = "value") -> Resolution[tuple[int, int] | None]:
-    """First index and stop of a reference within a group."""
+    """First index and end of a reference within a group; yields MT202 if the group has no such index."""
     if reference.first is None or reference.stop is None:
         return 0, group.count
     if group.counted and reference.stop <= group.count:
@@ -54,8 +54,8 @@ def indices(reference: Reference, group: Group, path: Path, *, at: At = "value")
 
 
 def requires_gpu(what: str, places: Iterable[Location], path: Path) -> Resolution[bool]:
-    """MT405, and true, if something is on the host that can only be on a GPU."""
+    """Yield MT405 and return true if a location is not a GPU."""
     if all(place.kind is LocationKind.GPU for place in places):
         return False
-    yield Diagnostic("MT405", f"{what} is on a GPU, and never on the host", path, help="name a GPU")
+    yield Diagnostic("MT405", f"{what} must be on a GPU, not on the host", path, help="name a GPU")
     return True

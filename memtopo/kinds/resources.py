@@ -14,7 +14,10 @@ from memtopo.kinds.step import Finding, Phase, Step, StepDescription, context_na
 
 @dataclass(frozen=True, slots=True)
 class RetainContext(Step):
-    """Retained and released, never reset: other users of the process keep theirs."""
+    """Retain the primary context of a GPU.
+
+    It is released and never reset, since other code in the process may use it.
+    """
 
     device: int
 
@@ -38,14 +41,14 @@ class RetainContext(Step):
         return context_name(self.device)
 
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        """Contexts of all GPUs, whichever of them waits, and their kernels."""
+        """Contexts and kernels of all GPUs: a wait on any GPU blocks them."""
         del device
         return context_name(self.device), kernels_name(self.device)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadKernels(Step):
-    """Loaded before the baseline of free memory is taken, and unloaded after it was looked at again."""
+    """Load the kernels of a GPU: before free memory is measured for the first time, until after the last time."""
 
     device: int
 
@@ -73,9 +76,9 @@ class LoadKernels(Step):
 
 @dataclass(frozen=True, slots=True)
 class CreateStream(Step):
-    """It waits for semaphores without holding up the GPU's other work, and may have managed memory of its own.
+    """Create a stream that can wait for semaphores without blocking the GPU's other work.
 
-    It is destroyed at once, also while it waits (fact 58).
+    Managed memory may be attached to it. It is destroyed at once, even while it waits (fact 58).
     """
 
     device: int
@@ -95,8 +98,8 @@ class CreateStream(Step):
             del layout.streams[self.device]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        seen = "idle" if driver.stream_query(layout.streams[self.device]) else "busy"
-        yield Finding("stream", f"gpu{self.device}", "idle", seen, self.path)
+        observed = "idle" if driver.stream_query(layout.streams[self.device]) else "busy"
+        yield Finding("stream", f"gpu{self.device}", "idle", observed, self.path)
 
     def describe(self) -> StepDescription:
         return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
@@ -107,9 +110,9 @@ class CreateStream(Step):
 
 @dataclass(frozen=True, slots=True)
 class Synchronize(Step):
-    """Waits before the layout is handed out, and again before anything of it is taken down.
+    """Wait for all work of a GPU after building, and again before teardown.
 
-    A GPU whose stream still waits for somebody else is not waited for: that may never end (fact 58).
+    Teardown skips a GPU whose stream still waits for a producer, since that wait may never end (fact 58).
     """
 
     device: int
@@ -133,7 +136,7 @@ class Synchronize(Step):
 
 @dataclass(frozen=True, slots=True)
 class Attach(Step):
-    """Connects to a held layout or a socket, and has it say what it exports."""
+    """Connect to a held layout or a socket, and receive the list of its exports."""
 
     holder: str
 

@@ -1,4 +1,4 @@
-"""Semaphores that another API created, such as Vulkan, which order its work and CUDA's."""
+"""External semaphores: created by another API, such as Vulkan, to order its work and that of CUDA."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from memtopo.language.fields import DeviceName, Point, ProducerText, SemaphoreKi
 from memtopo.machine import Machine
 
 GRACE = 5.0
-"""Seconds that a wait has to end by itself during teardown."""
+"""Seconds that teardown waits for a signal of the producer."""
 
-LAST = 1.5
-"""Seconds after the end of a producer in which what it signalled last may arrive, and in which others who wait for it
-give up: a signal from here must not be taken for the producer's."""
+LAST_SIGNAL = 1.5
+"""Seconds after the end of a producer in which its last signal may arrive and other waiting processes give up, so that
+they do not take a signal from here for one of the producer."""
 
 _PAUSE = 0.002
 
@@ -47,7 +47,7 @@ _Waits = dict[_Export, list[tuple[int, "ImportedSemaphore"]]]
 
 
 def _schema(via: str, each: dict[str, Any]) -> dict[str, Any]:
-    """The schema of what a semaphore of one kind waits for and signals."""
+    """Schema of the keys `wait` and `signal` for one handle type."""
     return {
         "if": {"properties": {"via": {"const": via}}},
         "then": {"properties": dict.fromkeys(("wait", "signal"), each)},
@@ -60,32 +60,34 @@ _BINARY = _schema("opaque_fd", {"const": True})
 
 
 class Semaphore(Entry):
-    """A semaphore that another API made. Waits and signals happen in the check."""
+    """Semaphore created by another API. The check waits and signals."""
 
     model_config = ConfigDict(json_schema_extra={"allOf": [_TIMELINE, _BINARY]})
 
     source: ProducerText = Field(alias="from", description=FROM)
-    via: SemaphoreKind = Field(description="timeline_fd, or opaque_fd of a binary one.")
-    device: DeviceName = Field(description="The GPU whose stream waits and signals.")
-    wait: Point | None = Field(default=None, description="The value that is waited for; of a binary one, true.")
-    signal: Point | None = Field(default=None, description="The value that is signalled then; of a binary one, true.")
+    via: SemaphoreKind = Field(description="timeline_fd, or opaque_fd for a binary semaphore.")
+    device: DeviceName = Field(description="GPU whose stream waits and signals.")
+    wait: Point | None = Field(default=None, description="Value to wait for; true for a binary semaphore.")
+    signal: Point | None = Field(
+        default=None, description="Value to signal after the wait; true for a binary semaphore."
+    )
 
     @field_validator("wait", "signal")
     @classmethod
     def _of_its_kind(cls, value: int | Literal[True] | None, info: ValidationInfo) -> int | Literal[True] | None:
         via, key = info.data.get("via"), info.field_name
         if via == "timeline_fd" and value is True:
-            told = "a timeline semaphore has values, and 'true' is none"
-            raise InvalidValue("MT103", told, help=f"write '{key}: 1', or 'via: opaque_fd' of a binary semaphore")
+            message = "a timeline semaphore has values, and 'true' is not a value"
+            raise InvalidValue("MT103", message, help=f"write '{key}: 1', or 'via: opaque_fd' for a binary semaphore")
         if via == "opaque_fd" and value is not None and value is not True:
-            told = f"a binary semaphore has no values, found {value}"
-            raise InvalidValue("MT103", told, help=f"write '{key}: true', or 'via: timeline_fd' of a timeline")
+            message = f"a binary semaphore has no values, found {value}"
+            raise InvalidValue("MT103", message, help=f"write '{key}: true', or 'via: timeline_fd' for a timeline")
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class ImportedSemaphore(ProducedGroup):
-    """One semaphore that another API created. `wait` and `signal` are the values of a check, 0 for a binary semaphore.
+    """One external semaphore. `wait` and `signal` are values of the check, 0 for a binary semaphore.
 
     None means that the check does not wait, or does not signal.
     """
@@ -103,7 +105,7 @@ class ImportedSemaphore(ProducedGroup):
 
     @property
     def stream(self) -> int | None:
-        """Ordinal of the GPU whose own stream it needs."""
+        """Ordinal of the GPU that needs a stream for it."""
         return self.place.id
 
     @property
@@ -125,20 +127,20 @@ class ImportedSemaphore(ProducedGroup):
 
 
 class Semaphores(Kind):
-    """The section `semaphores`."""
+    """Section `semaphores`."""
 
     section = "semaphores"
-    description = "External semaphores, by name, which order the work of another API and CUDA's."
+    description = "Semaphores created by another API, by name, which order its work and that of CUDA."
     article = "a semaphore"
     entry = model = Semaphore
     group = ImportedSemaphore
     drawn = "semaphore"
     unusable: ClassVar[Mapping[Use, tuple[str, str]]] = {
-        "map": ("a semaphore is no memory", "leave it out"),
-        "access": ("a semaphore is no memory", "leave it out"),
+        "map": ("a semaphore is not memory", "leave it out"),
+        "access": ("a semaphore is not memory", "leave it out"),
         "export": (
-            "the driver imports semaphores and exports none",
-            "have its producer hand it to the other process as well",
+            "the driver imports semaphores, but does not export them",
+            "import it from its producer in the other process as well",
         ),
     }
 
@@ -149,7 +151,7 @@ class Semaphores(Kind):
         wrong = [
             *unsupported(what, path, entry.via, "timeline_fd", "opaque_fd"),
             *from_process(what, path, entry.source, scope.processes),
-            *(_backwards(what, path, entry.wait, entry.signal) if timeline else ()),
+            *(_decreasing(what, path, entry.wait, entry.signal) if timeline else ()),
         ]
         yield from wrong
         if wrong or place is None:
@@ -165,7 +167,7 @@ class Semaphores(Kind):
             yield ImportSemaphore(group.path, group.name, group.place.id, kind)
 
     def last_steps(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[Step]:
-        """One for each GPU that waits for a semaphore."""
+        """One `AwaitStream` for each GPU that waits for a semaphore."""
         waiting = [group for group in geometry.of(ImportedSemaphore).values() if group.wait is not None]
         for device, path in {group.place.id: group.path for group in reversed(waiting)}.items():
             yield AwaitStream(path, device, tuple(name for step in steps for name in step.blocked_by_wait(device)))
@@ -173,7 +175,7 @@ class Semaphores(Kind):
 
 @dataclass(frozen=True, slots=True)
 class ImportSemaphore(Step):
-    """Hands the descriptor to the driver, whose it is from then on. There is no query for it, and none for its kind."""
+    """Import the descriptor; the driver takes ownership of it. The driver has no query for semaphores."""
 
     label: str
     device: int
@@ -191,7 +193,7 @@ class ImportSemaphore(Step):
             del layout.descriptors[self.label]
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        """Forgotten first, so that nobody tries a second time, which would end the process (fact 57)."""
+        """Destroy the semaphore, at most once: a second call would end the process (fact 57)."""
         if self.label in layout.semaphores:
             driver.destroy_external_semaphore(layout.semaphores.pop(self.label))
 
@@ -209,11 +211,11 @@ class ImportSemaphore(Step):
 
 @dataclass(frozen=True, slots=True)
 class AwaitStream(Step):
-    """Asks a stream whether it is done. It never waits in the driver, which would do so for ever (fact 58).
+    """Poll a stream until its waits have ended. A wait in the driver could block forever (fact 58).
 
-    A wait whose other end is gone is signalled here, since nobody else will; whoever begins to wait after that takes it
-    for the producer's. Where it still stands then, `stays` names
-    what cannot be undone because of it; the end of the process ends it all.
+    `undo` signals a semaphore itself if its producer has disconnected; a process that starts to wait afterwards takes
+    this for a signal of the producer. If the wait does not end, `stays` has the leak names of the resources that cannot
+    be released before the process ends.
     """
 
     device: int
@@ -232,13 +234,13 @@ class AwaitStream(Step):
         if wait is None:
             return
         ended = self._done(driver, layout, min(GRACE, layout.timeout), wait)
-        if not ended and layout.handle_source.gone(wait.holder) and not self._done(driver, layout, LAST):
+        if not ended and layout.handle_source.gone(wait.holder) and not self._done(driver, layout, LAST_SIGNAL):
             self._signal(driver, layout, wait)
             self._done(driver, layout, GRACE)
         if self.device in layout.waiting:
             value = f" to reach {wait.value:,}" if wait.value else ""
-            told = f"it waits for semaphore {wait.semaphore!r} of {wait.holder}{value}, which nobody signalled"
-            raise MemtopoError(f"{told}; the end of this process ends the wait")
+            message = f"it waits for semaphore {wait.semaphore!r} of {wait.holder}{value}, which was not signalled"
+            raise MemtopoError(f"{message}; the end of this process ends the wait")
 
     def describe(self) -> StepDescription:
         return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
@@ -250,7 +252,7 @@ class AwaitStream(Step):
         return self.stays
 
     def _done(self, driver: Driver, layout: Layout, seconds: float, wait: Wait | None = None) -> bool:
-        """Whether the stream comes to an end in time; of a wait, as long as its other end is there."""
+        """Return true if the stream is done in time. Returns early if the producer of `wait` disconnects."""
         until = time.monotonic() + seconds
         while not driver.stream_query(layout.streams[self.device]):
             if time.monotonic() > until or (wait and layout.handle_source.gone(wait.holder)):
@@ -260,7 +262,7 @@ class AwaitStream(Step):
         return True
 
     def _signal(self, driver: Driver, layout: Layout, wait: Wait) -> None:
-        """From another stream, which does not wait for this one."""
+        """Signal in another stream, since this one is blocked."""
         with current(driver, layout.contexts[self.device]):
             stream = driver.stream_create()
         try:
@@ -270,9 +272,9 @@ class AwaitStream(Step):
 
 
 def unsignalled(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT705: a wait ends only when its value is signalled (facts 56, 58), by its producer or elsewhere in the spec.
+    """Yield MT705 for waits without a signal by the producer or by another entry (facts 56, 58).
 
-    An entry signals after its own wait, so a value is reached only by entries whose waits have ended.
+    An entry signals after its own wait, so only entries whose waits end can signal.
     """
     del machine
     sections = ("external", "semaphores", "processes")
@@ -291,21 +293,21 @@ def _value(point: int | None) -> int | None:
     return 0 if point is True else point
 
 
-def _backwards(what: str, path: Path, wait: int | None, signal: int | None) -> Iterator[Diagnostic]:
-    """MT704, where a timeline would not go forward: it begins at 0, and a smaller value sets it back."""
+def _decreasing(what: str, path: Path, wait: int | None, signal: int | None) -> Iterator[Diagnostic]:
+    """Yield MT704 for values that do not increase a timeline, which begins at 0."""
     if wait == 0:
-        told = f"{what} waits for 0, which is where a timeline begins"
-        yield Diagnostic("MT704", told, (*path, "wait"), help="wait for 1 or more, or leave 'wait' out")
+        message = f"{what} waits for 0, the initial value of a timeline"
+        yield Diagnostic("MT704", message, (*path, "wait"), help="wait for 1 or more, or leave 'wait' out")
     if signal is not None and signal <= (least := wait or 0):
-        told = f"{what} signals {signal}, and its timeline is at {least} or more by then"
-        note = "the driver would set it back, and whoever waits for more would wait again (fact 56)"
+        message = f"{what} signals {signal}, but its timeline is already at {least} or more"
+        note = "the driver would decrease the value, and processes waiting for more would wait again (fact 56)"
         label = (Label(f"waits for {wait}", (*path, "wait")),) if wait else ()
         help = f"signal {least + 1} or more"
-        yield Diagnostic("MT704", told, (*path, "signal"), labels=label, notes=(note,), help=help)
+        yield Diagnostic("MT704", message, (*path, "signal"), labels=label, notes=(note,), help=help)
 
 
 def _waits(geometry: Geometry) -> _Waits:
-    """Entries of each semaphore, in all processes, with the value that must be signalled for them; -1 for none."""
+    """Entries of each semaphore in all processes, with the value that each requires to be signalled; -1 for none."""
     found: _Waits = {}
     for member in geometry.members.values():
         # A producer of imported memory is expected to run, and to signal.
@@ -324,10 +326,12 @@ def _endless(group: ImportedSemaphore) -> Diagnostic:
     value = f" {group.wait}" if group.timeline else ""
     source = group.origin.text(group.origin.holders[0])
     message = (
-        f"semaphore {group.name!r} waits for{value or ' a signal'} of {source}, which nothing in this spec signals"
+        f"semaphore {group.name!r} waits for{value or ' a signal'} of {source}, which no entry of this spec signals"
     )
-    note = "the check waits until its timeout, and fails, unless the producer signals by itself"
-    help = f"let an entry signal{value or ' it'}, or declare what {group.origin.holders[0]!r} makes under 'external'"
+    note = "the check fails after its timeout unless the producer signals"
+    help = (
+        f"signal{value or ' it'} in another entry, or declare an object of {group.origin.holders[0]!r} under 'external'"
+    )
     return Diagnostic("MT705", message, (*group.path, "wait"), notes=(note,), help=help)
 
 

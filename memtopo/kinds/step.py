@@ -27,7 +27,7 @@ class Phase(StrEnum):
 
 
 class StepDescription(NamedTuple):
-    """A step as a plan shows it. Neighbours with equal `like`, `bytes_each` and `note` are folded into one row."""
+    """Step as a plan shows it. Consecutive steps with equal `like`, `bytes_each` and `note` are folded into one row."""
 
     subject: str
     where: str
@@ -37,7 +37,7 @@ class StepDescription(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One comparison after building: an `aspect` of a `subject`, with the expected and the observed value."""
+    """Comparison after building: the expected and the observed value of an `aspect` of a `subject`."""
 
     aspect: str
     subject: str
@@ -47,7 +47,7 @@ class Finding(NamedTuple):
 
 
 class HandleRequest(NamedTuple):
-    """One handle to request: its holder, the export and the number in it, and the export as the spec writes it."""
+    """Request for one handle: holder, export, and index within the export; `text` is the export as a spec writes it."""
 
     holder: str
     export: str
@@ -62,16 +62,16 @@ class HandleRequest(NamedTuple):
         return cls(holder, group.origin.export, number, group.origin.text(holder))
 
     def fetch(self, source: HandleSource) -> int | bytes:
-        """Request the handle. Raises `MemtopoError`."""
+        """Return the handle from its holder. Raises `MemtopoError`."""
         return source.take(self.holder, self.export, self.number)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One state-changing call. `path` is the spec's entry that requires it.
+    """One state-changing call, required by the spec's entry at `path`.
 
-    `do` raises `DriverError` and has then changed nothing. `undo` runs after success and failure alike, and does
-    nothing if `do` did not finish. `check` only queries.
+    If `do` raises `DriverError`, it has changed nothing. `undo` runs after success and failure, and has no effect if
+    `do` did not finish. `check` only queries.
     """
 
     path: Path
@@ -83,15 +83,15 @@ class Step:
     """Driver call that undoes it; empty if the undo of another step ends it."""
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        """Make the call, and note its result in the layout."""
+        """Make the call, and add its result to the layout."""
         raise NotImplementedError
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        """Give back what `do` created."""
+        """Release what `do` created."""
         del driver, layout
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        """Compare what the driver reports with what the spec declares."""
+        """Compare the state that the driver reports with the spec."""
         del driver, layout
         yield from ()
 
@@ -100,15 +100,15 @@ class Step:
         raise NotImplementedError
 
     def leak_name(self) -> str | None:
-        """Name of what stays if `undo` fails; None if nothing does."""
+        """Name of the resource that leaks if `undo` fails; None if there is none."""
         return None
 
     def blocks(self) -> tuple[str, ...]:
-        """Leak names of the steps that cannot be undone while this one is done."""
+        """Leak names of the steps that cannot be undone before this one is undone."""
         return ()
 
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        """Leak names of what cannot be given back while a stream of a GPU waits for a semaphore (fact 58)."""
+        """Leak names of resources that cannot be released while a stream of a GPU waits for a semaphore (fact 58)."""
         del device
         return ()
 

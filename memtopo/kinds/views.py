@@ -1,4 +1,4 @@
-"""Mapped views: all memory of a layout that a run may verify, with every address that it is accessible at."""
+"""Mapped views: the memory of a layout that a run may verify, with every address that it is accessible at."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from memtopo.kinds.exports import ExportGroup
 from memtopo.machine import Machine
 
 View = tuple[str, int, tuple[Grant, ...]]
-"""A range, or the memory itself, an offset in it, and the access there."""
+"""Name of a range or of the memory itself, offset in it, and access at that offset."""
 
 
 class Identity(NamedTuple):
-    """Identity of a thing in a run: its creator and its name there.
+    """Identity of an object in a run: its owner, and its label there.
 
-    The creator is the label of a process, empty in a layout of one process, or a holder outside.
+    The owner is the label of the creating process, empty in a single-process layout, or a holder outside of the spec.
     """
 
     owner: str
@@ -45,25 +45,25 @@ class MappedMemory:
 
 
 class Member(NamedTuple):
-    """One process of a layout: its geometry, its label, and the geometries of all processes by label."""
+    """Process of a layout: its geometry, its label, and the geometries of all processes by label."""
 
     geometry: Geometry
     label: str = ""
     siblings: Mapping[str, Geometry] | None = None
 
     def identity(self, group: Group, index: int) -> Identity:
-        """Identity of one thing of a group."""
+        """Identity of one object of a group."""
         if group.origin is None:
             return Identity(self.label, group.label(index))
         holder, number = group.origin.of(index)
         if group.origin.siblings and self.siblings:
             return Identity(holder, self.siblings[holder].of(ExportGroup)[group.origin.export].label(number))
-        # A holder outside may have the name of a process; no process has a name with a slash.
+        # An outside holder may have the name of a process; no process has a name with a slash.
         return Identity(f"{holder}/", f"{group.origin.export}.{number}")
 
 
 def mapped_memory(member: Member, machine: Machine | None = None) -> list[MappedMemory]:
-    """Memory that a process creates or imports, in the order of creation, without that of other APIs."""
+    """Memory that a process creates or imports, in the order of creation, without external memory."""
     mapped: dict[str, list[View]] = {}
     access_of = granted(member.geometry)
     for placements in member.geometry.placements.values():
@@ -87,7 +87,7 @@ def mapped_memory(member: Member, machine: Machine | None = None) -> list[Mapped
 
 
 def all_mapped_memory(geometry: Geometry) -> dict[str, list[MappedMemory]]:
-    """Memory of each process by label; of a layout of one process, without a label."""
+    """Memory of each process by label; the label of a single process is empty."""
     siblings = geometry.processes or None
     return {label: mapped_memory(Member(each, label, siblings)) for label, each in geometry.members.items()}
 
@@ -98,7 +98,7 @@ def _own_view(group: Group, index: int, machine: Machine | None) -> tuple[View, 
 
 
 class RecordedEvent(NamedTuple):
-    """One event that a run may record: its creator, its name in this process, and its GPU."""
+    """Event that a run may record: its identity, its name in this process, and its GPU."""
 
     identity: Identity
     event: str
@@ -107,7 +107,7 @@ class RecordedEvent(NamedTuple):
 
 
 def recorded_events(member: Member) -> Iterator[RecordedEvent]:
-    """Events of a process, its own and those that it opened from siblings."""
+    """Events of a process: created by it, or opened from processes of the same spec."""
     for group in member.geometry.every:
         if group.recordable and not group.external:
             for index in range(group.count):

@@ -113,7 +113,7 @@ def count(value: object) -> int:
         raise InvalidValue("MT106", "a count of 0 is nothing to build", help="leave the entry out, or count from 1")
     if found > LARGEST_COUNT:
         raise InvalidValue(
-            "MT109", f"a count of {found:,} is more than the {LARGEST_COUNT:,} that one spec may ask for"
+            "MT109", f"a count of {found:,} is more than the {LARGEST_COUNT:,} that one spec may declare"
         )
     return found
 
@@ -123,7 +123,7 @@ def processes(value: object) -> int:
     found = count(value)
     if found > LARGEST_PROCESSES:
         raise InvalidValue(
-            "MT109", f"{found:,} processes are more than the {LARGEST_PROCESSES} that one spec may ask for"
+            "MT109", f"{found:,} processes are more than the {LARGEST_PROCESSES} that one spec may declare"
         )
     return found
 

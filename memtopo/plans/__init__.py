@@ -1,1 +1,1 @@
-"""Plans and reports as data."""
+"""Plans and reports as data: folded rows, reports of runs, and saved plans."""

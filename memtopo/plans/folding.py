@@ -1,4 +1,4 @@
-"""Plans folded for whoever reads them: like steps in one row, like processes told once."""
+"""Folding of plans: consecutive similar steps as one row, and addresses of evenly spaced ranges as one entry."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from memtopo.plans.report import Placed, Row
 
 
 def rows(steps: Sequence[Step]) -> Iterator[Row]:
-    """The rows of some steps, neighbours that are alike in one."""
-    for _, group in groupby(((step, step.describe()) for step in steps), key=_likeness):
+    """Rows of steps; consecutive similar steps are one row."""
+    for _, group in groupby(((step, step.describe()) for step in steps), key=_similarity):
         yield _row(list(group))
 
 
 def placed(ranges: Mapping[str, Reservation]) -> Iterator[Placed]:
-    """Where reservations are, by their labels; those of one entry that are equally far apart in one."""
-    run: Placed | None = None
+    """Addresses of reservations by label; evenly spaced reservations of one entry are merged."""
+    series: Placed | None = None
     for label, (address, _) in ranges.items():
-        longer = run and _longer(run, label, address)
-        if run and not longer:
-            yield run
-        run = longer or Placed(label, label, 1, address, 0)
-    if run:
-        yield run
+        extended = series and _extended(series, label, address)
+        if series and not extended:
+            yield series
+        series = extended or Placed(label, label, 1, address, 0)
+    if series:
+        yield series
 
 
-def _longer(run: Placed, label: str, address: int) -> Placed | None:
-    """The run with one more, if that goes on with it."""
-    entry, _, number = run.last.partition(".")
-    step = address - run.address if run.count == 1 else run.step
-    if not number or label != f"{entry}.{int(number) + 1}" or address != run.address + run.count * step:
+def _extended(series: Placed, label: str, address: int) -> Placed | None:
+    """Series with one more reservation, or None if the reservation does not continue it."""
+    entry, _, number = series.last.partition(".")
+    step = address - series.address if series.count == 1 else series.step
+    if not number or label != f"{entry}.{int(number) + 1}" or address != series.address + series.count * step:
         return None
-    return replace(run, last=label, count=run.count + 1, step=step)
+    return replace(series, last=label, count=series.count + 1, step=step)
 
 
-def _likeness(item: tuple[Step, StepDescription]) -> tuple[object, ...]:
-    step, reading = item
-    return step.call, reading.like, reading.bytes_each, reading.note
+def _similarity(item: tuple[Step, StepDescription]) -> tuple[object, ...]:
+    step, description = item
+    return step.call, description.like, description.bytes_each, description.note
 
 
-def _row(like: list[tuple[Step, StepDescription]]) -> Row:
-    step, first = like[0]
+def _row(similar: list[tuple[Step, StepDescription]]) -> Row:
+    step, first = similar[0]
     return Row(
         phase=step.phase,
         verb=step.verb,
         call=step.call,
         first=first.subject,
-        last=like[-1][1].subject,
-        calls=len(like),
+        last=similar[-1][1].subject,
+        calls=len(similar),
         bytes_each=first.bytes_each,
-        where=tuple(dict.fromkeys(reading.where for _, reading in like if reading.where)),
+        where=tuple(dict.fromkeys(each.where for _, each in similar if each.where)),
         path=step.path,
         note=first.note,
     )

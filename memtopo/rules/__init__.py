@@ -1,4 +1,4 @@
-"""Rules: what a geometry must satisfy on a machine, so that the driver is never asked for what it refuses."""
+"""Rules: requirements on a geometry and a machine, which prevent requests that the driver would refuse."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RULES: tuple[Rule, ...] = (
     unused.chunks,
     unused.ranges,
 )
-"""Rules that each process must satisfy by itself."""
+"""Rules about one process."""
 
 JOINT_RULES: tuple[Rule, ...] = (memory.fits, *(rule for kind in KINDS for rule in kind.joint_rules))
-"""Rules that all processes must satisfy together."""
+"""Rules about all processes together."""
 
 
 def judge(geometry: Geometry, machine: Machine) -> list[Diagnostic]:
-    """Diagnostics of all rules; equal ones of the processes of a counted process are merged."""
+    """Diagnostics of all rules; equal ones of the instances of a counted process are merged."""
     members = list({id(member): member for member in geometry.members.values()}.values())
     found = [
         diagnostic

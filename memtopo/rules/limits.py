@@ -11,11 +11,11 @@ from memtopo.geometry.model import Geometry
 from memtopo.machine import Machine
 
 ADDRESS_SPACE = 1 << 47
-"""Bytes that a process can reserve at most: 64 TiB succeeded, 128 TiB did not (fact 9)."""
+"""Limit in bytes of the addresses of a process: reserving 64 TiB succeeded, 128 TiB failed (fact 9)."""
 
 
 def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT310: addresses are limited even without memory behind them (fact 9); nothing can be larger."""
+    """Yield MT310 if reservations, or one object, exceed the address space of a process (fact 9)."""
     del machine
     for group in geometry.every:
         if group.memory and group.size >= ADDRESS_SPACE and (group.external or not group.origin):
@@ -26,6 +26,6 @@ def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     for range_ in geometry.of(RangeGroup).values():
         total += range_.size * range_.count
         if total >= ADDRESS_SPACE:
-            here = f"{rounded(total)} up to here do not fit into {rounded(ADDRESS_SPACE)} of addresses"
+            here = f"{rounded(total)} with the ranges before it do not fit into {rounded(ADDRESS_SPACE)} of addresses"
             yield Diagnostic("MT310", f"range {range_.name!r}: {here}", (*range_.path, "size"))
             return

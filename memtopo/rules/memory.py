@@ -1,4 +1,4 @@
-"""What is created fits into the memory of its devices, and so do the contexts of all processes."""
+"""Limits of device memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memtopo.machine import CONTEXT_BYTES, Machine
 
 
 def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT402. What all processes create on each GPU, and their contexts, against its memory: of a live one, the free."""
+    """Yield MT402 if the objects and contexts of all processes exceed the (free) memory of a GPU."""
     members = [(member, member.gpus) for member in geometry.members.values()]
     for ordinal, device in enumerate(machine.devices):
         shares = _summed(share for member, _ in members for share in _shares(member, ordinal))
@@ -26,7 +26,7 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 class _Share(NamedTuple):
-    """What one entry takes of one GPU, in bytes."""
+    """Bytes of one GPU that one entry needs."""
 
     name: str
     path: Path
@@ -34,11 +34,11 @@ class _Share(NamedTuple):
 
 
 def _too_much(shares: list[_Share], contexts: int, of: str) -> Diagnostic:
-    """What there is not enough of a GPU for."""
+    """Diagnostic of a GPU with too little memory."""
     each = "a context takes" if contexts == 1 else f"the contexts of {contexts} processes take"
     taken = f"{each} about {rounded(contexts * CONTEXT_BYTES)}"
     if not shares:
-        return Diagnostic("MT402", f"{taken} on {of}", ("processes",), "key", help="count fewer processes")
+        return Diagnostic("MT402", f"{taken} on {of}", ("processes",), "key", help="declare fewer processes")
     largest, *others = shares
     total = sum(share.size for share in shares)
     labels = tuple(Label(f"{rounded(share.size)} of it here", (*share.path, "size")) for share in others[:3])
@@ -48,7 +48,7 @@ def _too_much(shares: list[_Share], contexts: int, of: str) -> Diagnostic:
 
 
 def _summed(shares: Iterable[_Share]) -> list[_Share]:
-    """One share for each entry, the largest first: the processes of a counted one have theirs in common."""
+    """Sum of the shares of each entry, the largest first; instances of a counted process have the same entries."""
     merged: dict[Path, _Share] = {}
     for share in shares:
         before = merged.get(share.path)
@@ -57,7 +57,7 @@ def _summed(shares: Iterable[_Share]) -> list[_Share]:
 
 
 def _shares(geometry: Geometry, ordinal: int) -> Iterator[_Share]:
-    """Memory of a GPU that each entry of one process may take; what it imports is another process's."""
+    """Memory of a GPU that each entry of one process may occupy; imports belong to another process."""
     for group in geometry.every:
         if size := group.demand().get(gpu(ordinal)):
             yield _Share(group.name, group.path, size)

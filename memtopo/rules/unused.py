@@ -1,4 +1,4 @@
-"""Warnings about entries that are valid and have no use. Silent about what an entry with an error may have used."""
+"""Warnings about valid entries that are not used. Entries that an entry with an error may use are not reported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from memtopo.machine import Machine
 
 
 def chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT501: a chunk that is neither mapped nor exported takes memory for nothing."""
+    """Yield MT501 for chunks that are neither mapped nor exported."""
     del machine
     if any(geometry.has_unresolved(section) for section in ("map", "ranges", "exports")):
         return
@@ -25,29 +25,29 @@ def chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         unused = group.count - _covered(used.get(name, []))
         what = "import" if group.origin else "chunk"
         if unused == group.count:
-            yield Diagnostic("MT501", f"{what} {name!r} is mapped nowhere", group.path, "key")
+            yield Diagnostic("MT501", f"{what} {name!r} is not mapped", group.path, "key")
         elif unused:
             kind = "imported chunks" if group.origin else "chunks"
-            message = f"{unused:,} of the {group.count:,} {kind} {name!r} are mapped nowhere"
-            help = None if group.origin else "map them too, or count fewer"
+            message = f"{unused:,} of the {group.count:,} {kind} {name!r} are not mapped"
+            help = None if group.origin else "map them too, or reduce 'count'"
             yield Diagnostic("MT501", message, group.path, "key", help=help)
 
 
 def ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """MT502, MT503: a range without chunks, and one without access."""
+    """Yield MT502 for ranges without mappings, and MT503 for ranges without access."""
     del machine
     filled = Counter(name for name, _ in geometry.placements)
     overfull = {name for (name, _), placed in geometry.placements.items() if placed[-1].end > placed[-1].range.size}
     for name, group in geometry.of(RangeGroup).items():
         if name not in filled and not geometry.has_unresolved("map"):
-            yield Diagnostic("MT502", f"range {name!r} holds nothing", group.path, "key")
+            yield Diagnostic("MT502", f"range {name!r} has no mappings", group.path, "key")
         elif filled[name] < group.count and name not in overfull and not geometry.has_unresolved("map"):
-            message = f"{group.count - filled[name]:,} of the {group.count:,} ranges {name!r} hold nothing"
-            yield Diagnostic("MT502", message, group.path, "key", help="fill them too, or count fewer")
+            message = f"{group.count - filled[name]:,} of the {group.count:,} ranges {name!r} have no mappings"
+            yield Diagnostic("MT502", message, group.path, "key", help="map chunks into them too, or reduce 'count'")
         granted = any(grant.access for part in geometry.parts.get(name, ()) for grant in part.grants)
         if name in filled and not granted and not geometry.has_unresolved("access"):
             help = f"grant it: 'access: {{{name}: {{gpu0: rw}}}}'"
-            yield Diagnostic("MT503", f"range {name!r} is accessible to nobody", group.path, "key", help=help)
+            yield Diagnostic("MT503", f"no device has access to range {name!r}", group.path, "key", help=help)
 
 
 def _mapped(geometry: Geometry) -> dict[str, list[tuple[int, int]]]:

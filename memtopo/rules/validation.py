@@ -36,7 +36,7 @@ def validate(document: Document, machine: Machine) -> Validated:
         geometry, unplaced = lay_out(read, machine)
         found = (*document.diagnostics, *invalid, *unplaced)
         judged = rules.judge(geometry, machine)
-        # Rules skip what depends on an entry with errors; a comment may name a diagnostic that they would report.
+        # Rules skip entries that depend on errors; a comment may name a diagnostic that they would report.
         kept = suppressions.apply_suppressions((*found, *judged), document, complete=not has_errors(found))
     buildable = None if has_errors(kept.reported) else geometry
     return Validated(document, kept.reported, buildable, kept.ignored, kept.used)

@@ -71,10 +71,10 @@ def test_a_range_in_granules_of_an_unknown_chunk(size: str) -> None:
 def test_what_measures_an_empty_range() -> None:
     """The note on a size says whose granule it is: that of the chunks or, where there are none, of plain memory"""
     (empty,) = (fault for fault in diagnose("ranges: {kv: {size: 3MiB}}") if fault.code == "MT302")
-    assert empty.notes == ("it holds no chunk, and plain memory of this machine has a granularity of 2MiB",)
+    assert empty.notes == ("it has no chunks, and plain memory of this machine has a granularity of 2MiB",)
     (filled,) = (
         fault for fault in diagnose(f"ranges: {{kv: {{size: 3MiB}}}}\nmap: {{kv: a}}{HEAD}") if fault.code == "MT302"
     )
     assert filled.notes == ("the chunks in it have a granularity of 2MiB",)
     (far,) = (fault for fault in diagnose("ranges: {kv: {size: 2MiB, align: 256TiB}}") if fault.code == "MT306")
-    assert far.help == "the least is 2MiB, which needs no align"
+    assert far.help == "the default is 2MiB, without 'align'"

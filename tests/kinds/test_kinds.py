@@ -230,7 +230,7 @@ def test_a_closed_descriptor() -> None:
         assert (report.exit_code, ledger.empty) == (4, True), report
         assert report.failure
         assert report.failure.step == "copy descriptor frame"
-        assert report.failure.error == "camera/frame came as a descriptor that cannot be copied: Bad file descriptor"
+        assert report.failure.error == "camera/frame: the received descriptor cannot be duplicated: Bad file descriptor"
 
 
 class Reuses(SimDriver):

@@ -128,7 +128,7 @@ def test_one_gpu_of_several_that_cannot() -> None:
     assert codes("managed: {m: {size: 2MiB, prefer: gpu0}}", mixed) == []
     (fault,) = diagnose("managed: {m: {size: 2MiB, prefer: gpu0, accessed_by: gpu1}}", mixed)
     assert fault.message == "managed memory 'm' does not work on gpu1 of this machine"
-    assert fault.notes == ("it is advertised, but a trial was answered with CUDA_ERROR_NOT_SUPPORTED",)
+    assert fault.notes == ("it is advertised, but a trial failed with CUDA_ERROR_NOT_SUPPORTED",)
 
 
 def test_what_leaves_for_the_host_needs_its_home() -> None:
@@ -154,7 +154,7 @@ def test_a_name_is_of_one_thing(section: str) -> None:
     """Managed memory has a name of its own"""
     (fault,) = diagnose(f"{TAKEN[section]}\nmanaged: {{m: {{size: 2MiB}}}}")
     assert (fault.code, fault.path, fault.at) == ("MT203", ("managed", "m"), "key")
-    assert fault.message.startswith("managed memory 'm' has the name of")
+    assert fault.message.startswith("managed memory 'm' has the same name as")
     assert fault.labels[0].path == (section, "m")
 
 
@@ -165,11 +165,11 @@ MANAGED = "managed: {m: {size: 2MiB}}\n"
 @pytest.mark.parametrize(
     ("use", "path", "why"),
     [
-        ("map: {r: [c, m]}", ("map", "r", 1, "chunk"), "no chunk that VMM could map"),
-        ("map: {r: c, m: c}", ("map", "m"), "no chunk that VMM could map"),
-        ("access: {r: {gpu0: r}, m: {gpu0: rw}}", ("access", "m"), "cuMemGetAccess of it answers 0"),
-        ("exports: {x: {chunk: m, via: fd}}", ("exports", "x", "chunk"), "legacy IPC refuses it"),
-        ("exports: {x: {buffer: m, via: ipc}}", ("exports", "x", "buffer"), "legacy IPC refuses it"),
+        ("map: {r: [c, m]}", ("map", "r", 1, "chunk"), "VMM cannot map it"),
+        ("map: {r: c, m: c}", ("map", "m"), "VMM cannot map it"),
+        ("access: {r: {gpu0: r}, m: {gpu0: rw}}", ("access", "m"), "VMM access does not apply to it"),
+        ("exports: {x: {chunk: m, via: fd}}", ("exports", "x", "chunk"), "legacy IPC returns INVALID_VALUE"),
+        ("exports: {x: {buffer: m, via: ipc}}", ("exports", "x", "buffer"), "legacy IPC returns INVALID_VALUE"),
     ],
 )
 def test_a_use_that_only_chunks_have(use: str, path: tuple[str, ...], why: str) -> None:

@@ -176,8 +176,8 @@ def test_an_unknown_key_of_a_part_is_diagnosed_with_the_keys_of_parts() -> None:
 @pytest.mark.parametrize(
     ("entry", "help"),
     [
-        (READY | {"wait": True}, "write 'wait: 1', or 'via: opaque_fd' of a binary semaphore"),
-        (BINARY | {"signal": 3}, "write 'signal: true', or 'via: timeline_fd' of a timeline"),
+        (READY | {"wait": True}, "write 'wait: 1', or 'via: opaque_fd' for a binary semaphore"),
+        (BINARY | {"signal": 3}, "write 'signal: true', or 'via: timeline_fd' for a timeline"),
     ],
 )
 def test_a_number_and_a_boolean_of_the_other_semaphore_kind_have_a_correction(entry: Any, help: str) -> None:

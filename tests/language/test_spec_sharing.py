@@ -181,7 +181,7 @@ def test_a_wrong_key_of_an_export_or_import_is_diagnosed_at_its_path(
 def test_a_nested_process_is_diagnosed_with_a_correction() -> None:
     (fault,) = language.read({"memtopo": "1", "name": "t", "processes": {"p": {"processes": {"q": {}}}}})[1]
     assert (fault.message, fault.help) == (
-        "process 'p' holds 'processes', and a process has none of its own", "write them beside it"
+        "process 'p' contains 'processes', which cannot be nested", "move them out of this process"
     )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ access: {z: {b: rw, a: r}, a.1: {a: rw}}
 """
 
 
-SEEN_TWICE = "chunk c: gpu0 has rw in a and r in b; what is stored through one is seen through the other"
+SEEN_TWICE = "chunk c: gpu0 has rw in a and r in b; stores through one are visible through the other"
 
 
 def test_the_order_of_the_steps() -> None:

@@ -89,7 +89,7 @@ def test_windows_handles(word: str, place: str) -> None:
         for each in diagnose(f"chunks: {{c: {{location: {place}, size: 2MiB, handles: {word}}}}}", machine)
         if each.severity == "error"
     )
-    assert (fault.code, fault.notes) == ("MT404", ("the driver answers INVALID_VALUE on Linux",))
+    assert (fault.code, fault.notes) == ("MT404", ("the driver returns INVALID_VALUE on Linux",))
 
 
 def test_host_memory_that_cannot_be_shared() -> None:

@@ -100,7 +100,7 @@ def _without_host() -> Machine:
 @pytest.mark.parametrize(
     ("made", "place", "grants", "expected", "note"),
     [
-        (_with_lost_stores(), "gpu0", "{gpu1: r}", ["MT403"], "lost on its way"),
+        (_with_lost_stores(), "gpu0", "{gpu1: r}", ["MT403"], "lost without an error"),
         (_with_lost_stores(), "gpu0", "{gpu0: rw}", [], ""),
         (_without_host(), "host:0", "{gpu1: r}", ["MT406"], "NOT_PERMITTED"),
         (_without_host(), "host:0", "{host: rw}", [], ""),

@@ -99,7 +99,7 @@ def test_a_wait_without_signal_times_out_and_names_all_that_stays(producer: Scri
     assert (report.outcome, report.exit_code) == ("leaked", 5)
     (leak,) = report.leaks
     assert leak.what == "wait of gpu0"
-    assert "it waits for semaphore 'ready' of camera to reach 1, which nobody signalled" in leak.error
+    assert "it waits for semaphore 'ready' of camera to reach 1, which was not signalled" in leak.error
     assert leak.stays == (*STAYS, *(("kernels of gpu1", "kernels of gpu0") if check == "full" else ()), *CONTEXTS)
     # What can be given back all the same is: ranges, chunks and mappings, the stream, and the other GPU's buffer.
     left = {kind: count for kind, count in ledger.counts().items() if count}
