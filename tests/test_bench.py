@@ -16,8 +16,7 @@ from tests.cli.running import ROOT, environment, memtopo
 PAGE = (ROOT / "docs" / "performance.md").read_text()
 
 
-def test_the_specs_are_right_for_both(tmp_path: Path) -> None:
-    """The specs that are validated have about 1 KB each, and neither program finds anything wrong with them"""
+def test_benchmark_specs_of_1_kb_are_valid_for_both_programs(tmp_path: Path) -> None:
     files = validating.write(tmp_path, 24)
     assert len({file.read_text() for file in files}) == 24
     assert all(900 < file.stat().st_size < 1300 for file in files)
@@ -27,21 +26,19 @@ def test_the_specs_are_right_for_both(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_every_benchmark_is_documented(name: str) -> None:
-    """docs/performance.md has a section for each benchmark"""
+def test_every_benchmark_has_a_section_in_the_docs(name: str) -> None:
+    """docs/performance.md"""
     assert f"\n## {name}\n" in PAGE
 
 
-def test_ratios_are_those_asked_for() -> None:
-    """The ratios that the page shows are within the bounds that are printed beside them"""
+def test_documented_ratios_are_within_their_bounds() -> None:
     shown = re.findall(r"^.*ratio.* ([0-9.]+) +\(at (most|least) ([0-9.]+)\)$", PAGE, re.MULTILINE)
     assert len(shown) == 11
     for ratio, which, bound in shown:
         assert float(ratio) <= float(bound) if which == "most" else float(ratio) >= float(bound)
 
 
-def test_a_benchmark_that_cannot_run(tmp_path: Path) -> None:
-    """Where check-jsonschema is not installed, that is said, and it is no error"""
+def test_a_benchmark_without_check_jsonschema_is_skipped_with_a_message(tmp_path: Path) -> None:
     script = "import sys; sys.executable = sys.argv[1]; from bench import validating; validating.main()"
     command = [sys.executable, "-c", script, str(tmp_path / "python")]
     done = subprocess.run(command, env=environment(PATH=str(tmp_path)), capture_output=True, text=True, check=True)

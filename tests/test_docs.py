@@ -47,8 +47,8 @@ def of(language: str) -> list[Block]:
 
 
 @pytest.mark.parametrize("block", of("yaml"), ids=lambda block: block.where)
-def test_spec(block: Block) -> None:
-    """A spec in the documentation is right on four H200s, without a warning, or wrong where it says so"""
+def test_specs_in_the_docs_are_valid_unless_marked(block: Block) -> None:
+    """On four H200s, without a warning."""
     found = validate(document(block.text), machine.load("h200x4")).diagnostics
     if block.info == "wrong":
         assert has_errors(found)
@@ -57,8 +57,8 @@ def test_spec(block: Block) -> None:
 
 
 @pytest.mark.parametrize("block", of("console"), ids=lambda block: block.where)
-def test_console(block: Block) -> None:
-    """A command in the documentation prints what stands under it; … stands for anything"""
+def test_commands_in_the_docs_print_the_output_below_them(block: Block) -> None:
+    """… matches any text."""
     command, *expected = block.text.splitlines()
     words = shlex.split(command.removeprefix("$ "))
     assert words[0] == "memtopo"
@@ -70,8 +70,7 @@ def test_console(block: Block) -> None:
     assert re.fullmatch(pattern, done.stdout.strip(), re.DOTALL), done.stdout + done.stderr
 
 
-def test_flowchart() -> None:
-    """The flowchart in the documentation is the one that the command beside it prints"""
+def test_flowcharts_in_the_docs_are_current() -> None:
     (block,) = of("mermaid")
     facts = machine.load("h200x2")
     found = validate(read_file(ROOT / "specs" / "hand-over.yaml"), facts).geometry
@@ -79,8 +78,7 @@ def test_flowchart() -> None:
     assert mermaid(build_diagram(found, facts), found.name) == block.text
 
 
-def test_links() -> None:
-    """Every link of the documentation to a file of the repository leads somewhere"""
+def test_links_in_the_docs_lead_to_files() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", page.read_text()):
             assert (page.parent / Path(target)).exists(), f"{page.name}: {target}"

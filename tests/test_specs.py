@@ -12,8 +12,8 @@ from tests.helpers.specs import ENSEMBLES, EVERY_SPEC, SPECS, ensemble, run, run
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_spec_is_built_checked_and_gone(path: Path) -> None:
-    """A spec in specs/ has no faults, builds on at most four GPUs, is found as declared, and leaves nothing"""
+def test_shipped_specs_build_verify_and_leave_nothing(path: Path) -> None:
+    """On at most four GPUs, without diagnostics."""
     facts = machine.load("h200x4")
     done = run(run_request(path, facts), facts)
     assert done.report.outcome == "ok", done.report
@@ -23,8 +23,7 @@ def test_spec_is_built_checked_and_gone(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
-def test_spec_of_several_processes(path: Path) -> None:
-    """Each of its processes builds, is found as declared, and leaves nothing"""
+def test_shipped_multi_process_specs_build_verify_and_leave_nothing(path: Path) -> None:
     report = processes.apply(ensemble(path, machine.load("h200x2")))
     assert report.outcome == "ok", report
     assert {each.outcome for each in report.processes} == {"ok"}
@@ -38,8 +37,7 @@ def test_spec_of_several_processes(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
-def test_spec_explains_itself(path: Path) -> None:
-    """A spec in specs/ begins with a comment that says what it is for"""
+def test_shipped_specs_begin_with_an_explanation(path: Path) -> None:
     first = path.read_text().splitlines()[0]
     assert first.startswith("# ")
     assert first.endswith((".", ":", ",")) or len(first) > 60

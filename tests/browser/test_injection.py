@@ -37,8 +37,8 @@ EVIL = "</title></style>]]>\"'><script>document.documentElement.dataset.evil=1</
 
 
 @pytest.mark.parametrize("suffix", ["svg", "html"])
-def test_nothing_of_a_spec_runs(suffix: str, browser: Browser, tmp_path: Path) -> None:
-    """Origins, titles and names of files that are made to be markup are shown as text, and nothing of them runs"""
+def test_no_text_of_a_spec_is_executed_in_a_page(suffix: str, browser: Browser, tmp_path: Path) -> None:
+    """Origins, titles and file names that contain markup are shown as text."""
     facts = machine.load("h200x2")
     found = validate(document(SPEC), facts)
     assert found.geometry, found.diagnostics

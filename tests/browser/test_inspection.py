@@ -21,8 +21,7 @@ def looked_at(html: str, browser: Browser, folder: Path, view: View) -> list[str
     return browser.look(view)
 
 
-def test_a_good_drawing_has_no_fault(browser: Browser, tmp_path: Path) -> None:
-    """A drawing with nothing wrong has no fault"""
+def test_inspection_finds_nothing_in_a_correct_drawing(browser: Browser, tmp_path: Path) -> None:
     assert looked_at(svg(), browser, tmp_path, View(400)) == []
 
 
@@ -50,13 +49,11 @@ def test_a_good_drawing_has_no_fault(browser: Browser, tmp_path: Path) -> None:
     ],
     ids=lambda each: each if len(each) < 24 else "",
 )
-def test_a_fault_is_seen(html: str, fault: str, browser: Browser, tmp_path: Path) -> None:
-    """Each thing that can be wrong with a page is seen where it is wrong"""
+def test_inspection_finds_each_defect_at_its_element(html: str, fault: str, browser: Browser, tmp_path: Path) -> None:
     assert any(fault in each for each in looked_at(html, browser, tmp_path, View(400)))
 
 
-def test_schemes_and_media_are_told_apart(browser: Browser, tmp_path: Path) -> None:
-    """A fault that only the dark scheme has, or only paper, is seen there alone"""
+def test_inspection_finds_defects_of_the_dark_scheme_or_of_print_only_there(browser: Browser, tmp_path: Path) -> None:
     style = (
         "<style>@media screen and (prefers-color-scheme:dark){text{fill:#fff!important}}@media print{rect{fill:#000}}"
     )
@@ -66,8 +63,7 @@ def test_schemes_and_media_are_told_apart(browser: Browser, tmp_path: Path) -> N
     assert looked_at(html, browser, tmp_path, View(400, "light")) == []
 
 
-def test_the_console_is_heard(browser: Browser, tmp_path: Path) -> None:
-    """What a page writes to the console and what it fetches is a complaint, once"""
+def test_inspection_reports_console_output_and_requests_once(browser: Browser, tmp_path: Path) -> None:
     looked_at(
         svg() + "<script>console.error('broken')</script><img src='page.html' alt=''>", browser, tmp_path, View(400)
     )

@@ -70,8 +70,8 @@ CRAMPED = {
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
-def test_a_page_is_whole(path: Path, browser: Browser, tmp_path: Path) -> None:
-    """Narrow and wide, light, dark and printed: nothing clipped, covered, hard to read, fetched or complained about"""
+def test_pages_have_no_defect_at_any_width_scheme_or_in_print(path: Path, browser: Browser, tmp_path: Path) -> None:
+    """Nothing is clipped, covered, hard to read, fetched or reported on the console."""
     shown, read = spec_diagram(path)
     file = tmp_path / "page.html"
     file.write_text(page(shown, path.stem, note="4 × NVIDIA H200", locate=read.location))
@@ -81,8 +81,8 @@ def test_a_page_is_whole(path: Path, browser: Browser, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", EVERY, ids=lambda path: path.stem)
-def test_an_svg_is_whole(path: Path, browser: Browser, tmp_path: Path) -> None:
-    """A drawing by itself has nothing clipped, covered, hard to read, fetched or complained about, light and dark"""
+def test_svg_files_have_no_defect_in_either_scheme(path: Path, browser: Browser, tmp_path: Path) -> None:
+    """Nothing is clipped, covered, hard to read, fetched or reported on the console."""
     shown, read = spec_diagram(path)
     file = tmp_path / "map.svg"
     file.write_text(svg(shown, path.stem, note="4 × NVIDIA H200", locate=read.location))
@@ -92,8 +92,7 @@ def test_an_svg_is_whole(path: Path, browser: Browser, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CRAMPED)
-def test_what_is_cramped_is_whole(name: str, browser: Browser, tmp_path: Path) -> None:
-    """The same holds where names are long, and where there are many lanes, lines and labels"""
+def test_long_names_and_many_lanes_cause_no_defect(name: str, browser: Browser, tmp_path: Path) -> None:
     facts = machine.load("h200x4")
     found = validate(document(dedent(CRAMPED[name])), facts)
     assert found.geometry, found.diagnostics
@@ -106,8 +105,8 @@ def test_what_is_cramped_is_whole(name: str, browser: Browser, tmp_path: Path) -
     assert browser.complaints() == []
 
 
-def test_a_picture_in_a_page_follows_the_scheme(browser: Browser, tmp_path: Path) -> None:
-    """An SVG that a page shows as an image, as GitHub does, is light or dark as the reader's scheme is"""
+def test_an_embedded_svg_follows_the_color_scheme(browser: Browser, tmp_path: Path) -> None:
+    """GitHub embeds an SVG as an image; it is light or dark as the reader's scheme is."""
     shown, _ = spec_diagram(EVERY[0])
     (tmp_path / "map.svg").write_text(svg(shown, "title"))
     file = tmp_path / "page.html"

@@ -27,16 +27,15 @@ INSTALL, VALIDATE = ACTION["runs"]["steps"]
 DEFAULTS = {name: given.get("default", "") for name, given in ACTION["inputs"].items()}
 
 
-def test_it_is_an_action() -> None:
-    """The file is an action by GitHub's schema, and every input and output says what it is"""
+def test_action_file_fits_the_schema_and_describes_inputs_and_outputs() -> None:
     schema = resources.files("check_jsonschema").joinpath("builtin_schemas/vendor/github-actions.json").read_text()
     Draft7Validator(json.loads(schema)).validate(ACTION)
     assert ACTION["runs"]["using"] == "composite"
     assert all(each["description"] for each in (*ACTION["inputs"].values(), *ACTION["outputs"].values()))
 
 
-def test_inputs_are_no_code() -> None:
-    """What somebody passes in reaches the scripts by variables alone, and every input is used"""
+def test_inputs_reach_scripts_only_through_variables() -> None:
+    """Every input is used."""
     for step in (INSTALL, VALIDATE):
         assert "${{" not in step["run"]
     used = re.findall(r"\$\{\{ inputs\.(\w+) \}\}", (ROOT / "action.yml").read_text())
@@ -77,8 +76,8 @@ def repository(folder: Path) -> Path:
     return folder
 
 
-def test_validating(repository: Path) -> None:
-    """The second step marks the lines, fails, and leaves a summary and the log that its output names"""
+def test_validation_step_annotates_lines_and_fails(repository: Path) -> None:
+    """It leaves a summary and the log that its output names."""
     done = step(VALIDATE, repository, machines="h100x1 h200x2")
     assert (done.returncode, done.stderr) == (1, "")
     assert [command.properties["line"] for command in forms.github(done.stdout)] == ["5", "11"]
@@ -88,15 +87,15 @@ def test_validating(repository: Path) -> None:
     assert ACTION["outputs"]["sarif"]["value"] == "${{ inputs.sarif }}"
 
 
-def test_what_fits(repository: Path) -> None:
-    """Specs that fit pass, and the log is there all the same"""
+def test_validation_step_passes_for_valid_specs(repository: Path) -> None:
+    """The log exists all the same."""
     done = step(VALIDATE, repository, machines="h200x2", paths="specs/cache.yaml\n", sarif="other.sarif")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert forms.sarif((repository / "other.sarif").read_text())["results"] == []
 
 
-def test_several_paths(repository: Path) -> None:
-    """Paths stand one a line, may hold spaces, and patterns reach memtopo as they are"""
+def test_paths_are_separated_by_lines(repository: Path) -> None:
+    """Paths may contain spaces; patterns reach memtopo as they are."""
     (repository / "a b").mkdir()
     (repository / "a b" / "c d.yaml").write_text("a: [")
     done = step(VALIDATE, repository, machines="h200x2", paths="a b\n\nspecs/c*.yaml\n**/hand*.yaml\n-x*")
@@ -109,24 +108,22 @@ def test_several_paths(repository: Path) -> None:
 
 
 @pytest.mark.parametrize("evil", ["$(touch owned)", "`touch owned`", "; touch owned", "--report=text=owned", "' \" \\"])
-def test_inputs_of_someone_who_means_harm(repository: Path, evil: str) -> None:
-    """Whatever is passed in is a name, and no command or flag"""
+def test_hostile_inputs_are_names_and_neither_commands_nor_flags(repository: Path, evil: str) -> None:
     for given in ({"paths": evil}, {"machines": evil}, {"strict": evil}, {"sarif": evil}):
         step(VALIDATE, repository, **({"machines": "h200x2"} | given))
         assert not (repository / "owned").exists()
 
 
 @pytest.mark.parametrize(("strict", "status"), [("true", 1), ("false", 0)])
-def test_strict(repository: Path, strict: str, status: int) -> None:
-    """With strict, warnings fail the step"""
+def test_strict_makes_warnings_fail_the_step(repository: Path, strict: str, status: int) -> None:
     (repository / "w.yaml").write_text("memtopo: 1\nname: w\nchunks: {c: {location: gpu0, size: 2MiB}}\n")
     done = step(VALIDATE, repository, machines="h200x2", paths="w.yaml", strict=strict)
     assert done.returncode == status
     assert [command.name for command in forms.github(done.stdout)] == ["warning"]
 
 
-def test_installing(folder: Path) -> None:
-    """The first step installs the wanted version beside everything else on the runner, where the second finds it"""
+def test_installation_step_installs_the_requested_version(folder: Path) -> None:
+    """It is apart from everything else on the runner, at the path where the second step finds it."""
     wheel(folder / f"memtopo-{__version__}-py3-none-any.whl")
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder), "PIP_NO_DEPS": "1"}
     done = step(INSTALL, folder, version=__version__, PATH=path(), **offline)
@@ -138,8 +135,7 @@ def test_installing(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_version_of_the_action(folder: Path) -> None:
-    """Without a version the action's own is installed"""
+def test_without_a_version_that_of_the_action_is_installed(folder: Path) -> None:
     done = step(INSTALL, folder, PATH=path(), PIP_NO_INDEX="1", PIP_NO_DEPS="1")
     assert done.returncode != 0  # what builds it is not to be had without a network
     assert "hatchling" in done.stderr

@@ -57,18 +57,17 @@ IN_A = ["a/b/c/z.yaml", "a/b/y.yml", "a/gone.yaml", "a/self.yaml", "a/x.yaml"]
         ("nowhere.yaml", ["nowhere.yaml"]),
     ],
 )
-def test_what_is_meant(tree: Path, argument: str, found: list[str]) -> None:
-    """A folder, a pattern and a path mean these files, sorted; hidden ones and links to folders are not gone into"""
+def test_folders_patterns_and_paths_select_sorted_files(tree: Path, argument: str, found: list[str]) -> None:
+    """Hidden files and links to folders are not followed."""
     assert names(argument) == found
 
 
-def test_from_the_root(tree: Path) -> None:
-    """A pattern may begin at the root"""
+def test_patterns_may_begin_at_the_root(tree: Path) -> None:
     assert names(f"{tree}/**/*.yml") == [f"{tree}/a/b/y.yml"]
 
 
-def test_each_once(tree: Path) -> None:
-    """A file that is meant twice is read once, under its first name, where it was first meant"""
+def test_a_file_given_twice_is_read_once(tree: Path) -> None:
+    """It has its first name and its first position."""
     assert names("a/x.yaml", "-", "a", "./a/x.yaml", f"{tree}/a/x.yaml", "a/*.yaml", "-") == [
         "a/x.yaml",
         "-",
@@ -77,8 +76,8 @@ def test_each_once(tree: Path) -> None:
 
 
 @pytest.mark.parametrize("argument", ["*.yam", "**/no.yaml", "x[2].yaml", "a/**/*.md/x", "empty", "empty/**"])
-def test_nothing_is_meant(tree: Path, argument: str) -> None:
-    """A pattern or a folder with nothing to give ends the run with 3, though others have something"""
+def test_a_pattern_or_folder_without_files_exits_with_3(tree: Path, argument: str) -> None:
+    """This holds even if other arguments select files."""
     (tree / "empty").mkdir()
     with pytest.raises(Unavailable):
         collect(["a", argument])
@@ -87,14 +86,12 @@ def test_nothing_is_meant(tree: Path, argument: str) -> None:
     assert argument in said.err
 
 
-def test_no_name(folder: Path) -> None:
-    """An empty name is wrong usage"""
+def test_an_empty_name_is_wrong_usage(folder: Path) -> None:
     with pytest.raises(UsageError):
         collect([""])
 
 
-def test_circles_end_soon(folder: Path) -> None:
-    """Folders that link to one another, and patterns made to try everything, take no time"""
+def test_circular_links_and_expensive_patterns_end_quickly(folder: Path) -> None:
     deep = folder / "/".join("d" * 60)
     deep.mkdir(parents=True)
     (deep / "x.yaml").touch()
@@ -106,8 +103,7 @@ def test_circles_end_soon(folder: Path) -> None:
     assert time.monotonic() - start < 5
 
 
-def test_deep_folders(folder: Path) -> None:
-    """However deep folders are, they are gone through"""
+def test_deeply_nested_folders_are_traversed(folder: Path) -> None:
     for _ in range(600):
         Path("d").mkdir()
         os.chdir("d")
@@ -116,8 +112,7 @@ def test_deep_folders(folder: Path) -> None:
     assert len(names("**/x.yaml")) == len(names(".")) == 1
 
 
-def test_pipes(folder: Path) -> None:
-    """A pipe that is named is waited for, and one that lies in a folder is an error at once"""
+def test_a_named_pipe_is_read_and_one_in_a_folder_is_an_error(folder: Path) -> None:
     os.mkfifo(folder / "p.yaml")
     start = time.monotonic()
     said = memtopo("validate", folder, M)
@@ -129,8 +124,7 @@ def test_pipes(folder: Path) -> None:
     assert said.status == 0, said
 
 
-def test_folders_that_cannot_be_read(folder: Path) -> None:
-    """A folder that cannot be looked into is named, and the others are gone through"""
+def test_unreadable_folders_are_named_and_others_traversed(folder: Path) -> None:
     (folder / "closed").mkdir(mode=0)
     (folder / "open").mkdir()
     (folder / "open" / "x.yaml").touch()

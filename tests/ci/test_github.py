@@ -15,8 +15,8 @@ from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT
 
 
-def test_a_mark(checked: Checking) -> None:
-    """A fault is one line, which the runner reads as a mark with its place, title, message, notes and help"""
+def test_a_diagnostic_is_one_annotation_in_one_line(checked: Checking) -> None:
+    """The runner reads its position, title, message, notes and help."""
     first, second = github(text("github", checked({"specs/bad.yaml": BAD})))
     assert (first.name, second.name) == ("error", "warning")
     assert first.properties == {
@@ -31,55 +31,49 @@ def test_a_mark(checked: Checking) -> None:
     assert first.data.splitlines()[-1] == "help: write 2MiB or 4MiB, or 'round: up'"
 
 
-def test_errors_come_first(checked: Checking) -> None:
-    """Only ten of a kind are shown, so that no warning stands before an error, whichever files they are in"""
+def test_annotations_of_errors_precede_warnings(checked: Checking) -> None:
+    """GitHub shows only ten of each kind, so errors of all files come first."""
     names = [command.name for command in github(text("github", checked({"a.yaml": WARNED, "b.yaml": BAD})))]
     assert names == ["error", "warning", "warning"]
 
 
-def test_several_lines(checked: Checking) -> None:
-    """A mark over several lines has no columns"""
+def test_an_annotation_of_several_lines_has_no_columns(checked: Checking) -> None:
     long = "memtopo: 1\nname: x\nranges:\n  - a\n  - b\n"
     commands = github(text("github", checked({"x.yaml": long})))
     assert any(int(each.properties["endLine"]) > int(each.properties["line"]) for each in commands)
     assert all(marked(each) for each in commands)
 
 
-def test_every_fault(folder: Path) -> None:
-    """The runner accepts every mark of every wrong example"""
+def test_github_annotations_of_all_bad_specs_are_accepted(folder: Path) -> None:
     output = text("github", check(collect([str(ROOT / "tests" / "bad")]), {"two": invented(2)}))
     found = github(output)
     assert len(found) == len(output.splitlines()) > 40
     assert all(marked(each) for each in found)
 
 
-def test_a_file_that_is_not_there(folder: Path) -> None:
-    """What is wrong with a whole file is a mark without a line"""
+def test_an_annotation_of_a_whole_file_has_no_line(folder: Path) -> None:
     (found,) = github(text("github", check(collect(["nowhere.yaml"]), {"one": invented(1)})))
     assert found.properties["file"] == "nowhere.yaml"
     assert "line" not in found.properties
 
 
-def test_machines(checked: Checking) -> None:
-    """A fault of one machine says so"""
+def test_github_annotations_name_the_machine_if_not_all_share_them(checked: Checking) -> None:
     (found,) = github(text("github", checked({"x.yaml": TWO_GPUS}, "h100x1", "h200x2")))
     assert "note: only on h100x1" in found.data
 
 
-def test_nothing_to_mark(checked: Checking) -> None:
-    """Where nothing is wrong there is no command"""
+def test_github_output_is_empty_without_diagnostics(checked: Checking) -> None:
     assert text("github", checked({"x.yaml": GOOD})) == ""
 
 
-def test_a_check_that_could_not_be_made() -> None:
-    """Where nothing could be checked there is one error"""
+def test_a_failed_check_is_one_github_error() -> None:
     (found,) = github("\n".join(rendering.failure(Unavailable("no: GPU, 100%", hint="a"))))
     assert (found.name, found.data) == ("error", "no: GPU, 100%\nhint: a")
 
 
 @pytest.mark.parametrize("line", ["::error::x", "  ::add-mask::x", "1 | ##[error]x", "::endgroup::", "::other::"])
-def test_quoted_text(line: str) -> None:
-    """The runner takes no command out of quoted text, and takes those after it"""
+def test_commands_in_quoted_text_are_not_executed(line: str) -> None:
+    """The runner accepts the commands after the quoted text."""
     if "other" not in line:
         assert commands(line)
     assert commands("\n".join([*rendering.quoted([line, line], "t0ken"), "::warning::y"])) == commands("::warning::y")

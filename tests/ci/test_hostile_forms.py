@@ -63,8 +63,8 @@ def harmed(folder: Path, evil: str) -> Checked:
     return check(collect(["."]), machines)
 
 
-def test_sarif(harmed: Checked, evil: str) -> None:
-    """In SARIF a name is a URI that means the file, and no message holds a link or a control character"""
+def test_hostile_names_are_uris_in_sarif(harmed: Checked, evil: str) -> None:
+    """No message contains a link or a control character."""
     run = forms.sarif(text("sarif", harmed))
     uris = {result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] for result in run["results"]}
     assert {unquote_to_bytes(uri) for uri in uris} <= set(os.listdir(b"."))
@@ -74,15 +74,14 @@ def test_sarif(harmed: Checked, evil: str) -> None:
         assert result["message"]["text"].replace("\n", "").isprintable()
 
 
-def test_junit(harmed: Checked, evil: str) -> None:
-    """In JUnit's XML there is a case for each file and machine, and no text ends its element"""
+def test_hostile_texts_stay_in_their_element_in_junit(harmed: Checked, evil: str) -> None:
+    """There is a case for each file and machine."""
     found = forms.junit(text("junit", harmed))
     assert [suite.tests for suite in found] == [3, 3]
     assert all(len(case.result) <= 1 for suite in found for case in suite)
 
 
-def test_github(harmed: Checked) -> None:
-    """To GitHub's runner each line is one mark in one of the files"""
+def test_hostile_texts_give_one_annotation_per_line_in_github(harmed: Checked) -> None:
     output = text("github", harmed)
     found = forms.github(output)
     assert len(found) == len(output.splitlines()) == len(forms.diagnostics(text("json", harmed))["diagnostics"])
@@ -94,29 +93,27 @@ def test_github(harmed: Checked) -> None:
     assert output.replace("\n", "").isprintable()
 
 
-def test_gitlab(harmed: Checked, evil: str) -> None:
-    """In Code Quality a description is one line of what can be seen, and a path that of the file"""
+def test_hostile_texts_are_one_printable_line_in_gitlab(harmed: Checked, evil: str) -> None:
+    """The path is that of the file."""
     entries = forms.gitlab(text("gitlab", harmed))
     assert {os.fsencode(entry["location"]["path"]) for entry in entries} <= set(os.listdir(b"."))
     assert all(entry["description"].isprintable() for entry in entries)
 
 
-def test_markdown(harmed: Checked) -> None:
-    """In Markdown there are one table, with a cell for each file and machine, and one fence, and no other element"""
+def test_hostile_texts_add_no_element_to_markdown(harmed: Checked) -> None:
+    """There are one table with a cell for each file and machine, and one fence."""
     rows, fences = forms.markdown(text("markdown", harmed))
     assert [len(row) for row in rows] == [3, 3, 3, 3]
     assert len(fences) == 1
 
 
-def test_text(harmed: Checked) -> None:
-    """In text for people nothing reaches the terminal but what can be seen"""
+def test_hostile_texts_are_printable_in_text(harmed: Checked) -> None:
     for form in ("text", "concise"):
         assert text(form, harmed).replace("\n", "").isprintable()
     assert text("json", harmed).isascii()
 
 
-def test_in_github_actions(harmed: Checked, evil: str, folder: Path) -> None:
-    """What GitHub's runner reads of the text beside the marks is no command"""
+def test_hostile_text_output_contains_no_github_command(harmed: Checked, evil: str, folder: Path) -> None:
     said = memtopo("validate", ".", "-m", "h100x1", GITHUB_ACTIONS="true", PYTHONUTF8="1")
     found = forms.github(said.out)
     assert found

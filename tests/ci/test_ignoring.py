@@ -34,8 +34,8 @@ def codes_on(text: str, on: str = "h200x2") -> list[str]:
         "  # memtopo: ignore[MT501,MT503,MT505] one of them is in vain, and that is ignored",
     ],
 )
-def test_a_warning(comment: str) -> None:
-    """A warning is not told where a comment on its line names it, with or without a reason"""
+def test_a_warning_is_suppressed_by_a_comment_on_its_line(comment: str) -> None:
+    """A reason is optional."""
     found = validate_on(UNUSED.format(comment))
     assert found.diagnostics == ()
     assert "MT501" in {fault.code for fault in found.ignored}
@@ -56,14 +56,13 @@ def test_a_warning(comment: str) -> None:
         "  # memtopo: ignore-next[MT501]",
     ],
 )
-def test_in_vain(comment: str) -> None:
-    """A comment elsewhere, with another code or without one ignores nothing, and a warning says so"""
+def test_an_unused_suppression_is_a_warning(comment: str) -> None:
+    """That is a comment on another line, with another code or without a code."""
     assert codes_on(UNUSED.format(comment)) == ["MT501", "MT505"]
 
 
 @pytest.mark.parametrize("comment", ["  # memtopo ignore[MT501]", "  # ignore[MT501]", "  # memtopo: ignored[MT501]"])
-def test_other_comments(comment: str) -> None:
-    """Other comments mean nothing"""
+def test_other_comments_suppress_nothing(comment: str) -> None:
     assert codes_on(UNUSED.format(comment)) == ["MT501"]
 
 
@@ -76,29 +75,26 @@ def test_other_comments(comment: str) -> None:
         "memtopo: 1\nname: x\nchunks: {hot: {location: gpu0, size: 2MiB#memtopo:ignore[MT105]}}\n",
     ],
 )
-def test_values_are_no_comments(text: str) -> None:
-    """What stands within a value is no comment"""
+def test_text_in_values_is_no_comment(text: str) -> None:
     assert "MT105" in codes_on(text) or "MT005" in codes_on(text)
     assert "MT105" not in {fault.code for fault in validate_on(text).ignored}
 
 
-def test_a_comment_beside_such_a_value() -> None:
-    """A value that looks like a comment does not hide the comment after it"""
+def test_a_value_like_a_comment_does_not_hide_the_comment_after_it() -> None:
     text = UNUSED.replace("hot", "'# memtopo: ignore[MT104]'").format("  # memtopo: ignore[MT104]")
     assert codes_on(text) == ["MT104"]
     assert [fault.code for fault in validate_on(text).ignored] == ["MT104"]
 
 
-def test_an_error_is_only_passed_over() -> None:
-    """An ignored error is still told by whoever would build, with a note, and there is no geometry"""
+def test_a_suppressed_error_keeps_the_spec_from_being_built() -> None:
+    """The error is still reported, with a note, and there is no geometry."""
     found = validate_on(BAD.replace("3MiB}", "3MiB}  # memtopo: ignore[MT301] on purpose"))
     assert [fault.code for fault in found.diagnostics] == ["MT301", "MT501"]
     assert "a spec with an error is never built" in found.diagnostics[0].notes[-1]
     assert found.geometry is None
 
 
-def test_nothing_is_built_over_an_error(folder: Path) -> None:
-    """An ignored error is passed over by validate, and plan and apply refuse the spec all the same"""
+def test_suppressed_errors_pass_validate_but_not_plan_and_apply(folder: Path) -> None:
     spec = folder / "spec.yaml"
     spec.write_text(BAD.replace("}", "}  # memtopo: ignore[MT301,MT501]"))
     said = memtopo("validate", spec, "-m", "h200x2")
@@ -110,8 +106,7 @@ def test_nothing_is_built_over_an_error(folder: Path) -> None:
         assert "warning[" not in said.err
 
 
-def test_warnings_are_silent_everywhere(folder: Path) -> None:
-    """An ignored warning is told by no command"""
+def test_suppressed_warnings_are_reported_by_no_command(folder: Path) -> None:
     spec = folder / "spec.yaml"
     spec.write_text(WARNED.rstrip() + "  # memtopo: ignore[MT501]\n")
     for command in ("validate", "plan", "apply"):
@@ -121,23 +116,22 @@ def test_warnings_are_silent_everywhere(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code.startswith("MT0")])
-def test_reading_is_not_ignored(code: str) -> None:
-    """What is wrong with a text cannot be ignored: what is not read is not checked"""
+def test_errors_of_reading_cannot_be_suppressed(code: str) -> None:
+    """Text that is not read is not checked."""
     assert codes_on(GOOD + f"# memtopo: ignore[{code}]\n") == ["MT505"]
     twice = GOOD + f"name: y  # memtopo: ignore[MT009,{code}]\n"
     assert "MT009" in codes_on(twice)
     assert codes_on(f"a: [  # memtopo: ignore[MT005,{code}]\n") == ["MT005"]
 
 
-def test_while_rules_are_silent() -> None:
-    """Where an entry was left out, rules say less, and no comment is called vain for that"""
+def test_suppressions_are_not_unused_if_an_entry_was_left_out() -> None:
+    """Rules report less if an entry was left out."""
     broken = GOOD.replace("size: 2MiB}}\nmap", "size: 2MB}}  # memtopo: ignore[MT301] once\nmap")
     assert codes_on(broken) == ["MT105"]
     assert codes_on(GOOD.replace("size: 2MiB}}\nmap", "size: 2MiB}}  # memtopo: ignore[MT301] once\nmap")) == ["MT505"]
 
 
-def test_in_vain_on_some_machines(checked: Checking) -> None:
-    """A comment that is needed on one machine is vain on no other of the same run"""
+def test_a_suppression_needed_on_one_machine_is_unused_on_none(checked: Checking) -> None:
     text = TWO_GPUS.replace("}}\nmap", "}}  # memtopo: ignore[MT401] not for one GPU\nmap")
     found = checked({"x.yaml": text}, "h100x1", "h200x2")
     assert [(result.machine, result.diagnostics, result.ignored) for result in found.results] == [
@@ -147,8 +141,7 @@ def test_in_vain_on_some_machines(checked: Checking) -> None:
     assert [fault.code for fault in next(checked({"x.yaml": text}, "h200x2").results).diagnostics] == ["MT505"]
 
 
-def test_places() -> None:
-    """A warning about a comment points at the code that is meant"""
+def test_warnings_about_suppressions_point_at_the_code() -> None:
     found = validate_on(UNUSED.format("  # memtopo: ignore[MT501, MT5O2 ] x"))
     (fault,) = found.diagnostics
     assert fault.span is not None
@@ -156,8 +149,8 @@ def test_places() -> None:
     assert fault.help == "did you mean MT502?"
 
 
-def test_many_comments() -> None:
-    """Comments without end are read in passing, and no more warnings are told than of any other kind"""
+def test_many_suppressions_are_read_quickly() -> None:
+    """No more warnings are reported than of any other kind."""
     found = codes_on(GOOD + "# memtopo: ignore[MT501]\n" * 100_000)
     assert set(found) == {"MT505"}
     assert len(found) <= 1001

@@ -11,8 +11,8 @@ from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT
 
 
-def test_cases(checked: Checking) -> None:
-    """Each machine is a suite and each file a case in it, which fails where the spec does not fit"""
+def test_junit_has_a_suite_per_machine_and_a_case_per_file(checked: Checking) -> None:
+    """The case fails if the spec is invalid."""
     found = junit(text("junit", checked({"a.yaml": GOOD, "b.yaml": TWO_GPUS, "c.yaml": BAD}, "h100x1", "h200x2")))
     assert (found.tests, found.failures, found.errors) == (6, 3, 0)
     fared = {suite.name: {case.name: case.is_passed for case in suite} for suite in found}
@@ -23,8 +23,8 @@ def test_cases(checked: Checking) -> None:
     assert [(suite.tests, suite.failures) for suite in found] == [(3, 2), (3, 1)]
 
 
-def test_a_failure(checked: Checking) -> None:
-    """A failure has a sum as its message, the worst code as its type, and all faults with their lines as its text"""
+def test_junit_failure_has_summary_worst_code_and_all_diagnostics(checked: Checking) -> None:
+    """They are its message, its type and its text."""
     (suite,) = junit(text("junit", checked({"specs/bad.yaml": BAD})))
     (case,) = suite
     (failure,) = case.result
@@ -35,8 +35,7 @@ def test_a_failure(checked: Checking) -> None:
     assert "warning[MT501]" in failure.text
 
 
-def test_warnings(checked: Checking) -> None:
-    """Warnings are a passing case's output, and with --strict its failure"""
+def test_junit_warnings_are_output_and_failures_if_strict(checked: Checking) -> None:
     for strict in (False, True):
         (suite,) = junit(text("junit", checked({"x.yaml": WARNED}, strict=strict)))
         (case,) = suite
@@ -44,14 +43,12 @@ def test_warnings(checked: Checking) -> None:
         assert ("MT501" in (case.system_out or "")) != strict
 
 
-def test_every_fault(folder: Path) -> None:
-    """Every wrong example can be written"""
+def test_junit_reports_of_all_bad_specs_fit_the_schema(folder: Path) -> None:
     found = junit(text("junit", check(collect([str(ROOT / "tests" / "bad")]), {"two": invented(2)})))
     assert found.failures > 30
 
 
-def test_a_check_that_could_not_be_made() -> None:
-    """Where nothing could be checked there is one case, with the error"""
+def test_a_failed_check_is_one_junit_case_with_the_error() -> None:
     (suite,) = junit("\n".join(rendering.failure(Unavailable("no <GPU>", hint="a & b"))))
     (case,) = suite
     (error,) = case.result

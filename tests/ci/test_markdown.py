@@ -6,8 +6,8 @@ from tests.ci.conftest import BAD, GOOD, TWO_GPUS, Checking
 from tests.ci.forms import markdown, text
 
 
-def test_a_page(checked: Checking) -> None:
-    """A page has a table of specs and machines, those that do not fit first, and the faults with their lines"""
+def test_markdown_has_a_table_and_the_diagnostics(checked: Checking) -> None:
+    """Invalid specs come first; diagnostics have their source lines."""
     files = {"a.yaml": GOOD, "b|c.yaml": TWO_GPUS, "d.yaml": BAD}
     rows, (fence,) = markdown(text("markdown", checked(files, "h100x1", "h200x2")))
     assert rows == [
@@ -20,13 +20,11 @@ def test_a_page(checked: Checking) -> None:
     assert " 4 |   hot: {location: gpu0, size: 3MiB}" in fence
 
 
-def test_nothing_wrong(checked: Checking) -> None:
-    """Where nothing is wrong there is the table alone"""
+def test_markdown_without_diagnostics_is_a_table(checked: Checking) -> None:
     assert markdown(text("markdown", checked({"a.yaml": GOOD}))) == ([["spec", "h200x2"], ["a.yaml", "ok"]], [])
 
 
-def test_it_is_not_endless(checked: Checking) -> None:
-    """Of hundreds of files and faults the first are shown, and how many are not"""
+def test_markdown_of_many_files_is_shortened_and_counted(checked: Checking) -> None:
     page = text("markdown", checked({f"{number}.yaml": BAD for number in range(300)}))
     rows, (fence,) = markdown(page)
     assert len(rows) == rendering.MOST_ROWS + 1
@@ -35,8 +33,7 @@ def test_it_is_not_endless(checked: Checking) -> None:
     assert len(page) < 65_536
 
 
-def test_a_check_that_could_not_be_made() -> None:
-    """Where nothing could be checked, the page says why"""
+def test_a_failed_check_gives_its_reason_in_markdown() -> None:
     page = "\n".join(rendering.failure(Unavailable("no <GPU>", hint="use --machine")))
     assert markdown(page) == ([], [])
     assert "**error:** no &#60;GPU&#62;" in page

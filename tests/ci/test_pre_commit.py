@@ -19,14 +19,13 @@ from tests.helpers.specs import ROOT
 MANIFEST = ROOT / ".pre-commit-hooks.yaml"
 
 
-def test_the_manifest() -> None:
-    """pre-commit accepts the hook"""
+def test_pre_commit_accepts_the_hook() -> None:
     (hook,) = load_manifest(MANIFEST)
     assert (hook["id"], hook["language"], hook["entry"]) == ("memtopo", "python", "memtopo validate")
 
 
-def test_the_configuration() -> None:
-    """pre-commit accepts the sample's configuration, which names the hook"""
+def test_pre_commit_accepts_the_sample_configuration() -> None:
+    """It names the hook."""
     config = load_config(ROOT / "examples" / "ci" / ".pre-commit-config.yaml")
     assert config["repos"][0]["hooks"][0]["id"] == "memtopo"
 
@@ -60,23 +59,21 @@ def _hooked(folder: Path, files: dict[str, str]) -> subprocess.CompletedProcess[
     return _run(folder, sys.executable, "-m", "pre_commit", "run", "--color=never")
 
 
-def test_what_fits(repository: Path) -> None:
-    """Specs that fit may be committed; YAML elsewhere is not looked at"""
+def test_valid_specs_can_be_committed(repository: Path) -> None:
+    """Other YAML files are not checked."""
     done = _hooked(repository, {"specs/a.yaml": GOOD, "deploy/values.yaml": "a: 1\n", "layouts/b/c.yml": GOOD})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Passed" in done.stdout
 
 
-def test_what_does_not_fit(repository: Path) -> None:
-    """A spec that does not fit is told with its line, and may not be committed"""
+def test_invalid_specs_cannot_be_committed_and_are_reported_with_their_line(repository: Path) -> None:
     done = _hooked(repository, {"specs/a.yaml": GOOD, "sub/specs/b.yaml": BAD})
     assert done.returncode == 1
     assert "sub/specs/b.yaml:4:31: error[MT301]" in done.stdout
     assert "2 files on h200x2: 1 ok, 1 with errors" in done.stdout
 
 
-def test_nothing_to_look_at(repository: Path) -> None:
-    """Where no spec changed nothing is run"""
+def test_hook_does_not_run_without_changed_specs(repository: Path) -> None:
     done = _hooked(repository, {"deploy/values.yaml": "a: 1\n"})
     assert done.returncode == 0
     assert "Skipped" in done.stdout

@@ -7,8 +7,7 @@ NO_GPU7 = GOOD.replace("location: gpu0", "location: gpu7")
 LARGE = GOOD.replace("2MiB", "100GiB")
 
 
-def test_a_fault_of_all_machines(checked: Checking) -> None:
-    """A fault that all machines share is told once, and no machine is named"""
+def test_a_diagnostic_of_all_machines_is_reported_once_without_machines(checked: Checking) -> None:
     found = checked({"x.yaml": BAD}, "h100x1", "h200x2", "h200x4")
     output = text("concise", found)
     assert len(output.splitlines()) == 2
@@ -17,8 +16,7 @@ def test_a_fault_of_all_machines(checked: Checking) -> None:
     assert [each.only for each in file.diagnostics()] == [(), ()]
 
 
-def test_a_fault_of_some_machines(checked: Checking) -> None:
-    """A fault that not all machines share is told once, with the machines that it is on"""
+def test_a_diagnostic_of_some_machines_is_reported_once_with_them(checked: Checking) -> None:
     text_ = TWO_GPUS.replace("location: gpu1", "location: gpu3")
     found = checked({"x.yaml": text_}, "h100x1", "h200x2", "h200x4")
     assert text("concise", found).splitlines() == [
@@ -27,22 +25,19 @@ def test_a_fault_of_some_machines(checked: Checking) -> None:
     assert "= note: only on h100x1, h200x2" in text("text", found)
 
 
-def test_remarks_of_some_machines(checked: Checking) -> None:
-    """Where machines say different things about one fault, each remark has its machines"""
+def test_notes_that_differ_by_machine_name_their_machines(checked: Checking) -> None:
     output = text("text", checked({"x.yaml": NO_GPU7}, "h100x1", "h200x2"))
     assert output.count("error[MT401]") == 1
     assert "= note: on h100x1: it has 1 GPU: only gpu0" in output
     assert "= note: on h200x2: it has 2 GPUs: gpu0 to gpu1" in output
 
 
-def test_other_numbers(checked: Checking) -> None:
-    """Faults whose messages differ are two"""
+def test_diagnostics_with_different_messages_are_reported_separately(checked: Checking) -> None:
     big = GOOD.replace("2MiB", "200GiB")
     assert len(text("concise", checked({"x.yaml": big}, "h100x1", "h200x2")).splitlines()) == 2
 
 
-def test_the_table(checked: Checking) -> None:
-    """Several machines end in a table of which spec fits which, and a sum"""
+def test_results_of_several_machines_end_with_a_table_and_a_summary(checked: Checking) -> None:
     lines = text("text", checked({"a.yaml": GOOD, "世.yaml": TWO_GPUS, "c.yaml": BAD}, "h100x1", "h200x2")).splitlines()
     assert lines[-6:] == [
         "spec     h100x1              h200x2",
@@ -54,20 +49,18 @@ def test_the_table(checked: Checking) -> None:
     ]
 
 
-def test_one_file_on_one_machine(checked: Checking) -> None:
-    """Of one file on one machine there is no table"""
+def test_one_file_on_one_machine_has_no_table(checked: Checking) -> None:
     assert text("text", checked({"a.yaml": GOOD})) == "a.yaml: ok on h200x2\n"
     assert text("text", checked({"a.yaml": BAD})).splitlines()[-1] == "1 error, 1 warning in a.yaml"
 
 
-def test_many_files_on_one_machine(checked: Checking) -> None:
-    """Of many files on one machine only the faults are told, and a sum"""
+def test_many_files_on_one_machine_have_diagnostics_and_a_summary(checked: Checking) -> None:
     files = {f"{number}.yaml": GOOD for number in range(1500)}
     assert text("text", checked(files)) == "1,500 files on h200x2: 1,500 ok\n"
 
 
-def test_the_document(checked: Checking) -> None:
-    """The JSON document has one shape: an entry for each file and machine, be there one or many, and the faults"""
+def test_json_results_have_an_entry_per_file_and_machine(checked: Checking) -> None:
+    """The shape is the same for one file and for many."""
     one = diagnostics(text("json", checked({"a.yaml": GOOD})))
     assert one == {
         "memtopo_diagnostics": 1,

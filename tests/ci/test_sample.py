@@ -27,8 +27,7 @@ def said(here: Here, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda form: here("validate", "specs", *MACHINES, "--format", form)
 
 
-def test_the_annotation(said: Any) -> None:
-    """GitHub marks the two wrong places of the broken spec"""
+def test_github_annotates_both_errors_of_the_broken_sample(said: Any) -> None:
     assert said("github").out.splitlines()[1] == (
         "::error file=specs/handover.yaml,line=11,endLine=11,col=34,endColumn=39,"
         "title=MT301%3A a chunk's size is no multiple of its granularity::"
@@ -40,8 +39,7 @@ def test_the_annotation(said: Any) -> None:
     assert (first.properties["line"], first.data.splitlines()[0]) == ("5", "the machine has no gpu1")
 
 
-def test_the_result(said: Any) -> None:
-    """Code scanning gets the two faults with their places and rules"""
+def test_code_scanning_receives_both_errors_with_location_and_rule(said: Any) -> None:
     results = forms.sarif(said("sarif").out)["results"]
     assert [(result["ruleId"], result["locations"][0]["physicalLocation"]) for result in results] == [
         (code, {"artifactLocation": {"uri": "specs/handover.yaml", "uriBaseId": "%SRCROOT%"}, "region": region})
@@ -52,8 +50,8 @@ def test_the_result(said: Any) -> None:
     ]
 
 
-def test_the_cases(said: Any) -> None:
-    """As tests, the good spec passes on both machines and the broken one on none"""
+def test_junit_of_the_sample_passes_the_good_spec_and_fails_the_broken_one(said: Any) -> None:
+    """This holds on both machines."""
     cases = {(suite.name, case.name): case for suite in forms.junit(said("junit").out) for case in suite}
     assert {key: case.is_passed for key, case in cases.items()} == {
         ("h100x1", "specs/cache.yaml"): True,
@@ -69,8 +67,7 @@ def test_the_cases(said: Any) -> None:
     ("file", "schema"),
     [(".github/workflows/memtopo.yml", "github-workflows"), (".gitlab-ci.yml", "gitlab-ci")],
 )
-def test_configurations(file: str, schema: str) -> None:
-    """The sample's workflow and job fit the services' schemas"""
+def test_sample_workflow_and_job_fit_the_schemas_of_the_services(file: str, schema: str) -> None:
     vendored = resources.files("check_jsonschema").joinpath(f"builtin_schemas/vendor/{schema}.json").read_text()
     validator = Draft7Validator(json.loads(vendored))
     # YAML 1.1 of this reader takes the key `on` for a boolean.
@@ -80,13 +77,14 @@ def test_configurations(file: str, schema: str) -> None:
 
 
 @pytest.mark.parametrize("file", [".github/workflows/memtopo.yml", ".gitlab-ci.yml", ".pre-commit-config.yaml"])
-def test_the_page_has_the_same(file: str) -> None:
-    """What docs/ci.md has to copy is what the sample has"""
+def test_page_shows_the_sample_to_copy(file: str) -> None:
     assert f"\n{(SAMPLE / file).read_text()}```\n" in PAGE
 
 
-def test_the_job(here: Here, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands of GitLab's job, but for the installation, run, and leave the reports that it collects"""
+def test_commands_of_the_gitlab_job_write_the_reports_it_collects(
+    here: Here, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The installation is not run."""
     (job,) = yaml.safe_load((SAMPLE / ".gitlab-ci.yml").read_text()).values()
     *_, command = (line.split() for line in job["script"])
     monkeypatch.chdir(folder)

@@ -14,8 +14,8 @@ from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT
 
 
-def test_a_fault(checked: Checking) -> None:
-    """A result has its rule, its level, what to do, and its place in lines and columns from 1, counted in characters"""
+def test_sarif_result_has_rule_level_help_and_location(checked: Checking) -> None:
+    """Lines and columns count from 1, in characters."""
     run = sarif(text("sarif", checked({"specs/bad.yaml": BAD.replace("name: bad", "name: bad  # ä世😀")})))
     assert run["columnKind"] == "unicodeCodePoints"
     first, second = run["results"]
@@ -29,14 +29,14 @@ def test_a_fault(checked: Checking) -> None:
     }
 
 
-def test_characters_are_counted(checked: Checking) -> None:
-    """Columns count code points: neither bytes nor the halves of UTF-16"""
+def test_sarif_columns_count_code_points(checked: Checking) -> None:
+    """They count neither bytes nor UTF-16 code units."""
     run = sarif(text("sarif", checked({"x.yaml": GOOD.replace("name: good", 'name: good\n"😀": {ä: 1}')})))
     assert run["results"][0]["locations"][0]["physicalLocation"]["region"]["endColumn"] == 4
 
 
-def test_every_rule(folder: Path) -> None:
-    """For every wrong example the log fits the standard's schema, and every rule that it names is explained"""
+def test_sarif_logs_of_all_bad_specs_fit_the_schema(folder: Path) -> None:
+    """Every rule that a log names is explained."""
     run = sarif(text("sarif", check(collect([str(ROOT / "tests" / "bad")]), {"two": invented(2, peers=False)})))
     rules = run["tool"]["driver"]["rules"]
     assert {rule["id"] for rule in rules} == {result["ruleId"] for result in run["results"]}
@@ -48,8 +48,7 @@ def test_every_rule(folder: Path) -> None:
         assert "`" not in rule["help"]["text"]
 
 
-def test_related_places(checked: Checking) -> None:
-    """Where a fault speaks of a second place, that is a related location with its words"""
+def test_labels_are_related_locations_with_their_text(checked: Checking) -> None:
     run = sarif(text("sarif", checked({"x.yaml": GOOD + "name: again\n"})))
     (result,) = run["results"]
     (related,) = result["relatedLocations"]
@@ -57,8 +56,8 @@ def test_related_places(checked: Checking) -> None:
     assert related["physicalLocation"]["region"]["startLine"] == 2
 
 
-def test_a_file_without_text(checked: Checking, folder: Path) -> None:
-    """What is wrong with a whole file is a result at its first line, since code scanning asks for a line"""
+def test_sarif_result_of_a_whole_file_is_at_its_first_line(checked: Checking, folder: Path) -> None:
+    """Code scanning requires a line."""
     found = check(collect(["nowhere.yaml"]), {"one": invented(1)})
     (result,) = sarif(text("sarif", found))["results"]
     assert result["ruleId"] == "MT001"
@@ -76,25 +75,25 @@ def test_a_file_without_text(checked: Checking, folder: Path) -> None:
         ("\udcff.yaml", "%FF.yaml"),
     ],
 )
-def test_names(folder: Path, name: str, uri: str) -> None:
-    """Names are relative URIs from the top, whatever is in them"""
+def test_sarif_names_are_relative_uris(folder: Path, name: str, uri: str) -> None:
     (folder / "a").mkdir()
     (result,) = sarif(text("sarif", check(collect([f"./{name}"]), {"one": invented(1)})))["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": uri, "uriBaseId": "%SRCROOT%"}
 
 
-def test_files_elsewhere(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """A file outside of the repository has its whole path"""
+def test_sarif_names_of_files_outside_the_repository_are_absolute(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     other = tmp_path_factory.mktemp("other") / "x.yaml"
     (result,) = sarif(text("sarif", check(collect([str(other)]), {"one": invented(1)})))["results"]
     assert result["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": f"file://{other}"}
 
 
 @pytest.mark.parametrize("variable", ["GITHUB_WORKSPACE", "CI_PROJECT_DIR"])
-def test_the_top_of_the_repository(
+def test_sarif_names_are_relative_to_the_checkout_of_the_ci(
     checked: Checking, folder: Path, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
-    """In a CI's folder names are counted from the top of the checkout, from wherever memtopo was started"""
+    """The working directory does not matter."""
     found = checked({"specs/x.yaml": BAD})
     (folder / "specs").mkdir(exist_ok=True)
     monkeypatch.chdir(folder / "specs")
@@ -104,8 +103,7 @@ def test_the_top_of_the_repository(
         assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "specs/x.yaml"
 
 
-def test_fingerprints(checked: Checking) -> None:
-    """A fault is known again when lines come before it, and no two have the same mark"""
+def test_fingerprints_are_unique_and_survive_inserted_lines(checked: Checking) -> None:
     before = sarif(text("sarif", checked({"x.yaml": BAD})))["results"]
     after = sarif(text("sarif", checked({"x.yaml": "# new\n\n" + BAD})))["results"]
     marks = [result["partialFingerprints"]["memtopoFault/v1"] for result in before]
@@ -113,23 +111,20 @@ def test_fingerprints(checked: Checking) -> None:
     assert len(set(marks)) == len(marks) == 2
 
 
-def test_equal_faults(checked: Checking) -> None:
-    """Faults that are alike in everything but their place have marks of their own"""
+def test_equal_diagnostics_at_different_positions_have_different_fingerprints(checked: Checking) -> None:
     run = sarif(text("sarif", checked({"x.yaml": GOOD + "name: a\nname: b\n"})))
     marks = [result["partialFingerprints"]["memtopoFault/v1"] for result in run["results"]]
     assert len(set(marks)) == len(marks) == 2
 
 
-def test_machines(checked: Checking) -> None:
-    """A fault of several machines is one result, with those that it is on where it is not on all"""
+def test_sarif_result_of_several_machines_names_them_if_not_all(checked: Checking) -> None:
     run = sarif(text("sarif", checked({"x.yaml": TWO_GPUS, "y.yaml": BAD}, "h100x1", "h200x2")))
     assert [result["ruleId"] for result in run["results"]] == ["MT401", "MT301", "MT501"]
     assert "note: only on h100x1" in run["results"][0]["message"]["text"]
     assert "only on" not in run["results"][1]["message"]["text"]
 
 
-def test_how_it_ended(checked: Checking) -> None:
-    """The log tells whether memtopo could do its work, and its exit status"""
+def test_sarif_log_has_success_and_exit_status(checked: Checking) -> None:
     (good,) = sarif(text("sarif", checked({"x.yaml": GOOD})))["invocations"]
     (bad,) = sarif(text("sarif", checked({"x.yaml": BAD})))["invocations"]
     assert good == {"executionSuccessful": True, "exitCode": 0}

@@ -21,22 +21,22 @@ from tests.ci.conftest import BAD, Checking
         (["MT3"], ["MT301"], []),
     ],
 )
-def test_selection(checked: Checking, select: list[str], ignore: list[str], told: list[str]) -> None:
-    """Codes are selected and ignored by what they begin with; what is ignored is not selected"""
+def test_codes_are_selected_and_ignored_by_prefix(
+    checked: Checking, select: list[str], ignore: list[str], told: list[str]
+) -> None:
+    """An ignored code is not selected."""
     found = checked({"bad.yaml": BAD}, chosen=selection(select, ignore))
     codes = {fault.code for result in found.results for fault in result.diagnostics}
     assert sorted(codes) == told
     assert found.ok == ("MT301" not in told)
 
 
-def test_what_is_not_read(checked: Checking) -> None:
-    """That a file cannot be read is told whatever is selected"""
+def test_unreadable_files_are_reported_whatever_is_selected(checked: Checking) -> None:
     assert not checked({"bad.yaml": "a: ["}, chosen=selection(["MT5"], ["MT"])).ok
 
 
 @pytest.mark.parametrize("code", ["MT999", "MT5O1", "5", "M", "E501", "mt30x", "\x1b", "MT0", "MT001"])
-def test_codes_that_are_none(code: str) -> None:
-    """What begins no code, or cannot be ignored, is wrong usage"""
+def test_unknown_codes_and_codes_that_cannot_be_ignored_are_wrong_usage(code: str) -> None:
     with pytest.raises(UsageError):
         selection(ignore=[code])
     if not code.startswith("MT0"):
@@ -44,14 +44,12 @@ def test_codes_that_are_none(code: str) -> None:
             selection(select=[code])
 
 
-def test_the_nearest_is_named() -> None:
-    """A misspelt code is answered with the one that was meant"""
+def test_a_misspelt_code_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         selection(["MT5O1"])
     assert "MT501" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_every_code(code: str) -> None:
-    """Every code can be selected"""
+def test_every_code_can_be_selected(code: str) -> None:
     assert selection([code]).includes(code)

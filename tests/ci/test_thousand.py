@@ -57,16 +57,15 @@ def kind(file: str) -> str:
     return Path(file).stem.split("-", 1)[1]
 
 
-def test_every_file_is_named(said: Said) -> None:
-    """Of a thousand files every one has its result, and those that are right are ok whatever the others are"""
+def test_each_of_many_files_has_its_own_result(said: Said) -> None:
+    """Valid files are ok whatever the others are."""
     found = forms.diagnostics(said.out)
     assert said.status == 1
     assert len({result["file"] for result in found["results"]}) == len(found["results"]) == 1000
     assert all(result["ok"] == (kind(result["file"]) == "good") for result in found["results"])
 
 
-def test_each_has_its_fault(said: Said) -> None:
-    """Every file that is wrong is told with its own fault"""
+def test_each_invalid_file_has_its_own_diagnostics(said: Said) -> None:
     faults: dict[str, set[str]] = {}
     for fault in forms.diagnostics(said.out)["diagnostics"]:
         faults.setdefault(fault["file"], set()).add(fault["code"])
@@ -74,8 +73,8 @@ def test_each_has_its_fault(said: Said) -> None:
     assert all(codes == CODES[kind(file)] for file, codes in faults.items())
 
 
-def test_every_form(said: Said, thousand: Path) -> None:
-    """Every report names all that are wrong, and each fits its format"""
+def test_every_report_names_all_invalid_files(said: Said, thousand: Path) -> None:
+    """Each report fits its format."""
     del said
     files = {form: (thousand / f"out.{form}").read_text() for form in ("sarif", "junit", "gitlab", "github", "concise")}
     uris = {
@@ -89,8 +88,7 @@ def test_every_form(said: Said, thousand: Path) -> None:
     assert len(files["concise"].splitlines()) == 1000
 
 
-def test_a_folder_is_the_same(thousand: Path, said: Said) -> None:
-    """A folder and a pattern mean the same files"""
+def test_a_folder_and_a_pattern_select_the_same_files(thousand: Path, said: Said) -> None:
     found = forms.diagnostics(memtopo("validate", thousand, "-m", "h200x2", "--json").out)
     names = {result["file"] for result in found["results"]}
     assert names == {result["file"] for result in forms.diagnostics(said.out)["results"]}

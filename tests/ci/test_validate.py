@@ -25,24 +25,23 @@ def specs(folder: Path) -> Path:
     return folder
 
 
-def test_many(here: Here, specs: Path) -> None:
-    """Files, folders and patterns are checked together, each file once, and a sum ends the text"""
+def test_files_folders_and_patterns_are_validated_together(here: Here, specs: Path) -> None:
+    """Each file is read once; a summary ends the text."""
     said = here("validate", "specs/good.yaml", "specs/*.yaml", "specs", M)
     assert (said.status, said.err) == (1, "")
     assert said.out.splitlines()[-1] == "4 files on h200x2: 2 ok, 1 with warnings, 1 with errors"
     assert "1 error, 1 warning in specs/bad.yaml" in said.out.splitlines()
 
 
-def test_standard_input(specs: Path) -> None:
-    """Standard input is one file among others"""
+def test_standard_input_is_validated_beside_files(specs: Path) -> None:
     said = piped(BAD.encode(), "validate", "specs/good.yaml", "-", M)
     assert (said.status, said.err) == (1, "")
     assert "<stdin>:4:31: error[MT301]" in said.out
     assert "1 ok" in said.out.splitlines()[-1]
 
 
-def test_machines(here: Here, specs: Path) -> None:
-    """Several machines are a table; one that is given twice is there once"""
+def test_several_machines_give_a_table(here: Here, specs: Path) -> None:
+    """A machine given twice appears once."""
     said = here("validate", "specs/good.yaml", "specs/two.yaml", "-m", "h100x1", "-m", "h200x2", "-m", "h100x1")
     assert said.status == 1
     assert said.out.splitlines()[-5:-2] == [
@@ -68,15 +67,17 @@ def test_machines(here: Here, specs: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("form", ["text", "json", "junit"])
-def test_status(here: Here, specs: Path, name: str, arguments: list[str], status: int, form: str) -> None:
-    """The status tells of what is told alone, in every form alike; with --strict warnings count"""
+def test_exit_status_depends_only_on_what_is_reported(
+    here: Here, specs: Path, name: str, arguments: list[str], status: int, form: str
+) -> None:
+    """It is the same in every format; with --strict warnings count."""
     where = [] if "-m" in arguments else [M]
     assert here("validate", f"specs/{name}.yaml", *where, *arguments, "--format", form).status == status
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_form_is_all_there_is(here: Here, specs: Path, form: str) -> None:
-    """A form that is asked for is all that stands on stdout, and is the same in a file"""
+def test_a_requested_format_is_alone_on_stdout(here: Here, specs: Path, form: str) -> None:
+    """A file receives the same."""
     said = here(
         "validate", "specs", M, "--format", form, "--report", f"{form}=out", COLUMNS="80", GITHUB_ACTIONS="true"
     )
@@ -85,8 +86,7 @@ def test_a_form_is_all_there_is(here: Here, specs: Path, form: str) -> None:
     assert said.out
 
 
-def test_reports(here: Here, specs: Path) -> None:
-    """Any number of reports are written beside the form on stdout, and each is whole"""
+def test_any_number_of_reports_are_written_whole(here: Here, specs: Path) -> None:
     reports = [word for form in FORMATS for word in ("--report", f"{form}={form}.out")]
     said = here("validate", "specs", M, *reports, "--format=concise")
     assert said.out == Path("concise.out").read_text()
@@ -97,8 +97,7 @@ def test_reports(here: Here, specs: Path) -> None:
     assert len(forms.markdown(Path("markdown.out").read_text())[0]) == 5
 
 
-def test_reports_that_cannot_be_written(here: Here, specs: Path) -> None:
-    """Where a report cannot be written the status is 4, and the other reports are there"""
+def test_an_unwritable_report_exits_with_4_and_others_are_written(here: Here, specs: Path) -> None:
     said = here("validate", "specs/good.yaml", M, "--report", "sarif=/nowhere/x", "--report", "junit=y")
     assert said.status == 4
     assert "'/nowhere/x' cannot be written" in said.err
@@ -107,8 +106,9 @@ def test_reports_that_cannot_be_written(here: Here, specs: Path) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("arguments", [["nothing/*.yaml", M], ["specs", "-m", "h9000"], ["specs", M, "--select=X"]])
-def test_failures(here: Here, specs: Path, form: str, arguments: list[str]) -> None:
-    """Where nothing can be checked, every form but those for people is a whole document all the same"""
+def test_machine_readable_formats_are_whole_documents_on_failure(
+    here: Here, specs: Path, form: str, arguments: list[str]
+) -> None:
     said = here("validate", *arguments, "--format", form, "--report", f"{form}=out")
     assert said.status in (2, 3)
     assert said.err.startswith("memtopo: error: ")
@@ -132,16 +132,16 @@ def test_failures(here: Here, specs: Path, form: str, arguments: list[str]) -> N
             assert forms.markdown(said.out) == ([], [])
 
 
-def test_json_is_one_document(here: Here, specs: Path) -> None:
-    """--json is --format json, when something is found and when nothing can be checked"""
+def test_json_flag_equals_format_json(here: Here, specs: Path) -> None:
+    """This holds with diagnostics and on failure."""
     for arguments in (["specs", M], ["specs/good.yaml", M], ["nothing/*", M], ["specs", "-m", "h9000"]):
         short, long = here("validate", *arguments, "--json"), here("validate", *arguments, "--format", "json")
         assert short == long
         assert short.document
 
 
-def test_in_github_actions(here: Here, specs: Path) -> None:
-    """In GitHub Actions the lines are marked without being asked, beside the text; a form that is asked for is alone"""
+def test_annotations_are_added_to_text_in_github_actions(here: Here, specs: Path) -> None:
+    """A requested format is alone."""
     said = here("validate", "specs", M, GITHUB_ACTIONS="true", COLUMNS="80")
     assert said.status == 1
     first, *text, last = [line for line in said.out.splitlines() if not line.startswith(("::error ", "::warning "))]
@@ -170,15 +170,16 @@ def test_in_github_actions(here: Here, specs: Path) -> None:
         (["--ignore", "MT001"], "MT001 cannot be ignored: what is not read is not checked"),
     ],
 )
-def test_wrong_usage(here: Here, specs: Path, arguments: list[str], message: str) -> None:
-    """A wrong flag is 2, and one line says what was found"""
+def test_wrong_flags_of_validate_exit_with_2_and_one_line(
+    here: Here, specs: Path, arguments: list[str], message: str
+) -> None:
     said = here("validate", "specs", M, *arguments)
     assert said.status == 2
     assert said.err.splitlines()[0] == f"memtopo: error: {message}"
 
 
-def test_variables(here: Here, specs: Path) -> None:
-    """Every flag has its variable; several values stand with spaces in between"""
+def test_every_flag_of_validate_has_a_variable(here: Here, specs: Path) -> None:
+    """Several values are separated by spaces."""
     flags = here("validate", "specs", "-m", "h100x1", "-m", "h200x2", "--select", "MT3", "--select", "MT5", "--strict",
                  "--ignore", "MT501", "--format", "concise", "--report", "sarif=a", "--report", "junit=b")  # fmt: skip
     written = Path("a").read_text(), Path("b").read_text()
@@ -197,29 +198,25 @@ def test_variables(here: Here, specs: Path) -> None:
     assert flags.out.startswith("specs/bad.yaml:4:31: error[MT301]")
 
 
-def test_a_machine_file_with_a_space(here: Here, specs: Path) -> None:
-    """A variable that as a whole is a file's path is one machine"""
+def test_a_variable_that_is_a_path_with_spaces_is_one_machine(here: Here, specs: Path) -> None:
     here("probe", M, "-o", "our machine.json")
     assert here("validate", "specs/good.yaml", MEMTOPO_MACHINE="./our machine.json").status == 0
 
 
-def test_names_like_flags(folder: Path) -> None:
-    """What stands after -- is a name, also of many"""
+def test_arguments_after_two_dashes_are_names(folder: Path) -> None:
     for name in ("--json", "-m"):
         (folder / name).write_text(GOOD)
     said = shell(f"memtopo validate {M} --format=concise -- --json -m")
     assert (said.status, said.out) == (0, "")
 
 
-def test_every_file_is_read_once(folder: Path) -> None:
-    """A pipe can be checked against several machines, since it is read once"""
+def test_a_pipe_can_be_validated_on_several_machines(folder: Path) -> None:
     (folder / "good").write_text(GOOD)
     said = shell("memtopo validate <(cat good) -m h100x1 -m h200x2")
     assert said.status == 0
 
 
-def test_nothing_slow_is_imported(specs: Path) -> None:
-    """On the way of no form rich, CUDA or a driver is imported"""
+def test_no_format_imports_rich_cuda_or_a_driver(specs: Path) -> None:
     for form in FORMATS:
         script = (
             "import sys; from memtopo.cli.app import run\n"

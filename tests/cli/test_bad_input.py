@@ -50,8 +50,10 @@ FAULT = ":5:42: error[MT101]"
         ("memtopo: 2\nname: x\n", ":1:10:", "this memtopo reads version 1"),
     ],
 )
-def test_text(here: Here, tmp_path: Path, text: str, place: str, told: str) -> None:
-    """What is wrong with a spec is told at its place, with what would be right, and nothing wrong reaches a terminal"""
+def test_errors_of_a_spec_are_reported_at_their_position_with_help(
+    here: Here, tmp_path: Path, text: str, place: str, told: str
+) -> None:
+    """Nothing unprintable reaches the terminal."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(text)
     said = here("apply", spec, M)
@@ -66,8 +68,7 @@ def test_text(here: Here, tmp_path: Path, text: str, place: str, told: str) -> N
     "section", ["ranges: {a: {size: 2MiB, count: N}}", "chunks: {a: {location: gpu0, size: 2MiB, count: N}}"]
 )
 @pytest.mark.parametrize("count", [999_999_999_999, 10**19, 10**100])
-def test_absurd_counts(here: Here, tmp_path: Path, section: str, count: int) -> None:
-    """A count that nobody can mean is answered at once"""
+def test_absurd_counts_are_rejected_quickly(here: Here, tmp_path: Path, section: str, count: int) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(HEAD + section.replace("N", str(count)))
     start = time.monotonic()
@@ -75,8 +76,7 @@ def test_absurd_counts(here: Here, tmp_path: Path, section: str, count: int) -> 
     assert time.monotonic() - start < 2
 
 
-def test_not_a_file(here: Here, tmp_path: Path) -> None:
-    """What is no readable file is told in one line, whatever it is"""
+def test_an_unreadable_file_is_reported_in_one_line(here: Here, tmp_path: Path) -> None:
     (tmp_path / "dangling.yaml").symlink_to("nowhere")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"name: \xe9\n")
@@ -102,8 +102,7 @@ def test_not_a_file(here: Here, tmp_path: Path) -> None:
     plug.close()
 
 
-def test_standard_input() -> None:
-    """A dash is standard input, which messages call so"""
+def test_messages_call_a_dash_standard_input() -> None:
     assert piped(GOOD, "validate", "-", M).out == "<stdin>: ok on h200x2\n"
     assert f"<stdin>{FAULT}" in piped(BAD, "validate", "-", M).out
     empty = piped(b"", "validate", "-", M)
@@ -114,8 +113,10 @@ def test_standard_input() -> None:
 @pytest.mark.parametrize(
     "change", [(b"\n", b"\r\n"), (b"# text\nm", b"\xef\xbb\xbf# text\nm"), (b"text", "コメント 🎉".encode())]
 )
-def test_text_of_other_houses(here: Here, tmp_path: Path, change: tuple[bytes, bytes]) -> None:
-    """Line ends of Windows, a byte order mark and comments in any script are fine, and places stay right"""
+def test_windows_line_ends_a_bom_and_any_script_are_accepted(
+    here: Here, tmp_path: Path, change: tuple[bytes, bytes]
+) -> None:
+    """Positions stay correct."""
     spec = tmp_path / "spec.yaml"
     spec.write_bytes(GOOD.replace(*change))
     assert here("apply", spec, M).status == 0
@@ -123,8 +124,7 @@ def test_text_of_other_houses(here: Here, tmp_path: Path, change: tuple[bytes, b
     assert f"{spec}{FAULT}" in here("validate", spec, M).out
 
 
-def test_three_hundred_errors(here: Here, tmp_path: Path) -> None:
-    """All faults are told in one run, and the last line counts them"""
+def test_all_errors_are_reported_in_one_run_and_counted(here: Here, tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(HEAD + "chunks:\n" + "".join(f"  c{i}: {{location: gpu0, size: {i + 1}MB}}\n" for i in range(300)))
     said = here("validate", spec, M)
@@ -132,8 +132,7 @@ def test_three_hundred_errors(here: Here, tmp_path: Path) -> None:
     assert said.out.endswith(f"\n\n300 errors in {spec}\n")
 
 
-def test_wide_lines_are_cut(here: Here, tmp_path: Path) -> None:
-    """A line of a spec is shown around its fault, no wider than the terminal"""
+def test_source_lines_are_cut_to_the_terminal_around_the_error(here: Here, tmp_path: Path) -> None:
     spec = tmp_path / "s.yaml"
     good = ", ".join(f"c{i}: {{location: gpu0, size: 2MiB}}" for i in range(300))
     spec.write_text(f"{HEAD}chunks: {{{good}, x: {{location: gpu0, size: 2MiB, cuont: 3}}}}\n")

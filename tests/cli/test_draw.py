@@ -16,31 +16,28 @@ HAND_OVER = ROOT / "specs" / "hand-over.yaml"
 M = "-mh200x2"
 
 
-def test_to_stdout(here: Here) -> None:
-    """Without anything else, the drawing is text, on stdout alone"""
+def test_draw_writes_text_to_stdout_by_default(here: Here) -> None:
     said = here("draw", QUICKSTART, M)
     assert (said.status, said.err) == (0, "")
     assert said.out.startswith("draw  quickstart  on h200x2 (simulated)\n")
     assert "─┘" in said.out
 
 
-def test_a_width(here: Here) -> None:
-    """--width, or MEMTOPO_WIDTH, is how wide text is drawn, and the terminal's where neither is given"""
+def test_width_flag_or_variable_sets_the_width_of_text(here: Here) -> None:
+    """The default is the width of the terminal."""
     assert here("draw", HAND_OVER, M, "--width", "100").widest == 100
     assert here("draw", HAND_OVER, M, MEMTOPO_WIDTH="60").widest == 60
     assert here("draw", HAND_OVER, M, COLUMNS="70").widest == 70
 
 
-def test_ascii(here: Here) -> None:
-    """--ascii, or MEMTOPO_ASCII, draws with ASCII alone"""
+def test_ascii_flag_or_variable_draws_in_ascii(here: Here) -> None:
     assert here("draw", HAND_OVER, M, "--ascii").out.isascii()
     assert here("draw", HAND_OVER, M, MEMTOPO_ASCII="1").out == here("draw", HAND_OVER, M, "--ascii").out
     assert not here("draw", HAND_OVER, M).out.isascii()
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_form_on_stdout(here: Here, form: str) -> None:
-    """--format, or MEMTOPO_DRAW_FORMAT, names the form of what goes to stdout"""
+def test_format_flag_or_variable_sets_the_format_of_stdout(here: Here, form: str) -> None:
     said = here("draw", HAND_OVER, M, "--format", form)
     assert said.status == 0
     assert said.out == here("draw", HAND_OVER, M, MEMTOPO_DRAW_FORMAT=form).out
@@ -48,16 +45,16 @@ def test_a_form_on_stdout(here: Here, form: str) -> None:
 
 
 @pytest.mark.parametrize("ending", _FORMATS_BY_SUFFIX)
-def test_a_file(here: Here, tmp_path: Path, ending: str) -> None:
-    """The suffix of -o says in which form it is drawn; the file is what stdout would get, which gets nothing"""
+def test_suffix_of_an_output_file_sets_its_format(here: Here, tmp_path: Path, ending: str) -> None:
+    """The file receives what stdout would, and stdout nothing."""
     file = tmp_path / f"map{ending}"
     said = here("draw", HAND_OVER, M, "-o", file, FORCE_COLOR="1", COLUMNS="60")
     assert (said.status, said.out, said.err) == (0, "", f"memtopo: drawn to {file}\n")
     assert file.read_text() == here("draw", HAND_OVER, M, "--format", _FORMATS_BY_SUFFIX[ending], COLUMNS="80").out
 
 
-def test_many_files(here: Here, tmp_path: Path) -> None:
-    """-o may be given again, and MEMTOPO_DRAW_OUTPUT is a list; - among them is stdout"""
+def test_several_output_files_can_be_drawn(here: Here, tmp_path: Path) -> None:
+    """MEMTOPO_DRAW_OUTPUT is a list; - is stdout."""
     files = [tmp_path / "a.dot", tmp_path / "b.mmd"]
     said = here("draw", HAND_OVER, M, "-o", files[0], "-o", files[1], "-o", "-")
     assert said.out == here("draw", HAND_OVER, M).out
@@ -68,28 +65,26 @@ def test_many_files(here: Here, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["map.png", "map", "", ".dot", "a.dot.gz"])
-def test_no_such_suffix(here: Here, file: str) -> None:
-    """A file whose suffix names no form is wrong usage, the hint says which there are, and nothing is drawn"""
+def test_an_unknown_suffix_is_wrong_usage(here: Here, file: str) -> None:
+    """The hint lists the suffixes; nothing is drawn."""
     said = here("draw", HAND_OVER, M, "-o", file)
     assert (said.status, said.out) == (2, "")
     assert all(ending in said.err for ending in _FORMATS_BY_SUFFIX)
 
 
-def test_no_such_form(here: Here) -> None:
-    """A form that there is not is wrong usage, with the one that was meant"""
+def test_an_unknown_drawing_format_is_answered_with_the_nearest(here: Here) -> None:
     said = here("draw", HAND_OVER, M, "--format", "mermad")
     assert (said.status, said.out) == (2, "")
     assert "did you mean 'mermaid'" in said.err
     assert here("draw", HAND_OVER, M, "--format", "dot", "--json").status == 2
 
 
-def test_a_file_that_cannot_be_written(here: Here, tmp_path: Path) -> None:
-    """Where a file cannot be written, the status says so"""
+def test_an_unwritable_drawing_exits_with_4(here: Here, tmp_path: Path) -> None:
     assert here("draw", HAND_OVER, M, "-o", tmp_path / "no" / "a.dot").status == 4
 
 
-def test_an_invalid_spec(here: Here, tmp_path: Path) -> None:
-    """Of a spec that is wrong nothing is drawn: its faults are told, and with --json on stdout too"""
+def test_an_invalid_spec_is_not_drawn_and_its_diagnostics_are_reported(here: Here, tmp_path: Path) -> None:
+    """With --json they are on stdout too."""
     bad, file = ROOT / "tests" / "bad" / "overlap.yaml", tmp_path / "a.dot"
     said = here("draw", bad, M, "-o", file)
     assert (said.status, said.out) == (1, "")
@@ -99,22 +94,19 @@ def test_an_invalid_spec(here: Here, tmp_path: Path) -> None:
     assert here("draw", bad, M, "--format=json").document["diagnostics"]
 
 
-def test_json(here: Here) -> None:
-    """--json is the picture as data"""
+def test_draw_json_is_the_diagram_as_data(here: Here) -> None:
     found = here("draw", HAND_OVER, M, "--json").document
     assert (found["memtopo_picture"], found["name"], found["machine"]["simulated"]) == (1, "hand-over", True)
     assert [each["first"] for each in found["picture"]["processes"]] == ["prefill", "decode"]
 
 
-def test_a_saved_plan(here: Here, tmp_path: Path) -> None:
-    """The spec in a saved plan is drawn as the file that it was made from"""
+def test_drawing_of_a_saved_plan_equals_that_of_its_spec(here: Here, tmp_path: Path) -> None:
     saved = tmp_path / "plan.json"
     assert here("plan", HAND_OVER, M, "-o", saved).status == 0
     assert here("draw", saved, M).out == here("draw", HAND_OVER, M).out
 
 
-def test_plan_has_the_same_drawing(here: Here) -> None:
-    """What `plan` shows of a layout is what `draw` shows of it"""
+def test_plan_shows_the_same_drawing_as_draw(here: Here) -> None:
     _, _, drawing = here("draw", HAND_OVER, M).out.partition("\n\n")
     assert drawing in here("plan", HAND_OVER, M).out
     plan = json.loads(here("plan", HAND_OVER, M, "--json").out)
@@ -122,8 +114,7 @@ def test_plan_has_the_same_drawing(here: Here) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", *FORMATS])
-def test_a_hostile_source(here: Here, tmp_path: Path, form: str) -> None:
-    """The text after `from:` is anyone's; none of it is acted upon, in any form"""
+def test_hostile_sources_of_imports_are_inert_in_every_format(here: Here, tmp_path: Path, form: str) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(
         "memtopo: 1\nname: test\nranges: {r: {size: 2MiB}}\n"

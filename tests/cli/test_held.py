@@ -22,8 +22,8 @@ def ask(here: Here, runtime: Path) -> Callable[..., Any]:
     return lambda *arguments, **variables: here(*arguments, XDG_RUNTIME_DIR=str(runtime), **variables)
 
 
-def test_ls(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
-    """Ls lists what is held, and nothing is no failure"""
+def test_ls_lists_held_layouts(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
+    """No layout is no failure."""
     assert ask("ls").out == "no layout is held\n"
     assert ask("ls", "--json").document == {"memtopo_layouts": 1, "layouts": []}
     holder = start()
@@ -36,8 +36,7 @@ def test_ls(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
     assert ask("ls").out == "no layout is held\n"
 
 
-def test_show(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
-    """Show tells who holds a layout, what is exported, and who is attached"""
+def test_show_reports_holder_exports_and_clients(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
     holder, importer = start(), start("importer")
     importer.said()
     said = ask("show", "kv")
@@ -53,8 +52,8 @@ def test_show(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
     assert document["offers"][0]["name"] == "page"
 
 
-def test_show_draws_it(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
-    """Show draws a layout from what its holder was told of it, as `draw` draws the spec on that machine"""
+def test_show_draws_the_same_as_draw(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
+    """The diagram is built from the spec and machine that the holder reports."""
     path = ROOT / "specs" / "paged-kv.yaml"
     start(source=layout_source(read_file(path), load("h200x4")))
     _, _, drawing = ask("draw", path, "-mh200x4").out.partition("\n\n")
@@ -66,8 +65,9 @@ def test_show_draws_it(ask: Callable[..., Any], start: Callable[..., Any]) -> No
 @pytest.mark.parametrize(
     "source", ["", "x", "[]", "{}", '{"spec": 1, "machine": 2}', '{"spec": "a: [", "machine": "{}"}', "[" * 100_000]
 )
-def test_show_of_what_cannot_be_drawn(ask: Callable[..., Any], start: Callable[..., Any], source: str) -> None:
-    """What is no spec and machine is not drawn, and all else is shown"""
+def test_show_without_a_valid_spec_or_machine_omits_the_drawing(
+    ask: Callable[..., Any], start: Callable[..., Any], source: str
+) -> None:
     start(source=source)
     assert ask("show", "kv").status == 0
     document = ask("show", "kv", "--json").document
@@ -75,8 +75,10 @@ def test_show_of_what_cannot_be_drawn(ask: Callable[..., Any], start: Callable[.
 
 
 @pytest.mark.parametrize(("differences", "status"), [(0, 0), (3, 1)])
-def test_check(ask: Callable[..., Any], start: Callable[..., Any], differences: int, status: int) -> None:
-    """Check is 0 where everything is as declared and 1 where not, and says how much it looked at"""
+def test_check_exits_with_0_if_as_declared_and_else_with_1(
+    ask: Callable[..., Any], start: Callable[..., Any], differences: int, status: int
+) -> None:
+    """It reports the number of checked items."""
     start(differences=differences)
     said = ask("check", "kv")
     assert (said.status, said.err) == (status, "")
@@ -86,16 +88,16 @@ def test_check(ask: Callable[..., Any], start: Callable[..., Any], differences: 
     assert (document["ok"], document["checks"]["different"]) == (not status, differences)
 
 
-def test_release(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
-    """Release is 0 once everything is taken down, and then nobody holds the layout"""
+def test_release_exits_with_0_after_teardown(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
+    """Afterwards the layout has no holder."""
     holder = start()
     assert ask("release", "kv").out.splitlines()[-1] == "released: taken down"
     assert holder.end(None)["held"]["why"] == "release"
     assert ask("show", "kv").status == 3
 
 
-def test_release_of_what_is_in_use(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
-    """Release is refused with 4 while somebody uses it over ipc, who is named; --force says what was lost"""
+def test_release_of_memory_in_use_over_ipc_exits_with_4(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
+    """The client is named; --force reports what was lost."""
     start()
     importer = start("importer", export="block", notices=1)
     importer.said()
@@ -110,8 +112,9 @@ def test_release_of_what_is_in_use(ask: Callable[..., Any], start: Callable[...,
 
 
 @pytest.mark.parametrize("command", ["show", "check", "release"])
-def test_no_such_layout(ask: Callable[..., Any], start: Callable[..., Any], command: str) -> None:
-    """A layout that nobody holds is 3, with the one that was probably meant"""
+def test_an_unheld_layout_exits_with_3_and_the_nearest_name(
+    ask: Callable[..., Any], start: Callable[..., Any], command: str
+) -> None:
     start(name="weights-server")
     said = ask(command, "weight-server")
     assert (said.status, said.out) == (3, "")
@@ -121,8 +124,10 @@ def test_no_such_layout(ask: Callable[..., Any], start: Callable[..., Any], comm
 
 
 @pytest.mark.parametrize("command", ["show", "check", "release"])
-def test_a_socket(ask: Callable[..., Any], start: Callable[..., Any], tmp_path: Path, command: str) -> None:
-    """--socket leads to a layout elsewhere; together with a name, it has to be that one"""
+def test_socket_flag_finds_a_layout_by_path(
+    ask: Callable[..., Any], start: Callable[..., Any], tmp_path: Path, command: str
+) -> None:
+    """A name given as well has to match."""
     path = tmp_path / "else.sock"
     start(socket=str(path))
     said = ask(command, "kw", "--socket", path)
@@ -146,16 +151,17 @@ def test_a_socket(ask: Callable[..., Any], start: Callable[..., Any], tmp_path: 
         (["show", "kv", "--socket", ""], "'' is no path for a socket", "write --socket"),
     ],
 )
-def test_wrong_usage(ask: Callable[..., Any], arguments: list[str], message: str, hint: str) -> None:
-    """What cannot be meant is 2, before anybody is asked"""
+def test_wrong_usage_of_held_layouts_exits_with_2_before_any_request(
+    ask: Callable[..., Any], arguments: list[str], message: str, hint: str
+) -> None:
     said = ask(*arguments)
     assert (said.status, said.out) == (2, "")
     assert message in said.err.lower() or message in said.err
     assert hint in said.err
 
 
-def test_a_directory_that_is_not_ours(ask: Callable[..., Any], runtime: Path) -> None:
-    """A runtime directory that others may enter is 4, and the message says what closes it"""
+def test_a_runtime_directory_open_to_others_exits_with_4(ask: Callable[..., Any], runtime: Path) -> None:
+    """The message contains the command that closes it."""
     (runtime / "memtopo").mkdir()
     (runtime / "memtopo").chmod(0o755)
     for command in (["ls"], ["show", "kv"]):
@@ -164,8 +170,8 @@ def test_a_directory_that_is_not_ours(ask: Callable[..., Any], runtime: Path) ->
         assert "chmod 700" in said.err
 
 
-def test_a_holder_that_does_not_answer(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
-    """A stopped holder is listed with the reason; to show it is 4"""
+def test_a_stopped_holder_is_listed_with_the_reason(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
+    """Showing it exits with 4."""
     holder = start()
     holder.send(signal.SIGSTOP)
     assert "unreachable" in ask("ls").out

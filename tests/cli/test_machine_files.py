@@ -38,8 +38,9 @@ FACTS = json.loads(GOOD)
     ],
     ids=lambda value: value[:12].decode(errors="replace") if isinstance(value, bytes) else None,
 )
-def test_no_machine(here: Here, tmp_path: Path, content: bytes, told: str) -> None:
-    """A file that is no machine of this version is told as such"""
+def test_a_file_that_is_no_machine_of_this_version_is_rejected(
+    here: Here, tmp_path: Path, content: bytes, told: str
+) -> None:
     file = tmp_path / "ours.json"
     file.write_bytes(content)
     said = here("plan", QUICKSTART, "--machine", file)
@@ -77,8 +78,9 @@ GRANULE = ("devices", 0, "memory", "granularity", 0)
         (change("peers", 0, to=[]), "peers is not 2 by 2"),
     ],
 )
-def test_damage(here: Here, tmp_path: Path, damage: Callable[[Any], None], told: str) -> None:
-    """A fact that cannot be one is named by its place in the file, whichever command reads it"""
+def test_a_damaged_fact_is_named_by_its_position_for_every_command(
+    here: Here, tmp_path: Path, damage: Callable[[Any], None], told: str
+) -> None:
     facts = copy.deepcopy(FACTS)
     damage(facts)
     file = tmp_path / "ours.json"
@@ -90,8 +92,7 @@ def test_damage(here: Here, tmp_path: Path, damage: Callable[[Any], None], told:
         assert "memtopo: hint: record it again with 'memtopo probe -o FILE'" in said.err
 
 
-def test_every_fact_may_be_missing_or_strange() -> None:
-    """Whatever stands in the place of a fact, it is refused or it is a machine: there is no third"""
+def test_a_missing_or_odd_fact_is_rejected_or_gives_a_machine() -> None:
     strange: tuple[object, ...] = (None, -1, 1 << 64, "x", [], {}, ["x"])
     for way in list(places(FACTS)):
         for value in strange:
@@ -128,16 +129,16 @@ def places(facts: Any, *way: str | int) -> Any:
         ("/dev/zero", "has more than 8 MiB"),
     ],
 )
-def test_no_such_machine(here: Here, name: str, told: str) -> None:
-    """A name that is no machine is answered with those that are, in lines that do not repeat a book"""
+def test_an_unknown_machine_is_answered_with_the_known_ones(here: Here, name: str, told: str) -> None:
+    """The message is short."""
     said = here("plan", QUICKSTART, "--machine", name)
     assert (said.status, said.out) == (3, "")
     assert told in said.err
     assert len(said.err) < 600
 
 
-def test_a_file_without_a_slash(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bare name never means a file, but where there is one, the hint says how to name it"""
+def test_a_bare_name_is_never_a_file(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hint shows the path if such a file exists."""
     monkeypatch.chdir(tmp_path)
     Path("ours").write_text(GOOD)
     assert "write ./ours" in here("plan", QUICKSTART, "--machine", "ours").err

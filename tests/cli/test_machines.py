@@ -16,8 +16,8 @@ def shipped_text(name: str) -> str:
     return (ROOT / "memtopo" / "machines" / f"{name}.json").read_text()
 
 
-def test_list(here: Here) -> None:
-    """`machines` names every machine that comes with memtopo, in a line each, with its GPUs and when it was recorded"""
+def test_machines_lists_each_shipped_machine_in_a_line(here: Here) -> None:
+    """A line has the GPUs and the date of the record."""
     said = here("machines", COLUMNS="80")
     assert (said.status, said.err) == (0, "")
     _, *lines = said.out.splitlines()
@@ -27,8 +27,8 @@ def test_list(here: Here) -> None:
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_one(here: Here, name: str) -> None:
-    """`machines NAME` shows that machine, as it was recorded; with --json it is the very file"""
+def test_machines_with_a_name_shows_its_record(here: Here, name: str) -> None:
+    """With --json it is the file itself."""
     said = here("machines", name)
     assert said.out.startswith(f"{name}: ")
     assert "recorded: 20" in said.out
@@ -38,16 +38,15 @@ def test_one(here: Here, name: str) -> None:
 
 @pytest.mark.parametrize("name", shipped())
 @pytest.mark.parametrize("width", [60, 80])
-def test_width(here: Here, name: str, width: int) -> None:
-    """Machines, and the list of them, are no wider than the terminal"""
+def test_machines_fit_the_width_of_the_terminal(here: Here, name: str, width: int) -> None:
     assert here("machines", name, COLUMNS=str(width)).widest <= width
     assert here("machines", COLUMNS=str(width)).widest <= width
     assert here("probe", "--machine", name, COLUMNS=str(width)).widest <= width
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_probe_gives_a_machine_back(here: Here, tmp_path: Path, name: str) -> None:
-    """The simulator of a recorded machine, probed, is that machine to the letter, in the file and on stdout"""
+def test_probe_of_a_simulated_machine_equals_its_record(here: Here, tmp_path: Path, name: str) -> None:
+    """This holds for the file and for stdout."""
     file = tmp_path / "again.json"
     said = here("probe", "--machine", name, "-o", file)
     assert (said.status, said.err) == (0, f"memtopo: saved to {file}\n")
@@ -67,22 +66,19 @@ def test_probe_gives_a_machine_back(here: Here, tmp_path: Path, name: str) -> No
         ("/dev/full", "no space left on device"),
     ],
 )
-def test_a_record_that_cannot_be_written(here: Here, output: str, told: str) -> None:
-    """Where the record cannot be written the probe has failed, and nothing of it is left: exit 4"""
+def test_an_unwritable_record_exits_with_4_and_leaves_nothing(here: Here, output: str, told: str) -> None:
     said = here("probe", "--machine", "h200x2", "-o", output)
     assert (said.status, said.out) == (4, "")
     assert said.err == f"memtopo: error: {output!r} cannot be written: {told}\n"
 
 
-def test_probe_without_a_gpu() -> None:
-    """Without a GPU, probe is exit 3 and records nothing"""
+def test_probe_without_a_gpu_exits_with_3_and_records_nothing() -> None:
     said = memtopo("probe", "-o", "/nowhere/x.json", CUDA_VISIBLE_DEVICES="")
     assert (said.status, said.out) == (3, "")
     assert "--machine h200x2" in said.err
 
 
-def test_probe_as_data(here: Here) -> None:
-    """--json is the machine with what belongs to this probe alone: times, causes, notes"""
+def test_probe_json_has_machine_times_causes_and_notes(here: Here) -> None:
     found = here("probe", "-m", "h200x2", "--json").document
     assert list(found) == [
         *("memtopo_probe", "name", "simulated", "machine", "why_not"),
@@ -94,8 +90,7 @@ def test_probe_as_data(here: Here) -> None:
     assert here("probe", "-m", "h200x2", "--format", "json").document["machine"] == found["machine"]
 
 
-def test_probe_in_markdown(here: Here) -> None:
-    """--format markdown is a page to be pasted"""
+def test_probe_markdown_is_a_page(here: Here) -> None:
     said = here("probe", "-m", "h200x4", "--format", "markdown")
     assert (said.status, said.err) == (0, "")
     assert said.out.startswith("## h200x4 (simulated): 4 × NVIDIA H200\n")
@@ -113,8 +108,10 @@ def test_probe_in_markdown(here: Here) -> None:
         ("h200x2", "nowhere.json", 3, ""),
     ],
 )
-def test_probe_against_a_record(here: Here, machine: str, record: str, status: int, told: str) -> None:
-    """--against tells what differs, and exits 7 where a spec that is valid on the record may fail here"""
+def test_probe_against_a_record_reports_differences(
+    here: Here, machine: str, record: str, status: int, told: str
+) -> None:
+    """It exits with 7 if a spec that is valid on the record may fail here."""
     said = here("probe", "-m", machine, "--against", record)
     assert said.status == status
     assert told in said.out
@@ -129,8 +126,7 @@ def test_probe_against_a_record(here: Here, machine: str, record: str, status: i
         (["--format", "markdown", "--json"], "two formats for one output"),
     ],
 )
-def test_probe_in_no_form(here: Here, arguments: list[str], told: str) -> None:
-    """A form that a probe does not have is wrong usage, before anything is tried"""
+def test_an_unknown_format_of_probe_is_rejected_before_any_trial(here: Here, arguments: list[str], told: str) -> None:
     said = here("probe", "-m", "h200x2", *arguments)
     assert said.status == 2
     assert told in said.err

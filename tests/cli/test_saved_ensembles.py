@@ -28,8 +28,7 @@ def saved(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_saved_plan_of_several_is_applied(saved: Path) -> None:
-    """A saved plan of several processes is applied where it still holds"""
+def test_a_saved_multi_process_plan_is_applied_if_it_still_holds(saved: Path) -> None:
     done = run("apply", str(saved), "-m", "h200x2")
     assert done.status == 0, done.err
     assert [process["first"] for process in json.loads(saved.read_text())["plan"]["processes"]] == [
@@ -38,8 +37,8 @@ def test_a_saved_plan_of_several_is_applied(saved: Path) -> None:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_changed_in_a_process(saved: Path, change: str) -> None:
-    """Where a process would make other calls than were saved, nothing is built: exit 7, with the process's name"""
+def test_a_stale_multi_process_plan_exits_with_7_and_names_the_process(saved: Path, change: str) -> None:
+    """Nothing is built."""
     old, new, told = CHANGES[change]
     text = saved.read_text()
     assert old in text
@@ -50,13 +49,12 @@ def test_what_changed_in_a_process(saved: Path, change: str) -> None:
     assert told in done.err
 
 
-def test_a_saved_plan_on_fewer_gpus(saved: Path) -> None:
-    """A saved plan of several processes is not applied on a machine that lacks one of its GPUs, and says where"""
+def test_a_saved_multi_process_plan_needs_all_its_gpus(saved: Path) -> None:
+    """The missing GPU is reported with its location in the spec."""
     done = run("apply", str(saved), "-m", "h100x1")
     assert done.status == 7
     assert "MT401" in done.err
 
 
-def test_a_saved_plan_of_several_is_validated(saved: Path) -> None:
-    """The spec in a saved plan of several processes is validated like any other"""
+def test_spec_in_a_saved_multi_process_plan_is_validated(saved: Path) -> None:
     assert run("validate", str(saved), "-m", "h200x2").out == f"{WEIGHTS}: ok on h200x2\n"

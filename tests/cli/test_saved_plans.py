@@ -22,16 +22,16 @@ def saved(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_saved_plan_is_applied(saved: Path) -> None:
-    """A saved plan is applied where it still holds, also on another machine of the same kind"""
+def test_a_saved_plan_is_applied_if_it_still_holds(saved: Path) -> None:
+    """It may have been saved on another machine of the same kind."""
     for name in ("h200x2", "h200x4"):
         done = run("apply", str(saved), "-m", name)
         assert done.status == 0, done.err
         assert "ok: built, checked and taken down" in done.out
 
 
-def test_what_is_saved_is_what_is_printed(saved: Path) -> None:
-    """The file is what --json prints, but for the picture; it carries the spec's text and the machine's facts"""
+def test_a_saved_plan_equals_the_printed_one_without_the_drawing(saved: Path) -> None:
+    """It contains the spec's text and the facts of the machine."""
     printed = run("plan", QUICKSTART, "-m", "h200x2", "--json").out
     kept, shown = json.loads(saved.read_text()), json.loads(printed)
     assert kept["plan"].pop("picture") is None
@@ -41,8 +41,8 @@ def test_what_is_saved_is_what_is_printed(saved: Path) -> None:
     assert json.loads(printed)["facts"] == json.loads(machine.dump(machine.load("h200x2")))
 
 
-def test_a_plan_that_changed_is_stale(saved: Path) -> None:
-    """Where the spec in a plan is planned to something else, nothing is built: exit 7, and what changed"""
+def test_a_stale_plan_exits_with_7_and_names_the_change(saved: Path) -> None:
+    """Nothing is built."""
     text = saved.read_text()
     saved.write_text(text.replace("count: 16}", "count: 8}"))
     done = run("apply", str(saved), "-m", "h200x2")
@@ -52,8 +52,8 @@ def test_a_plan_that_changed_is_stale(saved: Path) -> None:
     assert not done.out
 
 
-def test_no_second_way_past_validation(saved: Path) -> None:
-    """A saved plan whose spec is not valid on this machine is not applied, whatever its rows say"""
+def test_a_saved_plan_with_an_invalid_spec_is_not_applied(saved: Path) -> None:
+    """Its rows do not matter."""
     done = run("apply", str(saved), "-m", "h100x1")
     assert done.status == 7
     assert "MT401" in done.err
@@ -63,8 +63,8 @@ def test_no_second_way_past_validation(saved: Path) -> None:
     assert "MT305" in done.err
 
 
-def test_a_saved_plan_is_validated(saved: Path) -> None:
-    """Of a saved plan the spec in it is validated, and places are those in that spec; so it is from standard input"""
+def test_spec_in_a_saved_plan_is_validated_with_its_positions(saved: Path) -> None:
+    """This holds for standard input too."""
     good = run("validate", str(saved), "-m", "h200x2")
     assert (good.status, good.out) == (0, f"{QUICKSTART}: ok on h200x2\n")
     assert piped(saved.read_bytes(), "validate", "-", "-m", "h200x2") == good
@@ -72,8 +72,7 @@ def test_a_saved_plan_is_validated(saved: Path) -> None:
     assert (bad.status, bad.out) == (1, f"{QUICKSTART}:10:31: error[MT401]: the machine has no gpu1\n")
 
 
-def test_a_damaged_plan_is_told_beside_others(tmp_path: Path) -> None:
-    """A saved plan that is damaged is one fault of its file, and the other files are checked"""
+def test_a_damaged_plan_is_one_diagnostic_beside_those_of_other_files(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text('{"memtopo_plan": 1, "spec": 3}')
     done = run("validate", str(file), QUICKSTART, "-m", "h200x2")
@@ -83,8 +82,7 @@ def test_a_damaged_plan_is_told_beside_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ['{"memtopo_plan": 1', '{"memtopo_plan": 2}', '{"memtopo_plan": 1, "spec": 3}'])
-def test_a_damaged_plan(tmp_path: Path, damage: str) -> None:
-    """A file that calls itself a plan and is none is told so, with exit 1"""
+def test_a_damaged_plan_exits_with_1_and_is_called_a_plan(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "plan.json"
     file.write_text(damage)
     done = run("apply", str(file), "-m", "h200x2")
@@ -92,15 +90,13 @@ def test_a_damaged_plan(tmp_path: Path, damage: str) -> None:
     assert "is damaged" in done.err
 
 
-def test_a_plan_that_cannot_be_written(tmp_path: Path) -> None:
-    """A plan that cannot be saved is exit 4, with the reason"""
+def test_an_unwritable_plan_exits_with_4_and_the_reason(tmp_path: Path) -> None:
     done = run("plan", QUICKSTART, "-m", "h200x2", "-o", str(tmp_path / "none" / "plan.json"))
     assert done.status == 4
     assert "cannot be written: no such file or directory" in done.err
 
 
-def test_identity_is_not_saved(tmp_path: Path) -> None:
-    """A plan for a machine that was recorded with identities is saved without them"""
+def test_identities_of_devices_are_not_saved(tmp_path: Path) -> None:
     facts = json.loads(machine.dump(machine.load("h200x2")))
     facts["devices"][0] |= {"uuid": "GPU-00000000-0000-0000-0000-000000000001", "bus_id": "0000:1b:00.0"}
     facts["host_name"] = "secret-host"
@@ -110,8 +106,7 @@ def test_identity_is_not_saved(tmp_path: Path) -> None:
     assert not [word for word in ("GPU-0000", "1b:00.0", "secret-host") if word in file.read_text()]
 
 
-def test_other_offsets_are_another_plan(tmp_path: Path) -> None:
-    """A plan whose calls look the same but stand at other offsets on this machine is stale"""
+def test_a_plan_with_the_same_calls_at_other_offsets_is_stale(tmp_path: Path) -> None:
     spec = tmp_path / "s.yaml"
     spec.write_text(
         "memtopo: 1\nname: s\nranges: {a: {size: 32MiB}}\nchunks: {c: {location: gpu0, size: 4MiB}}\n"
@@ -127,8 +122,7 @@ def test_other_offsets_are_another_plan(tmp_path: Path) -> None:
     assert run("apply", str(file), "-m", str(tmp_path / "m.json")).status == 7
 
 
-def test_a_large_plan(tmp_path: Path) -> None:
-    """A plan of thousands of different chunks is saved, read back and compared, also where all of it changed"""
+def test_a_plan_of_thousands_of_chunks_is_saved_and_compared(tmp_path: Path) -> None:
     lines = [f"  c{index}: {{location: gpu0, size: {2 + 2 * (index % 7)}MiB}}" for index in range(2000)]
     spec = tmp_path / "s.yaml"
     names = ", ".join(f"c{index}" for index in range(2000))
@@ -147,8 +141,8 @@ def test_a_large_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["plan", "probe"])
-def test_no_file_of_another_kind_is_lost(tmp_path: Path, command: str) -> None:
-    """What -o names is not written over a file that memtopo did not write, a spec above all; over its own it is"""
+def test_output_never_overwrites_a_file_of_another_program(tmp_path: Path, command: str) -> None:
+    """A spec above all; memtopo's own files are overwritten."""
     spec = tmp_path / "kv.yaml"
     spec.write_text(Path(QUICKSTART).read_text())
     words = [command, *([str(spec)] if command == "plan" else []), "-m", "h200x2", "-o"]

@@ -90,8 +90,10 @@ def undone(said: Said) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("phase", [b" of ", b"check"])  # the first that is drawn, mostly while building
-def test_a_signal_in_the_middle(running: Running, number: signal.Signals, phase: bytes) -> None:
-    """SIGINT and SIGTERM, while building and while checking, end in 130 and 143 with a report that nothing is left"""
+def test_sigint_and_sigterm_exit_with_130_and_143_after_undoing(
+    running: Running, number: signal.Signals, phase: bytes
+) -> None:
+    """While building and while checking; the report says that nothing is left."""
     running.wait_for(phase)
     running.process.send_signal(number)
     said = running.end()
@@ -101,8 +103,7 @@ def test_a_signal_in_the_middle(running: Running, number: signal.Signals, phase:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_impatient_user(running: Running, number: signal.Signals) -> None:
-    """However often the signal comes again, until the very end, the teardown and the report stay whole"""
+def test_repeated_signals_do_not_cut_teardown_or_report(running: Running, number: signal.Signals) -> None:
     running.wait_for(b"check")
     running.nag(number)
     said = running.end()
@@ -111,8 +112,7 @@ def test_an_impatient_user(running: Running, number: signal.Signals) -> None:
     assert undone(said)
 
 
-def test_the_first_signal_counts(running: Running) -> None:
-    """Where several signals come, the exit status is the first one's"""
+def test_exit_status_is_that_of_the_first_signal(running: Running) -> None:
     running.wait_for(b" of ")
     running.process.send_signal(signal.SIGTERM)
     running.wait_for_teardown()
@@ -120,8 +120,7 @@ def test_the_first_signal_counts(running: Running) -> None:
     assert running.end().status == 143
 
 
-def test_a_terminal_that_goes_away(tmp_path: Path) -> None:
-    """Progress that nobody sees any more stops neither the run nor the teardown"""
+def test_a_vanished_terminal_stops_neither_run_nor_teardown(tmp_path: Path) -> None:
     spec = tmp_path / "big.yaml"
     spec.write_text(BIG.replace("80000", "20000").replace("40000", "10000"))
     running = Running(spec)
@@ -142,8 +141,8 @@ def interrupted(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize("as_json", [False, True])
-def test_before_anything_is_built(tmp_path: Path, as_json: bool) -> None:
-    """Ctrl-C while the machine is still being read is 130 and one line, with --json also a document"""
+def test_an_interrupt_before_building_exits_with_130_and_one_line(tmp_path: Path, as_json: bool) -> None:
+    """With --json there is a document too."""
     pipe = tmp_path / "machine.json"
     os.mkfifo(pipe)
     command = [*MEMTOPO, "apply", QUICKSTART, "--machine", str(pipe), *(["--json"] if as_json else [])]

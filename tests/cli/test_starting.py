@@ -46,14 +46,13 @@ def imported() -> set[str]:
 
 
 @pytest.mark.parametrize("name", LATE)
-def test_what_is_imported_late(imported: set[str], name: str) -> None:
-    """The check of one right spec on a recorded machine imports nothing of what it does not use"""
+def test_validation_imports_only_what_it_uses(imported: set[str], name: str) -> None:
+    """One valid spec on a recorded machine."""
     assert "memtopo.rules.validation" in imported
     assert name not in imported
 
 
-def test_sections_that_are_not_used() -> None:
-    """No validator is made for a section that a spec does not have, or leaves empty"""
+def test_no_validator_is_built_for_an_absent_or_empty_section() -> None:
     script = """
 from memtopo import spec
 spec.read({"memtopo": "1", "name": "x", "devices": {"a": "0"}, "ranges": "", "chunks": {}})
@@ -64,8 +63,8 @@ print(spec._adapter.cache_info().currsize)
     assert len(SECTIONS) > 1
 
 
-def test_the_collector_is_on_again() -> None:
-    """While the program is imported the collector pauses; afterwards it works, and leaves alone what was imported"""
+def test_garbage_collection_pauses_only_during_imports() -> None:
+    """Afterwards it leaves alone what was imported."""
     script = """
 import gc, sys
 from memtopo.cli import app

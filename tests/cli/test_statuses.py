@@ -29,16 +29,15 @@ def spec(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", ["validate", "plan", "apply"])
-def test_0_it_is_so(command: str) -> None:
-    """What works says so on stdout, has nothing to say on stderr, and exits 0"""
+def test_success_exits_with_0_and_an_empty_stderr(command: str) -> None:
     said = memtopo(command, QUICKSTART, M)
     assert (said.status, said.err) == (0, "")
     assert "h200x2" in said.out
 
 
 @pytest.mark.parametrize("command", ["plan", "apply"])
-def test_1_invalid(here: Here, spec: Path, command: str) -> None:
-    """An invalid spec is 1 for commands that would carry it out, and why is a message"""
+def test_an_invalid_spec_exits_with_1_and_a_message(here: Here, spec: Path, command: str) -> None:
+    """For commands that would carry it out."""
     spec.write_text(WRONG)
     said = here(command, spec, M)
     assert (said.status, said.out) == (1, "")
@@ -46,24 +45,23 @@ def test_1_invalid(here: Here, spec: Path, command: str) -> None:
     assert "did you mean 'size'?" in said.err
 
 
-def test_1_faults_are_what_validate_is_asked_for(here: Here, spec: Path) -> None:
-    """The faults are the result of validate, so they stand on stdout"""
+def test_diagnostics_of_validate_are_on_stdout(here: Here, spec: Path) -> None:
     spec.write_text(WRONG)
     said = here("validate", spec, M)
     assert (said.status, said.err) == (1, "")
     assert f"{spec}:3:" in said.out
 
 
-def test_3_no_gpu() -> None:
-    """Without a GPU, local is 3, with a hint at a machine that needs none; it is never another machine"""
+def test_local_without_a_gpu_exits_with_3() -> None:
+    """The hint names a machine that needs none; no other machine is used."""
     said = memtopo("apply", QUICKSTART, CUDA_VISIBLE_DEVICES="")
     assert (said.status, said.out) == (3, "")
     assert said.err.startswith("memtopo: error: no ")
     assert "--machine h200x2" in said.err
 
 
-def test_4_failed_and_undone(here: Here, spec: Path) -> None:
-    """A driver call that fails is 4: the report is a result, names the call, and says that everything was undone"""
+def test_a_failed_driver_call_exits_with_4_after_undoing(here: Here, spec: Path) -> None:
+    """The report is on stdout, names the call, and says that everything was undone."""
     spec.write_text(FULL)
     said = here("apply", spec, M)
     assert (said.status, said.err) == (4, "")
@@ -71,8 +69,8 @@ def test_4_failed_and_undone(here: Here, spec: Path) -> None:
     assert said.out.endswith("failed: everything was undone\n")
 
 
-def test_6_not_as_declared(here: Here, spec: Path) -> None:
-    """Memory that is built, but not as declared, is 6: the report has what was wanted beside what was seen"""
+def test_memory_not_as_declared_exits_with_6(here: Here, spec: Path) -> None:
+    """The report has the expected and the observed value."""
     spec.write_text(ELSEWHERE)
     said = here("apply", spec, M)
     assert (said.status, said.err) == (6, "")
@@ -83,8 +81,7 @@ def test_6_not_as_declared(here: Here, spec: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "text"), [(0, ONE_CHUNK.format(size="2MiB", wish="")), (1, WRONG), (4, FULL), (6, ELSEWHERE)]
 )
-def test_json_is_one_document(here: Here, spec: Path, status: int, text: str) -> None:
-    """With --json, apply leaves one whole document on stdout, whatever came of it"""
+def test_json_of_apply_is_one_document_whatever_the_result(here: Here, spec: Path, status: int, text: str) -> None:
     spec.write_text(text)
     said = here("apply", spec, M, "--json")
     assert said.status == status
@@ -93,8 +90,8 @@ def test_json_is_one_document(here: Here, spec: Path, status: int, text: str) ->
 
 @pytest.mark.parametrize("command", ["validate", "plan"])
 @pytest.mark.parametrize("text", [WRONG, ONE_CHUNK.format(size="2MiB", wish=""), "a: [", ""])
-def test_json_of_other_commands(here: Here, spec: Path, command: str, text: str) -> None:
-    """With --json, validate and plan leave one whole document on stdout, whether the spec is valid or not"""
+def test_json_of_validate_and_plan_is_one_document(here: Here, spec: Path, command: str, text: str) -> None:
+    """For valid and for invalid specs."""
     spec.write_text(text)
     said = here(command, spec, M, "--json")
     assert isinstance(said.document, dict)
@@ -120,8 +117,8 @@ def test_json_of_other_commands(here: Here, spec: Path, command: str, text: str)
         (4, ["probe", M, "--json", "-o", "/nowhere/x.json"]),
     ],
 )
-def test_json_of_failures(here: Here, status: int, arguments: list[str]) -> None:
-    """With --json, or with its variable, every failure is one document on stdout beside the message on stderr"""
+def test_json_of_a_failure_is_one_document_beside_the_message(here: Here, status: int, arguments: list[str]) -> None:
+    """With the flag or its variable."""
     said = here(*arguments, **({} if "--json" in arguments else {"MEMTOPO_JSON": "1"}))
     assert said.status == status
     assert said.err
@@ -132,22 +129,20 @@ def test_json_of_failures(here: Here, status: int, arguments: list[str]) -> None
         assert said.document["errors"] == 1
 
 
-def test_json_without_a_gpu() -> None:
-    """With --json, no GPU is a document too"""
+def test_json_without_a_gpu_is_one_document() -> None:
     said = memtopo("apply", QUICKSTART, "--json", CUDA_VISIBLE_DEVICES="")
     assert said.status == 3
     assert "--machine h200x2" in said.document["error"]["hint"]
 
 
-def test_json_after_two_dashes_is_a_name(here: Here) -> None:
-    """What stands after -- is the name of a spec, even if it looks like a flag"""
+def test_json_after_two_dashes_is_a_file_name(here: Here) -> None:
     said = here("validate", M, "--", "--json")
     assert (said.status, said.err) == (1, "")
     assert said.out.startswith("--json: error[MT001]")
 
 
-def test_warnings_do_not_stop(here: Here, spec: Path) -> None:
-    """A warning is told and the exit status stays 0: on stdout by validate, on stderr beside other results"""
+def test_warnings_leave_the_exit_status_0(here: Here, spec: Path) -> None:
+    """They are on stdout for validate and on stderr beside other results."""
     spec.write_text("memtopo: 1\nname: warned\nchunks: {c: {location: gpu0, size: 2MiB}}\n")
     for command in ("validate", "plan", "apply"):
         said = here(command, spec, M)

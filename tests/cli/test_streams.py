@@ -13,58 +13,53 @@ APPLY = f"apply {QUICKSTART} --machine h200x2"
 
 @pytest.mark.parametrize("command", [APPLY, f"plan {QUICKSTART} -m h200x2", "probe -m h200x4", "machines", "--help"])
 @pytest.mark.parametrize("reader", ["head -1", "true"])
-def test_a_reader_who_leaves(command: str, reader: str) -> None:
-    """A reader who has read enough ends nothing early: no message, and the status is what was found out"""
+def test_a_closed_pipe_changes_neither_messages_nor_status(command: str, reader: str) -> None:
     said = shell(f'memtopo {command} | {reader} >/dev/null; echo "${{PIPESTATUS[0]}}"')
     assert (said.out, said.err) == ("0\n", "")
 
 
-def test_a_reader_who_leaves_early(tmp_path: Path) -> None:
-    """Output of many pages, of which one line is read, is no failure either, and hides none"""
+def test_a_pipe_closed_after_one_line_of_many_is_no_failure(tmp_path: Path) -> None:
+    """It hides no failure either."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("chunks:\n" + "".join(f"  c{i}: {{size: {i}MB}}\n" for i in range(900)))
     said = shell('memtopo validate "$1" -m h200x2 | head -1 >/dev/null; echo "${PIPESTATUS[0]}"', str(spec))
     assert (said.out, said.err) == ("1\n", "")
 
 
-def test_messages_that_nobody_reads() -> None:
-    """A reader of messages who leaves changes neither the results nor the status"""
+def test_a_closed_stderr_changes_neither_results_nor_status() -> None:
     said = shell("memtopo apply nowhere -m h200x2 --json 2>&1 >/dev/null | true; echo ${PIPESTATUS[0]}")
     assert (said.out, said.err) == ("1\n", "")
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])
-def test_closed_streams(closed: str) -> None:
-    """A stream that was closed is as one that goes nowhere, and its number never becomes a handle's"""
+def test_closed_streams_are_discarded_and_their_numbers_not_reused(closed: str) -> None:
     assert shell(f"memtopo {APPLY} {closed}; echo $?").out.endswith("0\n")
     assert shell(f"memtopo apply nowhere -m h200x2 --json {closed}; echo $?").out.endswith("1\n")
     assert shell(f"memtopo nonsense {closed}; echo $?").out.endswith("2\n")
 
 
-def test_descriptors_of_closed_streams(tmp_path: Path) -> None:
-    """With closed streams, apply counts as many file descriptors afterwards as before"""
+def test_apply_leaks_no_descriptors_with_closed_streams(tmp_path: Path) -> None:
     said = shell(f'memtopo {APPLY} --json <&- 2>&- >"$1"', str(tmp_path / "out"))
     assert said.status == 0
     assert '"exit_code": 0' in (tmp_path / "out").read_text()
 
 
 @pytest.mark.parametrize("command", [APPLY, "machines", "--help", "--version"])
-def test_a_full_disk(command: str) -> None:
-    """Results that cannot be written are a failure, told on stderr"""
+def test_results_that_cannot_be_written_are_a_failure(command: str) -> None:
     said = shell(f"memtopo {command} >/dev/full")
     assert (said.status, said.err) == (4, "memtopo: error: the results cannot be written: no space left on device\n")
 
 
-def test_a_full_disk_hides_nothing() -> None:
-    """A command that failed keeps its own status where its results cannot be written"""
+def test_a_failed_command_keeps_its_status_if_results_cannot_be_written() -> None:
     said = shell("memtopo plan nowhere -m h200x2 --json >/dev/full")
     assert said.status == 1
     assert "cannot be written" in said.err
 
 
 @pytest.mark.parametrize("encoding", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii:strict"}])
-def test_poor_encodings(tmp_path: Path, encoding: dict[str, str]) -> None:
-    """What an encoding lacks is escaped: in results, in messages, in the names of files"""
+def test_characters_missing_from_an_encoding_are_escaped_in_all_output(
+    tmp_path: Path, encoding: dict[str, str]
+) -> None:
     plain = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"} | encoding
     spec = tmp_path / "spéc.yaml"
     spec.write_text("memtopo: 1\nname: é\n", encoding="utf-8")
@@ -76,8 +71,8 @@ def test_poor_encodings(tmp_path: Path, encoding: dict[str, str]) -> None:
     assert memtopo("x\u2026", **plain).err.isascii()
 
 
-def test_names_that_are_no_text() -> None:
-    """A name of bytes that are no UTF-8 is escaped, in text and in JSON"""
+def test_file_names_that_are_not_utf8_are_escaped() -> None:
+    """In text and in JSON."""
     said = shell("memtopo plan $'/\\xff' -m h200x2")
     assert (said.status, said.err.split(":")[0]) == (1, "/\\udcff")
     assert shell("memtopo plan $'/\\xff' -m h200x2 --json").document["results"][0]["file"] == "/\udcff"

@@ -44,8 +44,8 @@ COMMANDS = (["apply", QUICKSTART, M], ["plan", QUICKSTART, M], ["machines", "h20
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
-def test_colour(arguments: list[str]) -> None:
-    """A terminal is shown colour, and NO_COLOR or a dumb terminal none; the text is the same"""
+def test_terminals_get_colour_unless_no_color_or_dumb(arguments: list[str]) -> None:
+    """The text is the same."""
     coloured = on_terminal(*arguments).out
     assert "\x1b[" in coloured
     assert "\x1b" not in on_terminal(*arguments, NO_COLOR="1").out
@@ -53,8 +53,8 @@ def test_colour(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: arguments[0])
-def test_no_colour_in_a_pipe(arguments: list[str]) -> None:
-    """A pipe gets no escape codes, unless FORCE_COLOR asks for them; NO_COLOR is stronger"""
+def test_pipes_get_colour_only_with_force_color(arguments: list[str]) -> None:
+    """NO_COLOR takes precedence."""
     for variables in ({"TERM": "xterm-256color"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}):
         said = memtopo(*arguments, **variables)
         assert "\x1b" not in said.out + said.err
@@ -63,21 +63,18 @@ def test_no_colour_in_a_pipe(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["apply", "plan"])
-def test_json_has_no_colour(command: str) -> None:
-    """JSON is never coloured"""
+def test_json_is_never_coloured(command: str) -> None:
     assert "\x1b" not in on_terminal(command, QUICKSTART, M, "--json").out
 
 
-def test_the_width_of_a_terminal() -> None:
-    """Without COLUMNS the terminal is asked, and one that does not know is 80 columns wide"""
+def test_width_is_that_of_the_terminal_or_80() -> None:
     shown = on_terminal("plan", QUICKSTART, M, COLUMNS="", NO_COLOR="1").out
     assert shown == memtopo("plan", QUICKSTART, M, COLUMNS="80").out
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("width", [60, 80])
-def test_shipped_specs_fit(here: Here, spec: Path, width: int) -> None:
-    """Plan and report of every spec in specs/ are no wider than the terminal"""
+def test_plans_and_reports_of_all_specs_fit_the_terminal(here: Here, spec: Path, width: int) -> None:
     for command in ("plan", "apply"):
         said = here(command, spec, M, COLUMNS=str(width))
         assert said.status == 0
@@ -85,8 +82,7 @@ def test_shipped_specs_fit(here: Here, spec: Path, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", ["1", "0", "-5", "x", "", "99999999", "²"])
-def test_odd_widths(here: Here, width: str) -> None:
-    """Whatever COLUMNS says, there is a plan"""
+def test_odd_values_of_columns_cause_no_failure(here: Here, width: str) -> None:
     said = here("plan", QUICKSTART, M, COLUMNS=width)
     assert said.status == 0
     assert "quickstart" in said.out.replace("\n", "")

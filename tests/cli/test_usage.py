@@ -20,8 +20,7 @@ GROUP: Any = typer.main.get_command(program())
 COMMANDS = sorted(GROUP.commands)
 
 
-def test_without_a_command() -> None:
-    """Without a command, the help, which nobody asked for, is a message, and that is wrong usage"""
+def test_no_command_is_wrong_usage_with_help_on_stderr() -> None:
     said = memtopo()
     assert (said.status, said.out) == (2, "")
     assert all(f"  {command} " in said.err for command in COMMANDS)
@@ -30,23 +29,21 @@ def test_without_a_command() -> None:
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 @pytest.mark.parametrize("width", [60, 80])
-def test_help(here: Here, command: str | None, flag: str, width: int) -> None:
-    """Help is a result, begins with the usage of that very command, and fits the terminal"""
+def test_help_begins_with_the_usage_of_its_command(here: Here, command: str | None, flag: str, width: int) -> None:
+    """It is on stdout and fits the terminal."""
     said = here(*([command] if command else []), flag, COLUMNS=str(width))
     assert (said.status, said.err) == (0, "")
     assert said.out.startswith(f"Usage: memtopo {command or '[OPTIONS]'} ")
     assert said.widest <= width
 
 
-def test_every_command_is_told_whole(here: Here) -> None:
-    """In the list of commands, no sentence is cut at 80 columns"""
+def test_summaries_of_commands_are_not_cut_at_80_columns(here: Here) -> None:
     _, _, listed = here("--help", COLUMNS="80").out.partition("Commands:\n")
     assert listed
     assert "..." not in listed
 
 
-def test_version() -> None:
-    """--version is one line on stdout"""
+def test_version_is_one_line_on_stdout() -> None:
     assert memtopo("--version").out == f"memtopo {__version__}\n"
 
 
@@ -80,8 +77,10 @@ def test_version() -> None:
         ),
     ],
 )
-def test_wrong_usage(here: Here, arguments: list[str], message: str, hint: str) -> None:
-    """A wrong command line is 2: one line says what was found, one what to write or read; stdout stays empty"""
+def test_wrong_command_lines_exit_with_2_and_two_lines(
+    here: Here, arguments: list[str], message: str, hint: str
+) -> None:
+    """One line has what was found, one what to write or read; stdout is empty."""
     said = here(*arguments)
     assert (said.status, said.out) == (2, "")
     assert said.err == f"memtopo: error: {message}\nmemtopo: hint: {hint}\n"
@@ -96,15 +95,14 @@ def test_wrong_usage(here: Here, arguments: list[str], message: str, hint: str) 
         ([], "json"),
     ],
 )
-def test_wrong_usage_as_a_document(here: Here, arguments: list[str], form: str) -> None:
-    """A command line that nobody could read is told on stdout in the form that it asks for"""
+def test_wrong_usage_is_a_document_in_the_requested_format(here: Here, arguments: list[str], form: str) -> None:
     said = here("validate", *arguments, "--nonsense", MEMTOPO_FORMAT=form)
     assert said.status == 2
     assert said.document["error"]["message"] == "no such option: --nonsense"
 
 
-def test_a_form_that_was_not_asked_for(here: Here) -> None:
-    """No document is printed for what is a file's name, for another command's flags, or where text is asked for"""
+def test_no_document_is_printed_unless_requested(here: Here) -> None:
+    """Not for a file's name, for flags of another command, or for text."""
     for words in (["validate", "--", "--format=json"], ["plan", "--nonsense"]):
         assert here(*words, "-m", MEMTOPO_FORMAT="" if "--" in words else "json").out == ""
     assert here("validate", "--nonsense", "--format=text", MEMTOPO_FORMAT="json").out == ""
@@ -112,8 +110,8 @@ def test_a_form_that_was_not_asked_for(here: Here) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("words", [["--nonsense"], ["nowhere*"], ["x", "-m", "nowhere"], ["x", "--select", "MT9"]])
-def test_one_document_where_nothing_is_checked(here: Here, form: str, words: list[str]) -> None:
-    """In every form that is a document, one is printed, whoever found what is wrong; in the others none"""
+def test_a_failure_is_one_document_in_machine_readable_formats(here: Here, form: str, words: list[str]) -> None:
+    """In the other formats there is none."""
     said = here("validate", *words, "--format", form)
     assert said.status in (2, 3)
     assert bool(said.out) == (form not in ("text", "concise"))
@@ -121,8 +119,7 @@ def test_one_document_where_nothing_is_checked(here: Here, form: str, words: lis
         json.loads(said.out)
 
 
-def test_controls_in_a_command_line_are_escaped(here: Here) -> None:
-    """What is echoed of a command line cannot drive the terminal"""
+def test_controls_in_arguments_are_escaped_in_messages(here: Here) -> None:
     for arguments in (["\x1b[31m"], ["plan", "--\x1b[31m"], ["plan", "\x1b[31m", "-mh200x2"], ["plan", "x", "-m\x1b["]):
         said = here(*arguments)
         assert said.status in (1, 2, 3)
@@ -131,15 +128,13 @@ def test_controls_in_a_command_line_are_escaped(here: Here) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_flag_has_a_variable(name: str) -> None:
-    """A flag of a command is a MEMTOPO_ variable as well"""
+def test_every_flag_has_a_memtopo_variable(name: str) -> None:
     for parameter in GROUP.commands[name].params:
         if parameter.param_type_name == "option" and parameter.name != "help":
             assert str(parameter.envvar).startswith("MEMTOPO_"), parameter.name
 
 
-def test_the_script_is_the_module() -> None:
-    """The console script and `python -m memtopo` are the same program"""
+def test_console_script_equals_the_module() -> None:
     module, _, function = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"][
         "memtopo"
     ].partition(":")

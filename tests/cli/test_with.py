@@ -56,16 +56,15 @@ def apply_with(spec: Path, *more: str, **variables: str) -> Said:
     return memtopo("apply", spec, *M, "--json", *more, **variables)
 
 
-def test_a_command(spec: Path) -> None:
-    """A command is started, its output is on stderr, and what it serves is imported"""
+def test_a_producer_command_is_started_and_imported_from(spec: Path) -> None:
+    """Its output is on stderr."""
     said = apply_with(spec, "--with", f"camera={SERVE}")
     assert (said.status, said.document["outcome"]) == (0, "ok")
     assert "serving" in said.err
     assert not any("simulated by" in note for note in said.document["notes"])
 
 
-def test_a_command_for_several_processes(tmp_path: Path) -> None:
-    """Of a layout of several processes the coordinator starts it, once, and all of them import from it"""
+def test_coordinator_starts_a_producer_once_for_all_processes(tmp_path: Path) -> None:
     spec = tmp_path / "several.yaml"
     spec.write_text(SEVERAL)
     said = apply_with(spec, "--with", f"camera={SERVE}")
@@ -73,8 +72,7 @@ def test_a_command_for_several_processes(tmp_path: Path) -> None:
     assert said.err.count("serving") == 1
 
 
-def test_a_socket(spec: Path, tmp_path: Path) -> None:
-    """A socket that is there is one, and its holder goes on afterwards"""
+def test_an_existing_socket_is_used_and_its_holder_goes_on(spec: Path, tmp_path: Path) -> None:
     where = str(tmp_path / "camera.sock")
     env = environment(MEMTOPO_SOCKET=where)
     with subprocess.Popen(SERVE.split(), stdout=subprocess.PIPE, env=env, cwd=ROOT, text=True) as producer:
@@ -87,23 +85,22 @@ def test_a_socket(spec: Path, tmp_path: Path) -> None:
         assert (outcomes, producer.wait(PATIENCE)) == (["ok", "ok"], 0)
 
 
-def test_memtopo_itself(tmp_path: Path) -> None:
-    """A command may be memtopo's own: it finds its socket in the variable of --socket"""
+def test_a_producer_command_can_be_memtopo(tmp_path: Path) -> None:
+    """It finds its socket in the variable of --socket."""
     held, attached = (ROOT / "tests" / "run" / "processes" / f"{name}.yaml" for name in ("held", "attached"))
     command = f"{sys.executable} -m memtopo apply --hold --json {held} --machine h200x2"
     said = apply_with(attached, "--with", f"held={command}")
     assert said.document["outcome"] == "ok"
 
 
-def test_nobody(spec: Path) -> None:
-    """On a simulated machine a holder that is bound to nobody is played, and the report says so"""
+def test_an_unbound_holder_is_simulated_on_a_simulated_machine(spec: Path) -> None:
+    """The report says so."""
     said = apply_with(spec)
     assert said.document["outcome"] == "ok"
     assert "camera is simulated by a built-in producer: this machine is simulated" in said.document["notes"]
 
 
-def test_the_variable(spec: Path) -> None:
-    """MEMTOPO_WITH has as many of them as a shell sees words in it"""
+def test_memtopo_with_is_split_like_a_shell_command(spec: Path) -> None:
     said = apply_with(spec, MEMTOPO_WITH=f"'camera={SERVE}' other=/nowhere")
     assert (said.document["outcome"], "serving" in said.err) == ("ok", True)
     said = memtopo("apply", spec, *M, MEMTOPO_WITH="'camera=")
@@ -123,22 +120,23 @@ def test_the_variable(spec: Path) -> None:
         ("camera=false", 4, "the program of 'camera' ended with status 1 before it served"),
     ],
 )
-def test_what_is_wrong(spec: Path, given: str, status: int, told: str) -> None:
-    """What is neither a socket nor a program, and a program that does not serve, is told before anything is built"""
+def test_a_target_that_is_neither_socket_nor_program_is_rejected_before_building(
+    spec: Path, given: str, status: int, told: str
+) -> None:
+    """So is a program that does not serve."""
     said = memtopo("apply", spec, *M, "--with", given)
     assert (said.status, said.out) == (status, "")
     assert told in said.err
 
 
-def test_no_shell(spec: Path, tmp_path: Path) -> None:
-    """No shell reads a command: what would be a second one is the first one's argument"""
+def test_producer_commands_are_not_run_by_a_shell(spec: Path, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     said = memtopo("apply", spec, *M, "--with", f"camera=false; touch {mark}")
     assert (said.status, mark.exists()) == (3, False)
 
 
-def test_what_is_not_named_is_not_started(spec: Path, tmp_path: Path) -> None:
-    """A command of MEMTOPO_WITH for a name that the spec does not use is not started: it may be for another spec"""
+def test_unused_commands_of_memtopo_with_are_not_started(spec: Path, tmp_path: Path) -> None:
+    """They may be for another spec."""
     mark = tmp_path / "mark"
     assert apply_with(spec, MEMTOPO_WITH=f"'other=touch {mark}'").document["outcome"] == "ok"
     assert not mark.exists()
@@ -147,8 +145,8 @@ def test_what_is_not_named_is_not_started(spec: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "hint"), [("camra", "did you mean 'camera'?"), ("radio", "known are camera"), ("Camera", "'camera'?")]
 )
-def test_a_name_that_the_spec_does_not_use(spec: Path, tmp_path: Path, given: str, hint: str) -> None:
-    """A name that the spec takes nothing from is told with the one that was meant, and nothing is started"""
+def test_an_unused_name_is_answered_with_the_nearest(spec: Path, tmp_path: Path, given: str, hint: str) -> None:
+    """Nothing is started."""
     mark = tmp_path / "mark"
     said = memtopo("apply", spec, *M, "--with", f"camera=touch {mark}", "--with", f"{given}=touch {mark}")
     assert (said.status, said.out, mark.exists()) == (2, "", False)
@@ -156,14 +154,12 @@ def test_a_name_that_the_spec_does_not_use(spec: Path, tmp_path: Path, given: st
     assert hint in said.err
 
 
-def test_a_spec_that_takes_nothing() -> None:
-    """A name for a spec that takes nothing from outside is told as well"""
+def test_a_name_for_a_spec_without_imports_is_rejected() -> None:
     said = memtopo("apply", QUICKSTART, *M, "--with", "camera=true")
     assert (said.status, "it takes nothing from outside" in said.err) == (2, True)
 
 
-def test_sigchld_is_ignored(spec: Path) -> None:
-    """Whoever started memtopo may have SIGCHLD ignored: programs and built-in producers are ended all the same"""
+def test_an_inherited_ignored_sigchld_does_not_keep_producers_alive(spec: Path) -> None:
     ignoring = "import os, sys; from signal import *; signal(SIGCHLD, SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     for more in ([], ["--with", f"camera={SERVE}"]):
         command = [sys.executable, "-c", ignoring, *MEMTOPO, "apply", str(spec), *M, "--json", *more]
@@ -171,16 +167,16 @@ def test_sigchld_is_ignored(spec: Path) -> None:
         assert (done.returncode, json.loads(done.stdout)["outcome"]) == (0, "ok"), done.stderr
 
 
-def test_not_as_declared(spec: Path) -> None:
-    """What is not as declared ends the run in 4, after everything was undone, and names what was declared"""
+def test_a_producer_with_undeclared_properties_exits_with_4_after_undoing(spec: Path) -> None:
+    """The declared entry is named."""
     said = apply_with(spec, "--with", f"camera={BEHAVING} serve 4096 {GPU}")
     assert (said.status, said.document["outcome"]) == (4, "failed")
     assert "external 'frame' declares size 64KiB; camera/frame has 4KiB" in said.document["failure"]["error"]
     assert not any(said.document["left"]["ledger_after"].values())
 
 
-def test_a_program_that_dies_before_the_handle(spec: Path) -> None:
-    """A producer that dies between offer and handle ends the run in 4, undone; what was declared is named"""
+def test_a_producer_that_dies_before_its_handle_exits_with_4_after_undoing(spec: Path) -> None:
+    """The declared entry is named."""
     said = apply_with(spec, "--with", f"camera={BEHAVING} vanishes 65536 {GPU}")
     assert (said.status, said.document["outcome"]) == (4, "failed")
     assert said.document["failure"]["error"].startswith("external 'frame' cannot be imported: the holder ended")
@@ -188,8 +184,8 @@ def test_a_program_that_dies_before_the_handle(spec: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_it_starts(spec: Path, number: signal.Signals, tmp_path: Path) -> None:
-    """A signal while a program is waited for ends that program, and the run in 130 or 143"""
+def test_a_signal_during_the_start_ends_the_producer(spec: Path, number: signal.Signals, tmp_path: Path) -> None:
+    """The run exits with 130 or 143."""
     mark = tmp_path / "mark"
     os.mkfifo(mark)
     code = f"open({str(mark)!r}, 'w').close(); import signal; signal.pause()"
@@ -202,8 +198,8 @@ def test_a_signal_while_it_starts(spec: Path, number: signal.Signals, tmp_path: 
     assert json.loads(out)["error"]["message"] == "interrupted"
 
 
-def test_a_program_that_dies_while_its_layout_stands(spec: Path) -> None:
-    """What was imported stays good when its producer ends (fact 53), and the report says how that ended"""
+def test_imports_outlive_their_producer(spec: Path) -> None:
+    """Fact 53; the report has the exit status of the producer."""
     command = [*MEMTOPO, "apply", str(spec), *M, "--json", "--hold", "--with", f"camera={BEHAVING} dies 65536 {GPU}"]
     env = environment()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=ROOT, text=True) as it:

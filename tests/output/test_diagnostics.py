@@ -58,8 +58,7 @@ def column_of(row: str, needle: str) -> int:
     return display_width(row[: row.index(needle)])
 
 
-def test_the_whole() -> None:
-    """Faults stand by place: a clickable line, the source underlined, notes and help, and the count at the end"""
+def test_diagnostics_are_sorted_with_source_notes_help_and_count() -> None:
     assert "\n".join(diagnostics.text([UNUSED, OVERLAP, SIZE], spec_document())) == (
         """\
 spec.yaml:4:31: error[MT301]: chunk 'hot': 33MiB is no multiple of its granularity, 2MiB
@@ -87,16 +86,15 @@ spec.yaml:7:7: error[MT304]: two mappings overlap in 'kv'
     )
 
 
-def test_concise() -> None:
-    """A concise diagnostic is its first line"""
+def test_a_concise_diagnostic_is_its_first_line() -> None:
     assert diagnostics.concise([OVERLAP, SIZE], spec_document()) == [
         "spec.yaml:4:31: error[MT301]: chunk 'hot': 33MiB is no multiple of its granularity, 2MiB",
         "spec.yaml:7:7: error[MT304]: two mappings overlap in 'kv'",
     ]
 
 
-def test_without_a_place() -> None:
-    """A fault that has no place stands first and names the file; labels without one are notes"""
+def test_a_diagnostic_without_position_comes_first_and_names_the_file() -> None:
+    """Labels without a position are notes."""
     unread = Document("gone.yaml")
     fault = Diagnostic("MT001", "the file cannot be read: no such file", labels=(Label("looked here", ("a",)),))
     assert diagnostics.text([fault], unread) == [
@@ -107,37 +105,33 @@ def test_without_a_place() -> None:
     ]
 
 
-def test_nothing_wrong() -> None:
-    """Without diagnostics there is nothing to show"""
+def test_no_diagnostics_print_nothing() -> None:
     assert diagnostics.text([], spec_document()) == []
 
 
 @pytest.mark.parametrize(
     "before", ["", "世界: ", "e\u0301e\u0301: ", "\x1b[31m", "\u202eabc", "a\tb ", "🙂 "], ids=ascii
 )
-def test_underlines_in_the_right_column(before: str) -> None:
-    """An underline stands below what it means, whatever wide, combining or control characters are before it"""
+def test_underlines_are_aligned_despite_wide_combining_and_control_characters(before: str) -> None:
     page, fault = on_line(f"{before}WRONG: 1", "WRONG")
     _, _, source, underline, *_ = diagnostics.text([fault], page)
     assert column_of(source, "WRONG") == column_of(underline, "^^^^^")
 
 
-def test_wide_characters_are_underlined_wholly() -> None:
-    """Two columns of a wide character get two signs"""
+def test_wide_characters_have_two_underline_signs() -> None:
     page, fault = on_line("a: 世界!", "世界")
     assert diagnostics.text([fault], page)[3].strip(" |") == "^^^^"
 
 
-def test_an_empty_place_has_one_sign() -> None:
-    """What has no length is underlined by one sign, also past the end of the line"""
+def test_an_empty_span_has_one_sign() -> None:
+    """Also after the end of the line."""
     fault = Diagnostic("MT005", "the text is not YAML", span=Span(1, 3, 1, 3))
     assert diagnostics.text([fault], spec_document("a:"))[2:4] == [" 1 | a:", "   |   ^"]
 
 
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 @pytest.mark.parametrize("char", ["x", "世", "\x07", "e\u0301"])
-def test_long_lines_are_cut_around_the_place(char: str, width: int) -> None:
-    """A line that is too long is cut to the width around each place that is spoken of"""
+def test_long_lines_are_cut_around_each_span(char: str, width: int) -> None:
     page, fault = on_line(f"{char * 3000}WRONG{char * 3000}HERE{char * 3000}", "WRONG", ("HERE", "and here"))
     rows = diagnostics.text([fault], page, width=width)[2:-2]
     sources = [row for row in rows if row.startswith(" 1 | ")]
@@ -148,30 +142,26 @@ def test_long_lines_are_cut_around_the_place(char: str, width: int) -> None:
     assert column_of(rows[2], "HERE") == column_of(rows[3], "----")
 
 
-def test_what_is_longer_than_the_line_is_cut() -> None:
-    """A place wider than the terminal is shown from its beginning"""
+def test_a_span_wider_than_the_terminal_is_shown_from_its_start() -> None:
     page, fault = on_line(f"key: {'v' * 500}", "v" * 500)
     source, underline = diagnostics.text([fault], page, width=40)[2:4]
     assert display_width(source) <= 40
     assert column_of(source, "v") == column_of(underline, "^")
 
 
-def test_piled_up_marks_end() -> None:
-    """Combining characters without end do not make a line without end"""
+def test_many_combining_characters_do_not_lengthen_a_line() -> None:
     page, fault = on_line("a" + "\u0301" * 100_000 + "WRONG", "WRONG")
     assert max(map(len, diagnostics.text([fault], page))) < 1000
 
 
-def test_labels_that_have_no_room_stand_below() -> None:
-    """A label that would run over the edge gets a row of its own that ends in time"""
+def test_labels_without_room_get_a_row_of_their_own() -> None:
     page, fault = on_line("a: 1" + " " * 60 + "b: 2", "a", ("b", "this is where the other one was declared"))
     rows = diagnostics.text([fault], page)
     assert max(map(display_width, rows)) <= 80
     assert rows[5].endswith("this is where the other one was declared")
 
 
-def test_nothing_reaches_the_terminal_raw() -> None:
-    """No control character of a text, a name or a message is printed as it is"""
+def test_control_characters_of_texts_names_and_messages_are_escaped() -> None:
     evil = "\x1b[31m\x07\u202e\x9b"
     fault = Diagnostic(
         "MT103", evil, span=Span(1, 1, 1, 3), labels=(Label(evil, ()),), notes=(f"a{evil}",), help=f"b{evil}"
@@ -180,8 +170,7 @@ def test_nothing_reaches_the_terminal_raw() -> None:
     assert all(char == "\n" or char.isprintable() for char in shown)
 
 
-def test_colour_is_only_added() -> None:
-    """With colour the same text is there, and each style is closed"""
+def test_colour_changes_no_text_and_each_style_is_closed() -> None:
     plainly, coloured = (diagnostics.text([SIZE], spec_document(), colour=colour) for colour in (False, True))
     assert "\x1b[1;31merror[MT301]\x1b[0m" in coloured[0]
     assert plainly == [_without_colour(line) for line in coloured]
@@ -193,15 +182,13 @@ def _without_colour(line: str) -> str:
     return line
 
 
-def test_an_error_and_its_hint() -> None:
-    """An error is one line on stderr and a hint another, escaped"""
+def test_an_error_and_its_hint_are_two_escaped_lines_on_stderr() -> None:
     stream = io.StringIO()
     plain.print_error(Unavailable("machine 'x\x1b[31m' is not known", hint="use local"), stream)
     assert stream.getvalue() == "memtopo: error: machine 'x\\x1b[31m' is not known\nmemtopo: hint: use local\n"
 
 
-def test_messages_need_no_rich() -> None:
-    """Errors and diagnostics are shown without importing rich"""
+def test_errors_and_diagnostics_do_not_import_rich() -> None:
     script = "import sys; from memtopo.output import plain, diagnostics, json; sys.exit('rich' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", script], env={**os.environ, "PYTHONPATH": "."}, check=False).returncode
@@ -218,21 +205,23 @@ def test_messages_need_no_rich() -> None:
         ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
     ],
 )
-def test_colour_of_a_pipe(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], wanted: bool) -> None:
-    """A pipe has no colour unless FORCE_COLOR wants it, and never against NO_COLOR"""
+def test_a_pipe_has_colour_only_with_force_color(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], wanted: bool
+) -> None:
+    """NO_COLOR takes precedence."""
     _environment(monkeypatch, variables)
     assert plain.colour(io.StringIO()) is wanted
 
 
 @pytest.mark.parametrize(("columns", "width"), [(None, 80), ("120", 120), ("3", 20), ("", 80), ("wide", 80), ("0", 80)])
-def test_width_of_a_pipe(monkeypatch: pytest.MonkeyPatch, columns: str | None, width: int) -> None:
-    """A pipe has 80 columns unless COLUMNS says otherwise"""
+def test_a_pipe_has_80_columns_or_those_of_columns(
+    monkeypatch: pytest.MonkeyPatch, columns: str | None, width: int
+) -> None:
     _environment(monkeypatch, {} if columns is None else {"COLUMNS": columns})
     assert plain.width(io.StringIO()) == width
 
 
-def test_a_poor_encoding_is_no_error() -> None:
-    """What an encoding lacks is escaped"""
+def test_characters_missing_from_an_encoding_are_escaped() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     plain.print_lines(["a … b"], stream)
     stream.flush()

@@ -57,16 +57,15 @@ def lines(shown: RenderableType, monkeypatch: pytest.MonkeyPatch, width: int) ->
         held.released(Released("kv", (IMPORTER,), (replace(IMPORTER, bound=False),), True)),
     ],
 )
-def test_it_fits(shown: RenderableType, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    """Every line fits, nothing is coloured in a pipe, and no blanks stand at an end"""
+def test_listings_of_layouts_fit_the_width(shown: RenderableType, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    """A pipe has no colour and no trailing blanks."""
     for line in lines(shown, monkeypatch, width):
         assert len(line) <= width
         assert line == line.rstrip()
         assert "\x1b" not in line
 
 
-def test_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list has a line for each layout, and below it why one is not known"""
+def test_list_has_a_line_per_layout_and_the_reason_if_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines(held.layout_list(SURVEY, NOW), monkeypatch, 80) == [
         "  layout          state        process  exports  importers  for",
         "  kv              unreachable",
@@ -77,8 +76,7 @@ def test_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lines(held.layout_list(Survey(()), NOW), monkeypatch, 80) == ["no layout is held"]
 
 
-def test_a_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layout is shown with who holds it, what is exported, and who uses how much of it"""
+def test_a_layout_shows_holder_exports_and_use_by_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = lines(held.layout(STATUS, NOW), monkeypatch, 60)
     assert shown[:4] == [
         "show  weights-server  on local",
@@ -91,8 +89,7 @@ def test_a_layout(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown[-1] == "     4712  1000  90 s       17  33 GiB  weights, scratch"
 
 
-def test_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A release names who lost what, and who may keep memory from being free"""
+def test_a_release_names_lost_clients_and_possible_remaining_users(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = replace(IMPORTER, pid=4713)
     assert lines(held.released(Released("kv", (IMPORTER,), (kept,), True)), monkeypatch, 80) == [
         "release  kv",
@@ -105,8 +102,7 @@ def test_a_release(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has not finished" in lines(held.released(Released("kv", (), ())), monkeypatch, 80)[-1]
 
 
-def test_controls_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a holder says cannot drive the terminal"""
+def test_controls_in_reports_of_a_holder_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     evil = replace(STATUS, name="\x1b[31m", spec="\x1b]0;", importers=(replace(IMPORTER, taken=()),))
     shown = "\n".join(lines(held.layout(evil, NOW), monkeypatch, 80))
     assert "\x1b" not in shown

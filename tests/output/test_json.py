@@ -23,8 +23,8 @@ PLAN = PlanSummary(
 )
 
 
-def test_a_plan() -> None:
-    """A plan is its fields in their order: tuples and paths as lists, sizes in bytes"""
+def test_json_of_a_plan_has_its_fields_in_order() -> None:
+    """Tuples and paths are lists, sizes are in bytes."""
     assert rendering.dumps(PLAN) == (
         """\
 {
@@ -65,8 +65,7 @@ def test_a_plan() -> None:
     )
 
 
-def test_a_report() -> None:
-    """A report is one document with its plan, its times, and null for what it did not come to"""
+def test_json_of_a_report_has_plan_times_and_null_for_missing_parts() -> None:
     report = Report("quickstart", None, MACHINE, "failed", 4, PLAN, (PhaseTime("map", 8, 0.25),))
     read = json.loads(rendering.dumps(report))
     assert read["outcome"] == "failed"
@@ -76,8 +75,7 @@ def test_a_report() -> None:
     assert read["failure"] is None
 
 
-def test_diagnostics() -> None:
-    """Diagnostics stand by place, each with its place, its path, and its labels with theirs"""
+def test_json_of_diagnostics_is_sorted_with_position_path_and_labels() -> None:
     document = read_text(b"chunks:\n  hot: {size: 33MiB}\nmap: {}\n", "spec.yaml")
     unused = Diagnostic("MT502", "a range holds nothing", ("map",), "key")
     size = Diagnostic(
@@ -113,8 +111,7 @@ def test_diagnostics() -> None:
     assert read["diagnostics"][1]["severity"] == "warning"
 
 
-def test_a_diagnostic_without_a_place() -> None:
-    """A place that there is not is null"""
+def test_json_of_a_missing_position_is_null() -> None:
     unread = Diagnostic("MT001", "the file cannot be read")
     (read,) = json.loads(rendering.dumps(rendering.diagnostics_document([unread], Document("gone.yaml"))))[
         "diagnostics"
@@ -122,20 +119,17 @@ def test_a_diagnostic_without_a_place() -> None:
     assert [read["file"], read["line"], read["column"], read["path"]] == ["gone.yaml", None, None, []]
 
 
-def test_a_machine() -> None:
-    """A machine reads as it is recorded"""
+def test_json_of_a_machine_equals_its_record() -> None:
     machine = Machine(driver=DriverFacts(cuda="13.0"), devices=[], peers=[])
     assert json.loads(rendering.dumps({"h0": machine}))["h0"]["driver"] == {"cuda": "13.0"}
 
 
-def test_an_error() -> None:
-    """An error has its message, its hint and its exit status"""
+def test_json_of_an_error_has_message_hint_and_exit_status() -> None:
     read = json.loads(rendering.dumps(rendering.error_document(Unavailable("no GPU"))))
     assert read == {"error": {"message": "no GPU", "details": [], "hint": None, "exit_code": 3}}
 
 
-def test_only_ascii() -> None:
-    """No text in JSON can reach a terminal's controls, and any text can be written"""
+def test_json_is_ascii_for_any_text() -> None:
     evil = "\x1b[31m\x9b\u202e世\ud800"
     text = rendering.dumps({"evil": evil})
     assert text.isascii()
@@ -144,13 +138,11 @@ def test_only_ascii() -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_no_number_that_json_lacks(number: float) -> None:
-    """What JSON has no number for is refused instead of written"""
+def test_numbers_that_json_lacks_are_rejected(number: float) -> None:
     with pytest.raises(ValueError, match="JSON"):
         rendering.dumps(PhaseTime("map", 1, number))
 
 
-def test_no_strange_things() -> None:
-    """What has no form in JSON is refused by its type"""
+def test_types_that_json_lacks_are_rejected() -> None:
     with pytest.raises(TypeError, match="object cannot be written as JSON"):
         rendering.dumps(object())

@@ -38,8 +38,8 @@ def named(name: str, where: str = "kv") -> PlanSummary:
     return replace(PLAN, rows=(replace(PAGES, first=f"{name}.0", last=f"{name}.7999", where=(where,), note=""),))
 
 
-def test_the_whole() -> None:
-    """A plan shows its rows folded, then the memory, the address space and the calls, in 80 columns"""
+def test_plan_has_folded_rows_memory_address_space_and_calls() -> None:
+    """In 80 columns."""
     assert plan_text(PLAN) == (
         """\
 plan  quickstart  on h200x2 (simulated)
@@ -64,20 +64,17 @@ plan  quickstart  on h200x2 (simulated)
     )
 
 
-def test_a_real_machine() -> None:
-    """Only a simulated machine is called simulated"""
+def test_only_a_simulated_machine_is_called_simulated() -> None:
     first = plan_text(PLAN, replace(MACHINE, name="local", simulated=False)).splitlines()[0]
     assert first == "plan  quickstart  on local"
 
 
-def test_an_empty_plan() -> None:
-    """A plan without a row is shown like any other"""
+def test_an_empty_plan_is_shown() -> None:
     assert "driver calls" in plan_text(PlanSummary("nothing", (), {}, 0, 0, 0))
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 120])
-def test_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    """Where it gets narrow text folds: no digit of a number and no letter of a name is lost"""
+def test_narrow_plans_fold_text_without_loss(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     lines = plan_text(PLAN).splitlines()
     assert max(map(len, lines)) <= width
@@ -86,21 +83,19 @@ def test_nothing_is_cut(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
     assert letters == sorted("".join(plan_text(PLAN).split()))
 
 
-def test_ordinary_names_stay_whole() -> None:
-    """A name of 23 characters stays in one piece beside an ordinary place"""
+def test_names_of_23_characters_are_not_folded() -> None:
     assert "weights-of-the-decoder.0" in plan_text(named("weights-of-the-decoder"))
 
 
-def test_long_names_fold() -> None:
-    """A name too long for its column goes on below, within the width"""
+def test_long_names_fold_within_the_width() -> None:
     lines = plan_text(named("z" * 120, "y" * 60)).splitlines()
     assert max(map(len, lines)) <= 80
     assert "".join(lines).count("z") == 120
 
 
 @pytest.mark.parametrize("evil", ["[red]x[/red]", "[/]", "\x1b[31mx", "\x1b]0;title\x07", "\u202ex", ":smile:"])
-def test_names_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil: str) -> None:
-    """No name becomes markup, an emoji, a control sequence or a change of direction"""
+def test_names_in_a_plan_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil: str) -> None:
+    """No markup, emoji, control sequence or change of direction."""
     monkeypatch.setenv("COLUMNS", "200")
     summary = replace(named(evil, evil), name=evil, memory={evil: 1}, notes=(evil,))
     text = plan_text(summary, replace(MACHINE, name=evil))
@@ -108,8 +103,7 @@ def test_names_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil: str) -> Non
     assert evil.encode("ascii", "backslashreplace").decode().replace("\x1b", "\\x1b").replace("\x07", "\\x07") in text
 
 
-def test_colour_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FORCE_COLOR colours a pipe, NO_COLOR forbids it"""
+def test_force_color_colours_a_pipe_and_no_color_prevents_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm")
     assert "\x1b[1mplan\x1b[0m" in plan_text(PLAN)
@@ -127,8 +121,8 @@ def test_colour_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gpu0", "gpu1", "gpu0 … gpu1"),
     ],
 )
-def test_subjects(first: str, last: str, told: str) -> None:
-    """Many subjects are the first and the last; a long name is not said twice"""
+def test_many_subjects_are_the_first_and_the_last(first: str, last: str, told: str) -> None:
+    """A long name is not repeated."""
     assert humanize.subjects(first, last) == told
 
 
@@ -136,6 +130,5 @@ def test_subjects(first: str, last: str, told: str) -> None:
     ("seconds", "told"),
     [(0, "0 µs"), (12e-6, "12 µs"), (0.01234, "12.3 ms"), (0.9999, "1 s"), (4.567, "4.57 s"), (3725, "62 min 5 s")],
 )
-def test_durations(seconds: float, told: str) -> None:
-    """A time has three digits and the unit that suits it"""
+def test_durations_have_three_digits_and_a_unit(seconds: float, told: str) -> None:
     assert humanize.duration(seconds) == told

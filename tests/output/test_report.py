@@ -76,8 +76,8 @@ def last_line(report: Report) -> str:
     return report_text(report).splitlines()[-1]
 
 
-def test_the_whole() -> None:
-    """A report goes from the machine over plan, checks and teardown to the verdict, in 80 columns"""
+def test_report_has_machine_plan_checks_teardown_and_verdict() -> None:
+    """In 80 columns."""
     assert report_text(REPORT) == (
         """\
 apply  quickstart  on h200x2 (simulated)
@@ -116,8 +116,7 @@ ok: built, checked and taken down
     )
 
 
-def test_a_failure_is_told_wholly() -> None:
-    """A failure has its step, the driver's answer, the reason, the place and the hint"""
+def test_a_failure_has_step_driver_error_reason_position_and_hint() -> None:
     text = report_text(replace(REPORT, outcome="failed", checks=None, failure=FAILURE))
     assert (
         """
@@ -132,8 +131,7 @@ failed
     )
 
 
-def test_leaks_are_named_with_what_stays() -> None:
-    """What is left is named, with the driver's answer, what stays because of it, and who asked for it"""
+def test_leaks_have_driver_error_dependents_and_position() -> None:
     assert """
 left behind
   mapping of page.3 in kv
@@ -143,8 +141,7 @@ left behind
 """ in report_text(replace(REPORT, outcome="leaked", leaks=(LEAK,)))
 
 
-def test_differences_are_a_table() -> None:
-    """Each difference has what was wanted and what was seen; how many more there are is said"""
+def test_differences_have_expected_and_observed_values_and_a_count() -> None:
     checks = Checks((Tally("access", 9, 6),), (Difference("access", "page.3 for gpu1", "r", "none"),), 3)
     assert """
 checked
@@ -175,20 +172,17 @@ not as declared
         ),
     ],
 )
-def test_the_last_line_is_the_verdict(change: dict[str, object], verdict: str) -> None:
-    """The last line says in words how it ended"""
+def test_last_line_of_a_report_is_the_verdict(change: dict[str, object], verdict: str) -> None:
     assert last_line(replace(REPORT, **change)) == verdict  # type: ignore[arg-type]
 
 
-def test_a_bare_report() -> None:
-    """What a run did not come to is left out"""
+def test_missing_parts_of_a_report_are_omitted() -> None:
     text = report_text(replace(REPORT, outcome="interrupted", times=(), checks=None, left=None, notes=()))
     assert not any(word in text for word in ("checked", "taken down", "time", "note"))
 
 
 @pytest.mark.parametrize("evil", ["[red]x[/red]", "\x1b[31mx", "\x1b]0;title\x07", "\u202ex"])
-def test_texts_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil: str) -> None:
-    """Nothing in a report becomes markup or a control sequence"""
+def test_texts_in_a_report_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil: str) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     report = replace(
         REPORT,
@@ -213,8 +207,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_no_progress_off_a_terminal() -> None:
-    """Where there is no terminal, progress is not shown at all"""
+def test_progress_is_not_shown_without_a_terminal() -> None:
     stream = io.StringIO()
     hooks = progress(stream)
     hooks.phase("create", 10)
@@ -224,8 +217,7 @@ def test_no_progress_off_a_terminal() -> None:
     assert stream.getvalue() == ""
 
 
-def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A long run is shown, seldom, and its line is taken away at the end"""
+def test_progress_of_a_long_run_is_shown_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream, seconds = Terminal(), iter(range(100))
     hooks = ProgressLine(stream, lambda: float(next(seconds)))
@@ -237,8 +229,7 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue().endswith("\x1b[2K")
 
 
-def test_a_short_run_draws_nothing() -> None:
-    """What ends at once leaves the terminal alone"""
+def test_progress_of_a_short_run_is_not_shown() -> None:
     stream = Terminal()
     hooks = ProgressLine(stream, lambda: 0.0)
     hooks.phase("create", 8000)

@@ -71,8 +71,7 @@ def whole(spec: str) -> str:
 
 
 @pytest.mark.parametrize("kind", schemas.KINDS)
-def test_it_is_a_schema(kind: str) -> None:
-    """Each schema is one of draft 2020-12, has a title, and holds no definition that it does not use"""
+def test_schemas_are_of_draft_2020_12_with_title_and_no_unused_definition(kind: str) -> None:
     schema = schemas.schema(kind)
     Draft202012Validator.check_schema(schema)
     assert schema["$schema"] == Draft202012Validator.META_SCHEMA["$schema"]
@@ -81,14 +80,14 @@ def test_it_is_a_schema(kind: str) -> None:
         assert f"'#/$defs/{name}'" in str(schema)
 
 
-def test_the_file_is_current() -> None:
-    """docs/spec.schema.json is what `memtopo schema spec` prints; `make docs` writes it"""
+def test_spec_schema_in_docs_is_current() -> None:
+    """docs/spec.schema.json; `make docs` writes it."""
     assert json.loads((ROOT / "docs" / "spec.schema.json").read_text()) == schemas.schema("spec")
 
 
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
-def test_specs_name_their_schema(path: Path) -> None:
-    """A spec in specs/ tells editors its schema, in the last line of the comment that it begins with"""
+def test_shipped_specs_name_their_schema_for_editors(path: Path) -> None:
+    """In the last line of their first comment."""
     before, _, _ = path.read_text().partition("memtopo: 1")
     assert before.endswith(f"\n#\n{MODELINE}\n")
     assert (path.parent / MODELINE.partition("=")[2]).resolve() == ROOT / "docs" / "spec.schema.json"
@@ -96,26 +95,22 @@ def test_specs_name_their_schema(path: Path) -> None:
 
 @pytest.mark.parametrize("loader", [yaml.SafeLoader, Editor])
 @pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
-def test_specs(path: Path, loader: type[yaml.SafeLoader]) -> None:
-    """A spec in specs/ fits the schema, by the rules of YAML 1.1 and of 1.2"""
+def test_shipped_specs_fit_the_schema_in_yaml_1_1_and_1_2(path: Path, loader: type[yaml.SafeLoader]) -> None:
     assert schema_errors("spec", yaml.load(path.read_text(), loader)) == []
 
 
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
-def test_wrong_examples(path: Path) -> None:
-    """A fault of an entry's own shape is one of the schema's too, where it can know; all others are none"""
+def test_bad_specs_violate_the_schema_if_it_can_express_the_error(path: Path) -> None:
     shape = bool({*expected(path)} & SHAPE) and path.stem not in UNKNOWABLE
     assert fits(path.read_text()) != shape
 
 
-def test_exceptions_are_there() -> None:
-    """What is said to be beyond a schema is there, and is so"""
+def test_listed_exceptions_from_the_schema_exist_and_fit_it() -> None:
     assert {path.stem for path in BAD if {*expected(path)} & SHAPE and fits(path.read_text())} == {*UNKNOWABLE}
 
 
 @pytest.mark.parametrize("code", [code for code in CODES if code >= "MT1"])
-def test_explanations(code: str) -> None:
-    """Of the examples of explanations, the right ones fit the schema, and of the wrong ones those of good shape"""
+def test_examples_of_explanations_agree_with_the_schema(code: str) -> None:
     each = explanation(code)
     assert fits(whole(each.right.spec))
     assert fits(whole(each.wrong.spec)) == (code not in SHAPE or code == "MT106")  # 1e3 is 1000 to an editor
@@ -134,8 +129,7 @@ def test_explanations(code: str) -> None:
         *(f"size: 2MiB, {key}: 1" for key in ("sise", "offset", "Count", "align")),
     ],
 )
-def test_a_chunk(field: str) -> None:
-    """The schema and memtopo agree about the shape of a chunk's fields"""
+def test_schema_and_memtopo_agree_about_fields_of_chunks(field: str) -> None:
     chunk = field if "location:" in field else f"location: gpu0, {field}"
     spec = f"{HEAD}chunks: {{c: {{{chunk}}}}}\n"
     assert fits(spec) == (not {*codes(spec)} & SHAPE), codes(spec)
@@ -158,15 +152,13 @@ def test_a_chunk(field: str) -> None:
         "kernels: {}",
     ],
 )
-def test_a_section(section: str) -> None:
-    """The schema and memtopo agree about the shape of the other sections"""
+def test_schema_and_memtopo_agree_about_the_other_sections(section: str) -> None:
     spec = f"{HEAD}{section}\n"
     assert fits(spec) == (not {*codes(spec)} & SHAPE), codes(spec)
 
 
 @pytest.mark.parametrize("head", ["memtopo: 2\nname: x", "memtopo: 1", "name: x", "memtopo: 1\nname: 9", "[]"])
-def test_the_head(head: str) -> None:
-    """A spec begins with its version and its name"""
+def test_schema_requires_version_and_name(head: str) -> None:
     assert not fits(head)
 
 
@@ -195,8 +187,8 @@ def printed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return kind, document
 
 
-def test_what_is_printed(printed: tuple[str, Any]) -> None:
-    """What --json prints fits its schema and no other, and its first key tells which"""
+def test_json_output_fits_exactly_one_schema(printed: tuple[str, Any]) -> None:
+    """Its first key names the kind."""
     kind, document = printed
     assert [each for each in schemas.KINDS if not schema_errors(each, document)] == [kind], schema_errors(
         kind, document
@@ -204,8 +196,8 @@ def test_what_is_printed(printed: tuple[str, Any]) -> None:
     assert kind == "error" or next(iter(document)) == f"memtopo_{kind}"
 
 
-def test_what_is_not_printed(printed: tuple[str, Any]) -> None:
-    """With an unknown key anywhere, a value of another type, or a key missing at the top, it does not fit"""
+def test_changed_json_output_does_not_fit_the_schema(printed: tuple[str, Any]) -> None:
+    """An unknown key, a value of another type, or a missing key at the top."""
     kind, document = printed
     for changed in spoilt(document):
         assert not VALIDATORS[kind].is_valid(changed), changed
@@ -214,8 +206,7 @@ def test_what_is_not_printed(printed: tuple[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", machine.shipped())
-def test_machines(name: str) -> None:
-    """A shipped machine fits the schema of machines; one with an unknown key or a value of another type does not"""
+def test_shipped_machines_fit_the_schema_and_changed_ones_do_not(name: str) -> None:
     facts = json.loads(machine.dump(machine.load(name)))
     assert schema_errors("machine", facts) == []
     facts["devices"] = [facts["devices"][0] | {"attributes": {"ECC_ENABLED": 1}}]
@@ -223,8 +214,8 @@ def test_machines(name: str) -> None:
         assert not VALIDATORS["machine"].is_valid(changed), changed
 
 
-def test_the_command() -> None:
-    """`schema KIND` prints one schema; a kind that is not known is wrong usage, and the nearest is named"""
+def test_schema_command_prints_one_schema() -> None:
+    """An unknown kind is wrong usage and is answered with the nearest."""
     assert memtopo("schema", "spec").document == schemas.schema("spec")
     wrong = memtopo("schema", "spce")
     assert (wrong.status, wrong.out) == (2, "")
@@ -254,8 +245,8 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("against", [(), ("--against", "h200x4")])
-def test_a_probe(against: tuple[str, ...]) -> None:
-    """What probe --json prints fits its schema and no other, and the machine in it is one that -o would write"""
+def test_json_of_probe_fits_only_its_schema(against: tuple[str, ...]) -> None:
+    """The machine in it is the one that -o writes."""
     document = memtopo("probe", M, "--json", *against).document
     assert [kind for kind in schemas.KINDS if not schema_errors(kind, document)] == ["probe"], schema_errors(
         "probe", document

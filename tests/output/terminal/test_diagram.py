@@ -33,26 +33,25 @@ def as_kept(text: str, name: str) -> None:
     file = GOLDEN / name
     if os.environ.get("GOLDEN") == "write":
         file.write_text(text)
-    assert text == file.read_text(), "if it is better now, write it anew: GOLDEN=write pytest tests/output/test_map.py"
+    assert text == file.read_text(), (
+        "to update it: GOLDEN=write pytest tests/output/terminal/test_diagram.py"
+    )
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
-def test_a_drawing(path: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A layout is drawn as it is kept in tests/golden/"""
+def test_drawings_equal_the_golden_files(path: Path, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     as_kept(written_at_width(TerminalDrawing(spec_diagram(path)[0]), width, monkeypatch), f"{path.stem}-{width}.txt")
 
 
 @pytest.mark.parametrize("path", IN_ASCII, ids=lambda path: path.stem)
-def test_a_drawing_in_ascii(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same drawing in ASCII alone is as it is kept in tests/golden/"""
+def test_ascii_drawings_equal_the_golden_files(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = written_at_width(TerminalDrawing(spec_diagram(path)[0], ascii=True), 80, monkeypatch)
     assert text.isascii()
     as_kept(text, f"{path.stem}-80-ascii.txt")
 
 
-def test_every_kept_drawing_is_drawn() -> None:
-    """No file in tests/golden/ is left over from a drawing that nobody makes"""
+def test_every_golden_file_is_used() -> None:
     kept = {f"{path.stem}-{width}.txt" for path in DRAWN for width in WIDTHS}
     kept |= {f"{path.stem}-80-ascii.txt" for path in IN_ASCII}
     assert {file.name for file in GOLDEN.glob("*.txt")} == kept
@@ -61,16 +60,15 @@ def test_every_kept_drawing_is_drawn() -> None:
 @pytest.mark.parametrize("width", [20, 21, 33, 45, 60, 79, 80, 100, 131, 200, 400])
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
 @pytest.mark.parametrize("ascii", [False, True], ids=["unicode", "ascii"])
-def test_no_line_is_too_wide(path: Path, width: int, ascii: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No line is wider than the terminal, however narrow, and none ends in blanks"""
+def test_lines_of_a_drawing_fit_the_width(path: Path, width: int, ascii: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None ends with blanks."""
     for line in written_at_width(TerminalDrawing(spec_diagram(path)[0], ascii=ascii), width, monkeypatch).splitlines():
         assert display_width(line) <= width
         assert line == line.rstrip()
 
 
 @pytest.mark.parametrize("path", DRAWN, ids=lambda path: path.stem)
-def test_colour_adds_nothing_but_colour(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without its colours, a drawing is the one for a pipe"""
+def test_coloured_drawing_has_the_text_of_the_plain_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = written_at_width(TerminalDrawing(spec_diagram(path)[0]), 80, monkeypatch)
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
@@ -79,8 +77,7 @@ def test_colour_adds_nothing_but_colour(path: Path, monkeypatch: pytest.MonkeyPa
     assert [line.rstrip() for line in STYLES.sub("", coloured).splitlines()] == plain.splitlines()
 
 
-def test_a_stream_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream whose encoding has no lines and blocks gets ASCII without being asked"""
+def test_a_stream_without_unicode_gets_ascii(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     stream = io.TextIOWrapper(io.BytesIO(), encoding="iso-8859-1")
     console.show(TerminalDrawing(spec_diagram(HARD)[0]), stream)
@@ -92,10 +89,10 @@ def test_a_stream_without_unicode(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("ascii", [False, True], ids=["unicode", "ascii"])
 @pytest.mark.parametrize("made", [hostile_diagram, hostile_processes], ids=["one", "several"])
 @pytest.mark.parametrize("evil", HOSTILE_TEXTS, ids=ascii)
-def test_names_inject_nothing(
+def test_texts_in_a_drawing_inject_nothing(
     evil: str, made: Callable[[str], Diagram], width: int, ascii: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No text becomes markup, an emoji, a control sequence or a line of its own, or makes a line too wide"""
+    """No markup, emoji, control sequence, line break or line that is too wide."""
     text = written_at_width(TerminalDrawing(made(evil), ascii=ascii), width, monkeypatch)
     assert all(char == "\n" or char.isprintable() for char in text)
     assert all(display_width(line) <= width for line in text.splitlines())
@@ -104,15 +101,15 @@ def test_names_inject_nothing(
         assert evil in text
 
 
-def test_one_chunk_seen_twice_has_one_letter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ring's second mapping is marked as the first one is, and said to be the same"""
+def test_a_chunk_mapped_twice_has_one_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second mapping refers to the first."""
     text = written_at_width(TerminalDrawing(spec_diagram(ROOT / "specs" / "ring-buffer.yaml")[0]), 80, monkeypatch)
     assert re.search(r"a█+a█+", text)
     assert text.count("again") == 1
 
 
-def test_memory_that_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device's bar ends with what others have of it, and its line says how much that is"""
+def test_memory_used_by_others_ends_the_bar_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its line has the size."""
     shares = (MemoryShare("c", 1, 25 * MiB, 25 * MiB, ()),)
     memory = MemoryDiagram("gpu0", (), 25 * MiB, 100 * MiB, 50 * MiB, 25 * MiB, shares)
     text = written_at_width(TerminalDrawing(Diagram((), (memory,)), ascii=True), 80, monkeypatch)
@@ -120,15 +117,14 @@ def test_memory_that_others_have(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(r"a#+\.+/+$", text.strip())
 
 
-def test_a_tiny_piece_has_a_cell() -> None:
-    """As long as there are cells enough, every piece has one, in order, and the last one stays inside"""
+def test_every_span_has_a_cell_if_cells_suffice() -> None:
+    """In order, and the last one inside the bar."""
     blocks = [Block(0), *(Block(10**6 - 10 + turn) for turn in range(10))]
     assert first_cells(blocks, 10**6, 30) == [0, *range(20, 30)]
     assert first_cells([Block(turn) for turn in range(10)], 10**6, 30) == list(range(10))
 
 
-def test_too_many_pieces_keep_the_scale() -> None:
-    """Where pieces are more than the cells can show, several begin in one"""
+def test_several_spans_share_a_cell_if_cells_do_not_suffice() -> None:
     assert first_cells([Block(turn) for turn in range(100)], 200, 20) == [turn // 10 for turn in range(100)]
 
 
@@ -142,8 +138,7 @@ def many(count: int, ranges: int = 1) -> Diagram:
 
 
 @pytest.mark.parametrize("width", [30, 80, 200])
-def test_long_lists_are_cut_short(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many pieces the first and the last have a label, of many ranges the first are drawn; the rest is counted"""
+def test_long_lists_of_spans_and_ranges_are_shortened_and_counted(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = written_at_width(TerminalDrawing(many(5000, 50), ranges=3, rows=6), width, monkeypatch).splitlines()
     assert sum("… 4,994 more" in line for line in lines) == 3
     assert any("… and 47 more ranges" in line for line in lines)
@@ -151,8 +146,7 @@ def test_long_lists_are_cut_short(width: int, monkeypatch: pytest.MonkeyPatch) -
     assert any("c4999" in line for line in lines)
 
 
-def test_letters_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The 53rd kind of chunk and those after it are all marked by a star"""
+def test_kinds_of_chunks_after_the_52nd_share_a_star(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = written_at_width(TerminalDrawing(many(60), rows=100), 200, monkeypatch).splitlines()
     marks = [line.split()[0] for line in lines if " c" in line][1:]
     assert len(set(marks[:52])) == 52
@@ -168,12 +162,10 @@ def test_letters_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
         ([("gpu0", "r"), ("gpu2", "r"), ("gpu3", "r"), ("host", "r")], "gpu0 r, gpu2-3 r, host r"),
     ],
 )
-def test_access_in_words(access: list[tuple[str, str]], told: str) -> None:
-    """Neighbouring GPUs with the same access are told as one"""
+def test_neighbouring_devices_with_the_same_access_are_joined(access: list[tuple[str, str]], told: str) -> None:
     assert granted([DeviceAccess(*each) for each in access]) == told
 
 
-def test_long_names_keep_both_ends() -> None:
-    """Of a name too long for a label, the beginning and the end are shown"""
+def test_long_names_are_cut_in_the_middle() -> None:
     assert clipped("attention-weights-of-the-decoder.0 … 15") == "attention-we…ecoder.0 … 15"
     assert clipped("hot") == "hot"

@@ -44,19 +44,18 @@ def titles(lines: list[str]) -> list[str]:
         (("p.1", "p.7", 4, 2), "p.1, p.3 … 7"),
     ],
 )
-def test_names(shown: tuple[str, str, int, int], told: str) -> None:
-    """Processes that look alike are named by the first, the last, and the second where they are not neighbours"""
+def test_equal_processes_are_named_by_first_and_last(shown: tuple[str, str, int, int], told: str) -> None:
+    """And by the second if they are not neighbours."""
     assert processes(ProcessDiagram(*shown, Diagram((), ()), ())) == told
 
 
-def test_sections() -> None:
-    """Each process has a section under its name, those alike have one, and the memory of all is the last"""
+def test_distinct_processes_have_sections_and_memory_is_last() -> None:
     lines = drawing_lines(text_diagram(f"processes: {{{SERVER}, r: {{count: 3, {IMPORTS}}}}}"))
     assert titles(lines) == ["s", "r.0 … 2  3 processes alike", "memory  of all processes"]
 
 
-def test_where_exports_go() -> None:
-    """An export tells who takes it: a process, processes alike, every one of an entry; or nobody"""
+def test_exports_name_the_processes_that_import_them() -> None:
+    """A process, equal processes, every one of an entry, or none."""
     dealt = f"r: {{count: 4, devices: {{mine: [gpu0, gpu1]}}, {IMPORTS}, access: {{r: {{mine: r}}}}}}"
     for readers, told in (
         (f"one: {{{IMPORTS}}}", "→ one"),
@@ -71,8 +70,8 @@ def test_where_exports_go() -> None:
         assert line.endswith(told)
 
 
-def test_what_is_imported_has_one_letter() -> None:
-    """A chunk has one letter where it is created, exported, imported, and in memory"""
+def test_a_shared_chunk_has_one_letter_in_all_processes() -> None:
+    """Where it is created, exported and imported, and in memory."""
     text = "\n".join(drawing_lines(text_diagram(f"processes: {{{SERVER}, r: {{{IMPORTS}}}}}")))
     assert "export  a out" in text
     assert "a w " in text
@@ -80,15 +79,14 @@ def test_what_is_imported_has_one_letter() -> None:
     assert "a s: c 2 MiB" in text
 
 
-def test_chunks_of_two_processes_are_not_the_same() -> None:
-    """Chunks of one name in two processes have letters of their own"""
+def test_chunks_of_the_same_name_in_two_processes_have_different_letters() -> None:
     own = "chunks: {c: {location: gpu0, size: 2MiB}}, ranges: {r: {size: 2MiB}}, map: {r: [c]}"
     lines = drawing_lines(text_diagram(f"processes: {{p: {{{own}}}, q: {{{own}}}}}"))
     assert [line.split()[0] for line in lines if line.split()[1:2] == ["c"]] == ["a", "b"]
 
 
-def test_imports_from_outside_have_the_fill_of_their_device() -> None:
-    """Memory that is another's is drawn as its device is, though the layout itself takes none of it"""
+def test_imports_from_outside_are_drawn_like_their_device() -> None:
+    """Though the layout itself takes no memory of it."""
     text = "\n".join(
         drawing_lines(
             text_diagram(
@@ -100,8 +98,7 @@ def test_imports_from_outside_have_the_fill_of_their_device() -> None:
     assert "█b▒" in text
 
 
-def test_many_processes() -> None:
-    """Of many processes that differ the first are drawn, and the rest is counted"""
+def test_many_distinct_processes_are_shortened_and_counted() -> None:
     shown = text_diagram("processes: {p: {ranges: {r: {size: 2MiB}}}}").processes[0]
     many = [replace(shown, first=f"p{turn}", last=f"p{turn}", count=3, step=1) for turn in range(100)]
     lines = drawing_lines(Diagram((), (), processes=tuple(many)))
@@ -109,8 +106,7 @@ def test_many_processes() -> None:
     assert len(lines) < 60
 
 
-def test_many_things() -> None:
-    """Of many buffers and exports the first are told, and the rest is counted"""
+def test_many_buffers_and_exports_are_shortened_and_counted() -> None:
     things = tuple(Resource("buffer", f"b{turn}", f"b{turn}", bytes_each=MiB) for turn in range(1000))
     exports = tuple(Export(f"e{turn}", "chunk", "", "c", "c", "fd", 1, MiB, ()) for turn in range(1000))
     lines = drawing_lines(Diagram((), (), things, exports))
@@ -118,8 +114,7 @@ def test_many_things() -> None:
     assert len(lines) < 40
 
 
-def test_many_takers() -> None:
-    """Of many processes that take an export the first are named, and the rest is counted"""
+def test_many_importers_of_an_export_are_shortened_and_counted() -> None:
     kinds = tuple(ProcessDiagram(f"p{turn}", f"p{turn}", 1, 1, Diagram((), ()), ()) for turn in range(100))
     export = Export("e", "chunk", "", "e", "e", "fd", 1, MiB, ())
     kinds = (replace(kinds[0], picture=Diagram((), (), exports=(export,))), *kinds[1:])
@@ -128,8 +123,8 @@ def test_many_takers() -> None:
     assert "→ p0, p1, p2, p3, 96 more" in text
 
 
-def test_addresses() -> None:
-    """A range that stood is drawn with its address, counted ones with the first, and differing ones with a word"""
+def test_ranges_of_a_run_are_drawn_with_their_addresses() -> None:
+    """Counted ranges have the first address; ranges with different addresses have a word instead."""
     piece = MappingSpan(0, MiB, "c", "c", "c", 0, 1, MiB, locations=("gpu0",))
     counts = {"a": 1, "b": 2, "c": 1}
     shown = Diagram(
@@ -141,8 +136,7 @@ def test_addresses() -> None:
     assert "c  1 MiB  elsewhere in each" in text
 
 
-def test_words_are_whole_where_there_are_no_ranges() -> None:
-    """Memory alone whose head has no room in one line, is folded between its parts and not within them"""
+def test_memory_headings_fold_between_their_parts() -> None:
     own = "buffers: {a-buffer-of-a-long-name: {location: gpu0, size: 2MiB}}"
     shown = text_diagram(f"processes: {{p: {{{own}}}, q: {{{own}}}}}", invented(2))
     lines = drawing_lines(shown, width=60)

@@ -47,13 +47,11 @@ def report_text(report: Report, monkeypatch: pytest.MonkeyPatch) -> str:
         ({}, []),
     ],
 )
-def test_folding(told: dict[str, int], runs: list[Placed]) -> None:
-    """Addresses of one entry's ranges that are equally far apart are told once"""
+def test_equally_spaced_addresses_of_an_entry_are_folded(told: dict[str, int], runs: list[Placed]) -> None:
     assert list(placed({label: Reservation(address, 4) for label, address in told.items()})) == runs
 
 
-def test_a_report_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run's report has the address of every range that stood, and so has its drawing"""
+def test_report_and_drawing_have_the_addresses_of_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     report = report_with_picture()
     kv, r = report.placed
     assert (kv.first, kv.count, r.first, r.last, r.count, r.step) == ("kv", 1, "r.0", "r.2", 3, 2 * MiB)
@@ -62,14 +60,12 @@ def test_a_report_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f"r.0 … r.2  3 × 2 MiB  from {r.address:#x}" in text.replace("r.0 … 2", "r.0 … r.2")
 
 
-def test_a_plan_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is said of addresses where no layout stood"""
+def test_a_report_without_a_layout_has_no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     report = replace(report_with_picture(), placed=())
     assert "0x" not in report_text(report, monkeypatch)
 
 
-def test_several_processes() -> None:
-    """Each of several processes reports its own"""
+def test_reports_of_processes_have_their_own_addresses() -> None:
     machine = invented(2)
     made = ensemble(ROOT / "specs" / "hand-over.yaml", machine, check="none")
     report = processes.apply(made)
@@ -89,8 +85,7 @@ def together(*told: int) -> Report:
     return replace(base, plan=replace(base.plan, picture=Diagram((), (), processes=(alike,))), processes=each)
 
 
-def test_processes_that_look_alike() -> None:
-    """The address of processes that are drawn once is told where it is the same in all, and else that it is not"""
+def test_equal_processes_share_an_address_only_if_it_is_the_same() -> None:
     assert addresses(together(16, 16, 16)) == {("p.1", "kv"): 16}
     assert addresses(together(16, 32, 16)) == {("p.1", "kv"): None}
     assert addresses(together(16, 0)) == {}, "one of them never stood"
