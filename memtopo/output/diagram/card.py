@@ -135,7 +135,7 @@ def _draw_links(links: Sequence[tuple[int, int]], tops: Sequence[float], end: fl
 MOST_LABELS = 12
 _LEADER = 24.0  # width of the lines between a bar and its labels
 _LETTER = 22.0
-_HEAD, _LINE, _GAP = 18.0, 16.0, 10.0
+_LABEL_HEAD, _LABEL_LINE, _LABEL_GAP = 18.0, 16.0, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Label:
     @property
     def height(self) -> float:
         """Height with the gap below."""
-        return _HEAD + _LINE * (len(self.lines) - 1) + _GAP
+        return _LABEL_HEAD + _LABEL_LINE * (len(self.lines) - 1) + _LABEL_GAP
 
 
 def bar_labels(blocks: Sequence[Block], room: float) -> list[Label]:
@@ -172,7 +172,7 @@ def draw_labels(
     """Labels with lines from the edge of a bar at `x`, between `start` and `end`; `tops` are those of all blocks."""
     middles = [(tops[label.block] + [*tops, end][label.block + 1]) / 2 for label in labels]
     label_tops = separated(
-        [max(0.0, middle - _HEAD / 2 - start) for middle in middles],
+        [max(0.0, middle - _LABEL_HEAD / 2 - start) for middle in middles],
         [label.height for label in labels],
         max(end - start, labels_height(labels)),
     )
@@ -208,7 +208,7 @@ def _label(index: int, block: Block, room: float) -> Label:
 
 
 def _draw_label(label: Label, middle: float, top: float, x: float, context: DrawingContext) -> Iterator[str]:
-    level, right = top + _HEAD / 2, x + _LEADER
+    level, right = top + _LABEL_HEAD / 2, x + _LEADER
     if not label.between:
         yield curve((x + 2, middle), (right - 3, level), x + _LEADER / 2, "l")
         yield dot(x + 2, middle, "d", 2)
@@ -218,4 +218,4 @@ def _draw_label(label: Label, middle: float, top: float, x: float, context: Draw
     indent = right + (_LETTER if label.mark else 0)
     yield text_at(indent, level + 4.5, first, "n" if label.mark else "w")
     for index, line in enumerate(more):
-        yield text_at(indent, level + 4.5 + _LINE * (index + 1) + 1, line, "w")
+        yield text_at(indent, level + 4.5 + _LABEL_LINE * (index + 1) + 1, line, "w")

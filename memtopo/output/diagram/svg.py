@@ -122,7 +122,7 @@ def _colours(scheme: Scheme) -> Iterator[str]:
         yield f".m .d{index}{{fill:{hue.fill}}}.m .e{index}{{stroke:{hue.edge};fill:none}}"
 
 
-_KEY, _GAP, _LINE = 28.0, 24.0, 24.0
+_LEGEND_KEY, _LEGEND_GAP, _LEGEND_LINE = 28.0, 24.0, 24.0
 
 _Entry = tuple[str, str]
 """The markup of a symbol, and its meaning."""
@@ -132,13 +132,15 @@ def legend(diagram: Diagram, room: float, context: DrawingContext) -> Box:
     """Symbols and their meanings, in as many lines as they need."""
     parts, x, y = [], 0.0, 0.0
     for symbol, meaning in _entries(diagram, context):
-        shown = fitting(meaning, room - _KEY, BODY)
-        wide = _KEY + width(shown, BODY)
+        shown = fitting(meaning, room - _LEGEND_KEY, BODY)
+        wide = _LEGEND_KEY + width(shown, BODY)
         if x and x + wide > room:
-            x, y = 0.0, y + _LINE
-        parts.append(f'<g transform="translate({number(x)} {number(y)})">{symbol}{text_at(_KEY, 15, shown, "w")}</g>')
-        x += wide + _GAP
-    return Box(room, y + _LINE if parts else 0, "".join(parts))
+            x, y = 0.0, y + _LEGEND_LINE
+        parts.append(
+            f'<g transform="translate({number(x)} {number(y)})">{symbol}{text_at(_LEGEND_KEY, 15, shown, "w")}</g>'
+        )
+        x += wide + _LEGEND_GAP
+    return Box(room, y + _LEGEND_LINE if parts else 0, "".join(parts))
 
 
 def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:

@@ -33,9 +33,7 @@ def as_kept(text: str, name: str) -> None:
     file = GOLDEN / name
     if os.environ.get("GOLDEN") == "write":
         file.write_text(text)
-    assert text == file.read_text(), (
-        "to update it: GOLDEN=write pytest tests/output/terminal/test_diagram.py"
-    )
+    assert text == file.read_text(), "to update it: GOLDEN=write pytest tests/output/terminal/test_diagram.py"
 
 
 @pytest.mark.parametrize("width", WIDTHS)
