@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path as File
 from typing import NamedTuple
 
-from memtopo.common.collector import collector_paused
+from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, current

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 
-from memtopo.common.collector import collector_paused
+from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Location
 from memtopo.geometry.model import Geometry

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from types import MappingProxyType, TracebackType
 from typing import Generic, TypeVar, Unpack
 
-from memtopo.api.dtypes import dtype as known_dtype
+from memtopo.api.dlpack import dtype as known_dtype
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
 from memtopo.api.memory import Memory, MemoryPart, Part, Shape, ViewRequest, extents, unknown
 from memtopo.api.session import Session

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
-from memtopo.api.dtypes import DType
+from memtopo.api.dlpack import DType
 from memtopo.api.errors import Unsuitable
 from memtopo.api.ranges import MappedRange, MappedRanges, access_at
 from memtopo.common.text import nearest

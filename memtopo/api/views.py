@@ -13,8 +13,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from memtopo.api import dlpack
-from memtopo.api.dlpack import ExportedTensors
-from memtopo.api.dtypes import DType
+from memtopo.api.dlpack import DType, ExportedTensors
 from memtopo.api.errors import Unsuitable
 from memtopo.api.memory import Memory, MemoryPart, ViewRequest
 from memtopo.api.session import Session

@@ -11,7 +11,7 @@ def main() -> NoReturn:
     """Run the command line and exit with its status (see DESIGN.md)."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it is ignored, waiting for a child fails
     try:
-        from memtopo.common.collector import (
+        from memtopo.common.garbage_collection import (
             collector_frozen,  # inside of the try: Ctrl-C during the imports is no traceback either
         )
 

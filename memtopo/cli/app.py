@@ -13,8 +13,8 @@ from typing import Any
 import typer
 
 from memtopo.cli.process import Interrupted, Streams
-from memtopo.common.collector import collector_frozen
 from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.garbage_collection import collector_frozen
 from memtopo.common.version import __version__
 from memtopo.output import plain
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from memtopo.common.collector import collector_paused
+from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language.characters import check_characters, decode
 from memtopo.language.document import Document

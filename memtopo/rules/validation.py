@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from memtopo import rules, spec
-from memtopo.common.collector import collector_paused
+from memtopo.common.garbage_collection import collector_paused
 from memtopo.diagnostics.model import Diagnostic, Span, has_errors
 from memtopo.geometry.build import lay_out
 from memtopo.geometry.model import Geometry

@@ -16,8 +16,7 @@ import pytest
 
 import memtopo
 from memtopo.api import GpuView, HostView, Live, dlpack
-from memtopo.api.dlpack import ExportedTensors, Managed, Versioned
-from memtopo.api.dtypes import dtype
+from memtopo.api.dlpack import ExportedTensors, Managed, Versioned, dtype
 from memtopo.machine.target import Target
 from tests.api.test_specs import SMALL
 from tests.cli.running import ROOT, environment

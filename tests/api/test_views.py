@@ -12,7 +12,7 @@ import pytest
 
 import memtopo
 from memtopo.api import Live
-from memtopo.api.dtypes import DTYPES
+from memtopo.api.dlpack import DTYPES
 from memtopo.machine.target import Target
 
 SPEC: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.common.collector import collector_paused
+from memtopo.common.garbage_collection import collector_paused
 from memtopo.common.text import display_width, printable, signal_name
 
 

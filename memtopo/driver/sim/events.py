@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass
 from itertools import count
 
-from memtopo.driver.sim import handles
+from memtopo.driver.sim import shared_files
 from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid
 from memtopo.driver.sim.devices import Contexts, Devices
 from memtopo.driver.sim.shared_files import Files, Tag, nonce
@@ -21,7 +21,7 @@ FIRST_EVENT = 0x7E00_0000
 _EVERY_FLAG = EventFlags.BLOCKING_SYNC | EventFlags.DISABLE_TIMING | EventFlags.INTERPROCESS
 _COUNT = 8  # bytes
 # Of zero bytes this was measured; of an exporter that has ended or has destroyed the event, nothing was.
-_ERRORS = handles.HandleErrors("CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED")
+_ERRORS = shared_files.HandleErrors("CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED", "CUDA_ERROR_MAP_FAILED")
 
 
 @dataclass(slots=True, eq=False)
@@ -95,14 +95,14 @@ class Events:
         found = self.get(event)
         if found.fd is None or found.tag is None or found.imported:
             raise Refused("CUDA_ERROR_INVALID_HANDLE", "the event is no interprocess event of this process")
-        return handles.pack(found.fd, found.tag)
+        return shared_files.pack_handle(found.fd, found.tag)
 
     def open(self, handle: bytes, device: int) -> int:
         """Open another process's event in a device's context; returns a new event each time (fact 47)."""
-        shared_handle = handles.unpack(handle, _ERRORS)
+        shared_handle = shared_files.unpack_handle(handle, _ERRORS)
         if shared_handle.is_own:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "an event cannot be opened in the process that created it")
-        fd, tag = handles.open_file(shared_handle, "event", self._files, _ERRORS)
+        fd, tag = shared_files.open_handle(shared_handle, "event", self._files, _ERRORS)
         return self._add(Event(device, fd, tag, imported=True))
 
     def drop(self, device: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from memtopo.driver.sim import handles
+from memtopo.driver.sim import shared_files
 from memtopo.driver.sim.allocations import Allocation, Allocations
 from memtopo.driver.sim.calls import Refused, invalid
 from memtopo.driver.sim.chunks import Chunk, Chunks, Creation
@@ -17,7 +17,7 @@ from memtopo.driver.sim.shared_files import Files, Tag, nonce
 from memtopo.driver.types import HandleType, Location, Properties, gpu
 
 LAZY_PEER_ACCESS = 1
-_ERRORS = handles.HandleErrors("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
+_ERRORS = shared_files.HandleErrors("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
 
 
 class AllocationSharing:
@@ -33,16 +33,16 @@ class AllocationSharing:
         if allocation is None or allocation.kind != "own":
             raise invalid("the address is in no allocation of this process's device memory")
         tag = allocation.physical.tag or self._move(allocation)
-        return handles.pack(allocation.physical.fd, tag)
+        return shared_files.pack_handle(allocation.physical.fd, tag)
 
     def open(self, handle: bytes, flags: int, device: int) -> int:
         """Open another process's allocation for a device's context; returns its address. Each opening is counted."""
         if flags != LAZY_PEER_ACCESS:
             raise invalid("flags must be 1, which enables peer access")
-        shared_handle = handles.unpack(handle, _ERRORS)
+        shared_handle = shared_files.unpack_handle(handle, _ERRORS)
         if shared_handle.is_own:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
-        fd, tag = handles.open_file(shared_handle, "allocation", self._files, _ERRORS)
+        fd, tag = shared_files.open_handle(shared_handle, "allocation", self._files, _ERRORS)
         try:
             self._check_owner(self._devices.locate(tag.location), device)
             allocation = self._allocations.opened(tag.nonce)
@@ -76,7 +76,7 @@ class AllocationSharing:
 
 
 _INVALID = "CUDA_ERROR_INVALID_VALUE"
-_FABRIC = handles.HandleErrors(_INVALID, _INVALID, _INVALID)  # never measured: no machine had fabric that works
+_FABRIC = shared_files.HandleErrors(_INVALID, _INVALID, _INVALID)  # never measured: no machine had fabric that works
 
 
 class ChunkSharing:
@@ -97,7 +97,7 @@ class ChunkSharing:
         if kind not in chunk.properties.handles:
             raise invalid(f"the chunk was not created with handle type {kind.words[0]}")
         tag = chunk.physical.tag or self._move(chunk)
-        return os.dup(chunk.physical.fd) if kind == HandleType.FD else handles.pack(chunk.physical.fd, tag)
+        return os.dup(chunk.physical.fd) if kind == HandleType.FD else shared_files.pack_handle(chunk.physical.fd, tag)
 
     def take(self, shared: int | bytes, kind: HandleType) -> int:
         """Import a shared chunk; returns a new handle each time (facts 27, 43)."""
@@ -105,10 +105,10 @@ class ChunkSharing:
         if kind == HandleType.FD:
             fd, tag = self._described(shared)
         else:
-            handle = handles.check_size(shared)
+            handle = shared_files.check_handle_size(shared)
             self._creation.check_fabric()
-            shared_handle = handles.unpack(handle, _FABRIC)
-            fd, tag = handles.open_file(shared_handle, "chunk", self._files, _FABRIC)
+            shared_handle = shared_files.unpack_handle(handle, _FABRIC)
+            fd, tag = shared_files.open_handle(shared_handle, "chunk", self._files, _FABRIC)
         location = self._devices.locate(tag.location)
         properties = Properties(location, HandleType.NONE, tag.rdma, tag.compressible)
         return self._chunks.adopt(properties, tag.granule, self._arena.adopt(fd, tag))

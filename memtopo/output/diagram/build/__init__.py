@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from memtopo.common.collector import collector_paused
+from memtopo.common.garbage_collection import collector_paused
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
 from memtopo.output.diagram.build.memory import Owner, memory
