@@ -76,6 +76,8 @@ class Group:
     """True if the objects have their own addresses, so that they cannot share a name with a range."""
     memory: ClassVar[bool] = False
     """True if the objects are physical memory."""
+    memory_kept_by_driver: ClassVar[bool] = False
+    """True if the driver keeps a block of such memory until the process ends (fact 60)."""
     recordable: ClassVar[bool] = False
     """True if the objects are events, which one process records and others wait for."""
     produced: ClassVar[bool] = False

@@ -79,7 +79,7 @@ class ManagedAllocation(Group):
     """
 
     noun = "managed memory"
-    addressed = memory = True
+    addressed = memory = memory_kept_by_driver = True
 
     name: str
     path: Path

@@ -9,8 +9,6 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, ResourceSnapshot, Teardown
 from memtopo.geometry import Geometry
-from memtopo.kinds.external import produced
-from memtopo.kinds.managed import ManagedAllocation
 from memtopo.plans.report import DeviceMemory, Leak, Left
 
 _NAMED = 4
@@ -73,7 +71,11 @@ class ResourceBalance:
     def owner_notes(self, geometry: Geometry, *, clean: bool) -> Iterator[str]:
         """Name the owner of external memory and semaphores; `clean` adds that no copy of a descriptor is left."""
         for holder, process in self._holders.items():
-            names = [group.name for group in produced(geometry) if group.origin.holders == (holder,)]
+            names = [
+                group.name
+                for group in geometry.every
+                if group.produced and group.origin and group.origin.holders == (holder,)
+            ]
             if names:
                 several = len(names) > 1
                 copies = "their descriptors were copied" if several else "its descriptor was copied"
@@ -117,7 +119,7 @@ def descriptor_notes(left: Left | None) -> Iterator[str]:
 
 def memory_notes(left: Left | None, geometry: Geometry) -> Iterator[str]:
     """Note the devices whose free memory differs from before, with the likely cause."""
-    migrated = {f"gpu{device}" for group in geometry.of(ManagedAllocation).values() for device in group.contexts}
+    migrated = {f"gpu{device}" for group in geometry.every if group.memory_kept_by_driver for device in group.contexts}
     for device in left.memory if left else ():
         if device.after == device.before:
             continue

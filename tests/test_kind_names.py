@@ -1,0 +1,103 @@
+"""The engine knows no kind of entry by name: each module outside of memtopo/kinds that names one has a reason here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from memtopo.kinds import KINDS
+
+ROOT = Path(__file__).parent.parent / "memtopo"
+APART = ("kinds", "driver", "api")
+"""Rooms that name kinds by their purpose: the kinds, the driver's objects, and the methods of the Python API."""
+
+CLASSES = {kind.group.__name__ for kind in KINDS} - {"Group"}
+ENGLISH = {"access", "export", "external", "map", "range"}
+"""Words of the language that are English words or words of the wire protocol too."""
+
+WORDS = {kind.section for kind in KINDS} | {kind.group.noun for kind in KINDS if hasattr(kind.group, "noun")}
+WORDS -= ENGLISH
+MODULES = {f"memtopo.kinds.{kind.__class__.__module__.rpartition('.')[2]}" for kind in KINDS}
+STATE = {"ranges", "chunks", "mappings", "buffers", "events", "managed", "external", "semaphores"}
+"""Attributes of a layout, by kind."""
+
+REASONS = {
+    "cli/hold": "serves the exports of a held layout",
+    "geometry/groups": "placements are made of chunks and ranges; the wire protocol has a word for each kind",
+    "geometry/model": "placements map chunks into ranges",
+    "machine/probe/messages": "a trial imports what another process exports, in terms of the driver",
+    "machine/probe/trial_table": "trials are named after what the driver can do",
+    "machine/probe/trials": "trials are named after what the driver can do",
+    "machine/records": "an attribute of devices is called managed memory",
+    "output/diagram/build/mappings": "draws the chunks that are mapped into ranges",
+    "output/diagram/build/names": "an import has the mark of what its export is of",
+    "output/diagram/build/ranges": "draws ranges",
+    "output/diagram/build/resources": "draws exports",
+    "output/diagram/graph": "draws the chunks that are mapped into ranges",
+    "output/diagram/svg": "draws ranges",
+    "output/diagram/tables": "lists the chunks that are mapped into ranges",
+    "output/held": "lists the exports of a held layout",
+    "output/terminal/panel": "heads the column of chunks that are mapped into ranges",
+    "rules/limits": "addresses of all ranges are limited together",
+    "rules/unused": "rules between chunks, ranges, mappings and exports",
+    "run/apply": "reports the addresses of ranges",
+    "run/leaks": "looks for handles of chunks that are open after their release (facts 27, 51, 52)",
+    "run/processes/worker": "serves the exports of its process",
+    "run/verification/external": "waits for semaphores and reads external memory, in one order",
+    "run/verification/isolation": "looks at the holes and ends of ranges",
+    "run/verification/verifier": "records events and waits for them in the rounds of verification",
+    "sharing/exports": "serves exports",
+    "sharing/external": "a producer offers memory and semaphores",
+    "sharing/imports": "compares an offer of memory or a semaphore with its declaration (facts 53, 55)",
+    "sharing/offers": "the words of the wire protocol",
+    "sharing/producers": "a simulated producer makes the memory and semaphores of another API",
+    "sharing/simulated_producer": "a simulated producer makes the memory and semaphores of another API",
+}
+
+
+def named(text: str) -> Iterator[str]:
+    """Kinds that a module names: by an import, a class, a word of the language, or the state of a layout."""
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.ImportFrom(module=str(module)) if module in MODULES:
+                yield module
+            case ast.Name(id=name) if name in CLASSES:
+                yield name
+            case ast.Constant(value=str(word)) if word in WORDS:
+                yield repr(word)
+            case ast.Attribute(value=ast.Name(id="layout") | ast.Attribute(attr="layout" | "_layout"), attr=name):
+                if name in STATE:
+                    yield f"layout.{name}"
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    for file in sorted(ROOT.rglob("*.py")):
+        name = file.relative_to(ROOT).with_suffix("").as_posix()
+        if name.partition("/")[0] not in APART:
+            yield name, file
+
+
+def test_every_module_that_names_a_kind_has_a_reason() -> None:
+    found = {name: sorted(set(named(file.read_text()))) for name, file in modules()}
+    assert {name: kinds for name, kinds in found.items() if kinds and name not in REASONS} == {}
+
+
+def test_every_reason_is_needed() -> None:
+    found = {name for name, file in modules() if any(named(file.read_text()))}
+    assert set(REASONS) - found == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from memtopo.kinds.buffers import BufferGroup",
+        "def size(group):\n    return group.size if isinstance(group, BufferGroup) else 0",
+        "SECTIONS = ('buffers',)",
+        "def address(layout):\n    return layout.buffers['b']",
+    ],
+)
+def test_a_name_of_a_kind_is_found(text: str) -> None:
+    assert list(named(text))
