@@ -6,12 +6,11 @@ from collections import Counter
 
 import pytest
 
-from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.machine import Granularity, Machine
 from tests.helpers.machines import HANDLES, invented
-from tests.helpers.specs import codes, diagnose, geometry_of
-from tests.helpers.strategies import machine as identified
+from tests.helpers.specs import diagnose, geometry_of
 
 MIB = 1 << 20
 HOST = Location(LocationKind.HOST)
@@ -213,54 +212,3 @@ def test_a_misfit_names_the_nearest_sizes(text: str, told: str, help: str) -> No
     fault = next(fault for fault in diagnose(text) if fault.severity == "error")
     assert told in fault.message
     assert fault.help == help
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        ("1", gpu(1)), ("gpu2", gpu(2)), ("GPU-00000000-0000-0000-0000-000000000003", gpu(3)),
-        ("0000:1c:00.0", gpu(1)), ("1c:00.0", gpu(1)), ("1C:00", gpu(1)), ("00000000:1C:00.0", gpu(1)),
-        ("host", HOST), ("host:0", Location(LocationKind.HOST_NUMA, 0)),
-    ],
-)  # fmt: skip
-def test_devices_have_many_names(value: str, expected: Location) -> None:
-    """A device is named by ordinal, gpuN, UUID, bus id in any spelling, host or NUMA node"""
-    text = f"devices: {{d: {value}}}\nchunks: {{a: {{location: d, size: 2MiB}}}}"
-    geometry = geometry_of(text, identified())
-    assert geometry.devices == {"d": expected}
-    assert geometry.of(ChunkGroup)["a"].places == (expected,)
-
-
-@pytest.mark.parametrize(
-    ("value", "code"),
-    [
-        ("4", "MT401"), ("gpu4", "MT401"), ("host:1", "MT401"), ("GPU-1", "MT401"), ("99:00.0", "MT401"),
-        ("-1", "MT201"), ("01", "MT201"), ("cuda:0", "MT201"), ("host:x", "MT201"), ("gpu", "MT201"),
-    ],
-)  # fmt: skip
-def test_devices_that_are_not_there(value: str, code: str) -> None:
-    """A device that the machine does not have is told once, where it was declared, however often it is used"""
-    text = f"devices: {{d: {value}}}\nchunks: {{a: {{location: d, size: 2MiB}}, b: {{location: [d, d], size: 2MiB}}}}"
-    (fault,) = (fault for fault in diagnose(text, identified()) if fault.severity == "error")
-    assert (fault.code, fault.path) == (code, ("devices", "d"))
-
-
-def test_built_in_names_are_taken() -> None:
-    """Nobody can give gpu0 or host another meaning"""
-    assert codes("devices: {gpu0: 1}") == ["MT203"]
-    assert codes("devices: {host: 1}") == ["MT203"]
-    assert codes("devices: {gpu7: 1}") == ["MT203"]
-
-
-@pytest.mark.parametrize("value", ["GPU-does-not-exist", "99:00.0"])
-def test_a_bus_id_that_cannot_be_read_is_nobodys(value: str) -> None:
-    """A recorded bus id in an unknown form is not taken for an identity that it does not have"""
-    odd = invented(1)
-    odd = odd.model_copy(update={"devices": [odd.devices[0].model_copy(update={"bus_id": "virtual"})]})
-    assert codes(f"devices: {{d: {value}}}", odd)[:1] == ["MT401"]
-
-
-def test_a_machine_without_gpus() -> None:
-    """Of a machine without GPUs it is told that it has none"""
-    (fault,) = (fault for fault in diagnose("chunks: {a: {location: gpu0, size: 2MiB}}", invented(0)) if fault.notes)
-    assert fault.notes == ("it has 0 GPUs",)

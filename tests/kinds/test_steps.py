@@ -1,4 +1,4 @@
-"""Managed memory, what another API made, and its semaphores: built, looked at, and given back to whoever owns it."""
+"""Steps of managed memory, external memory and semaphores: applied, checked and undone on the simulator."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
 
 MACHINE = invented(2)
+
 FRAME = """
 external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB,
                    buffers: {y: {size: 4MiB}, uv: {offset: 4MiB, size: 2MiB}}}}
 semaphores: {ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1, signal: 2}}
 """
+
 MANAGED = """
 managed:
   m: {size: 2MiB, prefer: gpu0, accessed_by: [host, gpu1], read_mostly: true, prefetch: gpu1}
   own: {size: 3MiB, attach: single, prefetch: gpu0}
   h: {size: 100KiB, attach: host, prefer: host, prefetch: host}
 """
+
 UNDO = {
     "cuMemFree", "cuDestroyExternalMemory", "cuDestroyExternalSemaphore", "cuStreamDestroy",
     "cuDevicePrimaryCtxRelease",
@@ -56,8 +59,7 @@ def tallied(report: Report) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])
-def test_managed_memory(check: Check) -> None:
-    """All that managed memory is declared to be is read back, CPU and GPUs see each other's writes, and it is freed"""
+def test_managed_memory_is_checked_from_both_sides_and_freed(check: Check) -> None:
     report, ledger, _ = apply_with_owner(MANAGED, check=check)
     assert (report.outcome, ledger.empty) == ("ok", True), report
     found = tallied(report)
@@ -82,8 +84,7 @@ class KeepsABlock(SimDriver):
         return free - self.taken, total
 
 
-def test_the_block_that_stays_of_managed_memory() -> None:
-    """What the driver keeps of managed memory is no leak, and the note says what it is"""
+def test_the_block_that_the_driver_keeps_of_managed_memory_is_no_leak() -> None:
     with KeepsABlock(MACHINE) as driver:
         driver.init()
         report = apply(run_request("managed: {m: {size: 2MiB, prefer: gpu0}}\n", MACHINE), Ledger(driver))
@@ -95,8 +96,7 @@ def test_the_block_that_stays_of_managed_memory() -> None:
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])
-def test_what_another_api_made(check: Check) -> None:
-    """It is waited for, mapped as a whole and in parts, read and never written, signalled, and given back"""
+def test_external_memory_is_mapped_read_signalled_and_released(check: Check) -> None:
     with camera(MACHINE) as owner:
         report, ledger, _ = apply_with_owner(FRAME, owner, check=check)
         assert (report.outcome, ledger.empty, owner.attached) == ("ok", True, 0), report
@@ -109,16 +109,14 @@ def test_what_another_api_made(check: Check) -> None:
         assert note == f"{mine}; their descriptors were copied, and the copies closed"
 
 
-def test_nothing_is_used_without_a_check() -> None:
-    """With `--check none` nobody waits, reads or signals"""
+def test_without_a_check_nothing_waits_reads_or_signals() -> None:
     with camera(MACHINE, signalled=0) as owner:
         report, _, _ = apply_with_owner(FRAME, owner, check="none")
         assert report.outcome == "ok"
         assert external_api.counter(owner.given["ready"]) == 0
 
 
-def test_several_at_once() -> None:
-    """Binary semaphores have no value, one entry signals what another waits for, and two GPUs have a stream each"""
+def test_semaphores_of_several_gpus_and_types_in_one_layout() -> None:
     text = """
 semaphores:
   late: {from: camera/timeline, via: timeline_fd, device: gpu1, wait: 2}
@@ -136,8 +134,7 @@ semaphores:
         assert tallied(report)["stream"] == (2, 2)
 
 
-def test_any_call_may_fail() -> None:
-    """Whichever call fails: all is undone or named, and the descriptor is still its owner's, with the owner's bytes"""
+def test_every_failing_call_is_undone_or_reported_as_a_leak() -> None:
     text = FRAME + MANAGED
     with camera(MACHINE) as owner:
         _, _, failing = apply_with_owner(text, owner)
@@ -197,8 +194,9 @@ def _small() -> int:
         (_small, "map buffer frame", "frame is smaller than the 8MiB that the spec declares"),
     ],
 )
-def test_bad_memory(made: Callable[[], int], step: str, cause: str) -> None:
-    """What is no memory, another GPU's, or smaller than declared is told with the entry's name and the cause"""
+def test_wrong_memory_descriptors_are_reported_with_entry_and_cause(
+    made: Callable[[], int], step: str, cause: str
+) -> None:
     with InProcessProducer({"frame": made(), "ready": external_api.make_semaphore(timeline=True, value=1)}) as owner:
         before = os.fstat(owner.given["frame"])
         report, ledger, _ = apply_with_owner(FRAME, owner)
@@ -210,8 +208,7 @@ def test_bad_memory(made: Callable[[], int], step: str, cause: str) -> None:
 
 
 @pytest.mark.parametrize("made", [_pipe, _socket, _null])
-def test_bad_semaphores(made: Callable[[], int]) -> None:
-    """What is no semaphore is told with the entry's name; the memory that came before it is given back"""
+def test_wrong_semaphore_descriptors_are_reported_with_entry_and_cause(made: Callable[[], int]) -> None:
     with camera(MACHINE) as owner:
         os.close(owner.given["ready"])
         owner.given["ready"] = made()
@@ -222,8 +219,7 @@ def test_bad_semaphores(made: Callable[[], int]) -> None:
         assert "received for ready is not the descriptor of a semaphore" in (report.failure.cause or "")
 
 
-def test_a_closed_descriptor() -> None:
-    """A descriptor that its owner has closed is told as such, and nothing is imported"""
+def test_a_closed_descriptor_is_reported() -> None:
     with camera(MACHINE) as owner:
         os.close(owner.given.pop("frame"))
         report, ledger, _ = apply_with_owner(FRAME, InProcessProducer({**owner.given, "frame": 900}))
@@ -248,8 +244,8 @@ class Reuses(SimDriver):
             assert self.opened == fd
 
 
-def test_a_number_that_is_somebody_elses_by_now(tmp_path: Path) -> None:
-    """A descriptor that the driver closed is not closed again under its number, which may be another's (fact 54)"""
+def test_a_reused_descriptor_number_is_not_closed(tmp_path: Path) -> None:
+    """Fact 54."""
     file = tmp_path / "theirs"
     file.write_bytes(BYTES)
     with (

@@ -1,4 +1,4 @@
-"""What another API made: where it comes from, which parts of it are mapped, and who waits for whom."""
+"""External memory: resolution, rules about handle types and parts, and rules about all external objects."""
 
 from __future__ import annotations
 
@@ -8,28 +8,14 @@ from memtopo.common.units import MiB
 from memtopo.driver.types import gpu
 from memtopo.kinds.external import ExternalObject, produced
 from memtopo.kinds.semaphores import ImportedSemaphore
-from memtopo.language.fields import MEMORY_KINDS, SEMAPHORE_KINDS
+from memtopo.language.fields import MEMORY_KINDS
 from memtopo.machine import Trial
+from tests.helpers.external_specs import FAILED, FRAME, NEVER, TIMELINE, semaphores
 from tests.helpers.machines import invented
-from tests.helpers.specs import codes, diagnose, geometry_of, validate_text
-
-FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_UNKNOWN")
-NEVER = Trial(advertised=True, note="no Vulkan driver")
-FRAME = "external: {frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB}}\n"
+from tests.helpers.specs import codes, diagnose, geometry_of
 
 
-def semaphores(*entries: str, process: bool = False) -> str:
-    """Semaphores `s0`, `s1`, …, each of a timeline of camera's unless it says otherwise."""
-    every = [
-        f"s{index}: {{from: camera/ready, via: timeline_fd, device: gpu0, {e}}}" for index, e in enumerate(entries)
-    ]
-    if process:
-        return "processes:\n" + "".join(f"  p{n}: {{semaphores: {{{each}}}}}\n" for n, each in enumerate(every))
-    return f"semaphores: {{{', '.join(every)}}}\n"
-
-
-def test_what_is_written_is_what_is_taken() -> None:
-    """Objects and semaphores have a place, a size in bytes, and an origin outside of the spec"""
+def test_entries_become_groups_with_place_size_and_origin() -> None:
     text = """
 devices: {prefill: 1}
 external:
@@ -60,8 +46,7 @@ semaphores:
     assert list(produced(found)) == [frame, other, ready, taken]
 
 
-def test_each_process_takes_its_own() -> None:
-    """The processes of a counted one take the same things; a semaphore may be used on the device that each is dealt"""
+def test_instances_of_a_counted_process_use_their_own_device() -> None:
     text = "processes:\n  p: {count: 2, devices: {d: [gpu0, gpu1]}, semaphores: {f: {from: camera, via: timeline_fd, "
     text += "device: d}}}"
     assert [each.of(ImportedSemaphore)["f"].place for each in geometry_of(text).processes.values()] == [gpu(0), gpu(1)]
@@ -71,24 +56,16 @@ def test_each_process_takes_its_own() -> None:
 
 
 @pytest.mark.parametrize("via", [via for via in MEMORY_KINDS if via != "opaque_fd"])
-def test_memory_that_no_machine_here_takes(via: str) -> None:
-    """Kinds of memory that CUDA knows and refuses on Linux are known, and refused with the reason (fact 54)"""
+def test_memory_handle_types_that_linux_cannot_import_are_refused_with_the_reason(via: str) -> None:
+    """Fact 54."""
     (fault,) = diagnose(FRAME.replace("opaque_fd", via))
     assert (fault.code, fault.path) == ("MT702", ("external", "frame", "via"))
     assert "NOT_SUPPORTED" in fault.notes[0]
     assert ("Windows" in fault.notes[0]) == (via not in ("dma_buf", "nvscibuf"))
 
 
-@pytest.mark.parametrize("via", [via for via in SEMAPHORE_KINDS if via not in ("opaque_fd", "timeline_fd")])
-def test_semaphores_that_no_machine_here_takes(via: str) -> None:
-    """So are kinds of semaphores"""
-    (fault,) = diagnose(f"semaphores: {{s: {{from: camera, via: {via}, device: gpu0, wait: 1, signal: true}}}}")
-    assert (fault.code, fault.path) == ("MT702", ("semaphores", "s", "via"))
-    assert "NOT_SUPPORTED" in fault.notes[0]
-
-
-TIMELINE = semaphores("signal: 1")
 BINARY = TIMELINE.replace("timeline_fd", "opaque_fd").replace("signal: 1", "signal: true")
+
 NO_TIMELINES = {"TIMELINE_SEMAPHORE_INTEROP_SUPPORTED": 0}
 
 
@@ -105,10 +82,9 @@ NO_TIMELINES = {"TIMELINE_SEMAPHORE_INTEROP_SUPPORTED": 0}
         (BINARY, {}, {"external-semaphore": FAILED}, ["MT702"]),
     ],
 )
-def test_what_the_machine_can(
+def test_a_trial_decides_and_without_one_timelines_must_be_advertised(
     text: str, attributes: dict[str, int], trials: dict[str, Trial], expected: list[str]
 ) -> None:
-    """A trial decides; without one, timelines are taken where they are advertised, and all else is"""
     assert codes(text, invented(1, attributes=attributes, trials=trials)) == expected
 
 
@@ -122,91 +98,14 @@ def test_what_the_machine_can(
         ("{offset: 18446744073709551615B, size: 18446744073709551615B}", None),
     ],
 )
-def test_parts_lie_in_their_object(part: str, help: str | None) -> None:
-    """A part that ends past the declared end is refused, and told the size that would fit"""
+def test_parts_end_within_their_object(part: str, help: str | None) -> None:
     (fault,) = diagnose(FRAME.replace("8MiB}", f"8MiB, buffers: {{y: {part}}}}}"))
     assert (fault.code, fault.path, fault.help) == ("MT703", ("external", "frame", "buffers", "y", "size"), help)
     assert fault.labels[0].path == ("external", "frame", "size")
     assert codes(FRAME.replace("8MiB}", "8MiB, buffers: {y: {size: 8MiB}, z: {offset: 8388607B, size: 1B}}}")) == []
 
 
-@pytest.mark.parametrize(
-    ("points", "where"),
-    [
-        ("wait: 0", ["wait"]),
-        ("signal: 0", ["signal"]),
-        ("wait: 0, signal: 0", ["wait", "signal"]),
-        ("wait: 0, signal: 1", ["wait"]),
-        ("wait: 5, signal: 5", ["signal"]),
-        ("wait: 5, signal: 3", ["signal"]),
-        ("wait: 18446744073709551615, signal: 18446744073709551615", ["signal"]),
-        ("wait: 5, signal: 6", []),
-        ("signal: 18446744073709551615", []),
-        ("wait: 1", []),
-    ],
-)
-def test_timelines_go_forward(points: str, where: list[str]) -> None:
-    """A timeline begins at 0 and is never set back (fact 56)"""
-    found = diagnose(FRAME + semaphores(points))
-    assert [(fault.code, fault.path[-1]) for fault in found] == [("MT704", key) for key in where]
-
-
-@pytest.mark.parametrize(
-    ("entries", "waiting"),
-    [
-        (["wait: 1"], ["s0"]),
-        (["wait: 1, signal: 2"], ["s0"]),
-        (["wait: 1", "signal: 1"], []),
-        (["wait: 2", "signal: 1"], ["s0"]),
-        (["wait: 2", "signal: 3"], []),
-        (["wait: 3", "wait: 1, signal: 3", "signal: 1"], []),
-        (["wait: 1, signal: 2", "wait: 2, signal: 3"], ["s0", "s1"]),
-        (["signal: 1"], []),
-        ([""], []),
-    ],
-)
-@pytest.mark.parametrize("process", [False, True])
-def test_a_wait_that_nothing_signals(entries: list[str], waiting: list[str], process: bool) -> None:
-    """What is waited for is signalled by entries whose own waits end, in whatever process, or a warning says so"""
-    found = validate_text(semaphores(*entries, process=process))
-    assert found.geometry
-    assert [(fault.code, fault.path[-2:]) for fault in found.diagnostics] == [
-        ("MT705", (name, "wait")) for name in waiting
-    ]
-
-
-def test_what_signals() -> None:
-    """A producer that memory is taken from signals; another producer, another export or a left-out entry do not tell"""
-    wait = semaphores("wait: 1")
-    assert codes(wait + FRAME) == []
-    assert codes(wait + FRAME.replace("camera", "camera/other")) == []
-    assert codes(wait + FRAME.replace("camera", "display")) == ["MT705"]
-    assert codes(semaphores("wait: 1", "signal: 2").replace("s1: {from: camera/ready", "s1: {from: camera")) == [
-        "MT705"
-    ]
-    assert codes(wait + FRAME.replace("opaque_fd", "dma_buf")) == ["MT702"]
-    assert codes(semaphores("wait: 1", "signal: 0")) == ["MT704"]
-    two = "processes:\n  a: {semaphores: {s: {from: camera, via: timeline_fd, device: gpu0, wait: 1}}}\n  b: {%s}\n"
-    assert codes(two % "external: {f: {from: camera, via: opaque_fd, device: gpu0, size: 1MiB}}") == ["MT705"]
-    assert codes(two % "semaphores: {x: {from: camera/s, via: timeline_fd, device: gpu1, signal: 1}}") == []
-
-
-def test_a_binary_semaphore_that_nothing_signals() -> None:
-    """A binary semaphore is signalled or not, whatever the order of the entries"""
-    entry = "{from: camera/s, via: opaque_fd, device: gpu0, %s: true}"
-    assert codes(f"semaphores: {{a: {entry % 'wait'}}}") == ["MT705"]
-    assert codes(f"semaphores: {{a: {entry % 'wait'}, b: {entry % 'signal'}}}") == []
-
-
-def test_the_processes_of_a_counted_one_do_not_signal_for_one_another() -> None:
-    """Processes that are alike all wait before they signal, and are told so once"""
-    text = "processes:\n  p: {count: 3, devices: {d: [gpu0, gpu1]}, semaphores: "
-    text += "{s: {from: camera, via: timeline_fd, device: d, wait: 1, signal: 2}}}"
-    assert codes(text) == ["MT705"]
-
-
-def test_a_producer_is_no_process() -> None:
-    """What goes by the name of a process of the spec cannot be a producer outside of it"""
+def test_a_producer_cannot_have_the_name_of_a_process() -> None:
     text = f"processes:\n  camera: {{buffers: {{b: {{location: gpu0, size: 1MiB}}}}}}\n  p: {{{FRAME.strip()}}}\n"
     (fault,) = diagnose(text)
     assert (fault.code, fault.path) == ("MT203", ("processes", "p", "external", "frame", "from"))
@@ -242,8 +141,7 @@ def test_a_producer_is_no_process() -> None:
         ("external: {%s: {from: %s, via: opaque_fd, device: gpu0, size: 8MiB}}", "buffers: {y: {size: 1MiB}}", None),
     ],
 )
-def test_one_thing_is_declared_in_one_way(one: str, other: str, message: str | None) -> None:
-    """Whoever takes the same thing, in whatever process, says the same of it; what is done with it may differ"""
+def test_entries_of_one_object_declare_equal_properties(one: str, other: str, message: str | None) -> None:
     first, again = one % ("f", "camera"), one % ("g", "camera/f")
     key = other.partition(":")[0]
     written = [each for each in again.removesuffix("}}").split(", ") if not each.startswith(f"{key}:")]
@@ -254,8 +152,7 @@ def test_one_thing_is_declared_in_one_way(one: str, other: str, message: str | N
     assert codes(text.replace("camera/f", "camera/h")) == []
 
 
-def test_memory_is_no_semaphore() -> None:
-    """One export is not both"""
+def test_one_export_is_not_both_memory_and_semaphore() -> None:
     (fault,) = diagnose(FRAME + "semaphores: {s: {from: camera/frame, via: timeline_fd, device: gpu0}}")
     assert (fault.code, fault.path) == ("MT707", ("semaphores", "s"))
     assert fault.message == "'s' is camera/frame, whose kind is a timeline semaphore here and memory for 'frame'"
@@ -273,8 +170,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("section", OTHERS)
-def test_a_name_is_of_one_thing(section: str) -> None:
-    """External objects and semaphores have names of their own; a semaphore has no address that a range could be"""
+def test_external_objects_and_semaphores_share_no_names_with_other_kinds(section: str) -> None:
     for kind, text in (("external", FRAME), ("semaphores", TIMELINE.replace("s0:", "frame:"))):
         if (kind, section) == ("semaphores", "ranges"):
             assert codes(OTHERS[section] + text) == []
@@ -287,8 +183,7 @@ def test_a_name_is_of_one_thing(section: str) -> None:
 @pytest.mark.parametrize(
     "use", ["access: {%s: {gpu0: r}}", "exports: {x: {buffer: %s, via: ipc}}", "exports: {x: {event: %s, via: ipc}}"]
 )
-def test_a_use_that_only_chunks_have(use: str, name: str) -> None:
-    """What is granted or exported and was made by another API is told why that cannot be, and what can"""
+def test_access_and_export_are_refused_with_the_reason(use: str, name: str) -> None:
     (fault,) = diagnose(FRAME + TIMELINE + use % name)
     assert fault.code == "MT706"
     assert fault.notes
@@ -296,12 +191,10 @@ def test_a_use_that_only_chunks_have(use: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("entry", ["device: host", "device: host:0", "device: gpu9", "device: nobody"])
-def test_it_is_of_a_gpu(entry: str) -> None:
-    """An object and a semaphore are of a GPU that is there"""
+def test_the_device_is_an_existing_gpu(entry: str) -> None:
     for text in (FRAME, TIMELINE):
         assert codes(text.replace("device: gpu0", entry)) in (["MT405"], ["MT401"], ["MT201"])
 
 
-def test_what_is_not_used_is_no_warning() -> None:
-    """An object without parts and a semaphore that nobody waits for are imported and checked, which is enough"""
+def test_unused_objects_and_semaphores_give_no_warning() -> None:
     assert codes("devices: {d: 0}\n" + (FRAME + semaphores("")).replace("gpu0", "d")) == []

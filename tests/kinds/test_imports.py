@@ -1,4 +1,4 @@
-"""Imports: where they come from, what they have to say, and what they become."""
+"""Imports: sources, declared properties, and the groups that they become."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.events import EventGroup
 from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.views import all_mapped_memory
+from memtopo.machine import Trial
 from tests.helpers.machines import invented
 from tests.helpers.sharing_specs import SERVER, VIEW, member, only_diagnostic, reader
 from tests.helpers.specs import clean_geometry, codes, validate_text
@@ -65,8 +66,7 @@ IMPORTS = [
 
 
 @pytest.mark.parametrize(("entry", "expected"), IMPORTS)
-def test_imports(entry: str, expected: list[str]) -> None:
-    """An import says where it comes from, and what it takes where that is not known; what it says has to be true"""
+def test_an_import_declares_what_is_not_known_and_nothing_else_than_its_export(entry: str, expected: list[str]) -> None:
     assert codes(reader(entry)) == expected
 
 
@@ -74,22 +74,20 @@ def test_imports(entry: str, expected: list[str]) -> None:
     ("entry", "expected"),
     [(entry, expected) for entry, expected in IMPORTS if "elsewhere" in entry or "socket" in entry],
 )
-def test_imports_of_one_process(entry: str, expected: list[str]) -> None:
-    """A spec of one process imports from outside in the same way"""
+def test_a_single_process_imports_from_outside_in_the_same_way(entry: str, expected: list[str]) -> None:
     text = "ranges: {v: {size: 8MiB}}\nmap: {v: x}\naccess: {v: {gpu1: r}}\n"
     assert codes(f"{text}imports: {{x: {entry}}}\n") == expected
 
 
-def test_a_sibling_needs_processes() -> None:
-    """A spec of one process has no siblings, and is told how a layout outside is named"""
+def test_an_import_from_a_process_needs_processes() -> None:
     fault = only_diagnostic("imports: {x: {from: server.w}}\n")
     assert (fault.code, fault.path) == ("MT201", ("imports", "x", "from"))
     assert "has no processes" in fault.message
     assert "LAYOUT/EXPORT" in (fault.help or "")
 
 
-def test_what_an_import_of_a_sibling_is() -> None:
-    """An import takes size, place and count from what is exported; imported chunks have no handle type (fact 7)"""
+def test_an_import_has_the_properties_of_its_export() -> None:
+    """Fact 7."""
     chunk = member(reader("{from: server.w}"), "reader").of(ChunkGroup)["x"]
     assert (chunk.size, chunk.count, chunk.counted, chunk.places) == (2 * MiB, 4, True, (gpu(0),))
     assert not chunk.handles
@@ -110,8 +108,7 @@ def test_what_an_import_of_a_sibling_is() -> None:
         ("w.2", ["w.2"], ["x"]),
     ],
 )
-def test_an_exported_slice(slice_: str, labels: list[str], handles: list[str]) -> None:
-    """An export of several is that many handles in order, counted from 0; of one chunk it is not counted"""
+def test_an_exported_slice_is_numbered_from_0(slice_: str, labels: list[str], handles: list[str]) -> None:
     text = SERVER.replace("{chunk: w, via", f"{{chunk: {slice_}, via")
     whole = clean_geometry(f"{text} reader: {{imports: {{x: {{from: server.w}}}}, {VIEW}}}\n")
     export = whole.processes["server"].of(ExportGroup)["w"]
@@ -122,8 +119,7 @@ def test_an_exported_slice(slice_: str, labels: list[str], handles: list[str]) -
     assert seen == labels
 
 
-def test_places_of_a_slice() -> None:
-    """The places of a slice are those of its chunks, also where they are dealt to several GPUs"""
+def test_locations_of_a_slice_continue_the_round_robin_distribution() -> None:
     text = SERVER.replace("w: {location: gpu0", "w: {location: [gpu0, gpu1, gpu0]").replace(
         "chunk: w,", "chunk: w.1:4,"
     )
@@ -131,16 +127,14 @@ def test_places_of_a_slice() -> None:
     assert [run.properties_of(index).location for index in range(run.count)] == [gpu(1), gpu(0), gpu(0)]
 
 
-def test_an_import_may_say_its_size_as_it_was_written() -> None:
-    """An import's size may be the export's as written or as rounded up"""
+def test_a_declared_size_is_that_before_or_after_rounding() -> None:
     text = reader("{from: server.b, size: SIZE}", "")
     assert [codes(text.replace("SIZE", size)) for size in ("64KiB", "2MiB", "128KiB")] == [[], [], ["MT604"]]
     assert codes(text.replace("SIZE", "1 granule")) == ["MT105"]
     assert codes(reader("{from: server.e, size: 2MiB}", "")) == ["MT604"]
 
 
-def test_granules_that_differ() -> None:
-    """An export whose size differs from process to process cannot be one import, and says what to write instead"""
+def test_an_export_with_different_sizes_cannot_be_imported() -> None:
     small, large = invented(1), invented(1, granule=4 << 20)
     machine = small.model_copy(
         update={"devices": [*small.devices, *large.devices], "peers": invented(2).peers},
@@ -158,8 +152,7 @@ def test_granules_that_differ() -> None:
     assert found.geometry.processes["all"].of(ChunkGroup)["c"].granule == 4 * MiB
 
 
-def test_events_of_several_gpus() -> None:
-    """Events of a counted process are each on its own GPU, in whoever imports them"""
+def test_events_of_a_counted_process_keep_their_gpus() -> None:
     text = "processes:\n pe: {count: 3, devices: {mine: [gpu0, gpu1]}, events: {done: {device: mine}}, "
     text += "exports: {done: {event: done, via: ipc}}}\n all: {imports: {done: {from: pe.done}}}\n"
     run = member(text, "all").of(EventGroup)["done"]
@@ -167,8 +160,7 @@ def test_events_of_several_gpus() -> None:
     assert [run.label(index) for index in range(run.count)] == ["done.0", "done.1", "done.2"]
 
 
-def test_size_of_what_comes_from_outside() -> None:
-    """A buffer from outside has the whole blocks that legacy IPC shares, and what is beyond all addresses is refused"""
+def test_buffers_from_outside_have_whole_blocks() -> None:
     found = clean_geometry("imports: {b: {from: l/b, via: ipc, location: gpu0, size: 5MiB, count: 2}}\n").of(
         BufferGroup
     )["b"]
@@ -176,3 +168,113 @@ def test_size_of_what_comes_from_outside() -> None:
     assert found.origin
     assert (found.origin.text("l"), found.origin.via) == ("l/b", "ipc")
     assert codes("imports: {b: {from: l/b, via: ipc, location: gpu0, size: 200TiB}}\n") == ["MT310"]
+
+
+def test_two_processes_import_from_each_other() -> None:
+    one = "{chunks: {mine: {location: gpu0, size: 2MiB, handles: fd}}, exports: {out: {chunk: mine, via: fd}}, "
+    text = "processes:\n" + "".join(
+        f" {name}: {one}imports: {{x: {{from: {other}.out}}}}, ranges: {{v: {{size: 4MiB}}}}, "
+        "map: {v: [mine, x]}, access: {v: {gpu0: rw}}}\n"
+        for name, other in (("left", "right"), ("right", "left"))
+    )
+    found = clean_geometry(text).processes
+    for name, other in (("left", "right"), ("right", "left")):
+        origin = found[name].of(ChunkGroup)["x"].origin
+        assert origin
+        assert origin.holders == (other,)
+
+
+@pytest.mark.parametrize("of", ["b", "e"])
+@pytest.mark.parametrize("count", ["", "count: 2, "])
+def test_a_process_cannot_import_its_own_ipc_handles(of: str, count: str) -> None:
+    """Fact 31."""
+    own = "buffers: {b: {location: gpu0, size: 2MiB}}, events: {e: {device: gpu0}}, "
+    exports = "exports: {b: {buffer: b, via: ipc}, e: {event: e, via: ipc}}, "
+    fault = only_diagnostic(f"processes:\n pe: {{{count}{own}{exports}imports: {{x: {{from: pe.{of}}}}}}}\n")
+    assert (fault.code, fault.path) == ("MT605", ("processes", "pe", "imports", "x", "from"))
+    assert "fd" in (fault.help or "")
+
+
+def test_a_process_can_import_its_own_chunks() -> None:
+    """Fact 27."""
+    text = (
+        "processes:\n p: {chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}, exports: {c: {chunk: c, via: fd}}, "
+    )
+    text += "imports: {again: {from: p.c}}, ranges: {v: {size: 4MiB}}, map: {v: [c, again]}, access: {v: {gpu0: r}}}\n"
+    first, second = all_mapped_memory(clean_geometry(text))["p"]
+    assert first.identity == second.identity
+
+
+LEFT_OUT = [
+    # what is wrong with the server, and its codes; nothing is told of the reader, who depends on it
+    (
+        "{location: gpu0, size: 2MiB, count: 4, handles: fd}",
+        "{location: gpu0, size: 3MiB, count: 4, handles: fd}",
+        ["MT301"],
+    ),
+    (
+        "{location: gpu0, size: 2MiB, count: 4, handles: fd}",
+        "{location: gpu7, size: 2MiB, count: 4, handles: fd}",
+        ["MT401"],
+    ),
+    (
+        "{location: gpu0, size: 2MiB, count: 4, handles: fd}",
+        "{location: gpu0, size: 2, count: 4, handles: fd}",
+        ["MT105"],
+    ),
+    ("w: {chunk: w, via: fd}", "w: {chunk: w, via: x}", ["MT107"]),
+    ("w: {chunk: w, via: fd}", "w: *w", ["MT006"]),
+    ("exports: {w: {chunk: w, via: fd}, b: {buffer: b, via: ipc}, e: {event: e, via: ipc}}", "exports: []", ["MT103"]),
+    ("exports: {w: {chunk: w, via: fd}, ", "exports: {<<: *x, ", ["MT008"]),
+    (" server:\n", " 9server: {}\n server: []\n other:\n", ["MT104", "MT103"]),
+]
+
+
+@pytest.mark.parametrize(("good", "bad", "expected"), LEFT_OUT)
+def test_imports_of_entries_with_errors_are_not_checked(good: str, bad: str, expected: list[str]) -> None:
+    text = reader("{from: server.w}", VIEW.replace("v: x", "v: [x.0, x.3, {chunk: x.7, offset: 6MiB}]"))
+    assert good in text
+    wrong = text.replace(good, bad)
+    assert codes(wrong) == expected
+
+
+def test_errors_of_exporter_and_importer_are_reported_together() -> None:
+    text = reader("{from: server.w, count: 5}").replace("b: {buffer: b, via: ipc}", "b: {buffer: b, via: fd}")
+    assert codes(text) == ["MT601", "MT604"]
+
+
+@pytest.mark.parametrize("of", ["b", "e"])
+def test_imported_buffers_and_events_cannot_be_mapped(of: str) -> None:
+    fault = only_diagnostic(reader(f"{{from: server.{of}}}"))
+    assert (fault.code, fault.path) == ("MT201", ("processes", "reader", "map", "v", 0, "chunk"))
+    assert "only chunks can be mapped" in fault.message
+
+
+def test_access_to_imports_needs_peer_access() -> None:
+    apart = validate_text(reader("{from: server.w}"), invented(2, peers=False)).diagnostics
+    assert [(fault.code, fault.path[:2]) for fault in apart] == [
+        ("MT403", ("processes", "server")),
+        ("MT403", ("processes", "reader")),
+    ]
+
+
+def test_support_is_checked_where_a_chunk_is_created_only() -> None:
+    refused = {"compressible": Trial(advertised=True, works=False)}
+    text = reader("{from: server.w}").replace("handles: fd}", "handles: fd, compressible: true}")
+    assert [fault.code for fault in validate_text(text, invented(2, trials=refused)).diagnostics] == ["MT405"]
+
+
+def test_imports_are_groups_of_their_kind_and_create_no_memory() -> None:
+    found = member(reader("{from: server.w}"), "reader")
+    assert list(found.of(ChunkGroup)) == ["x"]
+    assert not any(group.shares() for group in found.every)
+    assert list(member(reader("{from: server.b}", ""), "reader").of(BufferGroup)) == ["x"]
+    assert list(member(reader("{from: server.e}", ""), "reader").of(EventGroup)) == ["x"]
+
+
+def test_outside_holders_are_distinct_from_processes() -> None:
+    text = reader("{from: elsewhere/w, location: gpu0, size: 2MiB, count: 4}")
+    owners = {each.identity.owner for each in all_mapped_memory(clean_geometry(text))["reader"]}
+    assert owners == {"elsewhere/"}
+    assert not any(each.ours for each in all_mapped_memory(clean_geometry(text))["reader"])
+    assert all(each.ours for each in all_mapped_memory(clean_geometry(reader("{from: server.w}")))["reader"])

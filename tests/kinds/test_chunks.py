@@ -1,4 +1,4 @@
-"""What a machine can create: by a trial and, where nothing was tried, by what is advertised."""
+"""Chunks: handle types and properties that a machine supports, by trial or else as advertised."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from tests.helpers.machines import invented
 from tests.helpers.specs import diagnose, run, run_request
 
 FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
+
 UNTRIED = Trial()
+
 HOST_VMM = {"HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": 0}
+
 NODE_VMM = {"HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": 0}
 
 
@@ -33,8 +36,9 @@ def errors(chunk: str, machine: Machine) -> list[str]:
         ("location: host:0", invented(1, attributes=NODE_VMM), Properties(Location(LocationKind.HOST_NUMA, 0))),
     ],
 )
-def test_memory_that_cannot_be_created_at_all(chunk: str, machine: Machine, properties: Properties) -> None:
-    """Where the plain trial failed, or nothing advertises it, the rule and the simulator refuse alike"""
+def test_devices_without_vmm_are_refused_by_rule_and_simulator(
+    chunk: str, machine: Machine, properties: Properties
+) -> None:
     assert errors(chunk, machine) == ["MT405"]
     with SimDriver(machine) as sim:
         sim.init()
@@ -42,16 +46,14 @@ def test_memory_that_cannot_be_created_at_all(chunk: str, machine: Machine, prop
             sim.mem_create(2 * MiB, properties)
 
 
-def test_a_host_is_as_able_as_any_gpu_says() -> None:
-    """Host memory can be had where one GPU says so, whatever another says"""
+def test_host_memory_needs_one_gpu_that_advertises_it() -> None:
     none, some = invented(2, attributes=HOST_VMM | NODE_VMM), invented(2)
     either = some.model_copy(update={"devices": [none.devices[0], some.devices[1]]})
     assert errors("location: host", either) == []
     assert errors("location: host:0", either) == []
 
 
-def test_both_handle_types_at_once() -> None:
-    """A failed trial of fd and fabric together is refused by the simulator too, though each works alone"""
+def test_a_failed_trial_of_both_handle_types_refuses_their_combination_only() -> None:
     works = Trial(advertised=True, works=True)
     machine = invented(1, trials={"fabric": works, "fd+fabric": FAILED})
     assert errors("location: gpu0, handles: [fd, fabric]", machine) == ["MT404"]
@@ -70,7 +72,6 @@ def test_both_handle_types_at_once() -> None:
     ],
 )
 def test_without_a_trial_the_attribute_decides(word: str, attribute: str) -> None:
-    """A handle type that was never tried is refused where the GPU does not advertise it"""
     untried = {word: UNTRIED}
     assert errors(f"location: gpu0, handles: {word}", invented(1, trials=untried, attributes={attribute: 0})) == [
         "MT404"
@@ -80,8 +81,8 @@ def test_without_a_trial_the_attribute_decides(word: str, attribute: str) -> Non
 
 @pytest.mark.parametrize("word", ["win32", "win32_kmt"])
 @pytest.mark.parametrize("place", ["gpu0", "host:0"])
-def test_windows_handles(word: str, place: str) -> None:
-    """Handles of Windows are refused with the reason, tried or not, whatever is advertised (fact 3)"""
+def test_windows_handles_are_refused_on_linux(word: str, place: str) -> None:
+    """Fact 3."""
     says = {"HANDLE_TYPE_WIN32_HANDLE_SUPPORTED": 1, "HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED": 1}
     machine = invented(1, trials={"win32": UNTRIED}, attributes=says)
     (fault,) = (
@@ -92,8 +93,8 @@ def test_windows_handles(word: str, place: str) -> None:
     assert (fault.code, fault.notes) == ("MT404", ("the driver returns INVALID_VALUE on Linux",))
 
 
-def test_host_memory_that_cannot_be_shared() -> None:
-    """A node's memory takes the handle types that a trial there worked with; the host's takes none (facts 6, 61)"""
+def test_host_memory_has_the_handle_types_of_its_node() -> None:
+    """Facts 6, 61."""
     works = invented(1, nodes=2)
     assert errors("location: host:1, handles: fd", works) == []
     refused_there = {"host:1": works.host["host:1"].model_copy(update={"trials": {"fd": FAILED}})}
@@ -105,8 +106,8 @@ def test_host_memory_that_cannot_be_shared() -> None:
         assert errors("location: host, handles: fd", each) == ["MT404"]
 
 
-def test_a_host_without_its_first_node() -> None:
-    """Memory of the host is node 0's, as the driver reports it (fact 6), also where no node was recorded"""
+def test_host_memory_is_reported_on_node_0_even_if_not_recorded() -> None:
+    """Fact 6."""
     machine = invented(1)
     bare = machine.model_copy(update={"host": {"host": machine.host["host"]}})
     with SimDriver(bare) as sim:
@@ -120,19 +121,3 @@ def test_a_host_without_its_first_node() -> None:
         "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: host, size: 2MiB}}\nmap: {kv: c}\naccess: {kv: {gpu0: rw}}"
     )
     assert run(run_request(text, bare), bare).report.exit_code == 0
-
-
-IPC = """\
-buffers: {b: {location: gpu0, size: 2MiB}}
-events: {e: {device: gpu0}}
-exports: {out: {buffer: b, via: ipc}, done: {event: e, via: ipc}}
-"""
-
-
-@pytest.mark.parametrize(("what", "told"), [("ipc", "buffers"), ("ipc-event", "events")])
-def test_legacy_ipc_that_failed(what: str, told: str) -> None:
-    """What a trial across two processes refused is not exported; one that was never made forbids nothing"""
-    found = diagnose(IPC, invented(1, trials={what: FAILED}))
-    assert [fault.code for fault in found] == ["MT404"]
-    assert f"legacy IPC of {told}" in found[0].message
-    assert not diagnose(IPC, invented(1))

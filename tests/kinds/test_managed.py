@@ -1,4 +1,4 @@
-"""Managed memory: what it is advised, which GPU's context has it, and what a machine must be able to do for it."""
+"""Managed memory: advice, home GPU, and requirements on the machine."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.helpers.machines import invented
 from tests.helpers.specs import clean_geometry, codes, diagnose
 
 HOST, NODE = Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA, 0)
+
 FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
 
 
-def test_what_is_written_is_what_is_asked_for() -> None:
-    """Names become places, sizes bytes, and a place that is named twice is one"""
+def test_an_entry_becomes_an_allocation_with_distinct_locations() -> None:
     text = """
 devices: {prefill: 1, decode: gpu2}
 managed:
@@ -40,16 +40,14 @@ managed:
         (", prefer: host:0, prefetch: host:0, accessed_by: host", 0, {0}),
     ],
 )
-def test_home(advice: str, home: int, gpus: set[int]) -> None:
-    """The context that allocates it is that of the first GPU it names, else of gpu0, and is among those it may fill"""
+def test_home_is_the_first_named_gpu_else_gpu0(advice: str, home: int, gpus: set[int]) -> None:
     geometry = clean_geometry(f"managed: {{m: {{size: 2MiB{advice}}}}}", invented(4))
     assert geometry.of(ManagedAllocation)["m"].home == home
     assert geometry.of(ManagedAllocation)["m"].contexts == gpus
     assert geometry.gpus == sorted(gpus)
 
 
-def test_home_of_a_process_that_sees_few() -> None:
-    """In a process that is to see some GPUs alone it is the first of them, and others cannot be named"""
+def test_home_is_a_visible_gpu() -> None:
     text = "processes:\n  p: {count: 2, devices: {d: [gpu3, gpu2]}, visible: d, managed: {m: {size: 2MiB%s}}}"
     processes = clean_geometry(text % "", invented(4)).processes
     assert [each.of(ManagedAllocation)["m"].home for each in processes.values()] == [3, 2]
@@ -65,15 +63,14 @@ def test_home_of_a_process_that_sees_few() -> None:
 
 
 @pytest.mark.parametrize("key", ["prefer", "prefetch", "accessed_by"])
-def test_a_device_that_it_names_is_used(key: str) -> None:
-    """A device's name is used where memory is advised for it, and must be one"""
+def test_devices_of_advice_are_used_and_exist(key: str) -> None:
     assert codes(f"devices: {{d: 1}}\nmanaged: {{m: {{size: 2MiB, {key}: d}}}}") == []
     assert codes(f"managed: {{m: {{size: 2MiB, {key}: gpu7}}}}") == ["MT401"]
     assert codes(f"managed: {{m: {{size: 2MiB, {key}: nobody}}}}") == ["MT201"]
 
 
-def test_who_may_be_told_to_access_it() -> None:
-    """A node is no place in accessed_by, though one in prefer and prefetch (fact 60)"""
+def test_accessed_by_names_no_numa_node() -> None:
+    """Fact 60."""
     (fault,) = diagnose("managed: {m: {size: 2MiB, accessed_by: [gpu0, host:0]}}")
     assert (fault.code, fault.path, fault.help) == ("MT701", ("managed", "m", "accessed_by", 1), "write host")
     assert (
@@ -84,15 +81,17 @@ def test_who_may_be_told_to_access_it() -> None:
     )
 
 
-def test_without_a_gpu() -> None:
-    """Where there is no GPU there is no context to allocate it in"""
+def test_managed_memory_needs_a_gpu() -> None:
     machine = queries.changed(invented(1), devices=[], peers=[])
     assert codes("managed: {m: {size: 2MiB}}", machine) == ["MT401"]
 
 
 NONE = {"MANAGED_MEMORY": 0, "CONCURRENT_MANAGED_ACCESS": 0}
+
 ALONE = {"CONCURRENT_MANAGED_ACCESS": 0}
+
 UNTRIED = {"managed": Trial(), "concurrent": Trial()}
+
 WORKS = Trial(advertised=False, works=True)
 
 
@@ -113,16 +112,14 @@ WORKS = Trial(advertised=False, works=True)
         (", prefetch: gpu1", {}, {"concurrent": FAILED}, ["MT701"]),
     ],
 )
-def test_what_the_machine_can(
+def test_a_trial_decides_and_without_one_the_attribute(
     advice: str, attributes: dict[str, int], trials: dict[str, Trial], expected: list[str]
 ) -> None:
-    """A trial decides, and an attribute where none was made: about the memory, and about advice for a GPU"""
     machine = invented(2, attributes=attributes, trials=trials)
     assert codes(f"managed: {{m: {{size: 2MiB{advice}}}}}", machine) == expected
 
 
-def test_one_gpu_of_several_that_cannot() -> None:
-    """Each GPU that may come to hold it is asked, and no other"""
+def test_every_gpu_that_may_hold_the_memory_supports_it() -> None:
     able, unable = invented(2), invented(2, trials={"managed": FAILED})
     mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
     assert codes("managed: {m: {size: 2MiB, prefer: gpu0}}", mixed) == []
@@ -131,8 +128,7 @@ def test_one_gpu_of_several_that_cannot() -> None:
     assert fault.notes == ("it is advertised, but a trial failed with CUDA_ERROR_NOT_SUPPORTED",)
 
 
-def test_what_leaves_for_the_host_needs_its_home() -> None:
-    """What is prefetched to the host leaves by the stream of the GPU whose context has it, which must be able to"""
+def test_a_prefetch_to_the_host_needs_support_of_the_home_gpu() -> None:
     able, unable = invented(2), invented(2, attributes=ALONE)
     mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
     text = "processes:\n  p: {visible: gpu%d, managed: {m: {size: 2MiB, prefetch: host}}}"
@@ -150,8 +146,7 @@ TAKEN = {
 
 
 @pytest.mark.parametrize("section", TAKEN)
-def test_a_name_is_of_one_thing(section: str) -> None:
-    """Managed memory has a name of its own"""
+def test_managed_memory_shares_no_names_with_other_kinds(section: str) -> None:
     (fault,) = diagnose(f"{TAKEN[section]}\nmanaged: {{m: {{size: 2MiB}}}}")
     assert (fault.code, fault.path, fault.at) == ("MT203", ("managed", "m"), "key")
     assert fault.message.startswith("managed memory 'm' has the same name as")
@@ -159,6 +154,7 @@ def test_a_name_is_of_one_thing(section: str) -> None:
 
 
 VIEW = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: c}\naccess: {r: {gpu0: r}}\n"
+
 MANAGED = "managed: {m: {size: 2MiB}}\n"
 
 
@@ -172,8 +168,7 @@ MANAGED = "managed: {m: {size: 2MiB}}\n"
         ("exports: {x: {buffer: m, via: ipc}}", ("exports", "x", "buffer"), "legacy IPC returns INVALID_VALUE"),
     ],
 )
-def test_a_use_that_only_chunks_have(use: str, path: tuple[str, ...], why: str) -> None:
-    """What is mapped, granted or exported and is managed memory is told why that cannot be, and what can"""
+def test_map_access_and_export_are_refused_with_the_reason(use: str, path: tuple[str, ...], why: str) -> None:
     section = use.partition(":")[0]
     rest = "".join(line for line in VIEW.splitlines(keepends=True) if not line.startswith(section))
     (fault,) = diagnose(rest + MANAGED + use)
@@ -182,15 +177,13 @@ def test_a_use_that_only_chunks_have(use: str, path: tuple[str, ...], why: str) 
     assert fault.help
 
 
-def test_a_use_of_what_was_left_out() -> None:
-    """Managed memory with a fault of its own is still known to be that, and where it may be, nothing is said"""
+def test_uses_of_entries_with_errors_are_reported_if_the_kind_is_certain() -> None:
     assert codes("managed: {m: {size: none}}\nexports: {x: {buffer: m, via: ipc}}") == ["MT105", "MT706"]
     assert codes("managed: []\nexports: {x: {buffer: m, via: ipc}}") == ["MT103"]
     assert codes("managed: {<<: *x}\naccess: {m: {gpu0: r}}") == ["MT008"]
 
 
-def test_it_counts_in_full_wherever_it_may_come_to_be() -> None:
-    """Managed memory of all processes counts with chunks, buffers and contexts against what each GPU has free"""
+def test_managed_memory_counts_in_full_on_every_gpu_that_may_hold_it() -> None:
     machine = invented(2)
     busy = machine.devices[1].model_copy(update={"free_bytes": 30 << 30})
     live = queries.changed(machine, devices=[machine.devices[0], busy])
@@ -206,7 +199,7 @@ def test_it_counts_in_full_wherever_it_may_come_to_be() -> None:
     assert codes(each % 4, machine) == ["MT402"]
 
 
-def test_more_than_there_can_be() -> None:
-    """32 TiB are refused here: the driver gives them, and what then touches them hangs (fact 60)"""
+def test_more_memory_than_any_device_has_is_refused() -> None:
+    """Fact 60."""
     assert codes("managed: {m: {size: 32TiB}}") == ["MT402"]
     assert codes("managed: {m: {size: 18446744073709551615B}}") == ["MT310", "MT402"]

@@ -1,0 +1,93 @@
+"""Exports: kinds, transports, and imports that are exported again."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.machine import Trial
+from tests.helpers.machines import invented
+from tests.helpers.sharing_specs import OWN, VIEW, only_diagnostic, reader
+from tests.helpers.specs import codes, diagnose
+
+EXPORTS = [
+    ("{chunk: w, via: fd}", []),
+    ("{chunk: w.1:3, via: fd}", []),
+    ("{chunk: w.3, via: fd}", []),
+    ("{buffer: b, via: ipc}", []),
+    ("{buffer: b.0:2, via: ipc}", []),
+    ("{event: e, via: ipc}", []),
+    ("{chunk: n, via: fd}", ["MT601"]),
+    ("{chunk: w, via: fabric}", ["MT601"]),
+    ("{chunk: w, via: ipc}", ["MT601"]),
+    ("{buffer: b, via: fd}", ["MT601"]),
+    ("{event: e, via: fabric}", ["MT601"]),
+    ("{chunk: w.2:5, via: fd}", ["MT202"]),
+    ("{chunk: n.0, via: fd}", ["MT601"]),
+    ("{event: e.0, via: ipc}", ["MT202"]),
+    ("{chunk: b, via: fd}", ["MT201"]),
+    ("{buffer: e, via: ipc}", ["MT201"]),
+    ("{event: nothing, via: ipc}", ["MT201"]),
+    ("{chunk: w, buffer: b, via: fd}", ["MT103"]),
+    ("{via: fd}", ["MT102"]),
+    ("{chunk: w}", ["MT102"]),
+    ("{chunk: w, via: tcp}", ["MT107"]),
+    ("{chunk: w, via: fd, count: 2}", ["MT101"]),
+    ("w", ["MT103"]),
+]
+
+
+@pytest.mark.parametrize(("entry", "expected"), EXPORTS)
+@pytest.mark.parametrize("head", ["", "processes:\n server:\n"], ids=["alone", "process"])
+def test_an_export_names_one_object_and_a_transport_that_supports_it(
+    head: str, entry: str, expected: list[str]
+) -> None:
+    own = OWN if head else OWN.replace("\n  ", "\n")
+    assert codes(f"{head}{own}{'  ' if head else ''}exports: {{x: {entry}}}\n") == expected
+
+
+def test_an_import_is_not_exported_again() -> None:
+    """Fact 26."""
+    fault = only_diagnostic(reader("{from: server.w}", VIEW + ", exports: {onwards: {chunk: x, via: fd}}"))
+    assert (fault.code, fault.path) == ("MT602", ("processes", "reader", "exports", "onwards", "chunk"))
+    assert "server.w → x → onwards" in fault.notes[0]
+    assert fault.help == "import it from server.w directly"
+    text = "imports: {b: {from: l/b, via: ipc, location: gpu0, size: 2MiB}}\nexports: {c: {buffer: b, via: ipc}}\n"
+    assert only_diagnostic(text).code == "MT602"
+
+
+def test_a_ring_of_exported_imports_is_reported_in_every_process() -> None:
+    ring = [
+        f" p{i}: {{imports: {{x: {{from: p{(i + 1) % 3}.x}}}}, exports: {{x: {{chunk: x, via: fd}}}}}}\n"
+        for i in range(3)
+    ]
+    assert codes("processes:\n" + "".join(ring)) == ["MT602"] * 3
+
+
+def test_exported_chunks_are_used_and_unmapped_imports_are_not() -> None:
+    text = "chunks: {c: {location: gpu0, size: 2MiB, count: 4, handles: fd}}\n"
+    assert codes(text) == ["MT501"]
+    assert codes(text + "exports: {c: {chunk: c, via: fd}}") == []
+    (some,) = diagnose(text + "exports: {c: {chunk: c.1:3, via: fd}}")
+    assert some.message == "2 of the 4 chunks 'c' are not mapped"
+    (unused,) = diagnose(reader("{from: server.w}", ""))
+    assert (unused.code, unused.message) == ("MT501", "import 'x' is not mapped")
+    (part,) = diagnose(reader("{from: server.w}", VIEW.replace("v: x", "v: x.0")))
+    assert part.message == "3 of the 4 imported chunks 'x' are not mapped"
+    assert codes(reader("{from: server.b}", "")) == codes(reader("{from: server.e}", "")) == []
+
+
+FAILED = Trial(advertised=True, works=False, error="CUDA_ERROR_NOT_SUPPORTED")
+
+IPC = """\
+buffers: {b: {location: gpu0, size: 2MiB}}
+events: {e: {device: gpu0}}
+exports: {out: {buffer: b, via: ipc}, done: {event: e, via: ipc}}
+"""
+
+
+@pytest.mark.parametrize(("what", "told"), [("ipc", "buffers"), ("ipc-event", "events")])
+def test_an_export_needs_legacy_ipc_whose_trial_did_not_fail(what: str, told: str) -> None:
+    found = diagnose(IPC, invented(1, trials={what: FAILED}))
+    assert [fault.code for fault in found] == ["MT404"]
+    assert f"legacy IPC of {told}" in found[0].message
+    assert not diagnose(IPC, invented(1))

@@ -1,0 +1,181 @@
+"""Specs with processes: instances, distributed devices, and limits of all processes."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import pytest
+
+from memtopo.diagnostics.codes import CODES
+from memtopo.driver.types import gpu
+from memtopo.geometry.groups import ChunkGroup
+from memtopo.language import Document
+from memtopo.language.fields import LARGEST_PROCESSES
+from memtopo.rules.validation import Validated, validate
+from tests.helpers.machines import invented
+from tests.helpers.specs import clean_geometry, codes, diagnose, validate_text
+
+PE = (
+    "processes:\n pe: {count: COUNT, devices: {mine: [gpu0, gpu1, gpu0]}, ranges: {heap: {size: 64MiB}}, "
+    "chunks: {part: {location: mine, size: 4MiB, count: 2, handles: fd}}, exports: {part: {chunk: part, via: fd}}, "
+    "imports: {every: {from: pe.part}}, map: {heap: every}, access: {heap: {mine: rw}}}\n"
+)
+
+
+def test_instances_have_labels_from_0_in_order() -> None:
+    text = "processes: {b: {count: 3}, a: {}, c: {count: 1}}"
+    assert [*clean_geometry(text).processes] == ["b.0", "b.1", "b.2", "a", "c.0"]
+
+
+def test_devices_are_distributed_round_robin_over_instances() -> None:
+    found = clean_geometry(PE.replace("COUNT", "5")).processes
+    assert [member.devices["mine"] for member in found.values()] == [gpu(0), gpu(1), gpu(0), gpu(0), gpu(1)]
+    assert [member.of(ChunkGroup)["part"].places for member in found.values()] == [
+        (member.devices["mine"],) for member in found.values()
+    ]
+
+
+def test_an_import_from_a_counted_process_has_the_handles_of_all_instances() -> None:
+    for label, member in clean_geometry(PE.replace("COUNT", "5")).processes.items():
+        run = member.of(ChunkGroup)["every"]
+        assert run.origin
+        assert (run.count, run.counted, label) == (10, True, label)
+        assert [run.origin.of(index) for index in (0, 1, 2, 9)] == [
+            ("pe.0", 0), ("pe.0", 1), ("pe.1", 0), ("pe.4", 1)
+        ]  # fmt: skip
+        assert [run.properties_of(index).location.id for index in range(10)] == [0, 0, 1, 1, 0, 0, 0, 0, 1, 1]
+
+
+def test_a_count_of_1_is_counted() -> None:
+    run = clean_geometry(PE.replace("COUNT", "1").replace(", count: 2,", ",")).processes["pe.0"].of(ChunkGroup)["every"]
+    assert (run.counted, run.count, run.label(0)) == (True, 1, "every.0")
+
+
+def test_dependents_of_an_invalid_count_are_not_checked() -> None:
+    text = PE.replace("COUNT", "0") + (
+        " all: {ranges: {v: {size: 64MiB}}, imports: {x: {from: pe.part}}, map: {v: x.63}, access: {v: {gpu0: r}}}\n"
+    )
+    assert codes(text) == ["MT106"]
+    assert codes(text.replace("devices: {mine: [gpu0, gpu1, gpu0]}, ", "").replace("mine", "gpu0")) == ["MT106"]
+
+
+def test_equal_diagnostics_of_instances_are_reported_once() -> None:
+    text = "processes:\n w: {count: 4, devices: {m: [gpu0, gpu1]}, chunks: {c: {location: m, size: 2MiB}}}\n"
+    assert codes(text) == ["MT501"]
+    refused = text.replace("size: 2MiB", "size: 2MiB, handles: fabric")
+    told = [fault.message for fault in diagnose(refused) if fault.code == "MT404"]
+    assert [message.split(" on ")[1] for message in told] == ["gpu0 of this machine", "gpu1 of this machine"]
+
+
+SHAPES: list[tuple[Any, list[str]]] = [
+    ("", []),
+    ({}, []),
+    ([], ["MT103"]),
+    ("server", ["MT103"]),
+    ({"server": ""}, ["MT103"]),
+    ({"server": []}, ["MT103"]),
+    ({"server": "x"}, ["MT103"]),
+    ({"server": {}}, []),
+    ({"9": {}}, ["MT104"]),
+    ({"a.0": {}}, ["MT104"]),
+    ({"": {}}, ["MT104"]),
+    ({"server": {"processes": {"inner": {}}}}, ["MT101"]),
+    ({"server": {"memtopo": "1"}}, ["MT101"]),
+    ({"server": {"visibel": "gpu0"}}, ["MT101"]),
+    ({"server": {"count": "0"}}, ["MT106"]),
+    ({"server": {"count": "-1"}}, ["MT106"]),
+    ({"server": {"count": ""}}, ["MT103"]),
+    ({"server": {"count": ["2"]}}, ["MT103"]),
+    ({"server": {"count": str(LARGEST_PROCESSES)}}, []),
+    ({"server": {"count": "129"}}, ["MT109"]),
+    ({"server": {"count": "999999999999"}}, ["MT109"]),
+    ({"a": {"count": "100"}, "b": {"count": "28"}}, []),
+    ({"a": {"count": "100"}, "b": {"count": "29"}}, ["MT109"]),
+    ({f"p{index}": {} for index in range(129)}, ["MT109"]),
+    ({f"p{index}": {"chunks": []} for index in range(10_000)}, ["MT109"]),
+    ({section: {} for section in ("processes", "chunks", "map", "count", "visible", "host", "gpu0")}, []),
+]
+
+
+@pytest.mark.parametrize(("processes", "expected"), SHAPES, ids=lambda value: str(value)[:40])
+def test_processes_are_a_mapping_of_at_most_128_instances(processes: Any, expected: list[str]) -> None:
+    document = Document.from_object({"memtopo": 1, "name": "test", "processes": processes})
+    found = validate(document, invented(2))
+    assert [fault.code for fault in found.diagnostics] == expected
+
+
+@pytest.mark.parametrize(
+    "section", ["devices", "ranges", "chunks", "map", "access", "buffers", "events", "exports", "imports"]
+)
+def test_sections_beside_processes_are_refused(section: str) -> None:
+    (fault,) = diagnose(f"{section}: {{x: 1}}\nprocesses: {{a: {{}}}}\n")
+    assert (fault.code, fault.path, fault.at) == ("MT110", (section,), "key")
+
+
+COUNTED = "count: 127, devices: {m: [gpu0, gpu1]}"
+
+LARGE = {
+    "chunks": f"s: {{{COUNTED}, chunks: {{c: {{location: m, size: 2MiB, count: 16000}}}}}}",
+    "ranges": f"s: {{{COUNTED}, ranges: {{v: {{size: 2MiB, count: 16000}}}}}}",
+    "buffers": f"s: {{{COUNTED}, buffers: {{v: {{location: m, size: 2MiB, count: 16000}}}}}}",
+    "exports": "s: {chunks: {c: {location: gpu0, size: 2MiB, count: 20000, handles: fd}}, exports: {"
+    + ", ".join(f"e{index}: {{chunk: c, via: fd}}" for index in range(200))
+    + "}}",
+    "imports": f"s: {{{COUNTED}, chunks: {{c: {{location: [m, gpu1], size: 2MiB, count: 15001, handles: fd}}}}, "
+    "exports: {c: {chunk: c, via: fd}}, imports: {i: {from: s.c}}}",
+    "an import": "s: {count: 127, chunks: {c: {location: [gpu0, gpu1], size: 2MiB, count: 2000000, handles: fd}}, "
+    "exports: {c: {chunk: c, via: fd}}}\n r: {imports: {i: {from: s.c}}}",
+    "mappings": "s: {count: 128, chunks: {c: {location: gpu0, size: 2MiB}}, ranges: {v: {size: 64GiB}}, map: {v: ["
+    + ", ".join(["c"] * 16_000)
+    + "]}}",
+    "visible": f"s: {{count: 128, visible: [{', '.join(f'gpu{index}' for index in range(10_000))}]}}",
+    "devices": f"s: {{count: 128, devices: {{m: [{', '.join(f'gpu{index}' for index in range(10_000))}]}}}}",
+    "unknown exports": "s: {imports: {"
+    + ", ".join(f"i{index}: {{from: t.x{index}}}" for index in range(5000))
+    + "}}\n t: {exports: {"
+    + ", ".join(f"e{index}: {{chunk: c, via: fd}}" for index in range(5000))
+    + "}}",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", LARGE.values(), ids=LARGE)
+def test_large_numbers_are_refused_within_a_second(text: str) -> None:
+    start = time.process_time()
+    found = validate_text(f"processes:\n {text}\n")
+    assert time.process_time() - start < 1
+    assert found.geometry is None
+    assert all(fault.code in CODES for fault in found.diagnostics)
+
+
+def test_instances_with_equal_devices_share_a_geometry() -> None:
+    found = clean_geometry(PE.replace("COUNT", "4")).processes
+    assert found["pe.0"] is found["pe.2"] is found["pe.3"]
+    assert found["pe.0"] is not found["pe.1"]
+
+
+def test_the_order_of_processes_has_no_effect() -> None:
+    one = "s: {chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}, exports: {c: {chunk: c, via: fd}}}"
+    other = "r: {ranges: {v: {size: 2MiB}}, imports: {c: {from: s.c}}, map: {v: c}, access: {v: {gpu1: r}}}"
+    first, second = (clean_geometry(f"processes:\n {a}\n {b}\n").processes for a, b in ((one, other), (other, one)))
+    assert {*first} == {*second}
+    assert first["r"].of(ChunkGroup) == second["r"].of(ChunkGroup)
+
+
+def test_rules_in_a_process_are_those_of_a_single_process() -> None:
+    wrong = {
+        "MT304": "map: {v: [c, {chunk: c, offset: 0}]}, access: {v: {gpu0: r}}",
+        "MT305": "map: {v: [c, c, c]}, access: {v: {gpu0: r}}",
+        "MT308": "map: {v: [c, c]}, access: {v: [{size: 1GiB, grant: {gpu0: r}}]}",
+        "MT309": "map: {v: [c, c]}, access: {v: [{size: 8GiB, grant: {gpu0: r}}]}",
+        "MT406": "map: {v: [c, c]}, access: {v: {host: r}}",
+        "MT503": "map: {v: [c, c]}",
+    }
+    head = "ranges: {v: {size: 4GiB}}, chunks: {c: {location: gpu0, size: 2GiB}}"
+    for code, rest in wrong.items():
+        inside: Validated = validate_text(f"processes:\n p: {{{head}, {rest}}}\n")
+        alone = validate_text(re.sub(r"(?<=}), (?=[a-z]+: \{)", "\n", f"{head}, {rest}"))
+        assert [fault.code for fault in inside.diagnostics] == [fault.code for fault in alone.diagnostics] == [code]
+        assert [fault.path[2:] for fault in inside.diagnostics] == [fault.path for fault in alone.diagnostics]
+        assert [fault.message for fault in inside.diagnostics] == [fault.message for fault in alone.diagnostics]

@@ -1,0 +1,89 @@
+"""Semaphores: handle types, timeline values, and waits without a signal."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.language.fields import SEMAPHORE_KINDS
+from tests.helpers.external_specs import FRAME, semaphores
+from tests.helpers.specs import codes, diagnose, validate_text
+
+
+@pytest.mark.parametrize("via", [via for via in SEMAPHORE_KINDS if via not in ("opaque_fd", "timeline_fd")])
+def test_semaphore_handle_types_that_linux_cannot_import_are_refused_with_the_reason(via: str) -> None:
+    (fault,) = diagnose(f"semaphores: {{s: {{from: camera, via: {via}, device: gpu0, wait: 1, signal: true}}}}")
+    assert (fault.code, fault.path) == ("MT702", ("semaphores", "s", "via"))
+    assert "NOT_SUPPORTED" in fault.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("points", "where"),
+    [
+        ("wait: 0", ["wait"]),
+        ("signal: 0", ["signal"]),
+        ("wait: 0, signal: 0", ["wait", "signal"]),
+        ("wait: 0, signal: 1", ["wait"]),
+        ("wait: 5, signal: 5", ["signal"]),
+        ("wait: 5, signal: 3", ["signal"]),
+        ("wait: 18446744073709551615, signal: 18446744073709551615", ["signal"]),
+        ("wait: 5, signal: 6", []),
+        ("signal: 18446744073709551615", []),
+        ("wait: 1", []),
+    ],
+)
+def test_timeline_values_increase(points: str, where: list[str]) -> None:
+    """Fact 56."""
+    found = diagnose(FRAME + semaphores(points))
+    assert [(fault.code, fault.path[-1]) for fault in found] == [("MT704", key) for key in where]
+
+
+@pytest.mark.parametrize(
+    ("entries", "waiting"),
+    [
+        (["wait: 1"], ["s0"]),
+        (["wait: 1, signal: 2"], ["s0"]),
+        (["wait: 1", "signal: 1"], []),
+        (["wait: 2", "signal: 1"], ["s0"]),
+        (["wait: 2", "signal: 3"], []),
+        (["wait: 3", "wait: 1, signal: 3", "signal: 1"], []),
+        (["wait: 1, signal: 2", "wait: 2, signal: 3"], ["s0", "s1"]),
+        (["signal: 1"], []),
+        ([""], []),
+    ],
+)
+@pytest.mark.parametrize("process", [False, True])
+def test_a_wait_without_a_reachable_signal_gives_a_warning(
+    entries: list[str], waiting: list[str], process: bool
+) -> None:
+    found = validate_text(semaphores(*entries, process=process))
+    assert found.geometry
+    assert [(fault.code, fault.path[-2:]) for fault in found.diagnostics] == [
+        ("MT705", (name, "wait")) for name in waiting
+    ]
+
+
+def test_a_wait_is_signalled_by_a_memory_producer_or_another_entry() -> None:
+    wait = semaphores("wait: 1")
+    assert codes(wait + FRAME) == []
+    assert codes(wait + FRAME.replace("camera", "camera/other")) == []
+    assert codes(wait + FRAME.replace("camera", "display")) == ["MT705"]
+    assert codes(semaphores("wait: 1", "signal: 2").replace("s1: {from: camera/ready", "s1: {from: camera")) == [
+        "MT705"
+    ]
+    assert codes(wait + FRAME.replace("opaque_fd", "dma_buf")) == ["MT702"]
+    assert codes(semaphores("wait: 1", "signal: 0")) == ["MT704"]
+    two = "processes:\n  a: {semaphores: {s: {from: camera, via: timeline_fd, device: gpu0, wait: 1}}}\n  b: {%s}\n"
+    assert codes(two % "external: {f: {from: camera, via: opaque_fd, device: gpu0, size: 1MiB}}") == ["MT705"]
+    assert codes(two % "semaphores: {x: {from: camera/s, via: timeline_fd, device: gpu1, signal: 1}}") == []
+
+
+def test_a_binary_wait_without_a_signal_gives_a_warning() -> None:
+    entry = "{from: camera/s, via: opaque_fd, device: gpu0, %s: true}"
+    assert codes(f"semaphores: {{a: {entry % 'wait'}}}") == ["MT705"]
+    assert codes(f"semaphores: {{a: {entry % 'wait'}, b: {entry % 'signal'}}}") == []
+
+
+def test_instances_of_a_counted_process_do_not_signal_one_another() -> None:
+    text = "processes:\n  p: {count: 3, devices: {d: [gpu0, gpu1]}, semaphores: "
+    text += "{s: {from: camera, via: timeline_fd, device: d, wait: 1, signal: 2}}}"
+    assert codes(text) == ["MT705"]

@@ -1,0 +1,84 @@
+"""Limits of device memory: free memory, contexts, and all processes together."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.common.units import GiB
+from memtopo.machine import queries
+from tests.helpers.machines import invented
+from tests.helpers.specs import codes, diagnose, run, run_request, validate_text
+
+SPEC = "chunks: {hot: {location: [gpu0, gpu1], size: 20GiB, count: 4}}"
+
+
+def test_free_memory_of_a_live_machine_limits_a_layout() -> None:
+    machine = invented(2)
+    busy = machine.devices[1].model_copy(update={"free_bytes": 30 << 30})
+    live = queries.changed(machine, devices=[machine.devices[0], busy])
+    assert "MT402" not in codes(SPEC, machine)
+    (fault,) = [fault for fault in diagnose(SPEC, live) if fault.code == "MT402"]
+    assert fault.message == "the layout needs 40.0 GiB on gpu1, which has 30.0 GiB free: 10.5 GiB too much"
+
+
+def test_a_context_needs_memory() -> None:
+    """Fact 30."""
+    text = "ranges: {{r: {{size: {0}}}}}\nchunks: {{c: {{location: gpu0, size: {0}}}}}\nmap: {{r: c}}\n"
+    text += "access: {{r: {{gpu0: rw}}}}"
+    machine = invented(1)
+    (fault,) = diagnose(text.format("81410MiB"), machine)
+    assert fault.code == "MT402"
+    assert fault.notes[-1] == "a context takes about 512 MiB of the GPU's memory besides"
+    assert run(run_request(text.format("81408MiB"), machine), machine).report.exit_code == 0
+
+
+MEMORY = (
+    "processes:\n a: {count: COUNT, ranges: {v: {size: 10GiB}}, chunks: {c: {location: gpu0, size: 10GiB}}, "
+    "map: {v: c}, access: {v: {gpu0: rw}}}\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("count", "room", "expected"),
+    [
+        (1, 10 * GiB + GiB // 2, []),
+        (1, 10 * GiB + GiB // 2 - 1, ["MT402"]),
+        (3, 31 * GiB + GiB // 2, []),
+        (3, 31 * GiB + GiB // 2 - 1, ["MT402"]),
+    ],
+)
+def test_memory_and_contexts_of_all_processes_are_added(count: int, room: int, expected: list[str]) -> None:
+    found = validate_text(MEMORY.replace("COUNT", str(count)), invented(2, memory=room)).diagnostics
+    assert [fault.code for fault in found] == expected
+    if found:
+        assert found[0].path == ("processes", "a", "chunks", "c", "size")
+
+
+def test_an_importer_needs_a_context_but_no_memory() -> None:
+    text = MEMORY.replace("COUNT", "1").replace(
+        "size: 10GiB}}, map", "size: 10GiB, handles: fd}}, exports: {c: {chunk: c, via: fd}}, map"
+    )
+    text += (
+        " r: {count: 4, ranges: {v: {size: 10GiB}}, imports: {x: {from: a.0.c}}, map: {v: x}, access: {v: {gpu0: r}}}\n"
+    )
+    text = text.replace("a: {count: 1, ", "a: {").replace("a.0.c", "a.c")
+    for room, expected in ((12 * GiB + GiB // 2, []), (12 * GiB, ["MT402"])):
+        found = validate_text(text, invented(2, memory=room)).diagnostics
+        assert [fault.code for fault in found] == expected
+    assert any("contexts of 5 processes" in note for note in found[0].notes)
+
+
+def test_contexts_without_memory_are_counted() -> None:
+    text = "processes:\n r: {count: 20, events: {e: {device: gpu1}}}\n"
+    (fault,) = validate_text(text, invented(2, memory=8 * GiB)).diagnostics
+    assert (fault.code, fault.path) == ("MT402", ("processes",))
+    assert (
+        fault.message == "the contexts of 20 processes take about 10 GiB on gpu1, which has 8.0 GiB: 2.0 GiB too much"
+    )
+
+
+def test_buffers_count_with_their_blocks() -> None:
+    text = "buffers: {b: {location: [gpu0, gpu1], size: 1MiB, count: 6}}\n"
+    shared = text + "exports: {b: {buffer: b, via: ipc}}\n"
+    room = GiB // 2 + (4 << 20)
+    assert [codes(each, invented(2, memory=room)) for each in (text, shared)] == [[], ["MT402", "MT402"]]
