@@ -1,4 +1,6 @@
-"""DLPack tensors, in memory that Python does not own, since a consumer of a tensor may outlive all Python objects.
+"""DLPack tensors and their element types.
+
+Tensors are in memory that Python does not own, since a consumer of a tensor may outlive all Python objects.
 
 A tensor is one block: the struct, then shape and strides. Its deleter is the C library's `sigemptyset`, which clears
 the first word of its argument, so that the block itself shows that it was released. A deleter written in Python would

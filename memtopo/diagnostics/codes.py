@@ -61,7 +61,7 @@ CODES = {
     # sharing between processes
     "MT601": Code("an export that its transport cannot carry"),
     "MT602": Code("an import that is exported again"),
-    "MT603": Code("an import that does not say what it takes"),
+    "MT603": Code("an incompletely declared import"),
     "MT604": Code("an import that does not match its export"),
     "MT605": Code("an import of the process's own export"),
     "MT606": Code("a GPU that the process does not see"),

@@ -145,7 +145,7 @@ class Channel(Generic[M]):
             return Received(adapter.validate_json(text), packet.fds)
         except (LookupError, OSError, ValueError) as error:
             packet.close()
-            raise BadPacket("not a message of this conversation") from error
+            raise BadPacket("not a message of this protocol") from error
 
     def _encode(self, message: object) -> tuple[bytes, list[int]]:
         """Packet of a message, with the memory file of its fields if they are long."""

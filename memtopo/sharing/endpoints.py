@@ -64,7 +64,7 @@ def endpoint(name: str | None = None, socket: str | None = None) -> Endpoint:
     if name is None or not NAME.fullmatch(name):
         raise UsageError(
             f"{shorten(name or '')!r} is not a layout's name",
-            hint="a name begins with a letter and goes on with letters, digits, _ and -; --socket takes a path",
+            hint="a name begins with a letter and continues with letters, digits, _ and -; --socket takes a path",
         )
     return Endpoint(_runtime_folder(), name + _SOCKET, name)
 

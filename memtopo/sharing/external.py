@@ -81,7 +81,7 @@ class ExternalExports:
     def __post_init__(self) -> None:
         for name in self.objects:
             if not NAME.fullmatch(name):
-                hint = "a name begins with a letter and goes on with letters, digits, _ and -"
+                hint = "a name begins with a letter and continues with letters, digits, _ and -"
                 raise UsageError(f"{shorten(name)!r} is not an export's name", hint=hint)
         self._offers = [each.offer(name) for name, each in self.objects.items()]
         self.taken = {name: threading.Event() for name in self.objects}
@@ -139,7 +139,7 @@ class Serving:
         Raises `UsageError` if nothing is served under this name.
         """
         if name not in self._exports.taken:
-            raise UsageError(f"nothing is served as {name!r}")
+            raise UsageError(f"no object is served as {name!r}")
         return self._exports.taken[name].wait(timeout)
 
     def __enter__(self) -> Self:

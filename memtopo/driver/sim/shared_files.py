@@ -1,4 +1,7 @@
-"""Memory files (memfd) behind shared objects: the name of each file describes its object."""
+"""Memory files (memfd) behind shared objects, and the IPC and fabric handles that name them.
+
+The name of each file describes its object.
+"""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def _lost_store(case: _Case) -> _Explanation | None:
         return None
     if not case.trial.error:
         return (
-            "stores to the peer are lost on the method: IOMMU or ACS",
+            "stores to the peer are lost on the way: IOMMU or ACS",
             "turn them off in the BIOS, or stage through host",
         )
     return "the two GPUs have no path to each other", "look at nvidia-smi topo -p2p rw"

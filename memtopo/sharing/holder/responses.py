@@ -117,7 +117,7 @@ class Responder:
             answer: dict[str, Any] = {"offer": messages.page([offer])[0], "first": first}
             connection.send_descriptors({"ok": answer | {"handles": messages.encode_handles(handles)}}, fds)
         except BlockingIOError as error:
-            raise ExchangeError("unread", "too much that was sent before is not read") from error
+            raise ExchangeError("unread", "too many earlier answers are unread") from error
         except OSError as error:
             if error.errno == errno.ETOOMANYREFS:
                 raise TooManyInFlight from error
@@ -151,7 +151,7 @@ def still_bound(bound: Clients) -> ExchangeError:
     return ExchangeError(
         "attached",
         f"what it exports over ipc is in use by {processes}{more}",
-        hint="--force notifies them, and takes it from them after --grace",
+        hint="--force notifies them, and releases it after --grace",
     )
 
 
@@ -159,6 +159,6 @@ def descriptors_in_flight() -> ExchangeError:
     """Return the refusal of handles after the system accepted no more descriptors for too long."""
     return ExchangeError(
         "limit",
-        "too many descriptors of the holder's user lie unread in sockets",
-        hint="clients that read sooner, or a higher limit of open files (RLIMIT_NOFILE) of the holder",
+        "too many descriptors of the holder's user are unread in sockets",
+        hint="read answers sooner, or raise the holder's limit of open files (RLIMIT_NOFILE)",
     )
