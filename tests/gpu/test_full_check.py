@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant
 from memtopo.language import read_text
 from memtopo.machine.target import Target, resolve
-from memtopo.plans.report import MachineLine, Report
+from memtopo.plans.report import Check, MachineLine, Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
 from memtopo.run.request import RunRequest
@@ -76,20 +75,28 @@ class ReadOnlyGrants(HandleRecorder):
         self._driver.mem_set_access(address, size, tuple(grant._replace(access=Access.R) for grant in grants))
 
 
-def apply_on_gpu(text: str, local: Target, wrap: Callable[[Any], Any] = lambda each: each, **fields: Any) -> Report:
+def apply_on_gpu(
+    text: str,
+    local: Target,
+    wrap: Callable[[Any], Any] = lambda each: each,
+    *,
+    check: Check = "full",
+    replicas: bool = False,
+) -> Report:
     validated = validate(read_text(text.encode(), "whole.yaml"), local.machine)
     assert validated.geometry is not None, (text, validated.diagnostics)
     line = MachineLine("local", simulated=False, devices=(), driver="")
-    run_request = RunRequest(planner.plan(validated.geometry, local.machine), validated.geometry, line, check="full")
+    plan = planner.plan(validated.geometry, local.machine)
+    facts = local.machine if replicas else None
     ledger = Ledger(wrap(local.open()))
-    report = apply.apply(replace(run_request, **fields), ledger)
+    report = apply.apply(RunRequest(plan, validated.geometry, line, check=check, machine_facts=facts), ledger)
     assert ledger.empty
     return report
 
 
 def test_a_correct_layout_passes_a_full_check(local: Target) -> None:
     """Every byte is verified, forbidden accesses end their replicas, and rates are reported."""
-    report = apply_on_gpu(SPEC, local, facts=local.machine)
+    report = apply_on_gpu(SPEC, local, replicas=True)
     assert report.exit_code == 0, report
     assert report.checks
     found = tallies(report.checks)
