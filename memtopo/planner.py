@@ -63,8 +63,8 @@ def plan(geometry: Geometry, machine: Machine) -> Plan:
     with collector_paused():
         if not geometry.processes:
             return _plan(geometry, machine)
-        alike = {id(member): _plan(member, machine) for member in geometry.processes.values()}
-        plans = {label: alike[id(member)] for label, member in geometry.processes.items()}
+        plan_of = {id(member): _plan(member, machine) for member in geometry.processes.values()}
+        plans = {label: plan_of[id(member)] for label, member in geometry.processes.items()}
         return Plan(geometry.name, (), _memory(*geometry.processes.values()), (), plans)
 
 
@@ -109,7 +109,7 @@ def _processes(plans: Mapping[str, Plan]) -> Iterator[ProcessPlan]:
     for label, plan in plans.items():
         summary = plan.summary()
         new = ProcessPlan(label, label, 1, summary.rows, summary.memory, summary.notes)
-        if last and label.partition(".")[0] == last.first.partition(".")[0] and _alike(last, new):
+        if last and label.partition(".")[0] == last.first.partition(".")[0] and _equal(last, new):
             last = replace(last, last=label, count=last.count + 1)
         else:
             if last:
@@ -119,7 +119,7 @@ def _processes(plans: Mapping[str, Plan]) -> Iterator[ProcessPlan]:
         yield last
 
 
-def _alike(one: ProcessPlan, other: ProcessPlan) -> bool:
+def _equal(one: ProcessPlan, other: ProcessPlan) -> bool:
     return (one.rows, one.memory, one.notes) == (other.rows, other.memory, other.notes)
 
 

@@ -10,7 +10,7 @@ from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
-from memtopo.kinds.kind import Scope, Sibling, Stage, things
+from memtopo.kinds.kind import Scope, Sibling, Stage, plural_noun
 from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT
 from memtopo.machine import Machine
@@ -49,12 +49,12 @@ def lay_out(spec: Spec, machine: Machine) -> ResolvedLayout:
 def _scopes(spec: Spec, machine: Machine) -> Iterator[tuple[str, Scope]]:
     """Scope of each process by label; processes of a counted process with the same devices share one."""
     for name, process in spec.processes.items():
-        alike: dict[tuple[str, ...], Scope] = {}
+        shared: dict[tuple[str, ...], Scope] = {}
         for index in range(process.instances or 1):
             devices = tuple(values[index % len(values)] for values in process.section("devices").values())
-            if devices not in alike:
-                alike[devices] = Scope(process, machine, KINDS, index, processes=frozenset(spec.processes))
-            yield (f"{name}.{index}" if process.instances else name), alike[devices]
+            if devices not in shared:
+                shared[devices] = Scope(process, machine, KINDS, index, processes=frozenset(spec.processes))
+            yield (f"{name}.{index}" if process.instances else name), shared[devices]
 
 
 def _siblings(spec: Spec, scopes: Mapping[str, Scope]) -> dict[str, Sibling]:
@@ -104,5 +104,5 @@ def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:
         totals.update(scope.totals)
     for section, total in totals.items():
         if total > LARGEST_COUNT and all(scope.totals.get(section, 0) <= LARGEST_COUNT for scope in scopes):
-            message = f"{total:,} {things(section)} in all processes are more than the {LARGEST_COUNT:,}"
+            message = f"{total:,} {plural_noun(section)} in all processes are more than the {LARGEST_COUNT:,}"
             yield Diagnostic("MT109", f"{message} that one spec may declare", ("processes",), "key")

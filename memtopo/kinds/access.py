@@ -78,11 +78,11 @@ class AccessKind(Kind):
             parts, complete = yield from _parts(scope, path, group, entry)
             if not complete:
                 scope.unresolved.add(("access", group.name))
-            if (yield from _twice(scope, key, parts, spans.setdefault(group.name, []))):
+            if (yield from _declared_twice(scope, key, parts, spans.setdefault(group.name, []))):
                 scope.unresolved.add(("access", group.name))
             else:
                 found.setdefault(group.name, []).extend(parts)
-        if (yield from scope.limited(access=sum(part.times for parts in found.values() for part in parts))):
+        if (yield from scope.too_many(access=sum(part.times for parts in found.values() for part in parts))):
             scope.unresolved.update(("access", name) for name in found)
         else:
             scope.parts.update({name: tuple(parts) for name, parts in found.items()})
@@ -131,14 +131,14 @@ class SetAccess(Step):
         return StepDescription(self.range, granted, 0, (group, self.grants))
 
 
-def splits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+def split_mappings(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT308 for parts that split a mapping, which the driver refuses (fact 20)."""
     del machine
     for part, instance, placements in _applied_parts(geometry):
         if part.offset == 0 and part.end == part.range.size:
             continue
         for bound in (part.offset, part.end):
-            split = _at(placements, bound)
+            split = _placement_across(placements, bound)
             # Mappings past the end of a range are reported by another rule.
             if split and split.end <= part.range.size and (bound - split.offset) % split.chunk.size:
                 yield _split(part, instance, bound, split)
@@ -157,7 +157,7 @@ def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 yield Diagnostic("MT309", message, (*part.path, "size"), labels=(label,))
 
 
-def reaches(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT403 for GPUs without peer access, and MT406 for grants of GPU memory to the host (fact 20)."""
     reported: set[tuple[object, ...]] = set()
     parts = AccessParts(geometry.parts)
@@ -170,7 +170,7 @@ def reaches(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 part = segment.given[place]
                 if (part.path, place, owner) not in reported:
                     reported.add((part.path, place, owner))
-                    yield _reach(part, place, owner, placement, _trial(place, owner, machine))
+                    yield _no_access(part, place, owner, placement, _trial(place, owner, machine))
 
 
 def _parts(
@@ -220,7 +220,7 @@ def _grants(scope: Scope, entry: Grants, path: Path) -> Resolution[tuple[Grant, 
     return tuple(Grant(place, entry[name]) for place, name in sorted(found.items()))
 
 
-def _twice(scope: Scope, key: str, parts: Sequence[Part], spans: list[_Span]) -> Resolution[bool]:
+def _declared_twice(scope: Scope, key: str, parts: Sequence[Part], spans: list[_Span]) -> Resolution[bool]:
     """Yield MT204 and return true if another key names the same ranges; `spans` are sorted and disjoint."""
     if not parts:
         return False
@@ -274,7 +274,7 @@ class _Unreachable:
         return self._known[grants]
 
     def _devices(self, grants: tuple[Grant, ...], owner: Location) -> list[Location]:
-        return [grant.location for grant in grants if not _reaches(grant.location, owner, self._machine)]
+        return [grant.location for grant in grants if not _can_access(grant.location, owner, self._machine)]
 
 
 def _unreachable_grants(
@@ -309,7 +309,7 @@ def _applied_parts(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Pla
             yield part, instance, placements
 
 
-def _reaches(place: Location, owner: Location, machine: Machine) -> bool:
+def _can_access(place: Location, owner: Location, machine: Machine) -> bool:
     trial = _trial(place, owner, machine)
     if owner.kind is not LocationKind.GPU:
         return trial is None or trial.works is not False
@@ -325,7 +325,7 @@ def _trial(place: Location, owner: Location, machine: Machine) -> Trial | None:
     return peer.store if peer else None
 
 
-def _at(placements: Sequence[Placement], bound: int) -> Placement | None:
+def _placement_across(placements: Sequence[Placement], bound: int) -> Placement | None:
     """Placement that begins before `bound` and ends after it."""
     index = bisect_right(placements, bound, key=lambda placement: placement.offset) - 1
     found = placements[index] if index >= 0 else None
@@ -347,7 +347,7 @@ def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnosti
     return Diagnostic("MT308", message, (*part.path, field), labels=(label,), notes=notes, help=help)
 
 
-def _reach(part: Part, place: Location, owner: Location, placement: Placement, trial: Trial | None) -> Diagnostic:
+def _no_access(part: Part, place: Location, owner: Location, placement: Placement, trial: Trial | None) -> Diagnostic:
     label = Label(f"{placement.chunk.name!r} is on {owner}", placement.chunk.path, "key")
     if trial and trial.works is False:
         message = f"{place} cannot access the memory of {owner} of this machine, where {placement.chunk.name!r} is"
@@ -416,5 +416,5 @@ def _unequal(views: list[_View]) -> tuple[_View, _View] | None:
     return None
 
 
-AccessKind.rules = (splits, past_the_end, reaches)
+AccessKind.rules = (split_mappings, past_the_end, peer_access)
 ACCESS = AccessKind()

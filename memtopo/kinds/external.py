@@ -331,7 +331,7 @@ def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             yield Diagnostic("MT702", message, (*group.path, "via"), notes=(_reason(trial),))
 
 
-def alike(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+def equal_declarations(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT707 for entries of one object that differ; the driver checks neither size nor kind (facts 53, 55)."""
     del machine
     known: dict[tuple[tuple[str, ...], str], ProducedGroup] = {}
@@ -428,5 +428,5 @@ def _reason(trial: Trial) -> str:
 
 
 ExternalMemory.rules = (importable,)
-ExternalMemory.joint_rules = (alike,)
+ExternalMemory.joint_rules = (equal_declarations,)
 EXTERNAL = ExternalMemory()

@@ -83,7 +83,7 @@ class Kind:
         """Resolve the entries of the section to groups, and add them to the scope."""
         for name, entry in scope.spec.section(self.section).items():
             group = yield from self.resolve_entry(scope, entry, scope.spec.at(self.section, name))
-            yield from scope.put(self, name, group)
+            yield from scope.add(self, name, group)
 
     def resolve_entry(self, scope: Scope, entry: Any, path: Path) -> Resolution[Group | None]:
         """Resolve the entry at `path` to a group; return None if it has an error."""
@@ -183,12 +183,12 @@ class Scope:
             yield self.errors.undeclared("range", name, path, self.spec.section("ranges"), "key")
         return self.of(RangeGroup).get(name)
 
-    def mistaken(self, name: str) -> str | None:
+    def unmappable_kind(self, name: str) -> str | None:
         """Kind of a name that cannot be mapped, with its article: `a buffer`; None for other names."""
         kinds = (kind for kind in self.kinds if kind.unique and "map" not in kind.unusable and kind.section != "ranges")
         return next((kind.article for kind in kinds if name in self.of(kind.group)), None)
 
-    def put(self, kind: Kind, name: str, group: Group | None) -> Iterator[Diagnostic]:
+    def add(self, kind: Kind, name: str, group: Group | None) -> Iterator[Diagnostic]:
         """Add the group of an entry unless its name is already used; None stands for an entry with an error."""
         taken = kind.unique and (yield from self._taken(kind, name, group))
         if group is None or taken:
@@ -208,12 +208,12 @@ class Scope:
                 return True
         return any(self.spec.may_have(kind.section, name) for kind in self.kinds if use in kind.unusable)
 
-    def limited(self, **totals: int) -> Resolution[bool]:
+    def too_many(self, **totals: int) -> Resolution[bool]:
         """Record the number of objects in some sections; yield MT109 and return true if there are too many."""
         self.totals.update(totals)
         over = {section: total for section, total in totals.items() if total > LARGEST_COUNT}
         for section, total in over.items():
-            message = f"{total:,} {things(section)} are more than the {LARGEST_COUNT:,} that one spec may declare"
+            message = f"{total:,} {plural_noun(section)} are more than the {LARGEST_COUNT:,} that one spec may declare"
             yield Diagnostic("MT109", message, self.spec.at(section), "key")
         return bool(over)
 
@@ -243,7 +243,7 @@ class Sibling:
     instances: tuple[tuple[str, Scope], ...]
 
 
-def things(section: str) -> str:
+def plural_noun(section: str) -> str:
     """Plural noun for the objects of a section, for messages about their number."""
     handles = {"exports": "handles of exports", "imports": "handles of imports"}
     return {"map": "mappings", "access": "parts of access", **handles}.get(section, section)

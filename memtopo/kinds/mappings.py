@@ -210,7 +210,7 @@ def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
         span = yield from indices(entry.chunk, group, where)
         return Slice(group, *span, entry, path) if span else Slice(None, 0, 0, entry, path)
     spec = scope.spec
-    if other := scope.mistaken(name):
+    if other := scope.unmappable_kind(name):
         message = f"{name!r} is {other}, and only chunks can be mapped"
         help = "share a chunk via fd instead" if name in spec.section("imports") else "declare it under 'chunks'"
         yield Diagnostic("MT201", message, where, help=help)

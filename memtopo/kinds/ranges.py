@@ -59,8 +59,8 @@ class Ranges(Kind):
             group = None
             if name not in unknown:
                 group = yield from _range(scope.spec.at("ranges", name), entry, units)
-            yield from scope.put(self, name, group)
-        if (yield from scope.limited(**_totals(scope))):
+            yield from scope.add(self, name, group)
+        if (yield from scope.too_many(**_totals(scope))):
             scope.of(RangeGroup).clear()
             scope.slices.clear()
             scope.unresolved.update(("ranges", name) for name in scope.spec.section("ranges"))

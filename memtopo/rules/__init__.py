@@ -22,7 +22,7 @@ JOINT_RULES: tuple[Rule, ...] = (memory.fits, *(rule for kind in KINDS for rule 
 """Rules about all processes together."""
 
 
-def judge(geometry: Geometry, machine: Machine) -> list[Diagnostic]:
+def diagnose(geometry: Geometry, machine: Machine) -> list[Diagnostic]:
     """Diagnostics of all rules; equal ones of the instances of a counted process are merged."""
     members = list({id(member): member for member in geometry.members.values()}.values())
     found = [

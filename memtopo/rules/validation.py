@@ -35,8 +35,8 @@ def validate(document: Document, machine: Machine) -> Validated:
         read, invalid = spec.read(document.root, document.left_out)
         geometry, unplaced = lay_out(read, machine)
         found = (*document.diagnostics, *invalid, *unplaced)
-        judged = rules.judge(geometry, machine)
+        violations = rules.diagnose(geometry, machine)
         # Rules skip entries that depend on errors; a comment may name a diagnostic that they would report.
-        kept = suppressions.apply_suppressions((*found, *judged), document, complete=not has_errors(found))
+        kept = suppressions.apply_suppressions((*found, *violations), document, complete=not has_errors(found))
     buildable = None if has_errors(kept.reported) else geometry
     return Validated(document, kept.reported, buildable, kept.ignored, kept.used)
