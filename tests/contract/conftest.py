@@ -39,7 +39,7 @@ def bare(on_hardware: bool) -> Iterator[KernelDriver]:
 
 @pytest.fixture
 def driver(bare: KernelDriver) -> Iterator[Ledger]:
-    """An initialised driver under a ledger, which must be empty in the end."""
+    """An initialised driver under a ledger, which must be empty at the end of the test."""
     ledger = Ledger(bare)
     ledger.init()
     assert ledger.device_get_count() > 0
@@ -49,7 +49,7 @@ def driver(bare: KernelDriver) -> Iterator[Ledger]:
 
 @pytest.fixture
 def start(on_hardware: bool, driver: Ledger) -> Iterator[Callable[..., Other]]:
-    """Starts another process with a driver of the same kind, which sees these of the GPUs, in this order, or all.
+    """A function that starts another process with a driver of the same kind and the given GPUs, in order, or all.
 
     It must leave nothing open either.
     """
@@ -72,7 +72,7 @@ def start(on_hardware: bool, driver: Ledger) -> Iterator[Callable[..., Other]]:
 
 
 def _machine(gpus: int, uuids: list[str]) -> str:
-    """The machine of `bare` as JSON, or one of so many GPUs with these identities."""
+    """The machine of `bare` as JSON, or a machine with GPUs of the given UUIDs."""
     from memtopo.machine import dump
     from tests.helpers.machines import identified, invented
 
@@ -81,13 +81,13 @@ def _machine(gpus: int, uuids: list[str]) -> str:
 
 @pytest.fixture
 def other(start: Callable[..., Other]) -> Other:
-    """One other process, which sees every GPU."""
+    """Another process with every GPU."""
     return start()
 
 
 @pytest.fixture(scope="session")
 def makers() -> Iterator[tuple[ExitStack, dict[bytes, ExternalApi]]]:
-    """Another API's devices, by the UUIDs of their GPUs: Vulkan's take long to make."""
+    """Another API's devices by the UUIDs of their GPUs, kept because Vulkan's take long to create."""
     with ExitStack() as stack:
         yield stack, {}
 

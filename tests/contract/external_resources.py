@@ -1,4 +1,4 @@
-"""What a driver does with what another API made: Vulkan on a real GPU, and on the simulator what stands for it."""
+"""Context managers of imported memory, buffers and semaphores of another API: Vulkan, or its simulation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 20.0  # seconds
 
 @contextmanager
 def external(driver: Driver, fd: int, size: int, *, dedicated: bool = False) -> Iterator[int]:
-    """Memory of another API; the descriptor is the driver's then."""
+    """Imported memory of another API; the driver owns the descriptor."""
     memory = driver.import_external_memory(fd, OPAQUE, size, dedicated=dedicated)
     try:
         yield memory
@@ -29,7 +29,7 @@ def external(driver: Driver, fd: int, size: int, *, dedicated: bool = False) -> 
 
 @contextmanager
 def buffer(driver: Driver, memory: int, offset: int, size: int) -> Iterator[int]:
-    """The address of a part of it."""
+    """The address of a buffer in imported memory."""
     address = driver.external_memory_get_mapped_buffer(memory, offset, size)
     try:
         yield address
@@ -39,14 +39,14 @@ def buffer(driver: Driver, memory: int, offset: int, size: int) -> Iterator[int]
 
 @contextmanager
 def whole(driver: Driver, fd: int, size: int) -> Iterator[int]:
-    """The address of all of it."""
+    """The address of imported memory as one buffer."""
     with external(driver, fd, size) as memory, buffer(driver, memory, 0, size) as address:
         yield address
 
 
 @contextmanager
 def semaphore(driver: Driver, fd: int, kind: SemaphoreHandleType = TIMELINE) -> Iterator[int]:
-    """A semaphore of another API; the descriptor is the driver's then."""
+    """An imported semaphore of another API; the driver owns the descriptor."""
     made = driver.import_external_semaphore(fd, kind)
     try:
         yield made
@@ -56,7 +56,7 @@ def semaphore(driver: Driver, fd: int, kind: SemaphoreHandleType = TIMELINE) -> 
 
 @contextmanager
 def streams(driver: Driver, count: int) -> Iterator[list[int]]:
-    """Streams that do not wait for stream 0."""
+    """Streams that do not synchronize with stream 0."""
     with ExitStack() as stack:
         made = [driver.stream_create() for _ in range(count)]
         for each in made:
@@ -71,7 +71,7 @@ def stream(driver: Driver) -> Iterator[int]:
 
 
 def ends(driver: Driver, stream: int) -> bool:
-    """Whether all work of a stream comes to its end."""
+    """Return whether all work of a stream completes in time."""
     deadline = time.monotonic() + PATIENCE
     while not driver.stream_query(stream):
         if time.monotonic() > deadline:
@@ -80,7 +80,7 @@ def ends(driver: Driver, stream: int) -> bool:
 
 
 def reaches(made: ExternalApiSemaphore, value: int) -> bool:
-    """Whether a timeline comes to a value, as the other API sees it."""
+    """Return whether the other API's counter of a timeline reaches a value in time."""
     deadline = time.monotonic() + PATIENCE
     while made.counter < value:
         if time.monotonic() > deadline:

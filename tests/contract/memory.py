@@ -1,4 +1,4 @@
-"""Reservations, chunks, mappings and contexts that are taken down again, whatever happens in between."""
+"""Context managers of reservations, chunks, mappings and contexts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLAIN = Properties(gpu(0))
 
 @contextmanager
 def refused(name: str) -> Iterator[None]:
-    """What stands under this must be refused with this error."""
+    """Assert that the block is refused with an error."""
     with pytest.raises(DriverError) as caught:
         yield
     assert caught.value.name == name
@@ -65,7 +65,7 @@ def laid_out(
     properties: Properties = PLAIN,
     access: Access = Access.NONE,
 ) -> Iterator[int]:
-    """Chunks of these sizes, mapped one after another, with a hole behind them; the first GPU has `access`."""
+    """Chunks of the given sizes, mapped one after another, with a hole after them; the first GPU has `access`."""
     with ExitStack() as stack:
         start = at = stack.enter_context(reserved(driver, sum(sizes) + hole))
         for size in sizes:

@@ -1,4 +1,4 @@
-"""A driver in another process, for what goes from process to process. Run as a script, this file is that process."""
+"""A driver in another process. Run as a script, this file is that process."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.helpers.forwarding import AnyDriver
 ROOT = Path(__file__).parent.parent.parent
 EXPORT, IMPORT = "mem_export_to_shareable_handle", "mem_import_from_shareable_handle"
 HANDED_OVER = ("import_external_memory", "import_external_semaphore")
-"""Calls that take a descriptor for good: the other process's copy of it; the one that was given stays open here."""
+"""Calls that consume a descriptor: the copy in the other process is consumed, the argument stays open here."""
 
 PATIENCE = 120.0  # seconds for one call
 
 
 class Other(AnyDriver):  # type: ignore[misc]
-    """A driver whose calls another process makes, which is started anew and never forked (fact 33).
+    """A driver whose calls are made by another process, which is started and never forked (fact 33).
 
-    It is a simulator of the machine that this JSON tells, or without one the real driver. File descriptors go from the
+    It is a simulator of the machine in JSON, or without one the real driver. File descriptors go from the
     one process to the other, as a driver's user would send them.
     """
 
@@ -57,16 +57,16 @@ class Other(AnyDriver):  # type: ignore[misc]
         return call
 
     def ask(self, method: str, *args: Any, **kwargs: Any) -> None:
-        """Send a call, and do not wait for its answer."""
+        """Send a call without waiting for its answer."""
         fds = [args[0]] if method in HANDED_OVER or (method == IMPORT and args[1] == HandleType.FD) else []
         _send(self._channel, (method, args, kwargs), fds)
 
     def await_answer(self) -> None:
-        """Wait until an answer has come, and leave it unread."""
+        """Wait for an answer, and leave it unread."""
         assert select.select([self._channel], [], [], PATIENCE)[0]
 
     def answer(self) -> Any:
-        """What the call gave; raises what it raised."""
+        """Return the result of the call, or raise its exception."""
         message, fds = _receive(self._channel)
         assert message is not None, "the other process is gone"
         refused, value = message
@@ -75,11 +75,11 @@ class Other(AnyDriver):  # type: ignore[misc]
         return fds[0] if fds else value
 
     def is_silent(self, seconds: float = 0.5) -> bool:
-        """Whether no answer comes for so long."""
+        """Return whether no answer comes within a number of seconds."""
         return not select.select([self._channel], [], [], seconds)[0]
 
     def fate(self) -> int:
-        """Wait for the process to end; its status, or minus the signal that ended it."""
+        """Wait for the process to end; return its exit status, or the negated number of its signal."""
         return self._process.wait(PATIENCE)
 
     @property
@@ -87,12 +87,12 @@ class Other(AnyDriver):  # type: ignore[misc]
         return self._process.pid
 
     def kill(self) -> None:
-        """End the process by SIGKILL, so that it can clean nothing up, and wait for it."""
+        """Kill the process, which releases nothing itself, and wait for it."""
         self._process.kill()
         self._process.wait(PATIENCE)
 
     def end(self) -> None:
-        """End the process, if it was not killed: it must have nothing open, and must not have failed."""
+        """End the process unless it was killed; it must have nothing open, and must not have failed."""
         with self._channel:
             if self._process.poll() is None:
                 self.ask("close")
@@ -101,7 +101,7 @@ class Other(AnyDriver):  # type: ignore[misc]
                 assert not left, f"the other process left {left}"
 
     def give_up(self) -> None:
-        """End the process in whatever state it is."""
+        """End the process in any state."""
         self._channel.close()
         self.kill()
 
@@ -116,7 +116,7 @@ def _receive(channel: socket.socket) -> tuple[Any, list[int]]:
 
 
 def serve(channel: socket.socket) -> None:
-    """Make the calls that come, until told to close or until nobody is there to ask."""
+    """Make the received calls until a request to close or the end of the connection."""
     (_, (machine,), _), _ = _receive(channel)
     driver = _opened(machine)
     _send(channel, (None, None))

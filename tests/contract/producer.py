@@ -1,4 +1,4 @@
-"""A program that makes memory and a timeline by another API, hands them over, and is killed. Run as a script."""
+"""A program that exports memory and a timeline of another API, and is killed. Run as a script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BYTES = b"theirs"
 
 @contextmanager
 def produced(uuid: bytes, *, on_hardware: bool) -> Iterator[tuple[int, int, subprocess.Popen[bytes]]]:
-    """Descriptors of memory that begins with `BYTES` and of a timeline, and the process that made them."""
+    """Descriptors of memory that begins with `BYTES` and of a timeline, and the process that created them."""
     ours, theirs = socket.socketpair()
     ours.settimeout(PATIENCE)
     with theirs:

@@ -1,4 +1,4 @@
-"""Chunks, allocations and events on their way to other processes, given up again whatever happens in between."""
+"""Context managers of exported and imported chunks, allocations and events."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def imported(driver: Driver, shared: int | bytes, kind: HandleType = FD) -> Iter
 
 @contextmanager
 def usable(driver: Driver, size: int, handle: int, device: int = 0) -> Iterator[int]:
-    """A chunk mapped at an address where one device may read and write it."""
+    """A chunk mapped with access rw for one device."""
     with reserved(driver, size) as address, mapped(driver, address, size, handle):
         driver.mem_set_access(address, size, (Grant(gpu(device), Access.RW),))
         yield address

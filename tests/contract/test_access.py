@@ -254,28 +254,28 @@ def test_a_memset_value_must_fit_into_a_byte(driver: Driver, granule: int) -> No
 
 
 COPIES = [
-    (host, device, wanted)
+    (host, device, required)
     for host in (Access.NONE, Access.R, Access.RW)
     for device in (Access.NONE, Access.R, Access.RW)
-    for wanted in (Access.R, Access.RW)
+    for required in (Access.R, Access.RW)
 ]
 
 
-def copies(host: Access, device: Access, wanted: Access) -> str:
-    """What becomes of a copy of host memory, by the access of the host and of the device (fact 40)."""
-    if wanted == Access.R:
+def copies(host: Access, device: Access, required: Access) -> str:
+    """Outcome of a copy of host memory by the access of the host and of the device (fact 40)."""
+    if required == Access.R:
         return "done" if host or device else "dies"
     if device == Access.R:
         return "refused"
     return "done" if host == Access.RW or (device == Access.RW and host == Access.NONE) else "dies"
 
 
-@pytest.mark.parametrize(("host", "device", "wanted"), COPIES)
+@pytest.mark.parametrize(("host", "device", "required"), COPIES)
 def test_a_copy_of_host_memory_requires_access_of_device_or_cpu(
-    driver: Driver, granule: int, on_hardware: bool, host: Access, device: Access, wanted: Access
+    driver: Driver, granule: int, on_hardware: bool, host: Access, device: Access, required: Access
 ) -> None:
     """Fact 40: the process ends where neither has access."""
-    outcome = copies(host, device, wanted)
+    outcome = copies(host, device, required)
     if outcome == "dies" and on_hardware:
         pytest.skip("ends the process")
     with (
@@ -286,7 +286,7 @@ def test_a_copy_of_host_memory_requires_access_of_device_or_cpu(
     ):
         driver.mem_set_access(address, granule, (Grant(NODE, host), Grant(gpu(0), device)))
         with nullcontext() if outcome == "done" else refused(INVALID_VALUE):
-            if wanted == Access.R:
+            if required == Access.R:
                 driver.memcpy_dtoh(address, 4)
             else:
                 driver.memcpy_htod(address, b"host")

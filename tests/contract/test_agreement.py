@@ -1,4 +1,4 @@
-"""Validation and the driver agree: what is refused by a driver rule is refused by the driver too, and the other way."""
+"""Agreement of validation with the driver: each refuses what the other refuses."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def granted(offset: int, size: int, place: Location = gpu(0)) -> Step:  # noqa: 
 
 
 class Case(NamedTuple):
-    """A wrong spec with the code that refuses it, and the same as calls with the driver's answer to the last one."""
+    """A bad spec with its code, and the same layout as calls with the driver's answer to the last one."""
 
     code: str
     spec: str

@@ -1,4 +1,4 @@
-"""Memory that is allocated rather than laid out."""
+"""Allocations of device memory (`cuMemAlloc`)."""
 
 from __future__ import annotations
 

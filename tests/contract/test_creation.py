@@ -150,7 +150,7 @@ def test_a_mapping_keeps_memory_of_a_released_handle(driver: Driver) -> None:
 
 def test_rdma_memory_reads_back_without_compression(driver: Driver, granule: int) -> None:
     """Fact 41: creation with both succeeds."""
-    asked = Properties(gpu(0), rdma=True, compressible=True)
-    with created(driver, granule, asked) as handle:
-        seen = driver.mem_get_allocation_properties_from_handle(handle)
-    assert seen == asked._replace(compressible=False)
+    requested = Properties(gpu(0), rdma=True, compressible=True)
+    with created(driver, granule, requested) as handle:
+        observed = driver.mem_get_allocation_properties_from_handle(handle)
+    assert observed == requested._replace(compressible=False)

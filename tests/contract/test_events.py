@@ -1,4 +1,4 @@
-"""Events, here and in other processes."""
+"""Events of one and of several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that another API allocated."""
+"""External memory."""
 
 from __future__ import annotations
 
@@ -49,24 +49,28 @@ def test_external_memory_imports_with_any_size(driver: Driver, maker: ExternalAp
 
 
 @pytest.mark.parametrize("allocated", [False, True])
-@pytest.mark.parametrize("told", [False, True])
-def test_the_dedicated_flag_is_not_checked(driver: Driver, maker: ExternalApi, *, allocated: bool, told: bool) -> None:
+@pytest.mark.parametrize("dedicated_flag", [False, True])
+def test_the_dedicated_flag_is_not_checked(
+    driver: Driver, maker: ExternalApi, *, allocated: bool, dedicated_flag: bool
+) -> None:
     """Fact 53."""
     fd = maker.allocate(SIZE, dedicated=allocated).fd()
-    with current(driver), external(driver, fd, SIZE, dedicated=told) as memory:
+    with current(driver), external(driver, fd, SIZE, dedicated=dedicated_flag) as memory:
         assert not is_open(fd)
         with buffer(driver, memory, 0, SIZE):
             pass
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_dedicated_memory_is_mapped_at_offset_0_only(driver: Driver, maker: ExternalApi, *, told: bool) -> None:
+@pytest.mark.parametrize("dedicated_flag", [False, True])
+def test_dedicated_memory_is_mapped_at_offset_0_only(
+    driver: Driver, maker: ExternalApi, *, dedicated_flag: bool
+) -> None:
     """Fact 53: also in part."""
     fd = maker.allocate(SIZE, dedicated=True).fd()
-    with current(driver), external(driver, fd, SIZE, dedicated=told) as memory:
+    with current(driver), external(driver, fd, SIZE, dedicated=dedicated_flag) as memory:
         with buffer(driver, memory, 0, 4096):
             pass
-        if told:
+        if dedicated_flag:
             with refused(INVALID_VALUE):
                 driver.external_memory_get_mapped_buffer(memory, 4 * MiB, 4096)
         else:

@@ -1,4 +1,4 @@
-"""Chunks of the host's memory, and what the CPU itself does to them."""
+"""Chunks of host memory and accesses of the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allocations that go to other processes as 64 bytes."""
+"""IPC handles of allocations."""
 
 from __future__ import annotations
 

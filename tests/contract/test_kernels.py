@@ -39,7 +39,7 @@ def kernels(driver: KernelDriver, device: int = 0) -> Iterator[None]:
 
 @contextmanager
 def ready(driver: KernelDriver, *sizes: int) -> Iterator[int]:
-    """Chunks of these sizes that the first GPU may read and write, with its kernels loaded."""
+    """Chunks of the given sizes with access rw for the first GPU, and its kernels loaded."""
     with laid_out(driver, sizes, access=Access.RW) as address, kernels(driver):
         yield address
 
@@ -102,8 +102,8 @@ def test_the_different_area_of_hundreds_is_named_by_its_number(driver: KernelDri
         for number in (499, 168, 167, 0):
             driver.store(areas[number].address + 8, 7)
             found = driver.verify(areas)
-            wanted = word(SEED + number, number * 8 + 8)
-            assert found == Verified(found.mismatches, number, 8, wanted, 7)
+            expected = word(SEED + number, number * 8 + 8)
+            assert found == Verified(found.mismatches, number, 8, expected, 7)
         assert found.mismatches == 4
 
 
@@ -166,7 +166,7 @@ def test_kernels_require_a_context_loading_and_aligned_areas(driver: KernelDrive
 
 
 def forbidden(other: Other, granule: int, access: Access) -> tuple[int, int]:
-    """A context of the first GPU with kernels, and a chunk that it has this access to, in a process that may die."""
+    """Address and handle of a chunk with an access in another process, which has the kernels loaded."""
     other.ctx_push_current(other.device_primary_ctx_retain(0))
     other.module_load_data()
     address = other.mem_address_reserve(granule)

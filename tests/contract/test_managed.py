@@ -39,7 +39,7 @@ def managed(driver: Driver, size: int = SIZE, flags: MemAttach = MemAttach.GLOBA
         driver.mem_free(address)
 
 
-def told(driver: Driver, address: int, size: int = SIZE) -> list[tuple[int, ...]]:
+def range_attributes(driver: Driver, address: int, size: int = SIZE) -> list[tuple[int, ...]]:
     """Read mostly, preferred location, accessed by in any order, last prefetched to."""
     found = [driver.mem_range_get_attribute(address, size, attribute) for attribute in RangeAttribute]
     return [tuple(sorted(each)) for each in found]
@@ -96,7 +96,7 @@ def test_every_gpu_uses_managed_memory(driver: Driver) -> None:
             driver.mem_advise(address, SIZE, ACCESSED_BY, gpu(device))
         driver.mem_prefetch_async(address, SIZE, gpu(1))
         driver.ctx_synchronize()
-        assert told(driver, address) == [(0,), (), (0, 1), (1,)]
+        assert range_attributes(driver, address) == [(0,), (), (0, 1), (1,)]
 
 
 def test_managed_memory_is_an_allocation_and_no_mapping(driver: Driver) -> None:
@@ -126,16 +126,16 @@ def test_managed_memory_is_distinguished_from_other_memory(driver: Driver) -> No
 def test_advice_is_read_back(driver: Driver) -> None:
     """Fact 60: none at first; the host reads back as -1, a node does not."""
     with current(driver), managed(driver) as address:
-        assert told(driver, address) == [(0,), (), (), ()]
+        assert range_attributes(driver, address) == [(0,), (), (), ()]
         driver.mem_advise(address, SIZE, READ_MOSTLY, gpu(0))
-        assert told(driver, address) == [(1,), (), (), ()]
-        for place, seen in ((HOST, CPU), (gpu(0), 0), (NODE, 0), (HOST, CPU), (CURRENT_NODE, CPU)):
+        assert range_attributes(driver, address) == [(1,), (), (), ()]
+        for place, location in ((HOST, CPU), (gpu(0), 0), (NODE, 0), (HOST, CPU), (CURRENT_NODE, CPU)):
             driver.mem_advise(address, SIZE, PREFER, place)
-            assert told(driver, address)[1] == (seen,)
+            assert range_attributes(driver, address)[1] == (location,)
         driver.mem_advise(address, SIZE, ACCESSED_BY, gpu(0))
         driver.mem_advise(address, SIZE, ACCESSED_BY, HOST)
         driver.mem_advise(address, SIZE, ACCESSED_BY, HOST)
-        assert told(driver, address) == [(1,), (CPU,), (CPU, 0), ()]
+        assert range_attributes(driver, address) == [(1,), (CPU,), (CPU, 0), ()]
 
 
 @pytest.mark.parametrize(
@@ -147,17 +147,17 @@ def test_advice_for_a_missing_gpu_or_node_is_refused(driver: Driver, advice: Adv
     with current(driver), managed(driver) as address:
         with refused(INVALID_VALUE):
             driver.mem_advise(address, SIZE, advice, place)
-        assert told(driver, address) == [(0,), (), (), ()]
+        assert range_attributes(driver, address) == [(0,), (), (), ()]
 
 
 def test_a_prefetch_is_read_back(driver: Driver) -> None:
     """Fact 60: as ordinal or host; the bytes are the same."""
     with current(driver), managed(driver) as address:
         driver.host_write(address, b"bytes")
-        for place, seen in ((gpu(0), 0), (HOST, CPU), (gpu(0), 0), (NODE, CPU)):
+        for place, location in ((gpu(0), 0), (HOST, CPU), (gpu(0), 0), (NODE, CPU)):
             driver.mem_prefetch_async(address, SIZE, place)
             driver.ctx_synchronize()
-            assert told(driver, address)[3] == (seen,)
+            assert range_attributes(driver, address)[3] == (location,)
             assert driver.host_read(address, 5) == b"bytes"
 
 

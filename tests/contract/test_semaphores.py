@@ -1,4 +1,4 @@
-"""Semaphores that another API made, on the streams of this one."""
+"""External semaphores on streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chunks that go to other processes as file descriptors."""
+"""Export and import of chunks as file descriptors."""
 
 from __future__ import annotations
 
@@ -208,7 +208,7 @@ def test_another_process_imports_an_export_whose_descriptor_is_closed(
 
 
 def filled(other: Other, size: int) -> tuple[int, int]:
-    """A chunk with bytes in it in the other process, and where it is mapped; the process is killed afterwards."""
+    """A chunk with bytes in another process, which is killed afterwards, and the address of its mapping."""
     other.ctx_push_current(other.device_primary_ctx_retain(0))
     handle, address = other.mem_create(size, SHARED), other.mem_address_reserve(size)
     other.mem_map(address, size, handle)

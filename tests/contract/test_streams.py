@@ -1,4 +1,4 @@
-"""Streams, and what they still wait for when they go."""
+"""Streams and their outstanding waits."""
 
 from __future__ import annotations
 
