@@ -1,1 +1,1 @@
-"""Benchmarks: each prints its figures and the ratio from one run. No test depends on a time."""
+"""Benchmarks: each prints times and ratios of one run. No test depends on a time."""

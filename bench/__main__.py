@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import sys
 
-from bench import building, coldstart, drawing, proving, scaling, sharing, validating
+from bench import build, diagrams, imports, scaling, startup, validation, verification
 
 BENCHMARKS = {
-    "building": building.main,
-    "coldstart": coldstart.main,
-    "drawing": drawing.main,
-    "proving": proving.main,
+    "build": build.main,
+    "diagrams": diagrams.main,
+    "imports": imports.main,
     "scaling": scaling.main,
-    "sharing": sharing.main,
-    "validating": validating.main,
+    "startup": startup.main,
+    "validation": validation.main,
+    "verification": verification.main,
 }
 
 
 def main() -> None:
-    """Run the benchmarks that are named, or all of them."""
+    """Run the named benchmarks, or all of them."""
     for name in sys.argv[1:] or BENCHMARKS:
         print(f"== {name}", flush=True)
         BENCHMARKS[name]()

@@ -1,4 +1,4 @@
-"""What a whole process costs."""
+"""CPU time of child processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def cpu_seconds(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> float:
-    """User and system time of a command that has to succeed; its output is dropped."""
+    """User and system time in seconds of a command that must succeed; its output is discarded."""
     before = _spent()
     subprocess.run(command, check=True, capture_output=True, cwd=folder, env=environment)
     return _spent() - before

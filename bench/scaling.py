@@ -1,6 +1,6 @@
-"""Reading, validating and planning 10,000 and 100,000 chunks, written line by line and with `count`.
+"""Reading, validation and planning of 10,000 and of 100,000 chunks, written line by line and with `count`.
 
-Needs no GPU. Each figure comes from a process of its own, which is where the peak of memory is measured too.
+Needs no GPU. Each time, and the peak memory with it, is from a process of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LARGEST_PEAK = 1 << 30
 
 
 def main() -> None:
-    """Print seconds, the ratio for ten times as many chunks, and the peak of memory."""
+    """Print seconds, their ratio for ten times as many chunks, and the peak memory."""
     print(f"read, validate and plan on {MACHINE}, median of {ROUNDS} processes each")
     for form in FORMS:
         small, large = (_measured(form, count) for count in SIZES)
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def once(form: str, count: int) -> None:
-    """Measure one spec in this process, and print the seconds and the peak of memory in bytes as JSON."""
+    """Measure one spec in this process, and print the seconds and the peak memory in bytes as JSON."""
     data = FORMS[form](count).encode()
     machine = load(MACHINE)
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Benchmarks: what they give to two programs is right for both, and what they printed is in the documentation."""
+"""Benchmarks: valid inputs, and documentation of every benchmark with its ratios."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import validating
+from bench import validation
 from bench.__main__ import BENCHMARKS
 from tests.cli.running import ROOT, environment, memtopo
 
@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "performance.md").read_text()
 
 
 def test_benchmark_specs_of_1_kb_are_valid_for_both_programs(tmp_path: Path) -> None:
-    files = validating.write(tmp_path, 24)
+    files = validation.write(tmp_path, 24)
     assert len({file.read_text() for file in files}) == 24
     assert all(900 < file.stat().st_size < 1300 for file in files)
     assert memtopo("validate", tmp_path, "-m", "h200x2").out == "24 files on h200x2: 24 ok\n"
@@ -39,7 +39,7 @@ def test_documented_ratios_are_within_their_bounds() -> None:
 
 
 def test_a_benchmark_without_check_jsonschema_is_skipped_with_a_message(tmp_path: Path) -> None:
-    script = "import sys; sys.executable = sys.argv[1]; from bench import validating; validating.main()"
+    script = "import sys; sys.executable = sys.argv[1]; from bench import validation; validation.main()"
     command = [sys.executable, "-c", script, str(tmp_path / "python")]
     done = subprocess.run(command, env=environment(PATH=str(tmp_path)), capture_output=True, text=True, check=True)
     assert done.stdout == "not run: check-jsonschema is not installed\n"

@@ -1,4 +1,4 @@
-"""The least that such a program costs: one typer command, one walk over a YAML file, one pydantic model."""
+"""Baseline of startup.py: one typer command, one walk over a YAML file, one pydantic model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Head(BaseModel):
 
 
 def command(path: Annotated[str, typer.Argument()]) -> None:
-    """Walk over a file and validate two of its values."""
+    """Read a file and validate two of its values."""
     with open(path, "rb") as file:  # noqa: PTH123 pathlib would be one more import
         events = yaml.parse(file, Loader=yaml.CSafeLoader)
         values = [event.value for event in events if isinstance(event, yaml.ScalarEvent)]

@@ -1,8 +1,8 @@
-"""Importing from another process: memtopo beside the bare driver calls and the same messages.
+"""Imports from another process, compared with bare driver calls and the same messages.
 
-A process of its own holds 1,000 chunks of 2 MiB, a buffer and an event. Both importers connect to it, ask for the
-handles 64 at a time, import them all, and let go again: memtopo by its plan, its executor and its ledger; the other by
-a plain loop over sockets and cuda.bindings.
+Another process holds 1,000 chunks of 2 MiB, a buffer and an event. Both importers connect to it, request the handles in
+batches of 64, import them all, and release them: memtopo by its plan, executor and ledger, the other by a plain loop
+over sockets and cuda.bindings.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ imports: {{page: {{from: holder/page, location: gpu0, size: 2MiB, count: {CHUNKS
 
 
 def main() -> None:
-    """Print both, in µs a handle, the ratio of the medians, and the latency of one handle by each transport."""
+    """Print both times in µs a handle, the median ratio of the pairs, and the latency of a handle by each transport."""
     try:
         local = resolve("local")
     except Unavailable as error:
@@ -75,12 +75,12 @@ def main() -> None:
     driver.device_primary_ctx_release(0)
     plain, ours = (statistics.median(times) * 1e6 / CHUNKS for times in zip(*pairs, strict=True))
     ratio = statistics.median(mine / loop for loop, mine in pairs)
-    print(f"{local.machine.devices[0].name}, {CHUNKS:,} chunks of 2 MiB, connect, import and let go, {ROUNDS} rounds")
+    print(f"{local.machine.devices[0].name}, {CHUNKS:,} chunks of 2 MiB, connect, import and release, {ROUNDS} rounds")
     print(f"plain loop over sockets and cuda.bindings  {plain:6.1f} µs a handle")
     print(f"memtopo                                    {ours:6.1f} µs a handle")
     print(f"ratio, median of the pairs                 {ratio:6.3f}   (at most 1.25)")
     for way, seconds in latencies.items():
-        print(f"one handle, asked for and imported, {way:12} {seconds * 1e6:6.0f} µs")
+        print(f"one handle, requested and imported, {way:12} {seconds * 1e6:6.0f} µs")
 
 
 @contextmanager
@@ -123,8 +123,8 @@ def _plain(path: str, count: int) -> float:
     with _connected(path) as sock:
         _ask(sock, {"request": "offers", "first": 0})
         while len(handles) < count:
-            wanted = min(BATCH, count - len(handles))
-            _, fds = _ask(sock, {"request": "handles", "export": "page", "first": len(handles), "count": wanted})
+            requested = min(BATCH, count - len(handles))
+            _, fds = _ask(sock, {"request": "handles", "export": "page", "first": len(handles), "count": requested})
             for fd in fds:
                 error, handle = cuda.cuMemImportFromShareableHandle(fd, kind)
                 assert not error
@@ -138,7 +138,7 @@ def _plain(path: str, count: int) -> float:
 
 
 def _latency(path: str, export: str, use: Callable[[Any, list[int]], None]) -> float:
-    """The median of asking for one handle, importing it and letting it go, over a connection that stands."""
+    """Median seconds to request, import and release one handle over an open connection."""
     times = []
     with _connected(path) as sock:
         for _ in range(ONE_BY_ONE):

@@ -1,8 +1,8 @@
-"""Proving a layout that fills a GPU: every byte by kernels, against what the driver and the simplest kernel do.
+"""Verification of every byte of a layout that fills a GPU, compared with the driver and a minimal kernel.
 
-Fills are held against `cuMemsetD32` over the same memory, verifications against a kernel that reads and adds, which is
-itself held against the bandwidth that the memory's clock and width allow. Between two GPUs a verification over NVLink
-is held against the copy engine. A fast check is held against building the same 8,000 chunks.
+Fills are compared with `cuMemsetD32` over the same memory, verifications with a kernel that reads and adds, and that
+kernel with the theoretical bandwidth of the memory. Between two GPUs, a verification over NVLink is compared with the
+copy engine. A fast check is compared with the build of the same 8,000 chunks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from bench.building import SPEC as PAGES
+from bench.build import SPEC as PAGES
 from memtopo import language, planner
 from memtopo.common.errors import Unavailable
 from memtopo.driver.kernels import Area, KernelDriver
@@ -82,7 +82,7 @@ DONE:
 
 
 def main() -> None:
-    """Print bytes a second of each, and the ratios of the medians."""
+    """Print the rate of each in GB/s, and the ratios of the medians."""
     try:
         local = resolve("local")
     except Unavailable as error:
@@ -146,8 +146,8 @@ def _fast(local: Target) -> None:
         run.take_down()
         assert run.report().exit_code == 0
     one, other = statistics.median(built), statistics.median(checked)
-    print(f"8,000 chunks: {one * 1e3:.0f} ms to build, {other * 1e3:.0f} ms for a fast check")
-    print(f"ratio of a fast check to building {other / one:.2f}  (at most 1.00)")
+    print(f"8,000 chunks: {one * 1e3:.0f} ms for the build, {other * 1e3:.0f} ms for a fast check")
+    print(f"ratio of a fast check to a build  {other / one:.2f}  (at most 1.00)")
 
 
 def _check(run: Run) -> None:
@@ -167,7 +167,7 @@ def _took(do: Callable[[], None]) -> float:
 
 
 def _measured(driver: KernelDriver, name: str, do: Callable[[], object], size: int) -> float:
-    """Bytes a second: the median of some rounds, each until all is done."""
+    """Median bytes a second of several rounds, each with a synchronize."""
 
     def once() -> None:
         do()
@@ -226,7 +226,7 @@ def _reader(address: int, size: int) -> Callable[[], None]:
 
 
 def _theoretical() -> float:
-    """Bytes a second that the first GPU's memory could give: twice its clock times the width of its bus."""
+    """Theoretical bytes a second of the first GPU's memory: twice its clock times the width of its bus."""
     from cuda.bindings import driver as cuda
 
     _, clock = cuda.cuDeviceGetAttribute(cuda.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, 0)

@@ -1,7 +1,7 @@
-"""Drawing 100,000 chunks in each form, against validating their spec.
+"""Diagrams of 100,000 chunks in each format, compared with the validation of their spec.
 
-Written line by line and with `count`, and as `mixed`, of which no two neighbours can be told as one. Needs no GPU. Each
-pair of figures comes from one process.
+The spec is written line by line, with `count`, and as `mixed`, without equal neighbours that a diagram could fold.
+Needs no GPU. Each pair of times is from one process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LARGEST_RATIO = 3.0
 
 
 def main() -> None:
-    """Print the seconds of validating and of drawing, and the largest ratio of the two."""
+    """Print the seconds of validation and of each format, and the largest ratio of the two."""
     print(f"{COUNT:,} chunks on {scaling.MACHINE}, median of {ROUNDS} processes each")
     largest = 0.0
     for spec in _SPECS:
@@ -44,11 +44,11 @@ def main() -> None:
 
 
 def once(spec: str) -> None:
-    """Measure one spec in this process, and print the seconds of each form as JSON."""
+    """Measure one spec in this process, and print the seconds of each format as JSON."""
     data = _SPECS[spec](COUNT).encode()
     machine = load(scaling.MACHINE)
     start = time.perf_counter()
-    geometry = validate(language.read_text(data, "drawing.yaml"), machine).geometry
+    geometry = validate(language.read_text(data, "diagrams.yaml"), machine).geometry
     seconds = {"validate": time.perf_counter() - start}
     assert geometry is not None
     for form, draw in _DRAWN.items():
@@ -59,13 +59,13 @@ def once(spec: str) -> None:
 
 
 def _measured(spec: str) -> dict[str, float]:
-    command = [sys.executable, "-c", f"from bench import drawing; drawing.once({spec!r})"]
+    command = [sys.executable, "-c", f"from bench import diagrams; diagrams.once({spec!r})"]
     found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return found
 
 
 def _mixed(count: int) -> str:
-    """Each chunk of another size and place than the one before it, and every hundredth behind a hole."""
+    """Chunks that differ from their predecessors in size and location, every hundredth after a hole."""
     chunks = "".join(
         f"  c{index}: {{location: gpu{index % 4}, size: {2 + 2 * (index % 3)}MiB}}\n" for index in range(count)
     )
@@ -73,12 +73,12 @@ def _mixed(count: int) -> str:
         f"    - {{chunk: c{index}, offset: {8 * index}MiB}}\n" if index % 100 == 0 else f"    - c{index}\n"
         for index in range(count)
     )
-    head = f"memtopo: 1\nname: drawing\nranges: {{kv: {{size: {8 * count}MiB}}}}\nchunks:\n{chunks}map:\n  kv:\n"
+    head = f"memtopo: 1\nname: diagrams\nranges: {{kv: {{size: {8 * count}MiB}}}}\nchunks:\n{chunks}map:\n  kv:\n"
     return f"{head}{entries}access:\n  kv: {{gpu0: rw}}\n"
 
 
 def _form(form: str) -> Callable[[Diagram], str]:
-    return lambda shown: FORMATS[form](Drawing(shown, "drawing"))
+    return lambda shown: FORMATS[form](Drawing(shown, "diagrams"))
 
 
 _SPECS: Mapping[str, Callable[[int], str]] = {**scaling.FORMS, "mixed": _mixed}

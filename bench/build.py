@@ -1,7 +1,7 @@
-"""Building and taking down 8,000 chunks of 2 MiB, against a plain loop over cuda.bindings.
+"""Build and teardown of 8,000 chunks of 2 MiB, compared with a plain loop over cuda.bindings.
 
 The loop has its descriptors prepared and makes five calls for each chunk: create, map, set access, unmap, release.
-memtopo makes the same calls through its executor, its ledger and its driver; both have the context beforehand.
+memtopo makes the same calls through its executor, ledger and driver. The context exists before both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ access: {{kv: {{gpu0: rw}}}}
 
 
 def main() -> None:
-    """Print both, in µs a chunk, and the ratio of the medians."""
+    """Print both times in µs a chunk, and the median ratio of the pairs."""
     try:
         local = resolve("local")
     except Unavailable as error:
@@ -48,7 +48,7 @@ def main() -> None:
     driver.device_primary_ctx_release(0)
     plain, ours = (statistics.median(times) * 1e6 / CHUNKS for times in zip(*pairs, strict=True))
     ratio = statistics.median(mine / loop for loop, mine in pairs)
-    print(f"{local.machine.devices[0].name}, {CHUNKS:,} chunks of 2 MiB, build and take down, {ROUNDS} rounds")
+    print(f"{local.machine.devices[0].name}, {CHUNKS:,} chunks of 2 MiB, build and teardown, {ROUNDS} rounds")
     print(f"plain loop over cuda.bindings  {plain:6.1f} µs a chunk")
     print(f"memtopo                        {ours:6.1f} µs a chunk")
     print(f"ratio, median of the pairs     {ratio:6.3f}   (at most 1.10)")

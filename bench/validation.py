@@ -1,6 +1,6 @@
-"""Validating 2,000 specs of about 1 KB, against check-jsonschema, which compares the same files with the schema alone.
+"""Validation of 2,000 specs of about 1 KB, compared with check-jsonschema, which checks the same files by schema alone.
 
-Both are whole processes with all files; memtopo also lays each spec out on a machine and judges it.
+Both are whole processes with all files; memtopo also lays out each spec on a machine and applies its rules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LEAST_RATIO = 4
 
 
 def main() -> None:
-    """Print the specs that each validates in a second of user and system time, and the ratio."""
+    """Print the specs that each validates in a second of user and system time, and the median ratio of the pairs."""
     beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     if not (other := shutil.which("check-jsonschema", path=beside)):
         print("not run: check-jsonschema is not installed")
@@ -34,14 +34,14 @@ def main() -> None:
         pairs = [(processes.cpu_seconds(ours, ROOT), processes.cpu_seconds(theirs, ROOT)) for _ in range(ROUNDS)]
     mine, other_rate = (FILES / statistics.median(times) for times in zip(*pairs, strict=True))
     ratio = statistics.median(slow / fast for fast, slow in pairs)
-    print(f"{FILES:,} specs of {size:,.0f} bytes, median of {ROUNDS} processes each, in turn")
+    print(f"{FILES:,} specs of {size:,.0f} bytes, median of {ROUNDS} alternating processes each")
     print(f"check-jsonschema --schemafile  {other_rate:8,.0f} specs a second and core")
     print(f"memtopo validate               {mine:8,.0f} specs a second and core")
     print(f"ratio, median of the pairs     {ratio:8.1f}   (at least {LEAST_RATIO})")
 
 
 def write(folder: Path, count: int = FILES) -> list[Path]:
-    """The specs as files in a folder."""
+    """Write the specs as files in a folder."""
     files = [folder / f"spec-{number:04}.yaml" for number in range(count)]
     for number, file in enumerate(files):
         file.write_text(_spec(number))
@@ -49,7 +49,7 @@ def write(folder: Path, count: int = FILES) -> list[Path]:
 
 
 def _spec(number: int) -> str:
-    """A cache of some layers; each spec has other names and sizes."""
+    """Spec of a cache of four layers, with names and sizes of its number."""
     pages = 8 + number % 24
     layers = [f"layer-{number}-{index}" for index in range(4)]
     ranges = "".join(f"  {layer}: {{size: {2 * pages + 32}MiB, align: 2MiB}}\n" for layer in layers)
