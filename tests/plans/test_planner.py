@@ -1,4 +1,4 @@
-"""The steps of a layout: their order, their number, and where they come from."""
+"""Steps of a plan: their order, number, paths and grants."""
 
 from __future__ import annotations
 
@@ -37,8 +37,7 @@ access: {z: {b: rw, a: r}, a.1: {a: rw}}
 SEEN_TWICE = "chunk c: gpu0 has rw in a and r in b; stores through one are visible through the other"
 
 
-def test_the_order_of_the_steps() -> None:
-    """Contexts first, then reservations, chunks, mappings and access, each in the order of the spec; a drain at last"""
+def test_steps_are_ordered_by_phase_and_then_as_in_the_spec() -> None:
     plan = plan_of(SPEC, MACHINE)
     here = [phase for phase, _ in plan.phases]
     assert here == [phase for phase in Phase if phase not in (Phase.EXPORT, Phase.IMPORT)]
@@ -52,8 +51,7 @@ def test_the_order_of_the_steps() -> None:
     ]  # fmt: skip
 
 
-def test_steps_say_what_they_are_for() -> None:
-    """Each step has the path of the entry that asked for it"""
+def test_steps_have_the_path_of_their_entry() -> None:
     plan = plan_of(SPEC, MACHINE)
     paths = {step.path for step in plan.steps if step.path}
     assert paths == {
@@ -62,14 +60,12 @@ def test_steps_say_what_they_are_for() -> None:
     }  # fmt: skip
 
 
-def test_addresses_of_counted_ranges_follow_one_another() -> None:
-    """Counted ranges wish for one address after another"""
+def test_counted_ranges_request_consecutive_addresses() -> None:
     wishes = [step.address for step in steps_of(plan_of(SPEC, MACHINE), ReserveRange) if isinstance(step, ReserveRange)]
     assert wishes == [0, 0x40000000, 0x40400000]
 
 
-def test_contexts_are_for_those_who_take_part() -> None:
-    """A GPU that holds nothing and is granted nothing has no context; one that is only granted access has"""
+def test_gpus_with_memory_or_access_have_a_context() -> None:
     text = (
         "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: gpu2, size: 2MiB}}\nmap: {kv: c}\naccess: {kv: {gpu1: r}}"
     )
@@ -77,8 +73,7 @@ def test_contexts_are_for_those_who_take_part() -> None:
     assert [step.describe().subject for step in steps_of(plan_of(text, MACHINE), Synchronize)] == ["gpu1", "gpu2"]
 
 
-def test_a_mapping_knows_everyones_access() -> None:
-    """Each mapping is to be asked about every GPU of the machine, those without access too"""
+def test_a_mapping_has_the_expected_access_of_every_gpu() -> None:
     first = steps_of(plan_of(SPEC, MACHINE), MapChunk)[0]
     assert isinstance(first, MapChunk)
     assert [str(grant.location) + " " + grant.access.word for grant in first.access] == [
@@ -117,8 +112,7 @@ def covers(plan: Plan) -> None:
 
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))
 @given(strategies.specs(identified=True))
-def test_every_mapping_is_granted_once(text: str) -> None:
-    """Every mapping gets its access by exactly one call, over whole adjacent mappings of which each wants the same"""
+def test_every_mapping_is_granted_by_one_call_over_whole_mappings(text: str) -> None:
     covers(plan_of(text, MACHINE))
 
 
@@ -133,8 +127,7 @@ def test_every_mapping_is_granted_once(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("entries", ["[p]", "[p.0, p.1:2, p.2:{count}]"])
-def test_grants_are_short(count: int, sizes: list[int], entries: str) -> None:
-    """One call grants access to at most a thousand mappings: it cannot be interrupted, and takes 24 µs for each"""
+def test_a_grant_covers_at_most_a_thousand_mappings(count: int, sizes: list[int], entries: str) -> None:
     if count < 3 and "p.2" in entries:
         entries = "[p]"
     text = f"ranges: {{kv: {{size: {2 * count}MiB}}}}\nchunks: {{p: {{location: gpu0, size: 2MiB, count: {count}}}}}\n"
@@ -145,8 +138,7 @@ def test_grants_are_short(count: int, sizes: list[int], entries: str) -> None:
     covers(plan)
 
 
-def test_what_a_plan_sums_up() -> None:
-    """Memory by location, reserved bytes, calls up and down, and what was rounded, are those of the steps"""
+def test_a_summary_has_memory_reserved_bytes_calls_and_rounding() -> None:
     text = SPEC.replace("size: 4MiB}, page", "size: 3MiB, round: up}, page")
     plan = plan_of(text, MACHINE)
     summary = plan.summary()
@@ -159,8 +151,7 @@ def test_what_a_plan_sums_up() -> None:
     assert sum(summary.memory.values()) == created
 
 
-def test_like_steps_are_one_row() -> None:
-    """A thousand equal pages are one row, from the first to the last, with the devices that they are dealt to"""
+def test_similar_steps_are_one_row() -> None:
     count = 1000
     text = f"ranges: {{kv: {{size: {2 * count}MiB}}}}\n"
     text += f"chunks: {{p: {{location: [gpu0, gpu1], size: 2MiB, count: {count}}}}}\n"
@@ -185,14 +176,12 @@ def test_like_steps_are_one_row() -> None:
         ("a: [{size: 2MiB, grant: {gpu0: rw}}, {size: 2MiB, grant: {gpu0: r}}], b: {gpu0: r}", []),
     ],
 )
-def test_memory_seen_with_two_accesses(access: str, expected: list[str]) -> None:
-    """A plan says where one device may do more through one range than through another, as later parts leave it"""
+def test_notes_name_chunks_with_different_access_in_two_ranges(access: str, expected: list[str]) -> None:
     head = "ranges: {a: {size: 2MiB}, b: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {a: c, b: c}"
     assert [note for note in plan_of(f"{head}\naccess: {{{access}}}", MACHINE).notes if "has" in note] == expected
 
 
-def test_what_a_neighbour_is_granted_is_no_second_access() -> None:
-    """Another chunk's access in the same range says nothing of how a chunk is seen"""
+def test_access_to_another_chunk_of_a_range_gives_no_note() -> None:
     text = """
 ranges: {a: {size: 6MiB}, b: {size: 8MiB}}
 chunks: {p: {location: gpu0, size: 2MiB, count: 4}, q: {location: gpu0, size: 2MiB}}
@@ -203,8 +192,7 @@ access: {a: [{size: 4MiB, grant: {gpu0: r}}, {offset: 4MiB, size: 2MiB, grant: {
 
 
 @pytest.mark.parametrize("order", [[3, 2, 1, 0], [1, 3, 0, 2], [2, 0, 3, 1]])
-def test_contexts_are_in_order(order: list[int]) -> None:
-    """Contexts are retained in the order of the GPUs, whatever the order in which a spec names them"""
+def test_contexts_are_retained_in_the_order_of_the_gpus(order: list[int]) -> None:
     text = f"chunks: {{c: {{location: [{', '.join(f'gpu{each}' for each in order)}], size: 2MiB, count: 4}}}}"
     assert [step.describe().subject for step in steps_of(plan_of(text, MACHINE), RetainContext)] == [
         "gpu0",
@@ -215,8 +203,7 @@ def test_contexts_are_in_order(order: list[int]) -> None:
 
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_plans_are_equal_to_the_byte(path: Path) -> None:
-    """Planning a spec twice gives the same plan"""
+def test_planning_twice_gives_equal_plans(path: Path) -> None:
     one, other = (plan_of(path.read_text(), MACHINE) for _ in range(2))
     assert one == other
     assert dumps(one.summary()) == dumps(other.summary())
@@ -260,13 +247,11 @@ def test_validating_and_planning_load_no_driver(command: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_planning_leaves_the_collector_as_it_was() -> None:
-    """The collector's pause ends with the planning"""
+def test_planning_restores_the_garbage_collector() -> None:
     command = [sys.executable, "-c", NO_DRIVER + "\nimport gc\nassert gc.isenabled()", "specs/quickstart.yaml"]
     subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
 
 
-def test_a_spec_of_nothing_is_a_plan_of_nothing() -> None:
-    """A spec without sections has no steps"""
+def test_an_empty_spec_has_no_steps() -> None:
     assert plan_of("", MACHINE).steps == ()
     assert diagnose("", invented(0)) == ()

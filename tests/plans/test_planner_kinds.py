@@ -1,4 +1,4 @@
-"""The steps of managed memory, of what another API made, and of streams."""
+"""Steps of managed memory, external objects, semaphores and streams."""
 
 from __future__ import annotations
 
@@ -31,21 +31,18 @@ buffers: {b: {location: gpu2, size: 2MiB}, c: {location: gpu0, size: 2MiB}}
 PLAN = plan_of(TEXT, MACHINE)
 
 
-def test_contexts() -> None:
-    """A GPU that anything of it may be on, or that is to wait or signal, has a context"""
+def test_gpus_of_managed_memory_and_semaphores_have_a_context() -> None:
     assert [step.device for step in PLAN.steps if isinstance(step, RetainContext)] == [0, 1, 2]
 
 
-def test_streams() -> None:
-    """A GPU has one stream where it has semaphores, or managed memory of one stream; it stands before those"""
+def test_a_gpu_has_one_stream_for_semaphores_and_single_managed_memory() -> None:
     steps = PLAN.steps
     assert [step.device for step in steps if isinstance(step, CreateStream)] == [0, 2]
     first = next(index for index, step in enumerate(steps) if isinstance(step, AllocateManaged))
     assert all(steps.index(step) < first for step in steps_of(PLAN, CreateStream))
 
 
-def test_managed_memory() -> None:
-    """All is allocated, then advised, then attached; what is to belong to one stream is the host's until then"""
+def test_managed_memory_is_allocated_then_advised_then_attached() -> None:
     steps = [step for step in PLAN.steps if isinstance(step, AllocateManaged)]
     assert [(step.label, step.size, step.device, step.attach) for step in steps] == [
         ("m", 2 * MiB, 1, MemAttach.GLOBAL), ("own", MiB, 0, MemAttach.HOST), ("h", 4 * MiB, 0, MemAttach.HOST),
@@ -63,8 +60,7 @@ def test_managed_memory() -> None:
     assert kinds == [*[AllocateManaged] * 3, *[Advise] * 5, AttachStream, *[Prefetch] * 2]
 
 
-def test_prefetches() -> None:
-    """What is prefetched moves when all else stands, before it is waited for; in its own stream where it has one"""
+def test_prefetches_follow_everything_else_in_the_attached_stream() -> None:
     moved = [step for step in PLAN.steps if isinstance(step, Prefetch)]
     assert [(step.label, step.location, step.device, step.own) for step in moved] == [
         ("m", HOST, 1, False),
@@ -74,8 +70,7 @@ def test_prefetches() -> None:
     assert settle == [Prefetch, Prefetch, Synchronize, Synchronize, Synchronize, AwaitStream]
 
 
-def test_imports() -> None:
-    """Each holder is attached to once; each descriptor is copied before any of its kind is handed to the driver"""
+def test_holders_are_attached_once_and_descriptors_duplicated_before_import() -> None:
     assert [step.holder for step in PLAN.steps if isinstance(step, Attach)] == [
         "camera",
         "/run/x.sock",
@@ -97,8 +92,7 @@ def test_imports() -> None:
     ]
 
 
-def test_mapped_parts() -> None:
-    """The whole of an object is mapped first, since that shows whether its size is true, and then each part"""
+def test_the_whole_object_is_mapped_before_its_parts() -> None:
     mapped = [step for step in PLAN.steps if isinstance(step, MapExternal)]
     assert [(step.label, step.memory, step.offset, step.size, step.path) for step in mapped] == [
         ("frame", "frame", 0, 8 * MiB, ("external", "frame")),
@@ -108,8 +102,7 @@ def test_mapped_parts() -> None:
     assert mapped[1].blocks() == ("external memory frame",)
 
 
-def test_what_a_wait_holds_up() -> None:
-    """Only a GPU that waits is asked about it; what would hang with it is all managed memory, and what is its own"""
+def test_a_waiting_gpu_is_polled_and_its_blocked_resources_are_named() -> None:
     (step,) = (step for step in PLAN.steps if isinstance(step, AwaitStream))
     assert step.device == 2
     assert {each for each in step.stays if "context" not in each and "kernels" not in each} == {
@@ -119,6 +112,5 @@ def test_what_a_wait_holds_up() -> None:
     assert {each for each in step.stays if "context" in each} == {f"context of gpu{each}" for each in range(3)}
 
 
-def test_memory() -> None:
-    """Managed memory counts where it is allocated, and what another API made is another's"""
+def test_managed_memory_counts_where_allocated_and_external_memory_does_not() -> None:
     assert PLAN.memory == {"gpu0": 7 * MiB, "gpu1": 2 * MiB, "gpu2": 2 * MiB}

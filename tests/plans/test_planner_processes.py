@@ -1,4 +1,4 @@
-"""The steps of what is shared: exports and imports among the phases, and plans of several processes."""
+"""Steps of exports and imports, and plans of multi-process layouts."""
 
 from __future__ import annotations
 
@@ -49,16 +49,14 @@ def plan_of_clean(text: str) -> Plan:
     return planner.plan(clean_geometry(text, MACHINE), MACHINE)
 
 
-def test_the_order_of_phases() -> None:
-    """Everything is created before it is exported, exported before anything is imported, and imported before mapped"""
+def test_exports_precede_imports_and_imports_precede_mappings() -> None:
     plan = plan_of_clean(SERVER + READER + "    exports: {c: {event: d, via: ipc}}\n    events: {d: {device: gpu2}}\n")
     assert [phase for phase, _ in plan.processes["server"].phases] == [each for each in Phase if each != Phase.IMPORT]
     assert [phase for phase, _ in plan.processes["reader"].phases] == list(Phase)
     assert [*Phase].index(Phase.EXPORT) + 1 == [*Phase].index(Phase.IMPORT)
 
 
-def test_what_a_process_creates_to_share() -> None:
-    """Buffers fill the blocks that legacy IPC shares only where they are exported, and events are interprocess so"""
+def test_only_exported_buffers_fill_blocks_and_only_exported_events_are_interprocess() -> None:
     server = plan_of_clean(SERVER + READER).processes["server"]
     buffers = [(step.label, step.size, step.device) for step in server.steps if isinstance(step, AllocateBuffer)]
     assert buffers == [("b.0", 4 * MiB, 0), ("b.1", 4 * MiB, 1), ("own", 3 * MiB, 0)]
@@ -68,8 +66,7 @@ def test_what_a_process_creates_to_share() -> None:
     assert server.memory == {"gpu0": 15 * MiB, "gpu1": 4 * MiB}
 
 
-def test_exports() -> None:
-    """Each export asks once for the first of its handles, and says how many there are"""
+def test_an_export_is_tried_once_for_its_first_handle() -> None:
     exports = steps_of(
         plan_of_clean(SERVER + READER).processes["server"], TryExportChunk, TryExportBuffer, TryExportEvent
     )
@@ -80,8 +77,7 @@ def test_exports() -> None:
     ]
 
 
-def test_imports() -> None:
-    """Each handle is one step, which knows whom it asks, and of what size and place it is to be"""
+def test_every_imported_handle_is_one_step() -> None:
     reader = plan_of_clean(SERVER + READER).processes["reader"]
     chunks = [step for step in reader.steps if isinstance(step, ImportChunk)]
     assert [step.label for step in chunks] == ["w.0", "w.1", "w.2"]
@@ -94,8 +90,7 @@ def test_imports() -> None:
     assert reader.memory == {"gpu2": 2 * MiB}
 
 
-def test_contexts() -> None:
-    """A process has the contexts of what it creates, opens or is granted, and none for a chunk that it imports"""
+def test_a_process_needs_contexts_for_its_own_objects_and_access_but_not_for_imported_chunks() -> None:
     plan = plan_of_clean(SERVER + READER)
     contexts = [[step.device for step in steps_of(each, RetainContext) if isinstance(step, RetainContext)]
                 for each in plan.processes.values()]  # fmt: skip
@@ -106,8 +101,7 @@ def test_contexts() -> None:
     ] == ["gpu2"]
 
 
-def test_sums_over_processes() -> None:
-    """Memory, addresses and calls of a plan are those of its processes together, and its own rows are none"""
+def test_a_multi_process_plan_adds_the_sums_of_its_processes() -> None:
     plan = plan_of_clean(SERVER + READER.replace("reader:", "reader:\n    count: 3"))
     summary = plan.summary()
     assert plan.steps == ()
@@ -129,22 +123,19 @@ def test_sums_over_processes() -> None:
         ("[gpu2, gpu3]", [(f"reader.{index}", f"reader.{index}", 1) for index in range(4)]),
     ],
 )
-def test_like_processes_are_told_once(devices: str, expected: list[tuple[str, str, int]]) -> None:
-    """Neighbours of a counted process that make the same calls are one in the summary, others are not"""
+def test_consecutive_instances_with_equal_calls_are_merged(devices: str, expected: list[tuple[str, str, int]]) -> None:
     counted = f"reader:\n    count: 4\n    devices: {{d: {devices}}}"
     text = SERVER + READER.replace("gpu2", "d").replace("reader:", counted)
     told = plan_of_clean(text).summary().processes
     assert [(each.first, each.last, each.count) for each in told] == [("server", "server", 1), *expected]
 
 
-def test_processes_of_different_names_are_not_told_as_one() -> None:
-    """Two processes that make the same calls are two where they have different names"""
+def test_processes_with_different_names_are_not_merged() -> None:
     text = "processes: {a: {events: {e: {device: gpu0}}}, b: {events: {e: {device: gpu0}}}}"
     assert [each.first for each in plan_of_clean(text).summary().processes] == ["a", "b"]
 
 
-def test_attaching_to_holders_outside() -> None:
-    """Each holder outside is attached to once, before anything of it is imported, and let go after all of it"""
+def test_holders_are_attached_before_and_detached_after_their_imports() -> None:
     text = """
 ranges: {v: {size: 8MiB}}
 imports:
@@ -163,8 +154,7 @@ access: {v: {gpu0: r}}
     assert asked == [("one", "a", 0), ("one", "a", 1), ("/run/two", "b", 0), ("one", "d", 0), ("one", "c", 0)]
 
 
-def test_what_a_process_does_not_see() -> None:
-    """A process is asked about the GPUs that it sees alone, and expects another's chunk where the driver reports it"""
+def test_only_visible_gpus_are_queried() -> None:
     text = SERVER + READER.replace("reader:", "reader:\n    visible: [gpu2, gpu3]").replace(
         ", b: {from: server.b}, e: {from: server.e}", ""
     )
@@ -175,15 +165,13 @@ def test_what_a_process_does_not_see() -> None:
 
 
 @pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)
-def test_plans_are_equal_to_the_byte(path: Path) -> None:
-    """Planning a spec of several processes twice gives the same plan"""
+def test_planning_processes_twice_gives_equal_plans(path: Path) -> None:
     one, other = (plan_of_clean(path.read_text()) for _ in range(2))
     assert one == other
     assert dumps(one.summary()) == dumps(other.summary())
 
 
-def test_nothing_of_a_plan_is_a_secret() -> None:
-    """A plan names exports and whom they are asked of, and no handle, socket or process number"""
+def test_a_plan_contains_no_handles_sockets_or_process_ids() -> None:
     text = dumps(plan_of_clean(SERVER + READER).summary())
     assert "server.w" in text
     assert not [word for word in ("pid", "secret", "/proc", "fd:") if word in text]

@@ -1,4 +1,4 @@
-"""GPUs of different granularity in one range: addresses, offsets and what is measured in granules."""
+"""Granularities that differ between GPUs: addresses, offsets, and amounts in granules."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def mixed() -> Machine:
     ("range_", "align"),
     [("size: 8MiB", 4 * MiB), ("size: 8MiB, align: 2MiB", 4 * MiB), ("size: 8MiB, align: 16MiB", 16 * MiB)],
 )
-def test_a_range_begins_where_its_chunks_can(range_: str, align: int) -> None:
-    """A range whose chunks have a larger granule than addresses have is aligned to that granule, and can be built"""
+def test_a_range_is_aligned_to_the_granule_of_its_chunks(range_: str, align: int) -> None:
     text = f"ranges: {{first: {{size: 2MiB}}, kv: {{{range_}}}}}\nmap: {{first: a, kv: [b, a]}}{HEAD}"
     made = run_request(text, mixed())
     (_, step) = (step for step in made.plan.steps if isinstance(step, ReserveRange))
@@ -37,8 +36,7 @@ def test_a_range_begins_where_its_chunks_can(range_: str, align: int) -> None:
     assert run(made, mixed()).report.exit_code == 0
 
 
-def test_a_range_of_the_least_granule_needs_no_alignment() -> None:
-    """Where addresses are aligned anyway, no alignment is asked for"""
+def test_a_range_of_the_smallest_granule_has_no_alignment() -> None:
     found = validate_text(
         f"ranges: {{kv: {{size: 2MiB}}, other: {{size: 4MiB}}}}\nmap: {{kv: a, other: b}}{HEAD}", mixed()
     )
@@ -47,8 +45,7 @@ def test_a_range_of_the_least_granule_needs_no_alignment() -> None:
     assert planner.plan(found.geometry, mixed()).steps
 
 
-def test_a_chunk_does_not_begin_between_its_granules() -> None:
-    """An entry without an offset that would begin between granules is refused, with the next offset to write"""
+def test_an_entry_after_a_smaller_granule_is_refused_with_the_next_offset() -> None:
     (fault,) = (
         fault
         for fault in diagnose(f"ranges: {{kv: {{size: 8MiB}}}}\nmap: {{kv: [a, b]}}{HEAD}", mixed())
@@ -61,15 +58,13 @@ def test_a_chunk_does_not_begin_between_its_granules() -> None:
 
 
 @pytest.mark.parametrize("size", ["2 granules", "8MiB"])
-def test_a_range_in_granules_of_an_unknown_chunk(size: str) -> None:
-    """A range measured in granules is not judged where the chunk is not known that may have the largest"""
+def test_a_range_in_granules_of_an_unknown_chunk_is_not_checked(size: str) -> None:
     text = f"ranges: {{kv: {{size: {size}}}}}\nmap: {{kv: [b, a, a]}}{HEAD}"
     assert codes(text, mixed()) == []
     assert codes(text.replace("4MiB", "4Mib"), mixed()) == ["MT105"]
 
 
-def test_what_measures_an_empty_range() -> None:
-    """The note on a size says whose granule it is: that of the chunks or, where there are none, of plain memory"""
+def test_the_note_names_the_granule_of_chunks_or_of_plain_memory() -> None:
     (empty,) = (fault for fault in diagnose("ranges: {kv: {size: 3MiB}}") if fault.code == "MT302")
     assert empty.notes == ("it has no chunks, and plain memory of this machine has a granularity of 2MiB",)
     (filled,) = (

@@ -1,4 +1,4 @@
-"""Who may use what: access by ranges and by parts."""
+"""Access to ranges and parts: declarations, and the spans that result."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ chunks: {hot: {location: gpu0, size: 4MiB}, page: {location: [gpu0, gpu1], size:
         ("[{size: 2MiB, grant: {a: r}}, {size: 2MiB, grant: {b: rw}}]", []),
     ],
 )
-def test_one_device_is_granted_once(grants: str, expected: list[str]) -> None:
-    """Two names of one device in one mapping of grants are refused: which of them wins would depend on their order"""
+def test_two_names_of_one_device_in_a_grant_are_refused(grants: str, expected: list[str]) -> None:
     head = "devices: {a: 0, b: gpu0}\nranges: {kv: {size: 2MiB}}\n"
     head += "chunks: {c: {location: host:0, size: 2MiB}}\nmap: {kv: c}"
     found = diagnose(f"{head}\naccess: {{kv: {grants}}}")
@@ -39,8 +38,7 @@ def test_one_device_is_granted_once(grants: str, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["host", "host:0"])
-def test_the_host_is_one(name: str) -> None:
-    """Access for the host and for one of its nodes is the same thing, as the driver has it"""
+def test_host_and_its_nodes_are_one_device(name: str) -> None:
     head = "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: host:0, size: 2MiB}}\nmap: {kv: c}"
     (part,) = geometry_of(f"{head}\naccess: {{kv: {{{name}: r}}}}").parts["kv"]
     assert part.grants == ((HOST, Access.R),)
@@ -58,8 +56,7 @@ def test_the_host_is_one(name: str) -> None:
         ("grid.1: {gpu0: r}, grid.3: {gpu0: r}, grid.2:4: {gpu0: rw}, grid.0:2: {gpu0: rw}", ["MT204", "MT204"]),
     ],
 )
-def test_each_range_has_its_access_from_one_key(keys: str, expected: list[str]) -> None:
-    """Two keys that give access to the same range are refused: which of them wins would depend on their order"""
+def test_two_keys_for_one_range_are_refused(keys: str, expected: list[str]) -> None:
     found = diagnose(f"{HEAD}map: {{grid: page}}\naccess: {{{keys}}}")
     assert [fault.code for fault in found if fault.severity == "error"] == expected
 
@@ -96,8 +93,7 @@ def stretches_of(text: str) -> list[tuple[str, int, int, str]]:
          [("kv", 0, 4, "gpu0:r"), ("kv", 8, 10, "gpu0:r gpu1:rw")]),
     ],
 )  # fmt: skip
-def test_access(access: str, expected: list[Any]) -> None:
-    """Access covers what is mapped and skips holes; later parts win, each for the devices that it names"""
+def test_access_covers_mappings_and_later_parts_override_earlier_ones(access: str, expected: list[Any]) -> None:
     assert stretches_of(f"{HEAD}map: {{kv: [hot, {{chunk: page.0, offset: 8MiB}}]}}\naccess: {{{access}}}") == expected
 
 
@@ -112,8 +108,7 @@ def test_access(access: str, expected: list[Any]) -> None:
         ("grid.3: {gpu0: r}", []),
     ],
 )
-def test_access_to_some_of_a_counted_range(access: str, expected: list[str]) -> None:
-    """Access names all ranges of a count, one, or a slice of them"""
+def test_access_names_all_one_or_a_slice_of_counted_ranges(access: str, expected: list[str]) -> None:
     assert [span[0] for span in stretches_of(f"{HEAD}map: {{grid: page}}\naccess: {{{access}}}")] == expected
 
 
@@ -127,8 +122,8 @@ def test_access_to_some_of_a_counted_range(access: str, expected: list[str]) -> 
         ("{offset: 18446744073709551615 granules, size: 2MiB, grant: {gpu0: r}}", "MT309"),
     ],
 )
-def test_what_a_part_cannot_cover(part: str, expected: str) -> None:
-    """A part covers whole mappings (fact 20), and lies in its range"""
+def test_parts_cover_whole_mappings_within_their_range(part: str, expected: str) -> None:
+    """Fact 20."""
     found = diagnose(f"{HEAD}map: {{kv: [hot, page]}}\naccess: {{kv: [{part}]}}")
     assert expected in [fault.code for fault in found]
 
@@ -143,10 +138,9 @@ PARTS = st.tuples(
 
 
 @given(st.lists(st.booleans(), min_size=GRANULES, max_size=GRANULES), st.lists(PARTS, max_size=6))
-def test_access_by_parts_is_what_a_page_table_would_hold(
+def test_spans_are_equal_to_a_page_table_written_part_by_part(
     mapped: list[bool], parts: list[tuple[int, int, dict[Location, Access]]]
 ) -> None:
-    """Stretches are what comes of writing each part, in order, into a table with an entry for each mapping"""
     table: list[dict[Location, Access]] = [{} for _ in range(GRANULES)]
     written = []
     for start, size, grant in parts:
@@ -180,8 +174,7 @@ def _some(entry: dict[Location, Access]) -> dict[Location, Access]:
     return {place: access for place, access in entry.items() if access}
 
 
-def test_adjacent_mappings_with_the_same_access_are_one_stretch() -> None:
-    """A thousand pages beside one another, from many entries, are one span"""
+def test_adjacent_mappings_with_equal_access_are_one_span() -> None:
     text = "ranges: {kv: {size: 64MiB}}\nchunks: {a: {location: gpu0, size: 2MiB, count: 20}}\n"
     text += "map: {kv: [a.0:4, a.7, a.5, {chunk: a.8:12, offset: 32MiB}, a]}\naccess: {kv: {gpu0: rw}}"
     assert stretches_of(text.replace("64MiB", "96MiB")) == [("kv", 0, 12, "gpu0:rw"), ("kv", 32, 80, "gpu0:rw")]

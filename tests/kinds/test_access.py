@@ -1,4 +1,4 @@
-"""Who reaches which memory: judged by the chunks that are mapped, and by the access that holds in the end."""
+"""Access: rules about peer access, for effective access to mapped chunks only."""
 
 from __future__ import annotations
 
@@ -35,14 +35,12 @@ chunks: {hot: {location: gpu0, size: 2MiB}, page: {location: [gpu0, gpu1], size:
         ("hot", "[{size: 2MiB, grant: {gpu1: rw}}, {size: 2MiB, grant: {gpu9: none}}]", ["MT401"]),
     ],
 )  # fmt: skip
-def test_what_is_out_of_reach(entries: str, access: str, expected: list[str]) -> None:
-    """Only access that holds in the end, over chunks that are mapped there, and only where all of it is known"""
+def test_effective_access_to_mapped_chunks_needs_peer_access(entries: str, access: str, expected: list[str]) -> None:
     found = diagnose(f"{HEAD}map: {{kv: {entries}}}\naccess: {{kv: {access}}}", APART)
     assert [fault.code for fault in found if fault.severity == "error"] == expected
 
 
-def test_the_part_that_grants_it_is_named() -> None:
-    """A grant out of reach is told once, where it is written, though other parts divide what it covers"""
+def test_a_grant_without_peer_access_is_reported_once_at_its_part() -> None:
     parts = "[{size: 8MiB, grant: {gpu1: r}}, {size: 2MiB, grant: {gpu0: rw}}"
     parts += ", {offset: 4MiB, size: 2MiB, grant: {gpu0: r}}]"
     found = diagnose(f"{HEAD}map: {{kv: [page.0, page.2, page.0]}}\naccess: {{kv: {parts}}}", APART)
@@ -51,8 +49,7 @@ def test_the_part_that_grants_it_is_named() -> None:
     ]
 
 
-def test_many_parts_over_a_hole() -> None:
-    """Tens of thousands of parts and mappings are judged in a time that grows with their number alone"""
+def test_the_time_for_many_parts_over_a_hole_is_linear() -> None:
     many = 20_000
     text = f"ranges: {{kv: {{size: {4 * many}MiB}}}}\nchunks: {{c: {{location: gpu0, size: 2MiB}}}}\n"
     text += f"map: {{kv: [{', '.join(['c'] * many)}]}}\n"
@@ -63,8 +60,7 @@ def test_many_parts_over_a_hole() -> None:
     assert time.monotonic() - started < 30
 
 
-def test_a_location_whose_turn_never_comes() -> None:
-    """A GPU that gets none of the chunks, and one that is granted none, need no context, and no memory is told of"""
+def test_devices_without_chunks_or_access_need_no_context() -> None:
     text = "ranges: {kv: {size: 2MiB}}\nchunks: {c: {location: [gpu0, gpu1], size: 2MiB}}\nmap: {kv: c}\n"
     made = run_request(text + "access: {kv: {gpu0: rw, gpu1: none}}", invented(2)).plan
     assert [step.device for step in made.steps if isinstance(step, RetainContext)] == [0]
@@ -72,7 +68,6 @@ def test_a_location_whose_turn_never_comes() -> None:
 
 
 def test_equal_access_from_several_parts_is_one_call() -> None:
-    """Neighbours that have the same access in the end are granted it together, whichever parts gave it"""
     parts = "{size: 4MiB, grant: {gpu0: r}}, {offset: 4MiB, size: 4MiB, grant: {gpu0: r}}"
     text = f"{HEAD}map: {{kv: page}}\naccess: {{kv: [{parts}]}}"
     found = validate_text(text)
@@ -107,8 +102,9 @@ def _without_host() -> Machine:
         (_without_host(), "host", "{gpu0: rw}", [], ""),
     ],
 )
-def test_what_a_trial_showed(made: Machine, place: str, grants: str, expected: list[str], note: str) -> None:
-    """Where a trial lost a store, or was refused, nobody is granted that, however it is advertised"""
+def test_a_failed_trial_of_access_refuses_the_grant(
+    made: Machine, place: str, grants: str, expected: list[str], note: str
+) -> None:
     text = f"ranges: {{kv: {{size: 2MiB}}}}\nchunks: {{hot: {{location: {place}, size: 2MiB}}}}\n"
     found = diagnose(f"{text}map: {{kv: hot}}\naccess: {{kv: {grants}}}", made)
     assert [each.code for each in found] == expected

@@ -1,4 +1,4 @@
-"""The arithmetic of a layout: where everything is, and who may use it."""
+"""Resolution to a geometry: placements of chunks, round-robin distribution, and granules."""
 
 from __future__ import annotations
 
@@ -70,8 +70,7 @@ chunks: {hot: {location: gpu0, size: 4MiB}, page: {location: [gpu0, gpu1], size:
         ("grid: [page.0], grid.0: [{chunk: page.1, offset: 2MiB}]", [("grid.0", 0, "page.0"), ("grid.0", 2, "page.1")]),
     ],
 )  # fmt: skip
-def test_where_chunks_are_mapped(entries: str, expected: Mappings) -> None:
-    """Chunks are mapped one after another, from an offset where there is one, through counted ranges in order"""
+def test_chunks_are_mapped_consecutively_or_at_their_offset(entries: str, expected: Mappings) -> None:
     assert mappings(f"{HEAD}map: {{{entries}}}") == expected
 
 
@@ -98,8 +97,7 @@ def test_where_chunks_are_mapped(entries: str, expected: Mappings) -> None:
         ("vk: [hot]", "MT201"),
     ],
 )
-def test_what_cannot_be_mapped(entries: str, expected: str) -> None:
-    """What overlaps, runs past an end, crosses from one range into the next or names nothing is refused"""
+def test_overlaps_overruns_and_unknown_names_are_refused(entries: str, expected: str) -> None:
     errors = [fault.code for fault in diagnose(f"{HEAD}map: {{{entries}}}") if fault.severity == "error"]
     assert errors == [expected]
 
@@ -113,8 +111,7 @@ def test_what_cannot_be_mapped(entries: str, expected: str) -> None:
         ("[gpu0, gpu1]", 1, ["gpu0"]),
     ],
 )
-def test_dealing(places: str, count: int, expected: list[str]) -> None:
-    """Counted chunks are dealt to their locations in turn; a location named twice gets two shares"""
+def test_counted_chunks_are_distributed_round_robin(places: str, count: int, expected: list[str]) -> None:
     run = geometry_of(f"chunks: {{page: {{location: {places}, size: 2MiB, count: {count}}}}}").of(ChunkGroup)["page"]
     assert [str(run.properties_of(index).location) for index in range(run.count)] == expected
     assert {str(place): share for place, share in run.shares().items()} == Counter(expected)
@@ -122,8 +119,7 @@ def test_dealing(places: str, count: int, expected: list[str]) -> None:
     assert [run.label(index) for index in range(run.count)] == [f"page.{index}" for index in range(count)]
 
 
-def test_counted_is_not_the_same_as_one() -> None:
-    """A count of one makes page.0; no count makes page"""
+def test_a_count_of_one_makes_a_numbered_name() -> None:
     chunks = geometry_of("chunks: {a: {location: gpu0, size: 2MiB, count: 1}, b: {location: gpu0, size: 2MiB}}").of(
         ChunkGroup
     )
@@ -164,8 +160,7 @@ def _granules(plain: int, rdma: int) -> list[Granularity]:
         ("location: gpu0, size: 4MiB, round: up", 4 * MIB, 2 * MIB),
     ],
 )
-def test_granules_of_chunks(chunk: str, size: int, granule: int) -> None:
-    """A chunk's granule is the largest that its own properties have on any of its locations; round: up goes to it"""
+def test_the_granule_of_chunks_is_the_largest_of_their_locations(chunk: str, size: int, granule: int) -> None:
     run = geometry_of(f"chunks: {{a: {{{chunk}}}}}", uneven()).of(ChunkGroup)["a"]
     assert (run.size, run.granule) == (size, granule)
 
@@ -179,8 +174,7 @@ def test_granules_of_chunks(chunk: str, size: int, granule: int) -> None:
         ("small, {chunk: plain, offset: 2MiB}", 2 * MIB),
     ],
 )
-def test_granules_of_ranges_and_offsets(inside: str, granule: int) -> None:
-    """A range, an offset in it and a part of it are measured by the largest granule among the range's chunks"""
+def test_the_granule_of_ranges_is_the_largest_of_their_chunks(inside: str, granule: int) -> None:
     text = f"""
 ranges: {{kv: {{size: 64 granules}}, half: {{size: 1B, round: up}}}}
 chunks:
@@ -207,8 +201,7 @@ access: {{kv: [{{offset: 48 granules, size: 16 granules, grant: {{gpu0: r}}}}]}}
         (f"{HEAD}map: {{kv: [{{chunk: hot, offset: 3MiB}}]}}", "1 MiB over", "write 2MiB or 4MiB"),
     ],
 )
-def test_a_misfit_names_the_nearest_sizes(text: str, told: str, help: str) -> None:
-    """A size that is no multiple of its granule is refused, and the nearest ones that are get named"""
+def test_a_size_that_is_no_multiple_suggests_the_nearest_multiples(text: str, told: str, help: str) -> None:
     fault = next(fault for fault in diagnose(text) if fault.severity == "error")
     assert told in fault.message
     assert fault.help == help
