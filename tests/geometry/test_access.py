@@ -34,7 +34,7 @@ def test_two_names_of_one_device_in_a_grant_are_refused(grants: str, expected: l
     head = "devices: {a: 0, b: gpu0}\nranges: {kv: {size: 2MiB}}\n"
     head += "chunks: {c: {location: host:0, size: 2MiB}}\nmap: {kv: c}"
     found = diagnose(f"{head}\naccess: {{kv: {grants}}}")
-    assert [fault.code for fault in found if fault.severity == "error"] == expected
+    assert [diagnostic.code for diagnostic in found if diagnostic.severity == "error"] == expected
 
 
 @pytest.mark.parametrize("name", ["host", "host:0"])
@@ -58,7 +58,7 @@ def test_host_and_its_nodes_are_one_device(name: str) -> None:
 )
 def test_two_keys_for_one_range_are_refused(keys: str, expected: list[str]) -> None:
     found = diagnose(f"{HEAD}map: {{grid: page}}\naccess: {{{keys}}}")
-    assert [fault.code for fault in found if fault.severity == "error"] == expected
+    assert [diagnostic.code for diagnostic in found if diagnostic.severity == "error"] == expected
 
 
 def stretches_of(text: str) -> list[tuple[str, int, int, str]]:
@@ -125,7 +125,7 @@ def test_access_names_all_one_or_a_slice_of_counted_ranges(access: str, expected
 def test_parts_cover_whole_mappings_within_their_range(part: str, expected: str) -> None:
     """Fact 20."""
     found = diagnose(f"{HEAD}map: {{kv: [hot, page]}}\naccess: {{kv: [{part}]}}")
-    assert expected in [fault.code for fault in found]
+    assert expected in [diagnostic.code for diagnostic in found]
 
 
 GRANULES = 12

@@ -98,7 +98,7 @@ def test_chunks_are_mapped_consecutively_or_at_their_offset(entries: str, expect
     ],
 )
 def test_overlaps_overruns_and_unknown_names_are_refused(entries: str, expected: str) -> None:
-    errors = [fault.code for fault in diagnose(f"{HEAD}map: {{{entries}}}") if fault.severity == "error"]
+    errors = [diagnostic.code for diagnostic in diagnose(f"{HEAD}map: {{{entries}}}") if diagnostic.severity == "error"]
     assert errors == [expected]
 
 
@@ -193,7 +193,7 @@ access: {{kv: [{{offset: 48 granules, size: 16 granules, grant: {{gpu0: r}}}}]}}
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "help"),
+    ("text", "message", "help"),
     [
         ("chunks: {a: {location: gpu0, size: 3MiB}}", "1 MiB over", "write 2MiB or 4MiB, or 'round: up'"),
         ("chunks: {a: {location: gpu0, size: 1B}}", "no multiple of 2MiB", "write 2MiB, or 'round: up'"),
@@ -201,7 +201,7 @@ access: {{kv: [{{offset: 48 granules, size: 16 granules, grant: {{gpu0: r}}}}]}}
         (f"{HEAD}map: {{kv: [{{chunk: hot, offset: 3MiB}}]}}", "1 MiB over", "write 2MiB or 4MiB"),
     ],
 )
-def test_a_size_that_is_no_multiple_suggests_the_nearest_multiples(text: str, told: str, help: str) -> None:
-    fault = next(fault for fault in diagnose(text) if fault.severity == "error")
-    assert told in fault.message
-    assert fault.help == help
+def test_a_size_that_is_no_multiple_suggests_the_nearest_multiples(text: str, message: str, help: str) -> None:
+    diagnostic = next(diagnostic for diagnostic in diagnose(text) if diagnostic.severity == "error")
+    assert message in diagnostic.message
+    assert diagnostic.help == help

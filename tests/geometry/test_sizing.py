@@ -46,14 +46,14 @@ def test_a_range_of_the_smallest_granule_has_no_alignment() -> None:
 
 
 def test_an_entry_after_a_smaller_granule_is_refused_with_the_next_offset() -> None:
-    (fault,) = (
-        fault
-        for fault in diagnose(f"ranges: {{kv: {{size: 8MiB}}}}\nmap: {{kv: [a, b]}}{HEAD}", mixed())
-        if fault.severity == "error"
+    (diagnostic,) = (
+        diagnostic
+        for diagnostic in diagnose(f"ranges: {{kv: {{size: 8MiB}}}}\nmap: {{kv: [a, b]}}{HEAD}", mixed())
+        if diagnostic.severity == "error"
     )
-    assert (fault.code, fault.path) == ("MT303", ("map", "kv", 1))
-    assert fault.message == "range 'kv': 'b' would begin at 2MiB, which is no multiple of 4MiB"
-    assert fault.help == "write '{chunk: b, offset: 4MiB}'"
+    assert (diagnostic.code, diagnostic.path) == ("MT303", ("map", "kv", 1))
+    assert diagnostic.message == "range 'kv': 'b' would begin at 2MiB, which is no multiple of 4MiB"
+    assert diagnostic.help == "write '{chunk: b, offset: 4MiB}'"
     assert codes(f"ranges: {{kv: {{size: 8MiB}}}}\nmap: {{kv: [a, {{chunk: b, offset: 4MiB}}]}}{HEAD}", mixed()) == []
 
 
@@ -65,11 +65,15 @@ def test_a_range_in_granules_of_an_unknown_chunk_is_not_checked(size: str) -> No
 
 
 def test_the_note_names_the_granule_of_chunks_or_of_plain_memory() -> None:
-    (empty,) = (fault for fault in diagnose("ranges: {kv: {size: 3MiB}}") if fault.code == "MT302")
+    (empty,) = (diagnostic for diagnostic in diagnose("ranges: {kv: {size: 3MiB}}") if diagnostic.code == "MT302")
     assert empty.notes == ("it has no chunks, and plain memory of this machine has a granularity of 2MiB",)
     (filled,) = (
-        fault for fault in diagnose(f"ranges: {{kv: {{size: 3MiB}}}}\nmap: {{kv: a}}{HEAD}") if fault.code == "MT302"
+        diagnostic
+        for diagnostic in diagnose(f"ranges: {{kv: {{size: 3MiB}}}}\nmap: {{kv: a}}{HEAD}")
+        if diagnostic.code == "MT302"
     )
     assert filled.notes == ("the chunks in it have a granularity of 2MiB",)
-    (far,) = (fault for fault in diagnose("ranges: {kv: {size: 2MiB, align: 256TiB}}") if fault.code == "MT306")
+    (far,) = (
+        diagnostic for diagnostic in diagnose("ranges: {kv: {size: 2MiB, align: 256TiB}}") if diagnostic.code == "MT306"
+    )
     assert far.help == "the default is 2MiB, without 'align'"

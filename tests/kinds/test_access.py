@@ -37,14 +37,14 @@ chunks: {hot: {location: gpu0, size: 2MiB}, page: {location: [gpu0, gpu1], size:
 )  # fmt: skip
 def test_effective_access_to_mapped_chunks_needs_peer_access(entries: str, access: str, expected: list[str]) -> None:
     found = diagnose(f"{HEAD}map: {{kv: {entries}}}\naccess: {{kv: {access}}}", APART)
-    assert [fault.code for fault in found if fault.severity == "error"] == expected
+    assert [diagnostic.code for diagnostic in found if diagnostic.severity == "error"] == expected
 
 
 def test_a_grant_without_peer_access_is_reported_once_at_its_part() -> None:
     parts = "[{size: 8MiB, grant: {gpu1: r}}, {size: 2MiB, grant: {gpu0: rw}}"
     parts += ", {offset: 4MiB, size: 2MiB, grant: {gpu0: r}}]"
     found = diagnose(f"{HEAD}map: {{kv: [page.0, page.2, page.0]}}\naccess: {{kv: {parts}}}", APART)
-    assert [(fault.code, fault.path) for fault in found if fault.severity == "error"] == [
+    assert [(diagnostic.code, diagnostic.path) for diagnostic in found if diagnostic.severity == "error"] == [
         ("MT403", ("access", "kv", 0))
     ]
 

@@ -24,7 +24,7 @@ NODE_VMM = {"HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": 0}
 def errors(chunk: str, machine: Machine) -> list[str]:
     """The codes of the errors of one chunk."""
     found = diagnose(f"chunks: {{c: {{size: 2MiB, {chunk}}}}}", machine)
-    return [fault.code for fault in found if fault.severity == "error"]
+    return [diagnostic.code for diagnostic in found if diagnostic.severity == "error"]
 
 
 @pytest.mark.parametrize(
@@ -85,12 +85,12 @@ def test_windows_handles_are_refused_on_linux(word: str, place: str) -> None:
     """Fact 3."""
     says = {"HANDLE_TYPE_WIN32_HANDLE_SUPPORTED": 1, "HANDLE_TYPE_WIN32_KMT_HANDLE_SUPPORTED": 1}
     machine = invented(1, trials={"win32": UNTRIED}, attributes=says)
-    (fault,) = (
+    (diagnostic,) = (
         each
         for each in diagnose(f"chunks: {{c: {{location: {place}, size: 2MiB, handles: {word}}}}}", machine)
         if each.severity == "error"
     )
-    assert (fault.code, fault.notes) == ("MT404", ("the driver returns INVALID_VALUE on Linux",))
+    assert (diagnostic.code, diagnostic.notes) == ("MT404", ("the driver returns INVALID_VALUE on Linux",))
 
 
 def test_host_memory_has_the_handle_types_of_its_node() -> None:
@@ -113,8 +113,8 @@ def test_host_memory_is_reported_on_node_0_even_if_not_recorded() -> None:
     with SimDriver(bare) as sim:
         sim.init()
         with created(sim, 2 * MiB, Properties(Location(LocationKind.HOST))) as handle:
-            seen = sim.mem_get_allocation_properties_from_handle(handle)
-            assert seen.location == Location(LocationKind.HOST_NUMA, 0)
+            observed = sim.mem_get_allocation_properties_from_handle(handle)
+            assert observed.location == Location(LocationKind.HOST_NUMA, 0)
         with refused("CUDA_ERROR_INVALID_VALUE"):
             sim.mem_create(2 * MiB, Properties(Location(LocationKind.HOST_NUMA, 0)))
     text = (

@@ -37,8 +37,8 @@ def test_devices_are_named_by_ordinal_uuid_bus_id_host_or_node(value: str, expec
 )  # fmt: skip
 def test_a_missing_device_is_reported_once_at_its_declaration(value: str, code: str) -> None:
     text = f"devices: {{d: {value}}}\nchunks: {{a: {{location: d, size: 2MiB}}, b: {{location: [d, d], size: 2MiB}}}}"
-    (fault,) = (fault for fault in diagnose(text, identified()) if fault.severity == "error")
-    assert (fault.code, fault.path) == (code, ("devices", "d"))
+    (diagnostic,) = (diagnostic for diagnostic in diagnose(text, identified()) if diagnostic.severity == "error")
+    assert (diagnostic.code, diagnostic.path) == (code, ("devices", "d"))
 
 
 def test_built_in_names_cannot_be_declared() -> None:
@@ -55,8 +55,12 @@ def test_an_unreadable_recorded_bus_id_matches_nothing(value: str) -> None:
 
 
 def test_a_machine_without_gpus_is_reported_as_such() -> None:
-    (fault,) = (fault for fault in diagnose("chunks: {a: {location: gpu0, size: 2MiB}}", invented(0)) if fault.notes)
-    assert fault.notes == ("it has 0 GPUs",)
+    (diagnostic,) = (
+        diagnostic
+        for diagnostic in diagnose("chunks: {a: {location: gpu0, size: 2MiB}}", invented(0))
+        if diagnostic.notes
+    )
+    assert diagnostic.notes == ("it has 0 GPUs",)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +75,9 @@ def test_a_machine_without_gpus_is_reported_as_such() -> None:
     ],
 )
 def test_a_list_of_devices_needs_a_counted_process(text: str, expected: str, path: tuple[object, ...]) -> None:
-    assert [(fault.code, fault.path) for fault in diagnose(text) if fault.code < "MT5"] == [(expected, path)]
+    assert [(diagnostic.code, diagnostic.path) for diagnostic in diagnose(text) if diagnostic.code < "MT5"] == [
+        (expected, path)
+    ]
 
 
 VISIBLE = (
@@ -81,7 +87,7 @@ VISIBLE = (
 
 
 @pytest.mark.parametrize(
-    ("seen", "place", "expected"),
+    ("visible", "place", "expected"),
     [
         ("gpu0", "gpu0", []),
         ("[gpu1, gpu0]", "[gpu0, gpu1]", []),
@@ -99,8 +105,8 @@ VISIBLE = (
         ("", "gpu0", ["MT103"]),
     ],
 )
-def test_a_process_uses_visible_gpus_only(seen: str, place: str, expected: list[str]) -> None:
-    text = VISIBLE.replace("SEEN", seen).replace("PLACE", place)
+def test_a_process_uses_visible_gpus_only(visible: str, place: str, expected: list[str]) -> None:
+    text = VISIBLE.replace("SEEN", visible).replace("PLACE", place)
     assert codes(text) == expected
 
 
@@ -138,5 +144,5 @@ def test_chunks_of_invisible_gpus_can_be_imported_buffers_and_events_cannot(entr
     )
     assert codes(text) == expected
     if expected:
-        (fault,) = diagnose(text)
-        assert fault.labels[0].path == ("processes", "r", "visible")
+        (diagnostic,) = diagnose(text)
+        assert diagnostic.labels[0].path == ("processes", "r", "visible")

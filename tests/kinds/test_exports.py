@@ -47,10 +47,10 @@ def test_an_export_names_one_object_and_a_transport_that_supports_it(
 
 def test_an_import_is_not_exported_again() -> None:
     """Fact 26."""
-    fault = only_diagnostic(reader("{from: server.w}", VIEW + ", exports: {onwards: {chunk: x, via: fd}}"))
-    assert (fault.code, fault.path) == ("MT602", ("processes", "reader", "exports", "onwards", "chunk"))
-    assert "server.w → x → onwards" in fault.notes[0]
-    assert fault.help == "import it from server.w directly"
+    diagnostic = only_diagnostic(reader("{from: server.w}", VIEW + ", exports: {onwards: {chunk: x, via: fd}}"))
+    assert (diagnostic.code, diagnostic.path) == ("MT602", ("processes", "reader", "exports", "onwards", "chunk"))
+    assert "server.w → x → onwards" in diagnostic.notes[0]
+    assert diagnostic.help == "import it from server.w directly"
     text = "imports: {b: {from: l/b, via: ipc, location: gpu0, size: 2MiB}}\nexports: {c: {buffer: b, via: ipc}}\n"
     assert only_diagnostic(text).code == "MT602"
 
@@ -85,9 +85,9 @@ exports: {out: {buffer: b, via: ipc}, done: {event: e, via: ipc}}
 """
 
 
-@pytest.mark.parametrize(("what", "told"), [("ipc", "buffers"), ("ipc-event", "events")])
-def test_an_export_needs_legacy_ipc_whose_trial_did_not_fail(what: str, told: str) -> None:
+@pytest.mark.parametrize(("what", "message"), [("ipc", "buffers"), ("ipc-event", "events")])
+def test_an_export_needs_legacy_ipc_whose_trial_did_not_fail(what: str, message: str) -> None:
     found = diagnose(IPC, invented(1, trials={what: FAILED}))
-    assert [fault.code for fault in found] == ["MT404"]
-    assert f"legacy IPC of {told}" in found[0].message
+    assert [diagnostic.code for diagnostic in found] == ["MT404"]
+    assert f"legacy IPC of {message}" in found[0].message
     assert not diagnose(IPC, invented(1))

@@ -58,10 +58,10 @@ def test_instances_of_a_counted_process_use_their_own_device() -> None:
 @pytest.mark.parametrize("via", [via for via in MEMORY_KINDS if via != "opaque_fd"])
 def test_memory_handle_types_that_linux_cannot_import_are_refused_with_the_reason(via: str) -> None:
     """Fact 54."""
-    (fault,) = diagnose(FRAME.replace("opaque_fd", via))
-    assert (fault.code, fault.path) == ("MT702", ("external", "frame", "via"))
-    assert "NOT_SUPPORTED" in fault.notes[0]
-    assert ("Windows" in fault.notes[0]) == (via not in ("dma_buf", "nvscibuf"))
+    (diagnostic,) = diagnose(FRAME.replace("opaque_fd", via))
+    assert (diagnostic.code, diagnostic.path) == ("MT702", ("external", "frame", "via"))
+    assert "NOT_SUPPORTED" in diagnostic.notes[0]
+    assert ("Windows" in diagnostic.notes[0]) == (via not in ("dma_buf", "nvscibuf"))
 
 
 BINARY = TIMELINE.replace("timeline_fd", "opaque_fd").replace("signal: 1", "signal: true")
@@ -99,16 +99,20 @@ def test_a_trial_decides_and_without_one_timelines_must_be_advertised(
     ],
 )
 def test_parts_end_within_their_object(part: str, help: str | None) -> None:
-    (fault,) = diagnose(FRAME.replace("8MiB}", f"8MiB, buffers: {{y: {part}}}}}"))
-    assert (fault.code, fault.path, fault.help) == ("MT703", ("external", "frame", "buffers", "y", "size"), help)
-    assert fault.labels[0].path == ("external", "frame", "size")
+    (diagnostic,) = diagnose(FRAME.replace("8MiB}", f"8MiB, buffers: {{y: {part}}}}}"))
+    assert (diagnostic.code, diagnostic.path, diagnostic.help) == (
+        "MT703",
+        ("external", "frame", "buffers", "y", "size"),
+        help,
+    )
+    assert diagnostic.labels[0].path == ("external", "frame", "size")
     assert codes(FRAME.replace("8MiB}", "8MiB, buffers: {y: {size: 8MiB}, z: {offset: 8388607B, size: 1B}}}")) == []
 
 
 def test_a_producer_cannot_have_the_name_of_a_process() -> None:
     text = f"processes:\n  camera: {{buffers: {{b: {{location: gpu0, size: 1MiB}}}}}}\n  p: {{{FRAME.strip()}}}\n"
-    (fault,) = diagnose(text)
-    assert (fault.code, fault.path) == ("MT203", ("processes", "p", "external", "frame", "from"))
+    (diagnostic,) = diagnose(text)
+    assert (diagnostic.code, diagnostic.path) == ("MT203", ("processes", "p", "external", "frame", "from"))
     assert codes(text.replace("from: camera", "from: camera/frame")) == ["MT203"]
     assert codes(text.replace("from: camera", "from: ./camera/frame")) == []
 
@@ -147,15 +151,15 @@ def test_entries_of_one_object_declare_equal_properties(one: str, other: str, me
     written = [each for each in again.removesuffix("}}").split(", ") if not each.startswith(f"{key}:")]
     text = f"processes:\n  a: {{{first}}}\n  b: {{{', '.join([*written, other])}}}}}}}\n"
     found = diagnose(text)
-    assert [fault.code for fault in found] == ["MT707"] * (message is not None), found
+    assert [diagnostic.code for diagnostic in found] == ["MT707"] * (message is not None), found
     assert message is None or message in found[0].message
     assert codes(text.replace("camera/f", "camera/h")) == []
 
 
 def test_one_export_is_not_both_memory_and_semaphore() -> None:
-    (fault,) = diagnose(FRAME + "semaphores: {s: {from: camera/frame, via: timeline_fd, device: gpu0}}")
-    assert (fault.code, fault.path) == ("MT707", ("semaphores", "s"))
-    assert fault.message == "'s' is camera/frame, whose kind is a timeline semaphore here and memory for 'frame'"
+    (diagnostic,) = diagnose(FRAME + "semaphores: {s: {from: camera/frame, via: timeline_fd, device: gpu0}}")
+    assert (diagnostic.code, diagnostic.path) == ("MT707", ("semaphores", "s"))
+    assert diagnostic.message == "'s' is camera/frame, whose kind is a timeline semaphore here and memory for 'frame'"
 
 
 OTHERS = {
@@ -175,8 +179,8 @@ def test_external_objects_and_semaphores_share_no_names_with_other_kinds(section
         if (kind, section) == ("semaphores", "ranges"):
             assert codes(OTHERS[section] + text) == []
         elif kind != section:
-            (fault,) = diagnose(OTHERS[section] + text)
-            assert (fault.code, fault.path, fault.at) == ("MT203", (kind, "frame"), "key")
+            (diagnostic,) = diagnose(OTHERS[section] + text)
+            assert (diagnostic.code, diagnostic.path, diagnostic.at) == ("MT203", (kind, "frame"), "key")
 
 
 @pytest.mark.parametrize("name", ["frame", "s0"])
@@ -184,10 +188,10 @@ def test_external_objects_and_semaphores_share_no_names_with_other_kinds(section
     "use", ["access: {%s: {gpu0: r}}", "exports: {x: {buffer: %s, via: ipc}}", "exports: {x: {event: %s, via: ipc}}"]
 )
 def test_access_and_export_are_refused_with_the_reason(use: str, name: str) -> None:
-    (fault,) = diagnose(FRAME + TIMELINE + use % name)
-    assert fault.code == "MT706"
-    assert fault.notes
-    assert fault.help
+    (diagnostic,) = diagnose(FRAME + TIMELINE + use % name)
+    assert diagnostic.code == "MT706"
+    assert diagnostic.notes
+    assert diagnostic.help
 
 
 @pytest.mark.parametrize("entry", ["device: host", "device: host:0", "device: gpu9", "device: nobody"])

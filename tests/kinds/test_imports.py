@@ -80,10 +80,10 @@ def test_a_single_process_imports_from_outside_in_the_same_way(entry: str, expec
 
 
 def test_an_import_from_a_process_needs_processes() -> None:
-    fault = only_diagnostic("imports: {x: {from: server.w}}\n")
-    assert (fault.code, fault.path) == ("MT201", ("imports", "x", "from"))
-    assert "has no processes" in fault.message
-    assert "LAYOUT/EXPORT" in (fault.help or "")
+    diagnostic = only_diagnostic("imports: {x: {from: server.w}}\n")
+    assert (diagnostic.code, diagnostic.path) == ("MT201", ("imports", "x", "from"))
+    assert "has no processes" in diagnostic.message
+    assert "LAYOUT/EXPORT" in (diagnostic.help or "")
 
 
 def test_an_import_has_the_properties_of_its_export() -> None:
@@ -115,8 +115,8 @@ def test_an_exported_slice_is_numbered_from_0(slice_: str, labels: list[str], ha
     assert [export.label(index) for index in range(export.count)] == labels
     run = whole.processes["reader"].of(ChunkGroup)["x"]
     assert [run.label(index) for index in range(run.count)] == handles
-    seen = [each.identity.label for each in all_mapped_memory(whole)["reader"]]
-    assert seen == labels
+    mapped_labels = [each.identity.label for each in all_mapped_memory(whole)["reader"]]
+    assert mapped_labels == labels
 
 
 def test_locations_of_a_slice_continue_the_round_robin_distribution() -> None:
@@ -144,9 +144,9 @@ def test_an_export_with_different_sizes_cannot_be_imported() -> None:
     )
     text += "exports: {c: {chunk: c, via: fd}}}\n all: {imports: {c: {from: pe.c}}, ranges: {v: {size: 8MiB}}, "
     text += "map: {v: c}, access: {v: {gpu0: r}}}\n"
-    (fault,) = validate_text(text.replace("SIZE", "1 granule"), machine).diagnostics
-    assert (fault.code, fault.path) == ("MT604", ("processes", "all", "imports", "c", "from"))
-    assert "2MiB in pe.0 and 4MiB in pe.1" in fault.message
+    (diagnostic,) = validate_text(text.replace("SIZE", "1 granule"), machine).diagnostics
+    assert (diagnostic.code, diagnostic.path) == ("MT604", ("processes", "all", "imports", "c", "from"))
+    assert "2MiB in pe.0 and 4MiB in pe.1" in diagnostic.message
     found = validate_text(text.replace("SIZE", "4MiB"), machine)
     assert found.geometry
     assert found.geometry.processes["all"].of(ChunkGroup)["c"].granule == 4 * MiB
@@ -190,9 +190,9 @@ def test_a_process_cannot_import_its_own_ipc_handles(of: str, count: str) -> Non
     """Fact 31."""
     own = "buffers: {b: {location: gpu0, size: 2MiB}}, events: {e: {device: gpu0}}, "
     exports = "exports: {b: {buffer: b, via: ipc}, e: {event: e, via: ipc}}, "
-    fault = only_diagnostic(f"processes:\n pe: {{{count}{own}{exports}imports: {{x: {{from: pe.{of}}}}}}}\n")
-    assert (fault.code, fault.path) == ("MT605", ("processes", "pe", "imports", "x", "from"))
-    assert "fd" in (fault.help or "")
+    diagnostic = only_diagnostic(f"processes:\n pe: {{{count}{own}{exports}imports: {{x: {{from: pe.{of}}}}}}}\n")
+    assert (diagnostic.code, diagnostic.path) == ("MT605", ("processes", "pe", "imports", "x", "from"))
+    assert "fd" in (diagnostic.help or "")
 
 
 def test_a_process_can_import_its_own_chunks() -> None:
@@ -206,7 +206,7 @@ def test_a_process_can_import_its_own_chunks() -> None:
 
 
 LEFT_OUT = [
-    # what is wrong with the server, and its codes; nothing is told of the reader, who depends on it
+    # error of the server, and its codes; the reader that depends on it has no diagnostics
     (
         "{location: gpu0, size: 2MiB, count: 4, handles: fd}",
         "{location: gpu0, size: 3MiB, count: 4, handles: fd}",
@@ -245,14 +245,14 @@ def test_errors_of_exporter_and_importer_are_reported_together() -> None:
 
 @pytest.mark.parametrize("of", ["b", "e"])
 def test_imported_buffers_and_events_cannot_be_mapped(of: str) -> None:
-    fault = only_diagnostic(reader(f"{{from: server.{of}}}"))
-    assert (fault.code, fault.path) == ("MT201", ("processes", "reader", "map", "v", 0, "chunk"))
-    assert "only chunks can be mapped" in fault.message
+    diagnostic = only_diagnostic(reader(f"{{from: server.{of}}}"))
+    assert (diagnostic.code, diagnostic.path) == ("MT201", ("processes", "reader", "map", "v", 0, "chunk"))
+    assert "only chunks can be mapped" in diagnostic.message
 
 
 def test_access_to_imports_needs_peer_access() -> None:
     apart = validate_text(reader("{from: server.w}"), invented(2, peers=False)).diagnostics
-    assert [(fault.code, fault.path[:2]) for fault in apart] == [
+    assert [(diagnostic.code, diagnostic.path[:2]) for diagnostic in apart] == [
         ("MT403", ("processes", "server")),
         ("MT403", ("processes", "reader")),
     ]
@@ -261,7 +261,7 @@ def test_access_to_imports_needs_peer_access() -> None:
 def test_support_is_checked_where_a_chunk_is_created_only() -> None:
     refused = {"compressible": Trial(advertised=True, works=False)}
     text = reader("{from: server.w}").replace("handles: fd}", "handles: fd, compressible: true}")
-    assert [fault.code for fault in validate_text(text, invented(2, trials=refused)).diagnostics] == ["MT405"]
+    assert [diagnostic.code for diagnostic in validate_text(text, invented(2, trials=refused)).diagnostics] == ["MT405"]
 
 
 def test_imports_are_groups_of_their_kind_and_create_no_memory() -> None:

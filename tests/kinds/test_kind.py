@@ -28,11 +28,15 @@ NAMES = [
 def test_names_of_chunks_buffers_events_and_imports_are_distinct(
     first: str, second: str, section: str, *, turned: bool
 ) -> None:
-    told = [
-        fault for fault in diagnose("\n".join([second, first] if turned else [first, second])) if fault.code < "MT5"
+    found = [
+        diagnostic
+        for diagnostic in diagnose("\n".join([second, first] if turned else [first, second]))
+        if diagnostic.code < "MT5"
     ]
-    assert [(fault.code, fault.path, fault.at) for fault in told] == [("MT203", (section, "w"), "key")]
-    assert told[0].labels
+    assert [(diagnostic.code, diagnostic.path, diagnostic.at) for diagnostic in found] == [
+        ("MT203", (section, "w"), "key")
+    ]
+    assert found[0].labels
 
 
 @pytest.mark.parametrize(

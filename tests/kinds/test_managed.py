@@ -71,8 +71,12 @@ def test_devices_of_advice_are_used_and_exist(key: str) -> None:
 
 def test_accessed_by_names_no_numa_node() -> None:
     """Fact 60."""
-    (fault,) = diagnose("managed: {m: {size: 2MiB, accessed_by: [gpu0, host:0]}}")
-    assert (fault.code, fault.path, fault.help) == ("MT701", ("managed", "m", "accessed_by", 1), "write host")
+    (diagnostic,) = diagnose("managed: {m: {size: 2MiB, accessed_by: [gpu0, host:0]}}")
+    assert (diagnostic.code, diagnostic.path, diagnostic.help) == (
+        "MT701",
+        ("managed", "m", "accessed_by", 1),
+        "write host",
+    )
     assert (
         clean_geometry("managed: {m: {size: 2MiB, prefer: host:0, prefetch: host:0}}", invented(4))
         .of(ManagedAllocation)["m"]
@@ -123,9 +127,9 @@ def test_every_gpu_that_may_hold_the_memory_supports_it() -> None:
     able, unable = invented(2), invented(2, trials={"managed": FAILED})
     mixed = able.model_copy(update={"devices": [able.devices[0], unable.devices[1]]})
     assert codes("managed: {m: {size: 2MiB, prefer: gpu0}}", mixed) == []
-    (fault,) = diagnose("managed: {m: {size: 2MiB, prefer: gpu0, accessed_by: gpu1}}", mixed)
-    assert fault.message == "managed memory 'm' does not work on gpu1 of this machine"
-    assert fault.notes == ("it is advertised, but a trial failed with CUDA_ERROR_NOT_SUPPORTED",)
+    (diagnostic,) = diagnose("managed: {m: {size: 2MiB, prefer: gpu0, accessed_by: gpu1}}", mixed)
+    assert diagnostic.message == "managed memory 'm' does not work on gpu1 of this machine"
+    assert diagnostic.notes == ("it is advertised, but a trial failed with CUDA_ERROR_NOT_SUPPORTED",)
 
 
 def test_a_prefetch_to_the_host_needs_support_of_the_home_gpu() -> None:
@@ -147,10 +151,10 @@ TAKEN = {
 
 @pytest.mark.parametrize("section", TAKEN)
 def test_managed_memory_shares_no_names_with_other_kinds(section: str) -> None:
-    (fault,) = diagnose(f"{TAKEN[section]}\nmanaged: {{m: {{size: 2MiB}}}}")
-    assert (fault.code, fault.path, fault.at) == ("MT203", ("managed", "m"), "key")
-    assert fault.message.startswith("managed memory 'm' has the same name as")
-    assert fault.labels[0].path == (section, "m")
+    (diagnostic,) = diagnose(f"{TAKEN[section]}\nmanaged: {{m: {{size: 2MiB}}}}")
+    assert (diagnostic.code, diagnostic.path, diagnostic.at) == ("MT203", ("managed", "m"), "key")
+    assert diagnostic.message.startswith("managed memory 'm' has the same name as")
+    assert diagnostic.labels[0].path == (section, "m")
 
 
 VIEW = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: c}\naccess: {r: {gpu0: r}}\n"
@@ -171,10 +175,10 @@ MANAGED = "managed: {m: {size: 2MiB}}\n"
 def test_map_access_and_export_are_refused_with_the_reason(use: str, path: tuple[str, ...], why: str) -> None:
     section = use.partition(":")[0]
     rest = "".join(line for line in VIEW.splitlines(keepends=True) if not line.startswith(section))
-    (fault,) = diagnose(rest + MANAGED + use)
-    assert (fault.code, fault.path) == ("MT706", path)
-    assert why in fault.notes[0]
-    assert fault.help
+    (diagnostic,) = diagnose(rest + MANAGED + use)
+    assert (diagnostic.code, diagnostic.path) == ("MT706", path)
+    assert why in diagnostic.notes[0]
+    assert diagnostic.help
 
 
 def test_uses_of_entries_with_errors_are_reported_if_the_kind_is_certain() -> None:
@@ -190,10 +194,10 @@ def test_managed_memory_counts_in_full_on_every_gpu_that_may_hold_it() -> None:
     text = "buffers: {b: {location: gpu1, size: 10GiB}}\nmanaged: {m: {size: 20GiB, prefer: gpu0%s}}"
     assert codes(text % "", live) == []
     assert codes(text % ", accessed_by: gpu1", machine) == []
-    (fault,) = diagnose(text % ", accessed_by: gpu1", live)
-    assert fault.code == "MT402"
-    assert fault.message == "the layout needs 30.0 GiB on gpu1, which has 30.0 GiB free: 512 MiB too much"
-    assert fault.path == ("managed", "m", "size")
+    (diagnostic,) = diagnose(text % ", accessed_by: gpu1", live)
+    assert diagnostic.code == "MT402"
+    assert diagnostic.message == "the layout needs 30.0 GiB on gpu1, which has 30.0 GiB free: 512 MiB too much"
+    assert diagnostic.path == ("managed", "m", "size")
     each = "processes:\n  p: {count: %d, managed: {m: {size: 20GiB}}}"
     assert codes(each % 3, machine) == []
     assert codes(each % 4, machine) == ["MT402"]

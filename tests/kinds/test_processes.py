@@ -65,8 +65,8 @@ def test_equal_diagnostics_of_instances_are_reported_once() -> None:
     text = "processes:\n w: {count: 4, devices: {m: [gpu0, gpu1]}, chunks: {c: {location: m, size: 2MiB}}}\n"
     assert codes(text) == ["MT501"]
     refused = text.replace("size: 2MiB", "size: 2MiB, handles: fabric")
-    told = [fault.message for fault in diagnose(refused) if fault.code == "MT404"]
-    assert [message.split(" on ")[1] for message in told] == ["gpu0 of this machine", "gpu1 of this machine"]
+    messages = [diagnostic.message for diagnostic in diagnose(refused) if diagnostic.code == "MT404"]
+    assert [message.split(" on ")[1] for message in messages] == ["gpu0 of this machine", "gpu1 of this machine"]
 
 
 SHAPES: list[tuple[Any, list[str]]] = [
@@ -103,15 +103,15 @@ SHAPES: list[tuple[Any, list[str]]] = [
 def test_processes_are_a_mapping_of_at_most_128_instances(processes: Any, expected: list[str]) -> None:
     document = Document.from_object({"memtopo": 1, "name": "test", "processes": processes})
     found = validate(document, invented(2))
-    assert [fault.code for fault in found.diagnostics] == expected
+    assert [diagnostic.code for diagnostic in found.diagnostics] == expected
 
 
 @pytest.mark.parametrize(
     "section", ["devices", "ranges", "chunks", "map", "access", "buffers", "events", "exports", "imports"]
 )
 def test_sections_beside_processes_are_refused(section: str) -> None:
-    (fault,) = diagnose(f"{section}: {{x: 1}}\nprocesses: {{a: {{}}}}\n")
-    assert (fault.code, fault.path, fault.at) == ("MT110", (section,), "key")
+    (diagnostic,) = diagnose(f"{section}: {{x: 1}}\nprocesses: {{a: {{}}}}\n")
+    assert (diagnostic.code, diagnostic.path, diagnostic.at) == ("MT110", (section,), "key")
 
 
 COUNTED = "count: 127, devices: {m: [gpu0, gpu1]}"
@@ -146,7 +146,7 @@ def test_large_numbers_are_refused_within_a_second(text: str) -> None:
     found = validate_text(f"processes:\n {text}\n")
     assert time.process_time() - start < 1
     assert found.geometry is None
-    assert all(fault.code in CODES for fault in found.diagnostics)
+    assert all(diagnostic.code in CODES for diagnostic in found.diagnostics)
 
 
 def test_instances_with_equal_devices_share_a_geometry() -> None:
@@ -176,6 +176,14 @@ def test_rules_in_a_process_are_those_of_a_single_process() -> None:
     for code, rest in wrong.items():
         inside: Validated = validate_text(f"processes:\n p: {{{head}, {rest}}}\n")
         alone = validate_text(re.sub(r"(?<=}), (?=[a-z]+: \{)", "\n", f"{head}, {rest}"))
-        assert [fault.code for fault in inside.diagnostics] == [fault.code for fault in alone.diagnostics] == [code]
-        assert [fault.path[2:] for fault in inside.diagnostics] == [fault.path for fault in alone.diagnostics]
-        assert [fault.message for fault in inside.diagnostics] == [fault.message for fault in alone.diagnostics]
+        assert (
+            [diagnostic.code for diagnostic in inside.diagnostics]
+            == [diagnostic.code for diagnostic in alone.diagnostics]
+            == [code]
+        )
+        assert [diagnostic.path[2:] for diagnostic in inside.diagnostics] == [
+            diagnostic.path for diagnostic in alone.diagnostics
+        ]
+        assert [diagnostic.message for diagnostic in inside.diagnostics] == [
+            diagnostic.message for diagnostic in alone.diagnostics
+        ]

@@ -11,9 +11,9 @@ from tests.helpers.specs import codes, diagnose, validate_text
 
 @pytest.mark.parametrize("via", [via for via in SEMAPHORE_KINDS if via not in ("opaque_fd", "timeline_fd")])
 def test_semaphore_handle_types_that_linux_cannot_import_are_refused_with_the_reason(via: str) -> None:
-    (fault,) = diagnose(f"semaphores: {{s: {{from: camera, via: {via}, device: gpu0, wait: 1, signal: true}}}}")
-    assert (fault.code, fault.path) == ("MT702", ("semaphores", "s", "via"))
-    assert "NOT_SUPPORTED" in fault.notes[0]
+    (diagnostic,) = diagnose(f"semaphores: {{s: {{from: camera, via: {via}, device: gpu0, wait: 1, signal: true}}}}")
+    assert (diagnostic.code, diagnostic.path) == ("MT702", ("semaphores", "s", "via"))
+    assert "NOT_SUPPORTED" in diagnostic.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_semaphore_handle_types_that_linux_cannot_import_are_refused_with_the_re
 def test_timeline_values_increase(points: str, where: list[str]) -> None:
     """Fact 56."""
     found = diagnose(FRAME + semaphores(points))
-    assert [(fault.code, fault.path[-1]) for fault in found] == [("MT704", key) for key in where]
+    assert [(diagnostic.code, diagnostic.path[-1]) for diagnostic in found] == [("MT704", key) for key in where]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_wait_without_a_reachable_signal_gives_a_warning(
 ) -> None:
     found = validate_text(semaphores(*entries, process=process))
     assert found.geometry
-    assert [(fault.code, fault.path[-2:]) for fault in found.diagnostics] == [
+    assert [(diagnostic.code, diagnostic.path[-2:]) for diagnostic in found.diagnostics] == [
         ("MT705", (name, "wait")) for name in waiting
     ]
 

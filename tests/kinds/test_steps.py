@@ -230,7 +230,7 @@ def test_a_closed_descriptor_is_reported() -> None:
 
 
 class Reuses(SimDriver):
-    """Has somebody else open a file under the number that a refused import has just closed."""
+    """Opens another file with the descriptor number that a failed import has closed."""
 
     def __init__(self, machine: Machine, file: Path) -> None:
         super().__init__(machine)

@@ -93,7 +93,7 @@ def covers(plan: Plan) -> None:
     for step in plan.steps:
         if isinstance(step, MapChunk):
             maps.setdefault(step.range, []).append(step)
-    seen: dict[tuple[str, int], int] = {}
+    observed: dict[tuple[str, int], int] = {}
     for step in plan.steps:
         if isinstance(step, SetAccess):
             end = step.offset + step.size
@@ -102,12 +102,12 @@ def covers(plan: Plan) -> None:
             assert (inside[0].offset, inside[-1].offset + inside[-1].size) == (step.offset, end)
             assert all(one.offset + one.size == other.offset for one, other in pairwise(inside))
             for each in inside:
-                seen[each.range, each.offset] = seen.get((each.range, each.offset), 0) + 1
+                observed[each.range, each.offset] = observed.get((each.range, each.offset), 0) + 1
                 assert [grant for grant in each.access if grant.access] == [asked(grant) for grant in step.grants]
     expected = {
         (each.range, each.offset): 1 for found in maps.values() for each in found if any(g.access for g in each.access)
     }
-    assert seen == expected
+    assert observed == expected
 
 
 @settings(max_examples=300, suppress_health_check=list(HealthCheck))

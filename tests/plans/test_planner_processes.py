@@ -126,8 +126,8 @@ def test_a_multi_process_plan_adds_the_sums_of_its_processes() -> None:
 def test_consecutive_instances_with_equal_calls_are_merged(devices: str, expected: list[tuple[str, str, int]]) -> None:
     counted = f"reader:\n    count: 4\n    devices: {{d: {devices}}}"
     text = SERVER + READER.replace("gpu2", "d").replace("reader:", counted)
-    told = plan_of_clean(text).summary().processes
-    assert [(each.first, each.last, each.count) for each in told] == [("server", "server", 1), *expected]
+    summarized = plan_of_clean(text).summary().processes
+    assert [(each.first, each.last, each.count) for each in summarized] == [("server", "server", 1), *expected]
 
 
 def test_processes_with_different_names_are_not_merged() -> None:

@@ -24,9 +24,9 @@ def test_wrong_example(path: Path) -> None:
     """A wrong spec has the faults that it was made for, each in its place, and no others"""
     document = read_file(path)
     found = validate(document, invented(2, peers="no peers" not in path.read_text(errors="replace"))).diagnostics
-    assert [fault.code for fault in found] == expected(path), found
-    for fault in found:
-        assert fault.span or document.span(fault.path, fault.at), fault
+    assert [diagnostic.code for diagnostic in found] == expected(path), found
+    for diagnostic in found:
+        assert diagnostic.span or document.span(diagnostic.path, diagnostic.at), diagnostic
 
 
 def test_every_code_has_an_example() -> None:

@@ -17,8 +17,8 @@ def test_free_memory_of_a_live_machine_limits_a_layout() -> None:
     busy = machine.devices[1].model_copy(update={"free_bytes": 30 << 30})
     live = queries.changed(machine, devices=[machine.devices[0], busy])
     assert "MT402" not in codes(SPEC, machine)
-    (fault,) = [fault for fault in diagnose(SPEC, live) if fault.code == "MT402"]
-    assert fault.message == "the layout needs 40.0 GiB on gpu1, which has 30.0 GiB free: 10.5 GiB too much"
+    (diagnostic,) = [diagnostic for diagnostic in diagnose(SPEC, live) if diagnostic.code == "MT402"]
+    assert diagnostic.message == "the layout needs 40.0 GiB on gpu1, which has 30.0 GiB free: 10.5 GiB too much"
 
 
 def test_a_context_needs_memory() -> None:
@@ -26,9 +26,9 @@ def test_a_context_needs_memory() -> None:
     text = "ranges: {{r: {{size: {0}}}}}\nchunks: {{c: {{location: gpu0, size: {0}}}}}\nmap: {{r: c}}\n"
     text += "access: {{r: {{gpu0: rw}}}}"
     machine = invented(1)
-    (fault,) = diagnose(text.format("81410MiB"), machine)
-    assert fault.code == "MT402"
-    assert fault.notes[-1] == "a context takes about 512 MiB of the GPU's memory besides"
+    (diagnostic,) = diagnose(text.format("81410MiB"), machine)
+    assert diagnostic.code == "MT402"
+    assert diagnostic.notes[-1] == "a context takes about 512 MiB of the GPU's memory besides"
     assert run(run_request(text.format("81408MiB"), machine), machine).report.exit_code == 0
 
 
@@ -49,7 +49,7 @@ MEMORY = (
 )
 def test_memory_and_contexts_of_all_processes_are_added(count: int, room: int, expected: list[str]) -> None:
     found = validate_text(MEMORY.replace("COUNT", str(count)), invented(2, memory=room)).diagnostics
-    assert [fault.code for fault in found] == expected
+    assert [diagnostic.code for diagnostic in found] == expected
     if found:
         assert found[0].path == ("processes", "a", "chunks", "c", "size")
 
@@ -64,16 +64,17 @@ def test_an_importer_needs_a_context_but_no_memory() -> None:
     text = text.replace("a: {count: 1, ", "a: {").replace("a.0.c", "a.c")
     for room, expected in ((12 * GiB + GiB // 2, []), (12 * GiB, ["MT402"])):
         found = validate_text(text, invented(2, memory=room)).diagnostics
-        assert [fault.code for fault in found] == expected
+        assert [diagnostic.code for diagnostic in found] == expected
     assert any("contexts of 5 processes" in note for note in found[0].notes)
 
 
 def test_contexts_without_memory_are_counted() -> None:
     text = "processes:\n r: {count: 20, events: {e: {device: gpu1}}}\n"
-    (fault,) = validate_text(text, invented(2, memory=8 * GiB)).diagnostics
-    assert (fault.code, fault.path) == ("MT402", ("processes",))
+    (diagnostic,) = validate_text(text, invented(2, memory=8 * GiB)).diagnostics
+    assert (diagnostic.code, diagnostic.path) == ("MT402", ("processes",))
     assert (
-        fault.message == "the contexts of 20 processes take about 10 GiB on gpu1, which has 8.0 GiB: 2.0 GiB too much"
+        diagnostic.message
+        == "the contexts of 20 processes take about 10 GiB on gpu1, which has 8.0 GiB: 2.0 GiB too much"
     )
 
 
