@@ -170,7 +170,7 @@ def test_shortened_text_keeps_the_limit(text: str, limit: int) -> None:
     [("500ms", 0.5), ("0s", 0), ("5s", 5), ("1.5s", 1.5), ("10m", 600), ("2h", 7200), ("1d", 86400)],
 )
 def test_a_duration_is_digits_and_a_unit(text: str, seconds: float) -> None:
-    """A duration is digits, with a fraction of up to three where it is wanted, and a unit"""
+    """Digits, if permitted with a fraction of up to three digits, and a unit."""
     assert parse_duration(text) == pytest.approx(seconds)
 
 
@@ -184,9 +184,9 @@ def test_a_duration_is_digits_and_a_unit(text: str, seconds: float) -> None:
     ],
 )  # fmt: skip
 def test_text_that_is_no_duration_is_refused_with_a_duration(text: str, meant: str | None) -> None:
-    with pytest.raises(NotADuration) as told:
+    with pytest.raises(NotADuration) as caught:
         parse_duration(text)
-    assert told.value.meant == meant
+    assert caught.value.meant == meant
     if meant:
         assert parse_duration(meant) > 0
 

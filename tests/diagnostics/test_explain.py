@@ -1,4 +1,4 @@
-"""What memtopo says about each code is true: its examples are judged, and the page of all rules is what it says now."""
+"""`memtopo explain`: explanations, their examples, and the page of all rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the simulator promises, held against a real GPU. `make test-gpu` runs it and fails where there is none."""
+"""Runs on a real GPU. `make test-gpu` includes them, and fails without a GPU."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _run(made: RunRequest, driver: KernelDriver, at: int) -> tuple[Report, Faili
 
 
 def _clean(ledger: Ledger, driver: KernelDriver) -> None:
-    """Take down by the ledger what a failed undo left, so that the next run begins with nothing."""
+    """Take down the leaks of a failed undo by the ledger, so that the next run starts clean."""
     for address, size in ledger.accounts["mappings"].items():
         driver.mem_unmap(address, size)
     for address, size in ledger.accounts["reservations"].items():

@@ -46,7 +46,7 @@ def local() -> Target:
 
 
 class SwappedChunks(HandleRecorder):
-    """Maps the first two chunks in each other's place, where they are mapped first."""
+    """Exchanges the first two chunks in their first mappings."""
 
     mapped = 0
 
@@ -58,7 +58,7 @@ class SwappedChunks(HandleRecorder):
 
 
 class UnreleasedHandle(HandleRecorder):
-    """Forgets to release the second chunk."""
+    """Leaves the second chunk unreleased."""
 
     def mem_release(self, handle: int) -> None:
         if handle != self._created[1] or self.kept:

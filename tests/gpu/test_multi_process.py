@@ -1,4 +1,4 @@
-"""Several processes on real GPUs: layouts that share memory, and what becomes of them when somebody dies."""
+"""Multi-process layouts on real GPUs: shared memory, crashes, and rounds of hold and attach."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def free(driver: Driver) -> int:
 
 @pytest.fixture
 def memory_comes_back() -> Iterator[None]:
-    """Free memory of the first GPU is what it was, once all is over."""
+    """Assert that free memory of the first GPU is unchanged at the end."""
     driver = target.resolve("local").open()
     before = free(driver)
     yield

@@ -1,4 +1,4 @@
-"""What validation accepts builds on the real GPU, is found as declared, and vanishes."""
+"""Accepted random specs on a real GPU: build, check and teardown."""
 
 from __future__ import annotations
 

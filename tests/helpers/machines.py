@@ -62,7 +62,7 @@ def invented(
 
 
 def identified(uuids: list[str]) -> Machine:
-    """A machine of so many GPUs, told by their UUIDs: what a process sees of one that has more, or orders them else."""
+    """A machine of GPUs with the given UUIDs, as a process with a subset or another order of its GPUs reads it."""
     machine = invented(len(uuids))
     devices = [device.model_copy(update={"uuid": uuid}) for device, uuid in zip(machine.devices, uuids, strict=True)]
     return machine.model_copy(update={"devices": devices})

@@ -33,7 +33,7 @@ def secret(export: str, index: int) -> bytes:
 
 @dataclass
 class Memfds:
-    """One memfd that stands for every chunk, whose first bytes say so; a check finds what it was made to find."""
+    """Exports with one memfd for every chunk; a check has a given number of differences."""
 
     kept: Sequence[Offer] = OFFERS
     differences: int = 0

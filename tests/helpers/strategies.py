@@ -147,7 +147,7 @@ def _range(draw: Draw, name: str, chunks: list[_Chunk]) -> tuple[Spec, list[_Map
     if draw(st.booleans()):
         entry["align"] = draw(st.sampled_from(["64KiB", "2MiB", "4MiB", "1 granule", "1GiB"]))
     if draw(st.booleans()):
-        # A multiple of every alignment above: a wish has to be aligned as the range is to be (fact 11).
+        # A multiple of every alignment above: an address hint requires the alignment of its range (fact 11).
         entry["address"] = hex(draw(st.integers(1 << 11, 1 << 15)) << 30)
         entry |= draw(st.sampled_from([{}, {"fixed": "false"}]))
     return entry, mapped, keyed
@@ -278,7 +278,7 @@ def _unordered(draw: Draw, value: Any) -> Any:
 
 @st.composite
 def written(draw: Draw, spec: Spec) -> str:
-    """A spec as somebody could write it: each section and entry in block or in flow style, with comments between."""
+    """Text of a spec: each section and entry in block or flow style, with comments between them."""
     lines = ["memtopo: 1", "name: random"]
     for section, entries in spec.items():
         lines += draw(st.sampled_from([[], [""], ["# a comment: with a colon"]]))

@@ -121,7 +121,7 @@ def test_hostile_text_gets_a_diagnostic_with_a_position(data: bytes, code: str, 
     assert message in fault.message
     assert fault.span or len(data) > LARGEST_FILE
     assert all(
-        told.isprintable() for fault in document.diagnostics for told in (fault.message, fault.help or "", *fault.notes)
+        text.isprintable() for fault in document.diagnostics for text in (fault.message, fault.help or "", *fault.notes)
     )
     if len(data) <= K64:
         assert_places_are_inside(document)

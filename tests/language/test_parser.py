@@ -43,7 +43,7 @@ def spanned(document: Document, span: Span | None) -> str:
 
 
 def found(text: str) -> list[tuple[str, str]]:
-    """The code of each fault and the text that it stands at."""
+    """The code of each diagnostic and the text at its position."""
     document = read(text)
     return [(fault.code, spanned(document, fault.span)) for fault in document.diagnostics]
 

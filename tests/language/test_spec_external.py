@@ -1,4 +1,4 @@
-"""Managed memory, external objects and semaphores, as they are read: every form means what it says."""
+"""Entries of managed memory, external memory and semaphores."""
 
 from __future__ import annotations
 

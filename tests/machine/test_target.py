@@ -27,9 +27,9 @@ def recorded(tmp_path: Path) -> str:
 
 
 def run(program: str, *arguments: str, **environment: str) -> str:
-    told = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    variables = os.environ | {"PYTHONPATH": str(ROOT)} | environment
     command = [sys.executable, "-c", program, *arguments]
-    return subprocess.run(command, env=told, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
 
 
 def test_a_path_is_a_recorded_machine_on_the_simulator(recorded: str) -> None:

@@ -174,7 +174,7 @@ def test_bytes_written_through_one_mapping_are_read_through_another() -> None:
 
 
 class Counting(Progress):
-    """Counts what it is told."""
+    """Counts the calls of its hooks."""
 
     def __init__(self) -> None:
         self.phases: list[tuple[str, int]] = []

@@ -24,8 +24,8 @@ def test_every_cited_fact_exists() -> None:
     cited = {
         number
         for each in EVERY
-        for told in re.findall(r"\(facts? ([^)]*)\)", each.cause or "")
-        for number in re.findall(r"\d+", told)
+        for citation in re.findall(r"\(facts? ([^)]*)\)", each.cause or "")
+        for number in re.findall(r"\d+", citation)
     }
     assert cited
     assert all(f'id="fact-{number}"' in FACTS for number in cited)

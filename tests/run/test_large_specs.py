@@ -1,4 +1,4 @@
-"""Specs that ask for very much, or for more than there can be."""
+"""Specs with very many entries, and with numbers beyond all limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random specs of several processes: each validates and plans, in any order, and the plan fits what is declared."""
+"""Random multi-process specs: validation and plans, independent of order."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def handles(plan: Plan) -> dict[tuple[str, str], int]:
 
 
 def is_sound(plan: Plan) -> None:
-    """Whatever is imported is one handle of what is exported, of the same kind; phases follow one another."""
+    """Assert that each import is one handle of an export of the same kind, and that phases follow one another."""
     offered = handles(plan)
     for process in plan.processes.values():
         assert [phase for phase, _ in process.phases] == [phase for phase in Phase if _of(process, phase)]

@@ -1,4 +1,4 @@
-"""All or nothing: everything is undone, or what is left is named."""
+"""Undo of failed runs: everything is undone, or named as a leak."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def points(calls: int, most: int) -> list[int]:
 
 
 def fail_everywhere(spec: str | Path, machine: Machine, most: int) -> None:
-    """Run a spec with one call failing, for each of its calls, and see what is left."""
+    """Run a spec once for each of its calls, which fails, and check what is left."""
     made = run_request(spec, machine)
     calls = run(made, machine).failing.calls
     for at in points(calls, most):
@@ -143,7 +143,7 @@ def test_exceptions_that_are_no_driver_errors_do_not_stop_the_teardown(error: Ex
 
 
 class BadHooks(Progress):
-    """Somebody's progress hooks that raise."""
+    """Progress hooks that raise."""
 
     def advance(self, steps: int) -> None:
         raise ValueError(steps)

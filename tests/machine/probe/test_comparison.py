@@ -20,9 +20,9 @@ def device(machine: Machine, **fields: object) -> Machine:
     return changed(machine, devices=[first.model_copy(update=fields), *rest])
 
 
-def trial(machine: Machine, name: str, told: Trial) -> Machine:
+def trial(machine: Machine, name: str, result: Trial) -> Machine:
     memory: Memory = machine.locations[gpu(0)]
-    return device(machine, memory=memory.model_copy(update={"trials": memory.trials | {name: told}}))
+    return device(machine, memory=memory.model_copy(update={"trials": memory.trials | {name: result}}))
 
 
 def peer(machine: Machine, **fields: object) -> Machine:

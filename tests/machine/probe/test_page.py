@@ -88,8 +88,8 @@ def test_the_colour_of_a_cell_follows_its_share() -> None:
     console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="truecolor")
     console.print(pages.rendered(probe.page(uneven(), "ours", simulated=True)))
     assert isinstance(console.file, io.StringIO)
-    told = console.file.getvalue()
-    styles = {number: re.search(rf"\x1b\[([0-9;]*)m[ █▓▒░]*{number}", told) for number in ("400.0", "190.0", "40.0")}
+    printed = console.file.getvalue()
+    styles = {number: re.search(rf"\x1b\[([0-9;]*)m[ █▓▒░]*{number}", printed) for number in ("400.0", "190.0", "40.0")}
     assert len({each[1] for each in styles.values() if each}) == 3
 
 

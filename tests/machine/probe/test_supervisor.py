@@ -75,16 +75,16 @@ def test_a_child_is_replaced_after_a_fatal_error() -> None:
 
 def test_without_a_context_nothing_is_known() -> None:
     found = probed("device_primary_ctx_retain", "CUDA_ERROR_UNKNOWN")
-    told = trials(found)["ipc"]
-    assert (told.works, told.error, told.call) == (None, "CUDA_ERROR_UNKNOWN", "cuDevicePrimaryCtxRetain")
+    result = trials(found)["ipc"]
+    assert (result.works, result.error, result.call) == (None, "CUDA_ERROR_UNKNOWN", "cuDevicePrimaryCtxRetain")
     assert found.machine.host["host"].trials["vmm"].works
 
 
 def test_an_exception_in_a_child_is_noted_with_its_trial() -> None:
     found = probed("event_create", "raise")
-    told = trials(found)["ipc-event"]
-    assert (told.works, told.error) == (False, "EXIT 0")
-    assert "RuntimeError: a bug" in str(told.note)
+    result = trials(found)["ipc-event"]
+    assert (result.works, result.error) == (False, "EXIT 0")
+    assert "RuntimeError: a bug" in str(result.note)
 
 
 def test_a_child_that_ends_at_its_start_is_noted() -> None:
