@@ -11,7 +11,7 @@ import pytest
 
 from bench import validation
 from bench.__main__ import BENCHMARKS
-from tests.cli.running import ROOT, environment, memtopo
+from tests.helpers.command_line import ROOT, environment, run_memtopo
 
 PAGE = (ROOT / "docs" / "performance.md").read_text()
 
@@ -20,7 +20,7 @@ def test_benchmark_specs_of_1_kb_are_valid_for_both_programs(tmp_path: Path) -> 
     files = validation.write(tmp_path, 24)
     assert len({file.read_text() for file in files}) == 24
     assert all(900 < file.stat().st_size < 1300 for file in files)
-    assert memtopo("validate", tmp_path, "-m", "h200x2").out == "24 files on h200x2: 24 ok\n"
+    assert run_memtopo("validate", tmp_path, "-m", "h200x2").out == "24 files on h200x2: 24 ok\n"
     other = [str(Path(sys.executable).parent / "check-jsonschema"), "--schemafile", "docs/spec.schema.json"]
     subprocess.run([*other, *map(str, files)], cwd=ROOT, check=True, capture_output=True)
 

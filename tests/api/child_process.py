@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.cli.running import ROOT, environment
+from tests.helpers.command_line import ROOT, environment
 
 
 class Process:

@@ -15,7 +15,7 @@ import pytest
 
 from memtopo.sharing import wire
 from tests.api.child_process import Process
-from tests.cli.running import ROOT, environment
+from tests.helpers.command_line import ROOT, environment
 
 SOURCE = ROOT / "examples" / "c"
 pytestmark = pytest.mark.skipif(not (shutil.which("cc") and shutil.which("make")), reason="needs a C compiler and make")

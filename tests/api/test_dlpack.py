@@ -19,7 +19,7 @@ from memtopo.api import GpuView, HostView, Live, dlpack
 from memtopo.api.dlpack import ExportedTensors, Managed, Versioned, dtype
 from memtopo.machine.target import Target
 from tests.api.test_specs import SMALL
-from tests.cli.running import ROOT, environment
+from tests.helpers.command_line import ROOT, environment
 
 POINTER = ctypes.pythonapi.PyCapsule_GetPointer
 POINTER.restype, POINTER.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]

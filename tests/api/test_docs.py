@@ -12,7 +12,7 @@ import pytest
 
 import memtopo
 from tests.api.child_process import Process
-from tests.cli.running import ROOT, environment
+from tests.helpers.command_line import ROOT, environment
 
 PAGE = (ROOT / "docs" / "api.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)

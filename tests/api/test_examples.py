@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.cli.running import ROOT, environment
+from tests.helpers.command_line import ROOT, environment
 
 
 def test_the_numpy_example_prints_its_documented_output() -> None:

@@ -11,7 +11,7 @@ import pytest
 import memtopo
 from memtopo.machine.target import Target, uuids
 from memtopo.sharing.programs import Program
-from tests.cli.running import ROOT, environment
+from tests.helpers.command_line import ROOT, environment
 from tests.helpers.holders import PATIENCE
 from tests.helpers.machines import invented
 

@@ -17,7 +17,7 @@ import pytest
 import memtopo
 from memtopo.driver.types import DriverError
 from tests.api.child_process import Process
-from tests.cli.running import ROOT, environment
+from tests.helpers.command_line import ROOT, environment
 from tests.helpers.device_bytes import peek, poke
 
 pytestmark = pytest.mark.gpu

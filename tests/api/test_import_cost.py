@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import memtopo
-from tests.cli.running import ROOT, environment
+from tests.helpers.command_line import ROOT, environment
 
 LATE = ("memtopo.api", "pydantic", "yaml", "numpy", "cuda", "rich", "ctypes")
 

@@ -237,7 +237,7 @@ def test_the_warning_is_shown_unless_filtered(tmp_path: Any) -> None:
     import subprocess
     import sys
 
-    from tests.cli.running import ROOT, environment
+    from tests.helpers.command_line import ROOT, environment
 
     script = (
         "import memtopo\nwith memtopo.applied('specs/ring-buffer.yaml', machine='h200x2') as l: v = l.range('ring')"

@@ -9,9 +9,9 @@ import pytest
 
 from memtopo import machine
 from memtopo.rules.files import Checked, Selection, check, collect
-from tests.cli.conftest import here
+from tests.cli.conftest import run_inline
 
-__all__ = ["here"]
+__all__ = ["run_inline"]
 
 Checking = Callable[..., Checked]
 

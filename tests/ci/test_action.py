@@ -19,7 +19,7 @@ from jsonschema import Draft7Validator
 
 from memtopo.common.version import __version__
 from tests.ci import forms
-from tests.cli.running import environment
+from tests.helpers.command_line import environment, write_program
 from tests.helpers.specs import ROOT
 
 ACTION: Any = yaml.safe_load((ROOT / "action.yml").read_text())
@@ -67,12 +67,9 @@ def step(which: Any, folder: Path, **inputs: str) -> subprocess.CompletedProcess
 
 @pytest.fixture
 def repository(folder: Path) -> Path:
-    """The sample's specs, and memtopo where the first step would have installed it."""
+    """Specs of the sample, and memtopo at the path where the first step installs it."""
     (folder / "specs").symlink_to(ROOT / "examples" / "ci" / "specs")
-    program = folder / "temp" / "memtopo" / "bin" / "memtopo"
-    program.parent.mkdir(parents=True)
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m memtopo "$@"\n')
-    program.chmod(0o755)
+    write_program(folder / "temp" / "memtopo" / "bin" / "memtopo")
     return folder
 
 

@@ -11,7 +11,7 @@ import pytest
 from memtopo.common.errors import Unavailable, UsageError
 from memtopo.rules.files import collect
 from tests.ci.conftest import GOOD
-from tests.cli.running import environment, memtopo, shell
+from tests.helpers.command_line import environment, run_memtopo, run_shell
 
 M = "--machine=h200x2"
 
@@ -81,9 +81,9 @@ def test_a_pattern_or_folder_without_files_exits_with_3(tree: Path, argument: st
     (tree / "empty").mkdir()
     with pytest.raises(Unavailable):
         collect(["a", argument])
-    said = memtopo("validate", tree / "a" / "x.yaml", tree / argument, M)
-    assert (said.status, said.out) == (3, "")
-    assert argument in said.err
+    result = run_memtopo("validate", tree / "a" / "x.yaml", tree / argument, M)
+    assert (result.status, result.out) == (3, "")
+    assert argument in result.err
 
 
 def test_an_empty_name_is_wrong_usage(folder: Path) -> None:
@@ -115,13 +115,13 @@ def test_deeply_nested_folders_are_traversed(folder: Path) -> None:
 def test_a_named_pipe_is_read_and_one_in_a_folder_is_an_error(folder: Path) -> None:
     os.mkfifo(folder / "p.yaml")
     start = time.monotonic()
-    said = memtopo("validate", folder, M)
-    assert said.status == 1
-    assert "p.yaml: error[MT001]" in said.out
+    result = run_memtopo("validate", folder, M)
+    assert result.status == 1
+    assert "p.yaml: error[MT001]" in result.out
     assert time.monotonic() - start < 8
     (folder / "good").write_text(GOOD)
-    said = shell(f"memtopo validate <(sleep 1; cat good) {M}")
-    assert said.status == 0, said
+    result = run_shell(f"memtopo validate <(sleep 1; cat good) {M}")
+    assert result.status == 0, result
 
 
 def test_unreadable_folders_are_named_and_others_traversed(folder: Path) -> None:

@@ -13,7 +13,7 @@ from memtopo.rules.files import Checked, check, collect
 from tests.ci import forms
 from tests.ci.conftest import GOOD
 from tests.ci.forms import text
-from tests.cli.running import memtopo
+from tests.helpers.command_line import run_memtopo
 
 EVIL = [
     "%0A::error::x",
@@ -114,7 +114,7 @@ def test_hostile_texts_are_printable_in_text(harmed: Checked) -> None:
 
 
 def test_hostile_text_output_contains_no_github_command(harmed: Checked, evil: str, folder: Path) -> None:
-    said = memtopo("validate", ".", "-m", "h100x1", GITHUB_ACTIONS="true", PYTHONUTF8="1")
+    said = run_memtopo("validate", ".", "-m", "h100x1", GITHUB_ACTIONS="true", PYTHONUTF8="1")
     found = forms.github(said.out)
     assert found
     assert {command.name for command in found} == {"error"}

@@ -9,7 +9,7 @@ from memtopo.diagnostics.codes import CODES
 from memtopo.language import read_text
 from memtopo.rules.validation import Validated, validate
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
-from tests.cli.running import memtopo
+from tests.helpers.command_line import run_memtopo
 
 UNUSED = "memtopo: 1\nname: x\nchunks:\n  hot: {{location: gpu0, size: 2MiB}}{}\n"
 
@@ -97,10 +97,10 @@ def test_a_suppressed_error_keeps_the_spec_from_being_built() -> None:
 def test_suppressed_errors_pass_validate_but_not_plan_and_apply(folder: Path) -> None:
     spec = folder / "spec.yaml"
     spec.write_text(BAD.replace("}", "}  # memtopo: ignore[MT301,MT501]"))
-    said = memtopo("validate", spec, "-m", "h200x2")
+    said = run_memtopo("validate", spec, "-m", "h200x2")
     assert (said.status, said.out) == (0, f"{spec}: ok on h200x2; 2 diagnostics ignored by comments\n")
     for command in ("plan", "apply"):
-        said = memtopo(command, spec, "-m", "h200x2")
+        said = run_memtopo(command, spec, "-m", "h200x2")
         assert (said.status, said.out) == (1, "")
         assert "error[MT301]" in said.err
         assert "warning[" not in said.err
@@ -110,7 +110,7 @@ def test_suppressed_warnings_are_reported_by_no_command(folder: Path) -> None:
     spec = folder / "spec.yaml"
     spec.write_text(WARNED.rstrip() + "  # memtopo: ignore[MT501]\n")
     for command in ("validate", "plan", "apply"):
-        said = memtopo(command, spec, "-m", "h200x2", MEMTOPO_STRICT="1")
+        said = run_memtopo(command, spec, "-m", "h200x2", MEMTOPO_STRICT="1")
         assert (said.status, said.err) == (0, "")
         assert "MT501" not in said.out
 

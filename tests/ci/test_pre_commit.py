@@ -13,7 +13,7 @@ import yaml
 from pre_commit.clientlib import load_config, load_manifest
 
 from tests.ci.conftest import BAD, GOOD
-from tests.cli.running import environment
+from tests.helpers.command_line import environment, write_program
 from tests.helpers.specs import ROOT
 
 MANIFEST = ROOT / ".pre-commit-hooks.yaml"
@@ -32,13 +32,10 @@ def test_pre_commit_accepts_the_sample_configuration() -> None:
 
 @pytest.fixture
 def repository(folder: Path) -> Path:
-    """A repository with the hook, as the sample configures it but with what is installed here."""
+    """Repository with the hook of the sample, which runs memtopo as installed here."""
     (hook,) = yaml.safe_load(MANIFEST.read_text())
     (sample,) = yaml.safe_load((ROOT / "examples" / "ci" / ".pre-commit-config.yaml").read_text())["repos"]
-    program = folder / "bin" / "memtopo"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m memtopo "$@"\n')
-    program.chmod(0o755)
+    write_program(folder / "bin" / "memtopo")
     local: dict[str, Any] = hook | sample["hooks"][0] | {"language": "system"}
     (folder / ".pre-commit-config.yaml").write_text(yaml.safe_dump({"repos": [{"repo": "local", "hooks": [local]}]}))
     _run(folder, "git", "init", "--quiet")

@@ -12,7 +12,7 @@ import yaml
 from jsonschema import Draft7Validator
 
 from tests.ci import forms
-from tests.cli.conftest import Here
+from tests.cli.conftest import InlineRunner
 from tests.helpers.specs import ROOT
 
 SAMPLE = ROOT / "examples" / "ci"
@@ -21,10 +21,10 @@ PAGE = (ROOT / "docs" / "ci.md").read_text()
 
 
 @pytest.fixture
-def said(here: Here, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def said(run_inline: InlineRunner, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A way to check the sample from its top."""
     monkeypatch.chdir(SAMPLE)
-    return lambda form: here("validate", "specs", *MACHINES, "--format", form)
+    return lambda form: run_inline("validate", "specs", *MACHINES, "--format", form)
 
 
 def test_github_annotates_both_errors_of_the_broken_sample(said: Any) -> None:
@@ -82,7 +82,7 @@ def test_page_shows_the_sample_to_copy(file: str) -> None:
 
 
 def test_commands_of_the_gitlab_job_write_the_reports_it_collects(
-    here: Here, folder: Path, monkeypatch: pytest.MonkeyPatch
+    run_inline: InlineRunner, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The installation is not run."""
     (job,) = yaml.safe_load((SAMPLE / ".gitlab-ci.yml").read_text()).values()
@@ -90,7 +90,7 @@ def test_commands_of_the_gitlab_job_write_the_reports_it_collects(
     monkeypatch.chdir(folder)
     (folder / "specs").symlink_to(SAMPLE / "specs")
     assert command[0] == "memtopo"
-    assert here(*command[1:], CI_PROJECT_DIR=str(folder)).status == 1
+    assert run_inline(*command[1:], CI_PROJECT_DIR=str(folder)).status == 1
     reports = job["artifacts"]["reports"]
     assert len(forms.gitlab((folder / reports["codequality"]).read_text())) == 2
     assert forms.junit((folder / reports["junit"]).read_text()).failures == 2

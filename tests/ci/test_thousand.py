@@ -6,7 +6,7 @@ import pytest
 
 from tests.ci import forms
 from tests.ci.conftest import BAD, GOOD
-from tests.cli.running import Said, memtopo
+from tests.helpers.command_line import CommandResult, run_memtopo
 
 KINDS = ("good", "bad", "latin", "utf16", "gone", "loop", "null", "empty", "device", "conflict")
 TEXTS = {
@@ -47,17 +47,17 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def said(thousand: Path) -> Said:
+def said(thousand: Path) -> CommandResult:
     """What is said of them, with reports in every form that a program reads."""
     reports = [f"--report={form}={thousand}/out.{form}" for form in ("sarif", "junit", "gitlab", "github", "concise")]
-    return memtopo("validate", thousand / "*/**/*.yaml", "-m", "h200x2", "--json", *reports)
+    return run_memtopo("validate", thousand / "*/**/*.yaml", "-m", "h200x2", "--json", *reports)
 
 
 def kind(file: str) -> str:
     return Path(file).stem.split("-", 1)[1]
 
 
-def test_each_of_many_files_has_its_own_result(said: Said) -> None:
+def test_each_of_many_files_has_its_own_result(said: CommandResult) -> None:
     """Valid files are ok whatever the others are."""
     found = forms.diagnostics(said.out)
     assert said.status == 1
@@ -65,7 +65,7 @@ def test_each_of_many_files_has_its_own_result(said: Said) -> None:
     assert all(result["ok"] == (kind(result["file"]) == "good") for result in found["results"])
 
 
-def test_each_invalid_file_has_its_own_diagnostics(said: Said) -> None:
+def test_each_invalid_file_has_its_own_diagnostics(said: CommandResult) -> None:
     faults: dict[str, set[str]] = {}
     for fault in forms.diagnostics(said.out)["diagnostics"]:
         faults.setdefault(fault["file"], set()).add(fault["code"])
@@ -73,7 +73,7 @@ def test_each_invalid_file_has_its_own_diagnostics(said: Said) -> None:
     assert all(codes == CODES[kind(file)] for file, codes in faults.items())
 
 
-def test_every_report_names_all_invalid_files(said: Said, thousand: Path) -> None:
+def test_every_report_names_all_invalid_files(said: CommandResult, thousand: Path) -> None:
     """Each report fits its format."""
     del said
     files = {form: (thousand / f"out.{form}").read_text() for form in ("sarif", "junit", "gitlab", "github", "concise")}
@@ -88,7 +88,7 @@ def test_every_report_names_all_invalid_files(said: Said, thousand: Path) -> Non
     assert len(files["concise"].splitlines()) == 1000
 
 
-def test_a_folder_and_a_pattern_select_the_same_files(thousand: Path, said: Said) -> None:
-    found = forms.diagnostics(memtopo("validate", thousand, "-m", "h200x2", "--json").out)
+def test_a_folder_and_a_pattern_select_the_same_files(thousand: Path, said: CommandResult) -> None:
+    found = forms.diagnostics(run_memtopo("validate", thousand, "-m", "h200x2", "--json").out)
     names = {result["file"] for result in found["results"]}
     assert names == {result["file"] for result in forms.diagnostics(said.out)["results"]}

@@ -10,8 +10,8 @@ import pytest
 from memtopo.output.formats import FORMATS
 from tests.ci import forms
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED
-from tests.cli.conftest import Here
-from tests.cli.running import piped, shell
+from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import run_shell, run_with_input
 
 M = "--machine=h200x2"
 
@@ -25,26 +25,26 @@ def specs(folder: Path) -> Path:
     return folder
 
 
-def test_files_folders_and_patterns_are_validated_together(here: Here, specs: Path) -> None:
+def test_files_folders_and_patterns_are_validated_together(run_inline: InlineRunner, specs: Path) -> None:
     """Each file is read once; a summary ends the text."""
-    said = here("validate", "specs/good.yaml", "specs/*.yaml", "specs", M)
-    assert (said.status, said.err) == (1, "")
-    assert said.out.splitlines()[-1] == "4 files on h200x2: 2 ok, 1 with warnings, 1 with errors"
-    assert "1 error, 1 warning in specs/bad.yaml" in said.out.splitlines()
+    result = run_inline("validate", "specs/good.yaml", "specs/*.yaml", "specs", M)
+    assert (result.status, result.err) == (1, "")
+    assert result.out.splitlines()[-1] == "4 files on h200x2: 2 ok, 1 with warnings, 1 with errors"
+    assert "1 error, 1 warning in specs/bad.yaml" in result.out.splitlines()
 
 
 def test_standard_input_is_validated_beside_files(specs: Path) -> None:
-    said = piped(BAD.encode(), "validate", "specs/good.yaml", "-", M)
-    assert (said.status, said.err) == (1, "")
-    assert "<stdin>:4:31: error[MT301]" in said.out
-    assert "1 ok" in said.out.splitlines()[-1]
+    result = run_with_input(BAD.encode(), "validate", "specs/good.yaml", "-", M)
+    assert (result.status, result.err) == (1, "")
+    assert "<stdin>:4:31: error[MT301]" in result.out
+    assert "1 ok" in result.out.splitlines()[-1]
 
 
-def test_several_machines_give_a_table(here: Here, specs: Path) -> None:
+def test_several_machines_give_a_table(run_inline: InlineRunner, specs: Path) -> None:
     """A machine given twice appears once."""
-    said = here("validate", "specs/good.yaml", "specs/two.yaml", "-m", "h100x1", "-m", "h200x2", "-m", "h100x1")
-    assert said.status == 1
-    assert said.out.splitlines()[-5:-2] == [
+    result = run_inline("validate", "specs/good.yaml", "specs/two.yaml", "-m", "h100x1", "-m", "h200x2", "-m", "h100x1")
+    assert result.status == 1
+    assert result.out.splitlines()[-5:-2] == [
         "spec             h100x1   h200x2",
         "specs/good.yaml  ok       ok",
         "specs/two.yaml   1 error  ok",
@@ -68,28 +68,28 @@ def test_several_machines_give_a_table(here: Here, specs: Path) -> None:
 )
 @pytest.mark.parametrize("form", ["text", "json", "junit"])
 def test_exit_status_depends_only_on_what_is_reported(
-    here: Here, specs: Path, name: str, arguments: list[str], status: int, form: str
+    run_inline: InlineRunner, specs: Path, name: str, arguments: list[str], status: int, form: str
 ) -> None:
     """It is the same in every format; with --strict warnings count."""
     where = [] if "-m" in arguments else [M]
-    assert here("validate", f"specs/{name}.yaml", *where, *arguments, "--format", form).status == status
+    assert run_inline("validate", f"specs/{name}.yaml", *where, *arguments, "--format", form).status == status
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_requested_format_is_alone_on_stdout(here: Here, specs: Path, form: str) -> None:
+def test_a_requested_format_is_alone_on_stdout(run_inline: InlineRunner, specs: Path, form: str) -> None:
     """A file receives the same."""
-    said = here(
+    result = run_inline(
         "validate", "specs", M, "--format", form, "--report", f"{form}=out", COLUMNS="80", GITHUB_ACTIONS="true"
     )
-    assert (said.status, said.err) == (1, "")
-    assert said.out == Path("out").read_text()
-    assert said.out
+    assert (result.status, result.err) == (1, "")
+    assert result.out == Path("out").read_text()
+    assert result.out
 
 
-def test_any_number_of_reports_are_written_whole(here: Here, specs: Path) -> None:
+def test_any_number_of_reports_are_written_whole(run_inline: InlineRunner, specs: Path) -> None:
     reports = [word for form in FORMATS for word in ("--report", f"{form}={form}.out")]
-    said = here("validate", "specs", M, *reports, "--format=concise")
-    assert said.out == Path("concise.out").read_text()
+    result = run_inline("validate", "specs", M, *reports, "--format=concise")
+    assert result.out == Path("concise.out").read_text()
     assert len(forms.sarif(Path("sarif.out").read_text())["results"]) == 3
     assert forms.junit(Path("junit.out").read_text()).failures == 1
     assert len(forms.gitlab(Path("gitlab.out").read_text())) == len(forms.github(Path("github.out").read_text())) == 3
@@ -97,62 +97,65 @@ def test_any_number_of_reports_are_written_whole(here: Here, specs: Path) -> Non
     assert len(forms.markdown(Path("markdown.out").read_text())[0]) == 5
 
 
-def test_an_unwritable_report_exits_with_4_and_others_are_written(here: Here, specs: Path) -> None:
-    said = here("validate", "specs/good.yaml", M, "--report", "sarif=/nowhere/x", "--report", "junit=y")
-    assert said.status == 4
-    assert "'/nowhere/x' cannot be written" in said.err
+def test_an_unwritable_report_exits_with_4_and_others_are_written(run_inline: InlineRunner, specs: Path) -> None:
+    result = run_inline("validate", "specs/good.yaml", M, "--report", "sarif=/nowhere/x", "--report", "junit=y")
+    assert result.status == 4
+    assert "'/nowhere/x' cannot be written" in result.err
     assert forms.junit(Path("y").read_text()).tests == 1
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("arguments", [["nothing/*.yaml", M], ["specs", "-m", "h9000"], ["specs", M, "--select=X"]])
 def test_machine_readable_formats_are_whole_documents_on_failure(
-    here: Here, specs: Path, form: str, arguments: list[str]
+    run_inline: InlineRunner, specs: Path, form: str, arguments: list[str]
 ) -> None:
-    said = here("validate", *arguments, "--format", form, "--report", f"{form}=out")
-    assert said.status in (2, 3)
-    assert said.err.startswith("memtopo: error: ")
-    assert said.out == Path("out").read_text()
-    message = said.err.splitlines()[0].removeprefix("memtopo: error: ")
+    result = run_inline("validate", *arguments, "--format", form, "--report", f"{form}=out")
+    assert result.status in (2, 3)
+    assert result.err.startswith("memtopo: error: ")
+    assert result.out == Path("out").read_text()
+    message = result.err.splitlines()[0].removeprefix("memtopo: error: ")
     match form:
         case "text" | "concise":
-            assert said.out == ""
+            assert result.out == ""
         case "json":
-            assert said.document["error"]["message"] == message
+            assert result.document["error"]["message"] == message
         case "sarif":
-            (invocation,) = forms.sarif(said.out)["invocations"]
-            assert (invocation["executionSuccessful"], invocation["exitCode"]) == (False, said.status)
+            (invocation,) = forms.sarif(result.out)["invocations"]
+            assert (invocation["executionSuccessful"], invocation["exitCode"]) == (False, result.status)
         case "junit":
-            assert forms.junit(said.out).errors == 1
+            assert forms.junit(result.out).errors == 1
         case "gitlab":
-            assert forms.gitlab(said.out) == []
+            assert forms.gitlab(result.out) == []
         case "github":
-            assert forms.github(said.out)[0].data.splitlines()[0] == message
+            assert forms.github(result.out)[0].data.splitlines()[0] == message
         case "markdown":
-            assert forms.markdown(said.out) == ([], [])
+            assert forms.markdown(result.out) == ([], [])
 
 
-def test_json_flag_equals_format_json(here: Here, specs: Path) -> None:
+def test_json_flag_equals_format_json(run_inline: InlineRunner, specs: Path) -> None:
     """This holds with diagnostics and on failure."""
     for arguments in (["specs", M], ["specs/good.yaml", M], ["nothing/*", M], ["specs", "-m", "h9000"]):
-        short, long = here("validate", *arguments, "--json"), here("validate", *arguments, "--format", "json")
+        short, long = (
+            run_inline("validate", *arguments, "--json"),
+            run_inline("validate", *arguments, "--format", "json"),
+        )
         assert short == long
         assert short.document
 
 
-def test_annotations_are_added_to_text_in_github_actions(here: Here, specs: Path) -> None:
+def test_annotations_are_added_to_text_in_github_actions(run_inline: InlineRunner, specs: Path) -> None:
     """A requested format is alone."""
-    said = here("validate", "specs", M, GITHUB_ACTIONS="true", COLUMNS="80")
-    assert said.status == 1
-    first, *text, last = [line for line in said.out.splitlines() if not line.startswith(("::error ", "::warning "))]
-    assert text == here("validate", "specs", M, COLUMNS="80").out.splitlines()
+    result = run_inline("validate", "specs", M, GITHUB_ACTIONS="true", COLUMNS="80")
+    assert result.status == 1
+    first, *text, last = [line for line in result.out.splitlines() if not line.startswith(("::error ", "::warning "))]
+    assert text == run_inline("validate", "specs", M, COLUMNS="80").out.splitlines()
     assert first == f"::stop-commands::{last.strip(':')}"
-    assert [command.name for command in forms.github(said.out)] == ["error", "warning", "warning"]
-    again = here("validate", "specs", M, GITHUB_ACTIONS="true").out
+    assert [command.name for command in forms.github(result.out)] == ["error", "warning", "warning"]
+    again = run_inline("validate", "specs", M, GITHUB_ACTIONS="true").out
     assert again.splitlines()[0] != first
-    assert forms.github(here("validate", "specs", M, "--format=text", GITHUB_ACTIONS="true").out) == []
-    assert here("validate", "specs", M, "--json", GITHUB_ACTIONS="true").document["errors"] == 1
-    failed = here("validate", "specs", "-m", "h9000", GITHUB_ACTIONS="true")
+    assert forms.github(run_inline("validate", "specs", M, "--format=text", GITHUB_ACTIONS="true").out) == []
+    assert run_inline("validate", "specs", M, "--json", GITHUB_ACTIONS="true").document["errors"] == 1
+    failed = run_inline("validate", "specs", "-m", "h9000", GITHUB_ACTIONS="true")
     assert [command.name for command in forms.github(failed.out)] == ["error"]
 
 
@@ -171,19 +174,21 @@ def test_annotations_are_added_to_text_in_github_actions(here: Here, specs: Path
     ],
 )
 def test_wrong_flags_of_validate_exit_with_2_and_one_line(
-    here: Here, specs: Path, arguments: list[str], message: str
+    run_inline: InlineRunner, specs: Path, arguments: list[str], message: str
 ) -> None:
-    said = here("validate", "specs", M, *arguments)
-    assert said.status == 2
-    assert said.err.splitlines()[0] == f"memtopo: error: {message}"
+    result = run_inline("validate", "specs", M, *arguments)
+    assert result.status == 2
+    assert result.err.splitlines()[0] == f"memtopo: error: {message}"
 
 
-def test_every_flag_of_validate_has_a_variable(here: Here, specs: Path) -> None:
+def test_every_flag_of_validate_has_a_variable(run_inline: InlineRunner, specs: Path) -> None:
     """Several values are separated by spaces."""
-    flags = here("validate", "specs", "-m", "h100x1", "-m", "h200x2", "--select", "MT3", "--select", "MT5", "--strict",
-                 "--ignore", "MT501", "--format", "concise", "--report", "sarif=a", "--report", "junit=b")  # fmt: skip
+    flags = run_inline(
+        *("validate", "specs", "-m", "h100x1", "-m", "h200x2", "--select", "MT3", "--select", "MT5", "--strict"),
+        *("--ignore", "MT501", "--format", "concise", "--report", "sarif=a", "--report", "junit=b"),
+    )
     written = Path("a").read_text(), Path("b").read_text()
-    variables = here(
+    variables = run_inline(
         "validate",
         "specs",
         MEMTOPO_MACHINE="h100x1 h200x2",
@@ -198,22 +203,22 @@ def test_every_flag_of_validate_has_a_variable(here: Here, specs: Path) -> None:
     assert flags.out.startswith("specs/bad.yaml:4:31: error[MT301]")
 
 
-def test_a_variable_that_is_a_path_with_spaces_is_one_machine(here: Here, specs: Path) -> None:
-    here("probe", M, "-o", "our machine.json")
-    assert here("validate", "specs/good.yaml", MEMTOPO_MACHINE="./our machine.json").status == 0
+def test_a_variable_that_is_a_path_with_spaces_is_one_machine(run_inline: InlineRunner, specs: Path) -> None:
+    run_inline("probe", M, "-o", "our machine.json")
+    assert run_inline("validate", "specs/good.yaml", MEMTOPO_MACHINE="./our machine.json").status == 0
 
 
 def test_arguments_after_two_dashes_are_names(folder: Path) -> None:
     for name in ("--json", "-m"):
         (folder / name).write_text(GOOD)
-    said = shell(f"memtopo validate {M} --format=concise -- --json -m")
-    assert (said.status, said.out) == (0, "")
+    result = run_shell(f"memtopo validate {M} --format=concise -- --json -m")
+    assert (result.status, result.out) == (0, "")
 
 
 def test_a_pipe_can_be_validated_on_several_machines(folder: Path) -> None:
     (folder / "good").write_text(GOOD)
-    said = shell("memtopo validate <(cat good) -m h100x1 -m h200x2")
-    assert said.status == 0
+    result = run_shell("memtopo validate <(cat good) -m h100x1 -m h200x2")
+    assert result.status == 0
 
 
 def test_no_format_imports_rich_cuda_or_a_driver(specs: Path) -> None:
@@ -224,5 +229,5 @@ def test_no_format_imports_rich_cuda_or_a_driver(specs: Path) -> None:
             "slow = {'rich', 'cuda', 'memtopo.driver.sim', 'memtopo.driver.cuda'} & set(sys.modules)\n"
             "assert not slow, slow"
         )
-        said = shell(f'"{sys.executable}" -c "$1"', script)
-        assert said.status == 0, said.err
+        result = run_shell(f'"{sys.executable}" -c "$1"', script)
+        assert result.status == 0, result.err

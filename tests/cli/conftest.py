@@ -1,4 +1,4 @@
-"""Commands run in this process, through the same entry as in one of their own, for tables with many rows."""
+"""Commands run in this process through the entry point of the program, for tests with many cases."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from memtopo.cli.app import run
-from tests.cli.running import Said, checked, environment
+from tests.helpers.command_line import CommandResult, environment, without_crash
 from tests.sharing.conftest import start
 
-__all__ = ["here", "start"]
+__all__ = ["run_inline", "start"]
 
 
-class Here:
+class InlineRunner:
     """Runs command lines in this process; the streams are the real ones, which pytest captures."""
 
     def __init__(self, capture: pytest.CaptureFixture[str], patch: pytest.MonkeyPatch) -> None:
         self._capture, self._patch = capture, patch
 
-    def __call__(self, *arguments: str | Path, **variables: str) -> Said:
+    def __call__(self, *arguments: str | Path, **variables: str) -> CommandResult:
         with self._patch.context() as patch:
             for name in set(os.environ) - set(environment()):
                 patch.delenv(name)
@@ -30,12 +30,12 @@ class Here:
                 patch.setenv(name, value)
             status = run([str(argument) for argument in arguments])
         out, err = self._capture.readouterr()
-        return checked(Said(status, out, err))
+        return without_crash(CommandResult(status, out, err))
 
 
 @pytest.fixture
-def here(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
-    """A way to run command lines without the start of a process."""
+def run_inline(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[InlineRunner]:
+    """Runner of command lines in this process."""
     before = sys.stdout, sys.stderr
-    yield Here(capfd, monkeypatch)
+    yield InlineRunner(capfd, monkeypatch)
     sys.stdout, sys.stderr = before

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Here
-from tests.cli.running import piped
+from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import run_with_input
 
 M = "--machine=h200x2"
 HEAD = "memtopo: 1\nname: x\n"
@@ -51,32 +51,32 @@ FAULT = ":5:42: error[MT101]"
     ],
 )
 def test_errors_of_a_spec_are_reported_at_their_position_with_help(
-    here: Here, tmp_path: Path, text: str, place: str, told: str
+    run_inline: InlineRunner, tmp_path: Path, text: str, place: str, told: str
 ) -> None:
     """Nothing unprintable reaches the terminal."""
     spec = tmp_path / "spec.yaml"
     spec.write_text(text)
-    said = here("apply", spec, M)
-    assert (said.status, said.out) == (1, "")
-    assert f"{spec}{place}" in said.err
-    assert told in said.err
-    assert "\x1b" not in said.err
-    assert here("apply", spec, M, "--json").document["errors"] >= 1
+    result = run_inline("apply", spec, M)
+    assert (result.status, result.out) == (1, "")
+    assert f"{spec}{place}" in result.err
+    assert told in result.err
+    assert "\x1b" not in result.err
+    assert run_inline("apply", spec, M, "--json").document["errors"] >= 1
 
 
 @pytest.mark.parametrize(
     "section", ["ranges: {a: {size: 2MiB, count: N}}", "chunks: {a: {location: gpu0, size: 2MiB, count: N}}"]
 )
 @pytest.mark.parametrize("count", [999_999_999_999, 10**19, 10**100])
-def test_absurd_counts_are_rejected_quickly(here: Here, tmp_path: Path, section: str, count: int) -> None:
+def test_absurd_counts_are_rejected_quickly(run_inline: InlineRunner, tmp_path: Path, section: str, count: int) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(HEAD + section.replace("N", str(count)))
     start = time.monotonic()
-    assert here("apply", spec, M).status == 1
+    assert run_inline("apply", spec, M).status == 1
     assert time.monotonic() - start < 2
 
 
-def test_an_unreadable_file_is_reported_in_one_line(here: Here, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_reported_in_one_line(run_inline: InlineRunner, tmp_path: Path) -> None:
     (tmp_path / "dangling.yaml").symlink_to("nowhere")
     (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     (tmp_path / "latin.yaml").write_bytes(b"name: \xe9\n")
@@ -96,16 +96,16 @@ def test_an_unreadable_file_is_reported_in_one_line(here: Here, tmp_path: Path) 
         "plug.yaml": "no such device or address",
         "/dev/zero": "is a device",
     }.items():
-        said = here("plan", tmp_path / name, M)
-        assert (said.status, said.out) == (1, ""), name
-        assert told in said.err, name
+        result = run_inline("plan", tmp_path / name, M)
+        assert (result.status, result.out) == (1, ""), name
+        assert told in result.err, name
     plug.close()
 
 
 def test_messages_call_a_dash_standard_input() -> None:
-    assert piped(GOOD, "validate", "-", M).out == "<stdin>: ok on h200x2\n"
-    assert f"<stdin>{FAULT}" in piped(BAD, "validate", "-", M).out
-    empty = piped(b"", "validate", "-", M)
+    assert run_with_input(GOOD, "validate", "-", M).out == "<stdin>: ok on h200x2\n"
+    assert f"<stdin>{FAULT}" in run_with_input(BAD, "validate", "-", M).out
+    empty = run_with_input(b"", "validate", "-", M)
     assert empty.status == 1
     assert "the file is empty" in empty.out
 
@@ -114,28 +114,28 @@ def test_messages_call_a_dash_standard_input() -> None:
     "change", [(b"\n", b"\r\n"), (b"# text\nm", b"\xef\xbb\xbf# text\nm"), (b"text", "コメント 🎉".encode())]
 )
 def test_windows_line_ends_a_bom_and_any_script_are_accepted(
-    here: Here, tmp_path: Path, change: tuple[bytes, bytes]
+    run_inline: InlineRunner, tmp_path: Path, change: tuple[bytes, bytes]
 ) -> None:
     """Positions stay correct."""
     spec = tmp_path / "spec.yaml"
     spec.write_bytes(GOOD.replace(*change))
-    assert here("apply", spec, M).status == 0
+    assert run_inline("apply", spec, M).status == 0
     spec.write_bytes(BAD.replace(*change))
-    assert f"{spec}{FAULT}" in here("validate", spec, M).out
+    assert f"{spec}{FAULT}" in run_inline("validate", spec, M).out
 
 
-def test_all_errors_are_reported_in_one_run_and_counted(here: Here, tmp_path: Path) -> None:
+def test_all_errors_are_reported_in_one_run_and_counted(run_inline: InlineRunner, tmp_path: Path) -> None:
     spec = tmp_path / "spec.yaml"
     spec.write_text(HEAD + "chunks:\n" + "".join(f"  c{i}: {{location: gpu0, size: {i + 1}MB}}\n" for i in range(300)))
-    said = here("validate", spec, M)
-    assert said.out.count("error[MT105]") == 300
-    assert said.out.endswith(f"\n\n300 errors in {spec}\n")
+    result = run_inline("validate", spec, M)
+    assert result.out.count("error[MT105]") == 300
+    assert result.out.endswith(f"\n\n300 errors in {spec}\n")
 
 
-def test_source_lines_are_cut_to_the_terminal_around_the_error(here: Here, tmp_path: Path) -> None:
+def test_source_lines_are_cut_to_the_terminal_around_the_error(run_inline: InlineRunner, tmp_path: Path) -> None:
     spec = tmp_path / "s.yaml"
     good = ", ".join(f"c{i}: {{location: gpu0, size: 2MiB}}" for i in range(300))
     spec.write_text(f"{HEAD}chunks: {{{good}, x: {{location: gpu0, size: 2MiB, cuont: 3}}}}\n")
-    shown = [line for line in here("validate", spec, M, COLUMNS="60").out.splitlines() if " | " in line]
+    shown = [line for line in run_inline("validate", spec, M, COLUMNS="60").out.splitlines() if " | " in line]
     assert any("cuont" in line for line in shown)
     assert max(map(len, shown)) <= 60

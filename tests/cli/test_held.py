@@ -12,14 +12,14 @@ import pytest
 from memtopo.cli.held import layout_source
 from memtopo.language import read_file
 from memtopo.machine import load
-from tests.cli.conftest import Here
-from tests.cli.running import ROOT
+from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import ROOT
 
 
 @pytest.fixture
-def ask(here: Here, runtime: Path) -> Callable[..., Any]:
+def ask(run_inline: InlineRunner, runtime: Path) -> Callable[..., Any]:
     """Runs a command that looks into that directory."""
-    return lambda *arguments, **variables: here(*arguments, XDG_RUNTIME_DIR=str(runtime), **variables)
+    return lambda *arguments, **variables: run_inline(*arguments, XDG_RUNTIME_DIR=str(runtime), **variables)
 
 
 def test_ls_lists_held_layouts(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
@@ -27,9 +27,9 @@ def test_ls_lists_held_layouts(ask: Callable[..., Any], start: Callable[..., Any
     assert ask("ls").out == "no layout is held\n"
     assert ask("ls", "--json").document == {"memtopo_layouts": 1, "layouts": []}
     holder = start()
-    said = ask("ls")
-    assert (said.status, said.err) == (0, "")
-    assert said.out.splitlines()[1].split()[:5] == ["kv", "serving", str(holder.pid), "9", "0"]
+    result = ask("ls")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.splitlines()[1].split()[:5] == ["kv", "serving", str(holder.pid), "9", "0"]
     (entry,) = ask("ls", "--json").document["layouts"]
     assert (entry["name"], entry["pid"], entry["exports"]) == ("kv", holder.pid, 9)
     holder.kill()
@@ -39,10 +39,10 @@ def test_ls_lists_held_layouts(ask: Callable[..., Any], start: Callable[..., Any
 def test_show_reports_holder_exports_and_clients(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
     holder, importer = start(), start("importer")
     importer.said()
-    said = ask("show", "kv")
-    assert (said.status, said.err) == (0, "")
-    assert f"process {holder.pid}" in said.out
-    assert str(importer.pid) in said.out.splitlines()[-1]
+    result = ask("show", "kv")
+    assert (result.status, result.err) == (0, "")
+    assert f"process {holder.pid}" in result.out
+    assert str(importer.pid) in result.out.splitlines()[-1]
     document = ask("show", "kv", "--json").document
     assert (document["memtopo_layout"], document["pid"], document["importers"][0]["pid"]) == (
         1,
@@ -80,10 +80,10 @@ def test_check_exits_with_0_if_as_declared_and_else_with_1(
 ) -> None:
     """It reports the number of checked items."""
     start(differences=differences)
-    said = ask("check", "kv")
-    assert (said.status, said.err) == (status, "")
-    assert "1,000 of 1,000 as declared" in said.out
-    assert ("different: 3 things" in said.out) == bool(status)
+    result = ask("check", "kv")
+    assert (result.status, result.err) == (status, "")
+    assert "1,000 of 1,000 as declared" in result.out
+    assert ("different: 3 things" in result.out) == bool(status)
     document = ask("check", "kv", "--json").document
     assert (document["ok"], document["checks"]["different"]) == (not status, differences)
 
@@ -101,10 +101,10 @@ def test_release_of_memory_in_use_over_ipc_exits_with_4(ask: Callable[..., Any],
     start()
     importer = start("importer", export="block", notices=1)
     importer.said()
-    said = ask("release", "kv")
-    assert (said.status, said.out) == (4, "")
-    assert f"in use by process {importer.pid}" in said.err
-    assert "--force" in said.err
+    result = ask("release", "kv")
+    assert (result.status, result.out) == (4, "")
+    assert f"in use by process {importer.pid}" in result.err
+    assert "--force" in result.err
     assert ask("release", "kv", "--json").document["error"]["exit_code"] == 4
     document = ask("release", "kv", MEMTOPO_FORCE="1", MEMTOPO_GRACE="200ms", MEMTOPO_JSON="1").document
     assert importer.said()["grace"] == 0.2
@@ -116,10 +116,10 @@ def test_an_unheld_layout_exits_with_3_and_the_nearest_name(
     ask: Callable[..., Any], start: Callable[..., Any], command: str
 ) -> None:
     start(name="weights-server")
-    said = ask(command, "weight-server")
-    assert (said.status, said.out) == (3, "")
-    assert "no layout 'weight-server' is held" in said.err
-    assert "did you mean 'weights-server'?" in said.err
+    result = ask(command, "weight-server")
+    assert (result.status, result.out) == (3, "")
+    assert "no layout 'weight-server' is held" in result.err
+    assert "did you mean 'weights-server'?" in result.err
     assert ask(command, "weight-server", "--json").document["error"]["exit_code"] == 3
 
 
@@ -130,9 +130,9 @@ def test_socket_flag_finds_a_layout_by_path(
     """A name given as well has to match."""
     path = tmp_path / "else.sock"
     start(socket=str(path))
-    said = ask(command, "kw", "--socket", path)
-    assert said.status == 3
-    assert "is 'kv', not 'kw'" in said.err
+    result = ask(command, "kw", "--socket", path)
+    assert result.status == 3
+    assert "is 'kv', not 'kw'" in result.err
     assert ask(command, "kv", MEMTOPO_SOCKET=str(path)).status == 0
     if command != "release":
         assert ask("ls", "--socket", path).out.splitlines()[1].split()[0] == "kv"
@@ -154,10 +154,10 @@ def test_socket_flag_finds_a_layout_by_path(
 def test_wrong_usage_of_held_layouts_exits_with_2_before_any_request(
     ask: Callable[..., Any], arguments: list[str], message: str, hint: str
 ) -> None:
-    said = ask(*arguments)
-    assert (said.status, said.out) == (2, "")
-    assert message in said.err.lower() or message in said.err
-    assert hint in said.err
+    result = ask(*arguments)
+    assert (result.status, result.out) == (2, "")
+    assert message in result.err.lower() or message in result.err
+    assert hint in result.err
 
 
 def test_a_runtime_directory_open_to_others_exits_with_4(ask: Callable[..., Any], runtime: Path) -> None:
@@ -165,9 +165,9 @@ def test_a_runtime_directory_open_to_others_exits_with_4(ask: Callable[..., Any]
     (runtime / "memtopo").mkdir()
     (runtime / "memtopo").chmod(0o755)
     for command in (["ls"], ["show", "kv"]):
-        said = ask(*command)
-        assert (said.status, said.out) == (4, "")
-        assert "chmod 700" in said.err
+        result = ask(*command)
+        assert (result.status, result.out) == (4, "")
+        assert "chmod 700" in result.err
 
 
 def test_a_stopped_holder_is_listed_with_the_reason(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
@@ -175,8 +175,8 @@ def test_a_stopped_holder_is_listed_with_the_reason(ask: Callable[..., Any], sta
     holder = start()
     holder.send(signal.SIGSTOP)
     assert "unreachable" in ask("ls").out
-    said = ask("show", "kv")
-    assert (said.status, said.out) == (4, "")
-    assert "no answer to 'status' within 5 s" in said.err
-    assert f"process {holder.pid}" in said.err
+    result = ask("show", "kv")
+    assert (result.status, result.out) == (4, "")
+    assert "no answer to 'status' within 5 s" in result.err
+    assert f"process {holder.pid}" in result.err
     holder.send(signal.SIGCONT)

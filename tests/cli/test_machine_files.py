@@ -12,8 +12,8 @@ import pytest
 
 from memtopo.common.errors import Unavailable
 from memtopo.machine import LARGEST_FILE, dump, load, parse
-from tests.cli.conftest import Here
-from tests.cli.running import QUICKSTART
+from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import QUICKSTART
 
 GOOD = dump(load("h200x2"))
 FACTS = json.loads(GOOD)
@@ -39,16 +39,16 @@ FACTS = json.loads(GOOD)
     ids=lambda value: value[:12].decode(errors="replace") if isinstance(value, bytes) else None,
 )
 def test_a_file_that_is_no_machine_of_this_version_is_rejected(
-    here: Here, tmp_path: Path, content: bytes, told: str
+    run_inline: InlineRunner, tmp_path: Path, content: bytes, told: str
 ) -> None:
     file = tmp_path / "ours.json"
     file.write_bytes(content)
-    said = here("plan", QUICKSTART, "--machine", file)
-    assert (said.status, said.out) == (3, "")
-    assert said.err.startswith("memtopo: error: ")
-    assert str(file) in said.err
-    assert told in said.err
-    assert "\x1b" not in said.err
+    result = run_inline("plan", QUICKSTART, "--machine", file)
+    assert (result.status, result.out) == (3, "")
+    assert result.err.startswith("memtopo: error: ")
+    assert str(file) in result.err
+    assert told in result.err
+    assert "\x1b" not in result.err
 
 
 def change(*path: str | int, to: object) -> Callable[[Any], None]:
@@ -79,17 +79,17 @@ GRANULE = ("devices", 0, "memory", "granularity", 0)
     ],
 )
 def test_a_damaged_fact_is_named_by_its_position_for_every_command(
-    here: Here, tmp_path: Path, damage: Callable[[Any], None], told: str
+    run_inline: InlineRunner, tmp_path: Path, damage: Callable[[Any], None], told: str
 ) -> None:
     facts = copy.deepcopy(FACTS)
     damage(facts)
     file = tmp_path / "ours.json"
     file.write_text(json.dumps(facts))
     for command in (["apply", QUICKSTART, "--machine"], ["probe", "--machine"], ["machines"]):
-        said = here(*command, file)
-        assert (said.status, said.out) == (3, "")
-        assert told in said.err
-        assert "memtopo: hint: record it again with 'memtopo probe -o FILE'" in said.err
+        result = run_inline(*command, file)
+        assert (result.status, result.out) == (3, "")
+        assert told in result.err
+        assert "memtopo: hint: record it again with 'memtopo probe -o FILE'" in result.err
 
 
 def test_a_missing_or_odd_fact_is_rejected_or_gives_a_machine() -> None:
@@ -129,17 +129,17 @@ def places(facts: Any, *way: str | int) -> Any:
         ("/dev/zero", "has more than 8 MiB"),
     ],
 )
-def test_an_unknown_machine_is_answered_with_the_known_ones(here: Here, name: str, told: str) -> None:
+def test_an_unknown_machine_is_answered_with_the_known_ones(run_inline: InlineRunner, name: str, told: str) -> None:
     """The message is short."""
-    said = here("plan", QUICKSTART, "--machine", name)
-    assert (said.status, said.out) == (3, "")
-    assert told in said.err
-    assert len(said.err) < 600
+    result = run_inline("plan", QUICKSTART, "--machine", name)
+    assert (result.status, result.out) == (3, "")
+    assert told in result.err
+    assert len(result.err) < 600
 
 
-def test_a_bare_name_is_never_a_file(here: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bare_name_is_never_a_file(run_inline: InlineRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hint shows the path if such a file exists."""
     monkeypatch.chdir(tmp_path)
     Path("ours").write_text(GOOD)
-    assert "write ./ours" in here("plan", QUICKSTART, "--machine", "ours").err
-    assert here("plan", QUICKSTART, "--machine", "./ours").status == 0
+    assert "write ./ours" in run_inline("plan", QUICKSTART, "--machine", "ours").err
+    assert run_inline("plan", QUICKSTART, "--machine", "./ours").status == 0

@@ -8,53 +8,53 @@ from pathlib import Path
 import pytest
 
 from memtopo.machine import shipped
-from tests.cli.conftest import Here
-from tests.cli.running import QUICKSTART, ROOT, memtopo
+from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import QUICKSTART, ROOT, run_memtopo
 
 
 def shipped_text(name: str) -> str:
     return (ROOT / "memtopo" / "machines" / f"{name}.json").read_text()
 
 
-def test_machines_lists_each_shipped_machine_in_a_line(here: Here) -> None:
+def test_machines_lists_each_shipped_machine_in_a_line(run_inline: InlineRunner) -> None:
     """A line has the GPUs and the date of the record."""
-    said = here("machines", COLUMNS="80")
-    assert (said.status, said.err) == (0, "")
-    _, *lines = said.out.splitlines()
+    result = run_inline("machines", COLUMNS="80")
+    assert (result.status, result.err) == (0, "")
+    _, *lines = result.out.splitlines()
     assert [line.split()[0] for line in lines] == shipped()
     assert all("NVIDIA" in line and "20" in line for line in lines)
-    assert list(here("machines", "--json").document) == shipped()
+    assert list(run_inline("machines", "--json").document) == shipped()
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_machines_with_a_name_shows_its_record(here: Here, name: str) -> None:
+def test_machines_with_a_name_shows_its_record(run_inline: InlineRunner, name: str) -> None:
     """With --json it is the file itself."""
-    said = here("machines", name)
-    assert said.out.startswith(f"{name}: ")
-    assert "recorded: 20" in said.out
-    assert "simulated" not in said.out
-    assert here("machines", name, "--json").out == shipped_text(name)
+    result = run_inline("machines", name)
+    assert result.out.startswith(f"{name}: ")
+    assert "recorded: 20" in result.out
+    assert "simulated" not in result.out
+    assert run_inline("machines", name, "--json").out == shipped_text(name)
 
 
 @pytest.mark.parametrize("name", shipped())
 @pytest.mark.parametrize("width", [60, 80])
-def test_machines_fit_the_width_of_the_terminal(here: Here, name: str, width: int) -> None:
-    assert here("machines", name, COLUMNS=str(width)).widest <= width
-    assert here("machines", COLUMNS=str(width)).widest <= width
-    assert here("probe", "--machine", name, COLUMNS=str(width)).widest <= width
+def test_machines_fit_the_width_of_the_terminal(run_inline: InlineRunner, name: str, width: int) -> None:
+    assert run_inline("machines", name, COLUMNS=str(width)).widest <= width
+    assert run_inline("machines", COLUMNS=str(width)).widest <= width
+    assert run_inline("probe", "--machine", name, COLUMNS=str(width)).widest <= width
 
 
 @pytest.mark.parametrize("name", shipped())
-def test_probe_of_a_simulated_machine_equals_its_record(here: Here, tmp_path: Path, name: str) -> None:
+def test_probe_of_a_simulated_machine_equals_its_record(run_inline: InlineRunner, tmp_path: Path, name: str) -> None:
     """This holds for the file and for stdout."""
     file = tmp_path / "again.json"
-    said = here("probe", "--machine", name, "-o", file)
-    assert (said.status, said.err) == (0, f"memtopo: saved to {file}\n")
-    assert said.out.startswith(f"{name} (simulated): ")
+    result = run_inline("probe", "--machine", name, "-o", file)
+    assert (result.status, result.err) == (0, f"memtopo: saved to {file}\n")
+    assert result.out.startswith(f"{name} (simulated): ")
     assert file.read_text() == shipped_text(name)
-    assert here("probe", "--machine", name, "--json").document["machine"] == json.loads(shipped_text(name))
-    assert here("machines", file, "--json").out == shipped_text(name)
-    assert here("apply", QUICKSTART, "--machine", file).status == (1 if name == "h100x1" else 0)
+    assert run_inline("probe", "--machine", name, "--json").document["machine"] == json.loads(shipped_text(name))
+    assert run_inline("machines", file, "--json").out == shipped_text(name)
+    assert run_inline("apply", QUICKSTART, "--machine", file).status == (1 if name == "h100x1" else 0)
 
 
 @pytest.mark.parametrize(
@@ -66,20 +66,20 @@ def test_probe_of_a_simulated_machine_equals_its_record(here: Here, tmp_path: Pa
         ("/dev/full", "no space left on device"),
     ],
 )
-def test_an_unwritable_record_exits_with_4_and_leaves_nothing(here: Here, output: str, told: str) -> None:
-    said = here("probe", "--machine", "h200x2", "-o", output)
-    assert (said.status, said.out) == (4, "")
-    assert said.err == f"memtopo: error: {output!r} cannot be written: {told}\n"
+def test_an_unwritable_record_exits_with_4_and_leaves_nothing(run_inline: InlineRunner, output: str, told: str) -> None:
+    result = run_inline("probe", "--machine", "h200x2", "-o", output)
+    assert (result.status, result.out) == (4, "")
+    assert result.err == f"memtopo: error: {output!r} cannot be written: {told}\n"
 
 
 def test_probe_without_a_gpu_exits_with_3_and_records_nothing() -> None:
-    said = memtopo("probe", "-o", "/nowhere/x.json", CUDA_VISIBLE_DEVICES="")
-    assert (said.status, said.out) == (3, "")
-    assert "--machine h200x2" in said.err
+    result = run_memtopo("probe", "-o", "/nowhere/x.json", CUDA_VISIBLE_DEVICES="")
+    assert (result.status, result.out) == (3, "")
+    assert "--machine h200x2" in result.err
 
 
-def test_probe_json_has_machine_times_causes_and_notes(here: Here) -> None:
-    found = here("probe", "-m", "h200x2", "--json").document
+def test_probe_json_has_machine_times_causes_and_notes(run_inline: InlineRunner) -> None:
+    found = run_inline("probe", "-m", "h200x2", "--json").document
     assert list(found) == [
         *("memtopo_probe", "name", "simulated", "machine", "why_not"),
         *("against", "notes", "left", "seconds"),
@@ -87,14 +87,14 @@ def test_probe_json_has_machine_times_causes_and_notes(here: Here) -> None:
     assert (found["name"], found["simulated"], found["against"]) == ("h200x2", True, None)
     assert {cause["what"] for cause in found["why_not"]} == {"fabric", "fd+fabric"}
     assert found["seconds"]["total"] > max(trial["seconds"] for trial in found["seconds"]["trials"]) > 0
-    assert here("probe", "-m", "h200x2", "--format", "json").document["machine"] == found["machine"]
+    assert run_inline("probe", "-m", "h200x2", "--format", "json").document["machine"] == found["machine"]
 
 
-def test_probe_markdown_is_a_page(here: Here) -> None:
-    said = here("probe", "-m", "h200x4", "--format", "markdown")
-    assert (said.status, said.err) == (0, "")
-    assert said.out.startswith("## h200x4 (simulated): 4 × NVIDIA H200\n")
-    assert "| --- |" in said.out
+def test_probe_markdown_is_a_page(run_inline: InlineRunner) -> None:
+    result = run_inline("probe", "-m", "h200x4", "--format", "markdown")
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith("## h200x4 (simulated): 4 × NVIDIA H200\n")
+    assert "| --- |" in result.out
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,16 @@ def test_probe_markdown_is_a_page(here: Here) -> None:
     ],
 )
 def test_probe_against_a_record_reports_differences(
-    here: Here, machine: str, record: str, status: int, told: str
+    run_inline: InlineRunner, machine: str, record: str, status: int, told: str
 ) -> None:
     """It exits with 7 if a spec that is valid on the record may fail here."""
-    said = here("probe", "-m", machine, "--against", record)
-    assert said.status == status
-    assert told in said.out
+    result = run_inline("probe", "-m", machine, "--against", record)
+    assert result.status == status
+    assert told in result.out
     if status != 3:
-        assert here("probe", "-m", machine, "--against", record, "--json").document["against"]["fits"] == (not status)
+        assert run_inline("probe", "-m", machine, "--against", record, "--json").document["against"]["fits"] == (
+            not status
+        )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +128,9 @@ def test_probe_against_a_record_reports_differences(
         (["--format", "markdown", "--json"], "two formats for one output"),
     ],
 )
-def test_an_unknown_format_of_probe_is_rejected_before_any_trial(here: Here, arguments: list[str], told: str) -> None:
-    said = here("probe", "-m", "h200x2", *arguments)
-    assert said.status == 2
-    assert told in said.err
+def test_an_unknown_format_of_probe_is_rejected_before_any_trial(
+    run_inline: InlineRunner, arguments: list[str], told: str
+) -> None:
+    result = run_inline("probe", "-m", "h200x2", *arguments)
+    assert result.status == 2
+    assert told in result.err

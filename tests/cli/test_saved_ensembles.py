@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import memtopo as run
+from tests.helpers.command_line import run_memtopo
 from tests.helpers.specs import ROOT
 
 WEIGHTS = str(ROOT / "specs" / "weights.yaml")
@@ -24,12 +24,12 @@ CHANGES = {
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     file = tmp_path / "plan.json"
-    assert run("plan", WEIGHTS, "-m", "h200x2", "-o", str(file)).status == 0
+    assert run_memtopo("plan", WEIGHTS, "-m", "h200x2", "-o", str(file)).status == 0
     return file
 
 
 def test_a_saved_multi_process_plan_is_applied_if_it_still_holds(saved: Path) -> None:
-    done = run("apply", str(saved), "-m", "h200x2")
+    done = run_memtopo("apply", str(saved), "-m", "h200x2")
     assert done.status == 0, done.err
     assert [process["first"] for process in json.loads(saved.read_text())["plan"]["processes"]] == [
         "server", "reader.0", "reader.1"
@@ -43,7 +43,7 @@ def test_a_stale_multi_process_plan_exits_with_7_and_names_the_process(saved: Pa
     text = saved.read_text()
     assert old in text
     saved.write_text(text.replace(old, new))
-    done = run("apply", str(saved), "-m", "h200x2")
+    done = run_memtopo("apply", str(saved), "-m", "h200x2")
     assert done.status == 7, done.err
     assert not done.out
     assert told in done.err
@@ -51,10 +51,10 @@ def test_a_stale_multi_process_plan_exits_with_7_and_names_the_process(saved: Pa
 
 def test_a_saved_multi_process_plan_needs_all_its_gpus(saved: Path) -> None:
     """The missing GPU is reported with its location in the spec."""
-    done = run("apply", str(saved), "-m", "h100x1")
+    done = run_memtopo("apply", str(saved), "-m", "h100x1")
     assert done.status == 7
     assert "MT401" in done.err
 
 
 def test_spec_in_a_saved_multi_process_plan_is_validated(saved: Path) -> None:
-    assert run("validate", str(saved), "-m", "h200x2").out == f"{WEIGHTS}: ok on h200x2\n"
+    assert run_memtopo("validate", str(saved), "-m", "h200x2").out == f"{WEIGHTS}: ok on h200x2\n"

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
-from tests.cli.running import memtopo as run
-from tests.cli.running import piped
+from tests.helpers.command_line import run_memtopo, run_with_input
 from tests.helpers.specs import ROOT
 
 QUICKSTART = str(ROOT / "specs" / "quickstart.yaml")
@@ -18,21 +17,21 @@ QUICKSTART = str(ROOT / "specs" / "quickstart.yaml")
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     file = tmp_path / "plan.json"
-    assert run("plan", QUICKSTART, "-m", "h200x2", "-o", str(file)).status == 0
+    assert run_memtopo("plan", QUICKSTART, "-m", "h200x2", "-o", str(file)).status == 0
     return file
 
 
 def test_a_saved_plan_is_applied_if_it_still_holds(saved: Path) -> None:
     """It may have been saved on another machine of the same kind."""
     for name in ("h200x2", "h200x4"):
-        done = run("apply", str(saved), "-m", name)
+        done = run_memtopo("apply", str(saved), "-m", name)
         assert done.status == 0, done.err
         assert "ok: built, checked and taken down" in done.out
 
 
 def test_a_saved_plan_equals_the_printed_one_without_the_drawing(saved: Path) -> None:
     """It contains the spec's text and the facts of the machine."""
-    printed = run("plan", QUICKSTART, "-m", "h200x2", "--json").out
+    printed = run_memtopo("plan", QUICKSTART, "-m", "h200x2", "--json").out
     kept, shown = json.loads(saved.read_text()), json.loads(printed)
     assert kept["plan"].pop("picture") is None
     assert shown["plan"].pop("picture")
@@ -45,7 +44,7 @@ def test_a_stale_plan_exits_with_7_and_names_the_change(saved: Path) -> None:
     """Nothing is built."""
     text = saved.read_text()
     saved.write_text(text.replace("count: 16}", "count: 8}"))
-    done = run("apply", str(saved), "-m", "h200x2")
+    done = run_memtopo("apply", str(saved), "-m", "h200x2")
     assert done.status == 7
     assert "-create page.0 … page.15 (16 calls), 2MiB each, gpu0, gpu1" in done.err
     assert "+create page.0 … page.7 (8 calls), 2MiB each, gpu0, gpu1" in done.err
@@ -54,28 +53,28 @@ def test_a_stale_plan_exits_with_7_and_names_the_change(saved: Path) -> None:
 
 def test_a_saved_plan_with_an_invalid_spec_is_not_applied(saved: Path) -> None:
     """Its rows do not matter."""
-    done = run("apply", str(saved), "-m", "h100x1")
+    done = run_memtopo("apply", str(saved), "-m", "h100x1")
     assert done.status == 7
     assert "MT401" in done.err
     saved.write_text(saved.read_text().replace("size: 96MiB", "size: 90MiB"))
-    done = run("apply", str(saved), "-m", "h200x2")
+    done = run_memtopo("apply", str(saved), "-m", "h200x2")
     assert done.status == 7
     assert "MT305" in done.err
 
 
 def test_spec_in_a_saved_plan_is_validated_with_its_positions(saved: Path) -> None:
     """This holds for standard input too."""
-    good = run("validate", str(saved), "-m", "h200x2")
+    good = run_memtopo("validate", str(saved), "-m", "h200x2")
     assert (good.status, good.out) == (0, f"{QUICKSTART}: ok on h200x2\n")
-    assert piped(saved.read_bytes(), "validate", "-", "-m", "h200x2") == good
-    bad = run("validate", str(saved), "-m", "h100x1", "--format", "concise")
+    assert run_with_input(saved.read_bytes(), "validate", "-", "-m", "h200x2") == good
+    bad = run_memtopo("validate", str(saved), "-m", "h100x1", "--format", "concise")
     assert (bad.status, bad.out) == (1, f"{QUICKSTART}:10:31: error[MT401]: the machine has no gpu1\n")
 
 
 def test_a_damaged_plan_is_one_diagnostic_beside_those_of_other_files(tmp_path: Path) -> None:
     file = tmp_path / "plan.json"
     file.write_text('{"memtopo_plan": 1, "spec": 3}')
-    done = run("validate", str(file), QUICKSTART, "-m", "h200x2")
+    done = run_memtopo("validate", str(file), QUICKSTART, "-m", "h200x2")
     assert done.status == 1
     assert f"{file}: error[MT001]: saved plan {str(file)!r} is damaged" in done.out
     assert done.out.endswith("2 files on h200x2: 1 ok, 1 with errors\n")
@@ -85,13 +84,13 @@ def test_a_damaged_plan_is_one_diagnostic_beside_those_of_other_files(tmp_path: 
 def test_a_damaged_plan_exits_with_1_and_is_called_a_plan(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "plan.json"
     file.write_text(damage)
-    done = run("apply", str(file), "-m", "h200x2")
+    done = run_memtopo("apply", str(file), "-m", "h200x2")
     assert done.status == 1
     assert "is damaged" in done.err
 
 
 def test_an_unwritable_plan_exits_with_4_and_the_reason(tmp_path: Path) -> None:
-    done = run("plan", QUICKSTART, "-m", "h200x2", "-o", str(tmp_path / "none" / "plan.json"))
+    done = run_memtopo("plan", QUICKSTART, "-m", "h200x2", "-o", str(tmp_path / "none" / "plan.json"))
     assert done.status == 4
     assert "cannot be written: no such file or directory" in done.err
 
@@ -102,7 +101,7 @@ def test_identities_of_devices_are_not_saved(tmp_path: Path) -> None:
     facts["host_name"] = "secret-host"
     (tmp_path / "m.json").write_text(json.dumps(facts))
     file = tmp_path / "plan.json"
-    assert run("plan", QUICKSTART, "-m", str(tmp_path / "m.json"), "-o", str(file)).status == 0
+    assert run_memtopo("plan", QUICKSTART, "-m", str(tmp_path / "m.json"), "-o", str(file)).status == 0
     assert not [word for word in ("GPU-0000", "1b:00.0", "secret-host") if word in file.read_text()]
 
 
@@ -117,9 +116,9 @@ def test_a_plan_with_the_same_calls_at_other_offsets_is_stale(tmp_path: Path) ->
         entry |= {"minimum": 4 << 20, "recommended": 4 << 20}
     (tmp_path / "m.json").write_text(json.dumps(facts))
     file = tmp_path / "plan.json"
-    assert run("plan", str(spec), "-m", "h100x1", "-o", str(file)).status == 0
-    assert run("apply", str(file), "-m", "h100x1").status == 0
-    assert run("apply", str(file), "-m", str(tmp_path / "m.json")).status == 7
+    assert run_memtopo("plan", str(spec), "-m", "h100x1", "-o", str(file)).status == 0
+    assert run_memtopo("apply", str(file), "-m", "h100x1").status == 0
+    assert run_memtopo("apply", str(file), "-m", str(tmp_path / "m.json")).status == 7
 
 
 def test_a_plan_of_thousands_of_chunks_is_saved_and_compared(tmp_path: Path) -> None:
@@ -132,10 +131,10 @@ def test_a_plan_of_thousands_of_chunks_is_saved_and_compared(tmp_path: Path) -> 
         + f"\nmap: {{a: [{names}]}}\naccess: {{a: {{gpu0: rw}}}}\n"
     )
     file = tmp_path / "plan.json"
-    assert run("plan", str(spec), "-m", "h100x1", "-o", str(file)).status == 0
-    assert run("apply", str(file), "-m", "h100x1").status == 0
+    assert run_memtopo("plan", str(spec), "-m", "h100x1", "-o", str(file)).status == 0
+    assert run_memtopo("apply", str(file), "-m", "h100x1").status == 0
     file.write_text(file.read_text().replace("location: gpu0, size: 2MiB", "location: gpu0, size: 6MiB"))
-    done = run("apply", str(file), "-m", "h100x1")
+    done = run_memtopo("apply", str(file), "-m", "h100x1")
     assert done.status == 7
     assert "more" in done.err
 
@@ -146,9 +145,9 @@ def test_output_never_overwrites_a_file_of_another_program(tmp_path: Path, comma
     spec = tmp_path / "kv.yaml"
     spec.write_text(Path(QUICKSTART).read_text())
     words = [command, *([str(spec)] if command == "plan" else []), "-m", "h200x2", "-o"]
-    done = run(*words, str(spec))
+    done = run_memtopo(*words, str(spec))
     assert done.status == 2
     assert "memtopo did not write it" in done.err
     assert spec.read_text() == Path(QUICKSTART).read_text()
     for _ in range(2):
-        assert run(*words, str(tmp_path / "out.json")).status == 0
+        assert run_memtopo(*words, str(tmp_path / "out.json")).status == 0

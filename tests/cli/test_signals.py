@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import MEMTOPO, QUICKSTART, Said, checked, environment
+from tests.helpers.command_line import MEMTOPO, QUICKSTART, CommandResult, environment, without_crash
 
 BIG = """memtopo: 1
 name: big
@@ -57,12 +57,12 @@ class Running:
             self.process.send_signal(number)
             self._more(0.001)
 
-    def end(self) -> Said:
+    def end(self) -> CommandResult:
         """Wait for the end, and give what stood on stdout."""
         out, _ = self.process.communicate(timeout=60)
         if self._terminal >= 0:
             os.close(self._terminal)
-        return checked(Said(self.process.returncode, out.decode(), self.shown.decode(errors="replace")))
+        return without_crash(CommandResult(self.process.returncode, out.decode(), self.shown.decode(errors="replace")))
 
     def _more(self, patience: float) -> bool:
         if not select.select([self._terminal], [], [], patience)[0]:
@@ -82,9 +82,9 @@ def running(tmp_path: Path) -> Running:
     return Running(spec)
 
 
-def undone(said: Said) -> bool:
+def undone(result: CommandResult) -> bool:
     """Whether a report counts nothing as left, and no descriptor more than before."""
-    left = json.loads(said.out)["left"]
+    left = json.loads(result.out)["left"]
     return (left["ledger_after"], left["fds_after"]) == (left["ledger_before"], left["fds_before"])
 
 
@@ -96,20 +96,20 @@ def test_sigint_and_sigterm_exit_with_130_and_143_after_undoing(
     """While building and while checking; the report says that nothing is left."""
     running.wait_for(phase)
     running.process.send_signal(number)
-    said = running.end()
-    assert said.status == 128 + number
-    assert (said.document["outcome"], said.document["exit_code"]) == ("interrupted", 128 + number)
-    assert undone(said)
+    result = running.end()
+    assert result.status == 128 + number
+    assert (result.document["outcome"], result.document["exit_code"]) == ("interrupted", 128 + number)
+    assert undone(result)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_repeated_signals_do_not_cut_teardown_or_report(running: Running, number: signal.Signals) -> None:
     running.wait_for(b"check")
     running.nag(number)
-    said = running.end()
-    assert said.status == 128 + number
-    assert said.document["outcome"] == "interrupted"
-    assert undone(said)
+    result = running.end()
+    assert result.status == 128 + number
+    assert result.document["outcome"] == "interrupted"
+    assert undone(result)
 
 
 def test_exit_status_is_that_of_the_first_signal(running: Running) -> None:
@@ -126,9 +126,9 @@ def test_a_vanished_terminal_stops_neither_run_nor_teardown(tmp_path: Path) -> N
     running = Running(spec)
     running.wait_for(b" of ")
     running.hang_up()
-    said = running.end()
-    assert (said.status, said.document["outcome"]) == (0, "ok")
-    assert undone(said)
+    result = running.end()
+    assert (result.status, result.document["outcome"]) == (0, "ok")
+    assert undone(result)
 
 
 def interrupted(process: subprocess.Popen[bytes]) -> tuple[bytes, bytes]:
@@ -150,6 +150,6 @@ def test_an_interrupt_before_building_exits_with_130_and_one_line(tmp_path: Path
     writer = os.open(pipe, os.O_WRONLY)  # returns once memtopo has opened the other end
     out, err = interrupted(process)
     os.close(writer)
-    said = checked(Said(process.returncode, out.decode(), err.decode()))
-    assert (said.status, said.err) == (130, "memtopo: error: interrupted\n")
-    assert said.out == "" if not as_json else said.document["error"]["exit_code"] == 130
+    result = without_crash(CommandResult(process.returncode, out.decode(), err.decode()))
+    assert (result.status, result.err) == (130, "memtopo: error: interrupted\n")
+    assert result.out == "" if not as_json else result.document["error"]["exit_code"] == 130

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from memtopo.spec import SECTIONS
-from tests.cli.running import QUICKSTART, ROOT, environment
+from tests.helpers.command_line import QUICKSTART, ROOT, environment
 
 # What the check of a spec that is right does not import, and who does.
 LATE = {

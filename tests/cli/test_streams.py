@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.running import QUICKSTART, memtopo, shell
+from tests.helpers.command_line import QUICKSTART, run_memtopo, run_shell
 
 APPLY = f"apply {QUICKSTART} --machine h200x2"
 
@@ -14,46 +14,49 @@ APPLY = f"apply {QUICKSTART} --machine h200x2"
 @pytest.mark.parametrize("command", [APPLY, f"plan {QUICKSTART} -m h200x2", "probe -m h200x4", "machines", "--help"])
 @pytest.mark.parametrize("reader", ["head -1", "true"])
 def test_a_closed_pipe_changes_neither_messages_nor_status(command: str, reader: str) -> None:
-    said = shell(f'memtopo {command} | {reader} >/dev/null; echo "${{PIPESTATUS[0]}}"')
-    assert (said.out, said.err) == ("0\n", "")
+    result = run_shell(f'memtopo {command} | {reader} >/dev/null; echo "${{PIPESTATUS[0]}}"')
+    assert (result.out, result.err) == ("0\n", "")
 
 
 def test_a_pipe_closed_after_one_line_of_many_is_no_failure(tmp_path: Path) -> None:
     """It hides no failure either."""
     spec = tmp_path / "spec.yaml"
     spec.write_text("chunks:\n" + "".join(f"  c{i}: {{size: {i}MB}}\n" for i in range(900)))
-    said = shell('memtopo validate "$1" -m h200x2 | head -1 >/dev/null; echo "${PIPESTATUS[0]}"', str(spec))
-    assert (said.out, said.err) == ("1\n", "")
+    result = run_shell('memtopo validate "$1" -m h200x2 | head -1 >/dev/null; echo "${PIPESTATUS[0]}"', str(spec))
+    assert (result.out, result.err) == ("1\n", "")
 
 
 def test_a_closed_stderr_changes_neither_results_nor_status() -> None:
-    said = shell("memtopo apply nowhere -m h200x2 --json 2>&1 >/dev/null | true; echo ${PIPESTATUS[0]}")
-    assert (said.out, said.err) == ("1\n", "")
+    result = run_shell("memtopo apply nowhere -m h200x2 --json 2>&1 >/dev/null | true; echo ${PIPESTATUS[0]}")
+    assert (result.out, result.err) == ("1\n", "")
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])
 def test_closed_streams_are_discarded_and_their_numbers_not_reused(closed: str) -> None:
-    assert shell(f"memtopo {APPLY} {closed}; echo $?").out.endswith("0\n")
-    assert shell(f"memtopo apply nowhere -m h200x2 --json {closed}; echo $?").out.endswith("1\n")
-    assert shell(f"memtopo nonsense {closed}; echo $?").out.endswith("2\n")
+    assert run_shell(f"memtopo {APPLY} {closed}; echo $?").out.endswith("0\n")
+    assert run_shell(f"memtopo apply nowhere -m h200x2 --json {closed}; echo $?").out.endswith("1\n")
+    assert run_shell(f"memtopo nonsense {closed}; echo $?").out.endswith("2\n")
 
 
 def test_apply_leaks_no_descriptors_with_closed_streams(tmp_path: Path) -> None:
-    said = shell(f'memtopo {APPLY} --json <&- 2>&- >"$1"', str(tmp_path / "out"))
-    assert said.status == 0
+    result = run_shell(f'memtopo {APPLY} --json <&- 2>&- >"$1"', str(tmp_path / "out"))
+    assert result.status == 0
     assert '"exit_code": 0' in (tmp_path / "out").read_text()
 
 
 @pytest.mark.parametrize("command", [APPLY, "machines", "--help", "--version"])
 def test_results_that_cannot_be_written_are_a_failure(command: str) -> None:
-    said = shell(f"memtopo {command} >/dev/full")
-    assert (said.status, said.err) == (4, "memtopo: error: the results cannot be written: no space left on device\n")
+    result = run_shell(f"memtopo {command} >/dev/full")
+    assert (result.status, result.err) == (
+        4,
+        "memtopo: error: the results cannot be written: no space left on device\n",
+    )
 
 
 def test_a_failed_command_keeps_its_status_if_results_cannot_be_written() -> None:
-    said = shell("memtopo plan nowhere -m h200x2 --json >/dev/full")
-    assert said.status == 1
-    assert "cannot be written" in said.err
+    result = run_shell("memtopo plan nowhere -m h200x2 --json >/dev/full")
+    assert result.status == 1
+    assert "cannot be written" in result.err
 
 
 @pytest.mark.parametrize("encoding", [{"LC_ALL": "C"}, {"PYTHONIOENCODING": "ascii:strict"}])
@@ -63,17 +66,17 @@ def test_characters_missing_from_an_encoding_are_escaped_in_all_output(
     plain = {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"} | encoding
     spec = tmp_path / "spéc.yaml"
     spec.write_text("memtopo: 1\nname: é\n", encoding="utf-8")
-    assert "page.0 \\u2026 page.15" in memtopo("plan", QUICKSTART, "-m", "h200x2", **plain).out
-    assert "1 \\xd7 NVIDIA" in memtopo("machines", **plain).out
-    said = memtopo("validate", spec, "-m", "h200x2", **plain)
-    assert said.status == 1
-    assert said.out.isascii()
-    assert memtopo("x\u2026", **plain).err.isascii()
+    assert "page.0 \\u2026 page.15" in run_memtopo("plan", QUICKSTART, "-m", "h200x2", **plain).out
+    assert "1 \\xd7 NVIDIA" in run_memtopo("machines", **plain).out
+    result = run_memtopo("validate", spec, "-m", "h200x2", **plain)
+    assert result.status == 1
+    assert result.out.isascii()
+    assert run_memtopo("x\u2026", **plain).err.isascii()
 
 
 def test_file_names_that_are_not_utf8_are_escaped() -> None:
     """In text and in JSON."""
-    said = shell("memtopo plan $'/\\xff' -m h200x2")
-    assert (said.status, said.err.split(":")[0]) == (1, "/\\udcff")
-    assert shell("memtopo plan $'/\\xff' -m h200x2 --json").document["results"][0]["file"] == "/\udcff"
-    assert "/\\udcff" in shell("memtopo plan x -m $'/\\xff'").err
+    result = run_shell("memtopo plan $'/\\xff' -m h200x2")
+    assert (result.status, result.err.split(":")[0]) == (1, "/\\udcff")
+    assert run_shell("memtopo plan $'/\\xff' -m h200x2 --json").document["results"][0]["file"] == "/\udcff"
+    assert "/\\udcff" in run_shell("memtopo plan x -m $'/\\xff'").err

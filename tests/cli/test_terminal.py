@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Here
-from tests.cli.running import MEMTOPO, QUICKSTART, Said, checked, environment, memtopo
+from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import MEMTOPO, QUICKSTART, CommandResult, environment, run_memtopo, without_crash
 from tests.helpers.specs import SPECS
 
 M = "--machine=h200x4"
 
 
-def on_terminal(*arguments: str, **variables: str) -> Said:
+def on_terminal(*arguments: str, **variables: str) -> CommandResult:
     """Run memtopo with a terminal as both of its streams."""
     ours, theirs = pty.openpty()
     variables = {"TERM": "xterm-256color", "COLUMNS": "80"} | variables
@@ -26,7 +26,7 @@ def on_terminal(*arguments: str, **variables: str) -> Said:
     os.close(theirs)
     shown = drained(ours)
     os.close(ours)
-    return checked(Said(process.wait(timeout=60), shown.replace("\r\n", "\n"), ""))
+    return without_crash(CommandResult(process.wait(timeout=60), shown.replace("\r\n", "\n"), ""))
 
 
 def drained(terminal: int) -> str:
@@ -56,10 +56,10 @@ def test_terminals_get_colour_unless_no_color_or_dumb(arguments: list[str]) -> N
 def test_pipes_get_colour_only_with_force_color(arguments: list[str]) -> None:
     """NO_COLOR takes precedence."""
     for variables in ({"TERM": "xterm-256color"}, {"FORCE_COLOR": "1", "NO_COLOR": "1"}):
-        said = memtopo(*arguments, **variables)
-        assert "\x1b" not in said.out + said.err
-    said = memtopo(*arguments, FORCE_COLOR="1")
-    assert "\x1b[" in said.out + said.err
+        result = run_memtopo(*arguments, **variables)
+        assert "\x1b" not in result.out + result.err
+    result = run_memtopo(*arguments, FORCE_COLOR="1")
+    assert "\x1b[" in result.out + result.err
 
 
 @pytest.mark.parametrize("command", ["apply", "plan"])
@@ -69,20 +69,20 @@ def test_json_is_never_coloured(command: str) -> None:
 
 def test_width_is_that_of_the_terminal_or_80() -> None:
     shown = on_terminal("plan", QUICKSTART, M, COLUMNS="", NO_COLOR="1").out
-    assert shown == memtopo("plan", QUICKSTART, M, COLUMNS="80").out
+    assert shown == run_memtopo("plan", QUICKSTART, M, COLUMNS="80").out
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("width", [60, 80])
-def test_plans_and_reports_of_all_specs_fit_the_terminal(here: Here, spec: Path, width: int) -> None:
+def test_plans_and_reports_of_all_specs_fit_the_terminal(run_inline: InlineRunner, spec: Path, width: int) -> None:
     for command in ("plan", "apply"):
-        said = here(command, spec, M, COLUMNS=str(width))
-        assert said.status == 0
-        assert said.widest <= width
+        result = run_inline(command, spec, M, COLUMNS=str(width))
+        assert result.status == 0
+        assert result.widest <= width
 
 
 @pytest.mark.parametrize("width", ["1", "0", "-5", "x", "", "99999999", "²"])
-def test_odd_values_of_columns_cause_no_failure(here: Here, width: str) -> None:
-    said = here("plan", QUICKSTART, M, COLUMNS=width)
-    assert said.status == 0
-    assert "quickstart" in said.out.replace("\n", "")
+def test_odd_values_of_columns_cause_no_failure(run_inline: InlineRunner, width: str) -> None:
+    result = run_inline("plan", QUICKSTART, M, COLUMNS=width)
+    assert result.status == 0
+    assert "quickstart" in result.out.replace("\n", "")

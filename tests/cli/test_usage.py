@@ -13,38 +13,40 @@ import typer
 from memtopo.cli.app import program
 from memtopo.common.version import __version__
 from memtopo.output.formats import FORMATS
-from tests.cli.conftest import Here
-from tests.cli.running import QUICKSTART, ROOT, memtopo, shell
+from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import QUICKSTART, ROOT, run_memtopo, run_shell
 
 GROUP: Any = typer.main.get_command(program())
 COMMANDS = sorted(GROUP.commands)
 
 
 def test_no_command_is_wrong_usage_with_help_on_stderr() -> None:
-    said = memtopo()
-    assert (said.status, said.out) == (2, "")
-    assert all(f"  {command} " in said.err for command in COMMANDS)
+    result = run_memtopo()
+    assert (result.status, result.out) == (2, "")
+    assert all(f"  {command} " in result.err for command in COMMANDS)
 
 
 @pytest.mark.parametrize("command", [None, *COMMANDS])
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 @pytest.mark.parametrize("width", [60, 80])
-def test_help_begins_with_the_usage_of_its_command(here: Here, command: str | None, flag: str, width: int) -> None:
+def test_help_begins_with_the_usage_of_its_command(
+    run_inline: InlineRunner, command: str | None, flag: str, width: int
+) -> None:
     """It is on stdout and fits the terminal."""
-    said = here(*([command] if command else []), flag, COLUMNS=str(width))
-    assert (said.status, said.err) == (0, "")
-    assert said.out.startswith(f"Usage: memtopo {command or '[OPTIONS]'} ")
-    assert said.widest <= width
+    result = run_inline(*([command] if command else []), flag, COLUMNS=str(width))
+    assert (result.status, result.err) == (0, "")
+    assert result.out.startswith(f"Usage: memtopo {command or '[OPTIONS]'} ")
+    assert result.widest <= width
 
 
-def test_summaries_of_commands_are_not_cut_at_80_columns(here: Here) -> None:
-    _, _, listed = here("--help", COLUMNS="80").out.partition("Commands:\n")
+def test_summaries_of_commands_are_not_cut_at_80_columns(run_inline: InlineRunner) -> None:
+    _, _, listed = run_inline("--help", COLUMNS="80").out.partition("Commands:\n")
     assert listed
     assert "..." not in listed
 
 
 def test_version_is_one_line_on_stdout() -> None:
-    assert memtopo("--version").out == f"memtopo {__version__}\n"
+    assert run_memtopo("--version").out == f"memtopo {__version__}\n"
 
 
 @pytest.mark.parametrize(
@@ -78,12 +80,12 @@ def test_version_is_one_line_on_stdout() -> None:
     ],
 )
 def test_wrong_command_lines_exit_with_2_and_two_lines(
-    here: Here, arguments: list[str], message: str, hint: str
+    run_inline: InlineRunner, arguments: list[str], message: str, hint: str
 ) -> None:
     """One line has what was found, one what to write or read; stdout is empty."""
-    said = here(*arguments)
-    assert (said.status, said.out) == (2, "")
-    assert said.err == f"memtopo: error: {message}\nmemtopo: hint: {hint}\n"
+    result = run_inline(*arguments)
+    assert (result.status, result.out) == (2, "")
+    assert result.err == f"memtopo: error: {message}\nmemtopo: hint: {hint}\n"
 
 
 @pytest.mark.parametrize(
@@ -95,36 +97,40 @@ def test_wrong_command_lines_exit_with_2_and_two_lines(
         ([], "json"),
     ],
 )
-def test_wrong_usage_is_a_document_in_the_requested_format(here: Here, arguments: list[str], form: str) -> None:
-    said = here("validate", *arguments, "--nonsense", MEMTOPO_FORMAT=form)
-    assert said.status == 2
-    assert said.document["error"]["message"] == "no such option: --nonsense"
+def test_wrong_usage_is_a_document_in_the_requested_format(
+    run_inline: InlineRunner, arguments: list[str], form: str
+) -> None:
+    result = run_inline("validate", *arguments, "--nonsense", MEMTOPO_FORMAT=form)
+    assert result.status == 2
+    assert result.document["error"]["message"] == "no such option: --nonsense"
 
 
-def test_no_document_is_printed_unless_requested(here: Here) -> None:
+def test_no_document_is_printed_unless_requested(run_inline: InlineRunner) -> None:
     """Not for a file's name, for flags of another command, or for text."""
     for words in (["validate", "--", "--format=json"], ["plan", "--nonsense"]):
-        assert here(*words, "-m", MEMTOPO_FORMAT="" if "--" in words else "json").out == ""
-    assert here("validate", "--nonsense", "--format=text", MEMTOPO_FORMAT="json").out == ""
+        assert run_inline(*words, "-m", MEMTOPO_FORMAT="" if "--" in words else "json").out == ""
+    assert run_inline("validate", "--nonsense", "--format=text", MEMTOPO_FORMAT="json").out == ""
 
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("words", [["--nonsense"], ["nowhere*"], ["x", "-m", "nowhere"], ["x", "--select", "MT9"]])
-def test_a_failure_is_one_document_in_machine_readable_formats(here: Here, form: str, words: list[str]) -> None:
+def test_a_failure_is_one_document_in_machine_readable_formats(
+    run_inline: InlineRunner, form: str, words: list[str]
+) -> None:
     """In the other formats there is none."""
-    said = here("validate", *words, "--format", form)
-    assert said.status in (2, 3)
-    assert bool(said.out) == (form not in ("text", "concise"))
+    result = run_inline("validate", *words, "--format", form)
+    assert result.status in (2, 3)
+    assert bool(result.out) == (form not in ("text", "concise"))
     if form in ("json", "sarif", "gitlab"):
-        json.loads(said.out)
+        json.loads(result.out)
 
 
-def test_controls_in_arguments_are_escaped_in_messages(here: Here) -> None:
+def test_controls_in_arguments_are_escaped_in_messages(run_inline: InlineRunner) -> None:
     for arguments in (["\x1b[31m"], ["plan", "--\x1b[31m"], ["plan", "\x1b[31m", "-mh200x2"], ["plan", "x", "-m\x1b["]):
-        said = here(*arguments)
-        assert said.status in (1, 2, 3)
-        assert "\x1b" not in said.out + said.err
-        assert "\\x1b" in said.err
+        result = run_inline(*arguments)
+        assert result.status in (1, 2, 3)
+        assert "\x1b" not in result.out + result.err
+        assert "\\x1b" in result.err
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -140,5 +146,5 @@ def test_console_script_equals_the_module() -> None:
     ].partition(":")
     script = f"import sys; sys.argv[0] = 'memtopo'; from {module} import {function}; sys.exit({function}())"
     for arguments in (["--help"], ["plan"], ["plan", QUICKSTART, "--machine=h200x2"]):
-        said = shell(f'"{sys.executable}" -c "{script}" "$@"', *arguments, CUDA_VISIBLE_DEVICES="")
-        assert said == memtopo(*arguments, CUDA_VISIBLE_DEVICES="")
+        result = run_shell(f'"{sys.executable}" -c "{script}" "$@"', *arguments, CUDA_VISIBLE_DEVICES="")
+        assert result == run_memtopo(*arguments, CUDA_VISIBLE_DEVICES="")

@@ -7,54 +7,56 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Here
-from tests.cli.running import QUICKSTART, memtopo
+from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import QUICKSTART, run_memtopo
 
 
 def test_memtopo_machine_sets_the_machine_in_child_processes_too() -> None:
-    assert memtopo("validate", QUICKSTART, MEMTOPO_MACHINE="h200x4").out == f"{QUICKSTART}: ok on h200x4\n"
+    assert run_memtopo("validate", QUICKSTART, MEMTOPO_MACHINE="h200x4").out == f"{QUICKSTART}: ok on h200x4\n"
 
 
-def test_a_flag_overrides_its_variable(here: Here) -> None:
-    assert "ok on h200x2" in here("validate", QUICKSTART, "-m", "h200x2", MEMTOPO_MACHINE="h200x4").out
+def test_a_flag_overrides_its_variable(run_inline: InlineRunner) -> None:
+    assert "ok on h200x2" in run_inline("validate", QUICKSTART, "-m", "h200x2", MEMTOPO_MACHINE="h200x4").out
 
 
 @pytest.mark.parametrize("value", ["1", "true", "yes", "on", "TRUE", "t", "y"])
-def test_memtopo_json_sets_json_for_results_and_failures(here: Here, value: str) -> None:
-    assert here("validate", QUICKSTART, "-m", "h200x2", MEMTOPO_JSON=value).document["errors"] == 0
-    assert here("validate", QUICKSTART, "-m", "h9000", MEMTOPO_JSON=value).document["error"]["exit_code"] == 3
+def test_memtopo_json_sets_json_for_results_and_failures(run_inline: InlineRunner, value: str) -> None:
+    assert run_inline("validate", QUICKSTART, "-m", "h200x2", MEMTOPO_JSON=value).document["errors"] == 0
+    assert run_inline("validate", QUICKSTART, "-m", "h9000", MEMTOPO_JSON=value).document["error"]["exit_code"] == 3
 
 
 @pytest.mark.parametrize("value", ["", "0", "false", "no", "off", "f", "n"])
-def test_memtopo_json_can_be_false(here: Here, value: str) -> None:
-    assert here("validate", QUICKSTART, "-m", "h200x2", MEMTOPO_JSON=value).out.endswith("ok on h200x2\n")
-    assert here("validate", QUICKSTART, "-m", "h9000", MEMTOPO_JSON=value).out == ""
+def test_memtopo_json_can_be_false(run_inline: InlineRunner, value: str) -> None:
+    assert run_inline("validate", QUICKSTART, "-m", "h200x2", MEMTOPO_JSON=value).out.endswith("ok on h200x2\n")
+    assert run_inline("validate", QUICKSTART, "-m", "h9000", MEMTOPO_JSON=value).out == ""
 
 
-def test_a_variable_that_is_no_boolean_is_wrong_usage(here: Here) -> None:
+def test_a_variable_that_is_no_boolean_is_wrong_usage(run_inline: InlineRunner) -> None:
     """The message names the variable."""
-    said = here("validate", QUICKSTART, MEMTOPO_JSON="perhaps")
-    assert (said.status, said.out) == (2, "")
-    assert "MEMTOPO_JSON" in said.err
+    result = run_inline("validate", QUICKSTART, MEMTOPO_JSON="perhaps")
+    assert (result.status, result.out) == (2, "")
+    assert "MEMTOPO_JSON" in result.err
 
 
-def test_variables_of_probe_set_its_flags(here: Here, tmp_path: Path) -> None:
+def test_variables_of_probe_set_its_flags(run_inline: InlineRunner, tmp_path: Path) -> None:
     """MEMTOPO_OUTPUT, MEMTOPO_IDENTIFY, MEMTOPO_AGAINST and MEMTOPO_PROBE_FORMAT."""
     file = tmp_path / "ours.json"
-    said = here("probe", MEMTOPO_MACHINE="h200x2", MEMTOPO_OUTPUT=str(file), MEMTOPO_IDENTIFY="1", MEMTOPO_JSON="1")
-    assert (said.status, said.document["machine"]) == (0, json.loads(file.read_text()))
-    said = here("probe", MEMTOPO_MACHINE="h200x2", MEMTOPO_PROBE_FORMAT="markdown", MEMTOPO_AGAINST="h200x4")
-    assert said.status == 7
-    assert said.out.startswith("## h200x2 (simulated)")
+    result = run_inline(
+        "probe", MEMTOPO_MACHINE="h200x2", MEMTOPO_OUTPUT=str(file), MEMTOPO_IDENTIFY="1", MEMTOPO_JSON="1"
+    )
+    assert (result.status, result.document["machine"]) == (0, json.loads(file.read_text()))
+    result = run_inline("probe", MEMTOPO_MACHINE="h200x2", MEMTOPO_PROBE_FORMAT="markdown", MEMTOPO_AGAINST="h200x4")
+    assert result.status == 7
+    assert result.out.startswith("## h200x2 (simulated)")
 
 
-def test_an_empty_variable_is_unset(here: Here) -> None:
-    said = here("validate", QUICKSTART, MEMTOPO_MACHINE="", CUDA_VISIBLE_DEVICES="")
-    assert said.status == 3
-    assert "--machine h200x2" in said.err
+def test_an_empty_variable_is_unset(run_inline: InlineRunner) -> None:
+    result = run_inline("validate", QUICKSTART, MEMTOPO_MACHINE="", CUDA_VISIBLE_DEVICES="")
+    assert result.status == 3
+    assert "--machine h200x2" in result.err
 
 
 @pytest.mark.parametrize("name", ["MEMTOPO_JSON", "COLUMNS", "NO_COLOR", "FORCE_COLOR", "TERM"])
 @pytest.mark.parametrize("value", ["\x1b[31m", "9" * 5000, "-1", "é"])
-def test_nonsense_in_a_variable_is_wrong_usage_and_no_crash(here: Here, name: str, value: str) -> None:
-    assert here("plan", QUICKSTART, "-m", "h200x2", **{name: value}).status in (0, 2)
+def test_nonsense_in_a_variable_is_wrong_usage_and_no_crash(run_inline: InlineRunner, name: str, value: str) -> None:
+    assert run_inline("plan", QUICKSTART, "-m", "h200x2", **{name: value}).status in (0, 2)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.machine import target
-from tests.cli.running import MEMTOPO, QUICKSTART, ROOT, Said, environment, memtopo
+from tests.helpers.command_line import MEMTOPO, QUICKSTART, ROOT, CommandResult, environment, run_memtopo
 from tests.helpers.holders import PATIENCE, gone, until
 
 BEHAVING = f"{sys.executable} -m tests.sharing.children.misbehaving_producer"
@@ -52,24 +52,24 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     assert [each for each in found.iterdir() if each.name != "memtopo"] == []
 
 
-def apply_with(spec: Path, *more: str, **variables: str) -> Said:
-    return memtopo("apply", spec, *M, "--json", *more, **variables)
+def apply_with(spec: Path, *more: str, **variables: str) -> CommandResult:
+    return run_memtopo("apply", spec, *M, "--json", *more, **variables)
 
 
 def test_a_producer_command_is_started_and_imported_from(spec: Path) -> None:
     """Its output is on stderr."""
-    said = apply_with(spec, "--with", f"camera={SERVE}")
-    assert (said.status, said.document["outcome"]) == (0, "ok")
-    assert "serving" in said.err
-    assert not any("simulated by" in note for note in said.document["notes"])
+    result = apply_with(spec, "--with", f"camera={SERVE}")
+    assert (result.status, result.document["outcome"]) == (0, "ok")
+    assert "serving" in result.err
+    assert not any("simulated by" in note for note in result.document["notes"])
 
 
 def test_coordinator_starts_a_producer_once_for_all_processes(tmp_path: Path) -> None:
     spec = tmp_path / "several.yaml"
     spec.write_text(SEVERAL)
-    said = apply_with(spec, "--with", f"camera={SERVE}")
-    assert (said.status, said.document["outcome"]) == (0, "ok")
-    assert said.err.count("serving") == 1
+    result = apply_with(spec, "--with", f"camera={SERVE}")
+    assert (result.status, result.document["outcome"]) == (0, "ok")
+    assert result.err.count("serving") == 1
 
 
 def test_an_existing_socket_is_used_and_its_holder_goes_on(spec: Path, tmp_path: Path) -> None:
@@ -89,22 +89,22 @@ def test_a_producer_command_can_be_memtopo(tmp_path: Path) -> None:
     """It finds its socket in the variable of --socket."""
     held, attached = (ROOT / "tests" / "run" / "processes" / f"{name}.yaml" for name in ("held", "attached"))
     command = f"{sys.executable} -m memtopo apply --hold --json {held} --machine h200x2"
-    said = apply_with(attached, "--with", f"held={command}")
-    assert said.document["outcome"] == "ok"
+    result = apply_with(attached, "--with", f"held={command}")
+    assert result.document["outcome"] == "ok"
 
 
 def test_an_unbound_holder_is_simulated_on_a_simulated_machine(spec: Path) -> None:
     """The report says so."""
-    said = apply_with(spec)
-    assert said.document["outcome"] == "ok"
-    assert "camera is simulated by a built-in producer: this machine is simulated" in said.document["notes"]
+    result = apply_with(spec)
+    assert result.document["outcome"] == "ok"
+    assert "camera is simulated by a built-in producer: this machine is simulated" in result.document["notes"]
 
 
 def test_memtopo_with_is_split_like_a_shell_command(spec: Path) -> None:
-    said = apply_with(spec, MEMTOPO_WITH=f"'camera={SERVE}' other=/nowhere")
-    assert (said.document["outcome"], "serving" in said.err) == ("ok", True)
-    said = memtopo("apply", spec, *M, MEMTOPO_WITH="'camera=")
-    assert (said.status, "MEMTOPO_WITH cannot be split" in said.err) == (2, True)
+    result = apply_with(spec, MEMTOPO_WITH=f"'camera={SERVE}' other=/nowhere")
+    assert (result.document["outcome"], "serving" in result.err) == ("ok", True)
+    result = run_memtopo("apply", spec, *M, MEMTOPO_WITH="'camera=")
+    assert (result.status, "MEMTOPO_WITH cannot be split" in result.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -124,15 +124,15 @@ def test_a_target_that_is_neither_socket_nor_program_is_rejected_before_building
     spec: Path, given: str, status: int, told: str
 ) -> None:
     """So is a program that does not serve."""
-    said = memtopo("apply", spec, *M, "--with", given)
-    assert (said.status, said.out) == (status, "")
-    assert told in said.err
+    result = run_memtopo("apply", spec, *M, "--with", given)
+    assert (result.status, result.out) == (status, "")
+    assert told in result.err
 
 
 def test_producer_commands_are_not_run_by_a_shell(spec: Path, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
-    said = memtopo("apply", spec, *M, "--with", f"camera=false; touch {mark}")
-    assert (said.status, mark.exists()) == (3, False)
+    result = run_memtopo("apply", spec, *M, "--with", f"camera=false; touch {mark}")
+    assert (result.status, mark.exists()) == (3, False)
 
 
 def test_unused_commands_of_memtopo_with_are_not_started(spec: Path, tmp_path: Path) -> None:
@@ -148,15 +148,15 @@ def test_unused_commands_of_memtopo_with_are_not_started(spec: Path, tmp_path: P
 def test_an_unused_name_is_answered_with_the_nearest(spec: Path, tmp_path: Path, given: str, hint: str) -> None:
     """Nothing is started."""
     mark = tmp_path / "mark"
-    said = memtopo("apply", spec, *M, "--with", f"camera=touch {mark}", "--with", f"{given}=touch {mark}")
-    assert (said.status, said.out, mark.exists()) == (2, "", False)
-    assert f"--with: the spec takes nothing from {given!r}" in said.err
-    assert hint in said.err
+    result = run_memtopo("apply", spec, *M, "--with", f"camera=touch {mark}", "--with", f"{given}=touch {mark}")
+    assert (result.status, result.out, mark.exists()) == (2, "", False)
+    assert f"--with: the spec takes nothing from {given!r}" in result.err
+    assert hint in result.err
 
 
 def test_a_name_for_a_spec_without_imports_is_rejected() -> None:
-    said = memtopo("apply", QUICKSTART, *M, "--with", "camera=true")
-    assert (said.status, "it takes nothing from outside" in said.err) == (2, True)
+    result = run_memtopo("apply", QUICKSTART, *M, "--with", "camera=true")
+    assert (result.status, "it takes nothing from outside" in result.err) == (2, True)
 
 
 def test_an_inherited_ignored_sigchld_does_not_keep_producers_alive(spec: Path) -> None:
@@ -169,18 +169,18 @@ def test_an_inherited_ignored_sigchld_does_not_keep_producers_alive(spec: Path) 
 
 def test_a_producer_with_undeclared_properties_exits_with_4_after_undoing(spec: Path) -> None:
     """The declared entry is named."""
-    said = apply_with(spec, "--with", f"camera={BEHAVING} serve 4096 {GPU}")
-    assert (said.status, said.document["outcome"]) == (4, "failed")
-    assert "external 'frame' declares size 64KiB; camera/frame has 4KiB" in said.document["failure"]["error"]
-    assert not any(said.document["left"]["ledger_after"].values())
+    result = apply_with(spec, "--with", f"camera={BEHAVING} serve 4096 {GPU}")
+    assert (result.status, result.document["outcome"]) == (4, "failed")
+    assert "external 'frame' declares size 64KiB; camera/frame has 4KiB" in result.document["failure"]["error"]
+    assert not any(result.document["left"]["ledger_after"].values())
 
 
 def test_a_producer_that_dies_before_its_handle_exits_with_4_after_undoing(spec: Path) -> None:
     """The declared entry is named."""
-    said = apply_with(spec, "--with", f"camera={BEHAVING} vanishes 65536 {GPU}")
-    assert (said.status, said.document["outcome"]) == (4, "failed")
-    assert said.document["failure"]["error"].startswith("external 'frame' cannot be imported: the holder ended")
-    assert not any(said.document["left"]["ledger_after"].values())
+    result = apply_with(spec, "--with", f"camera={BEHAVING} vanishes 65536 {GPU}")
+    assert (result.status, result.document["outcome"]) == (4, "failed")
+    assert result.document["failure"]["error"].startswith("external 'frame' cannot be imported: the holder ended")
+    assert not any(result.document["left"]["ledger_after"].values())
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -204,8 +204,8 @@ def test_imports_outlive_their_producer(spec: Path) -> None:
     env = environment()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env, cwd=ROOT, text=True) as it:
         assert it.stderr
-        said = list(takewhile(lambda line: not line.startswith("holding"), it.stderr))
-        (pid,) = (int(line.rpartition(" ")[2]) for line in said if line.startswith("serving as "))
+        result = list(takewhile(lambda line: not line.startswith("holding"), it.stderr))
+        (pid,) = (int(line.rpartition(" ")[2]) for line in result if line.startswith("serving as "))
         until(lambda: gone(pid))
         it.terminate()
         report = json.loads(it.communicate(timeout=PATIENCE)[0])

@@ -9,7 +9,7 @@ import pytest
 from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.explanations import GROUPS, Example, Explanation, explanation
 from memtopo.output import explain as rendering
-from tests.cli.running import memtopo
+from tests.helpers.command_line import run_memtopo
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT, codes
 
@@ -74,7 +74,7 @@ def test_links_of_the_page_have_targets() -> None:
 
 def test_explain_shows_rule_fact_and_examples_of_codes() -> None:
     """Case does not matter, and several codes may be given."""
-    done = memtopo("explain", "mt305", "MT503", COLUMNS="80")
+    done = run_memtopo("explain", "mt305", "MT503", COLUMNS="80")
     assert done.status == 0
     lines = done.out.splitlines()
     assert lines[0] == "error[MT305]: a mapping runs past the end of its range"
@@ -86,14 +86,14 @@ def test_explain_shows_rule_fact_and_examples_of_codes() -> None:
 
 
 def test_explain_without_codes_lists_all() -> None:
-    lines = [line.strip() for line in memtopo("explain").out.splitlines()]
+    lines = [line.strip() for line in run_memtopo("explain").out.splitlines()]
     for code, known in CODES.items():
         assert f"{code}  {known.title}" in lines
 
 
 def test_an_unknown_code_is_wrong_usage() -> None:
     """The nearest code is suggested."""
-    done = memtopo("explain", "MT3O5")
+    done = run_memtopo("explain", "MT3O5")
     assert done.status == 2
     assert done.out == ""
     assert "there is no code 'MT3O5'" in done.err
@@ -102,7 +102,7 @@ def test_an_unknown_code_is_wrong_usage() -> None:
 
 @pytest.mark.parametrize("arguments", [("--all",), ("MT301", "mt302"), ()])
 def test_explain_json_is_one_document_with_the_codes(arguments: tuple[str, ...]) -> None:
-    read = memtopo("explain", *arguments, "--json").document["codes"]
+    read = run_memtopo("explain", *arguments, "--json").document["codes"]
     wanted = [code.upper() for code in arguments if not code.startswith("-")] or list(CODES)
     assert [each["code"] for each in read] == wanted
     assert {each["severity"] for each in read} <= {"error", "warning"}
@@ -111,10 +111,10 @@ def test_explain_json_is_one_document_with_the_codes(arguments: tuple[str, ...])
 
 def test_explain_markdown_of_codes_is_their_sections_of_the_page() -> None:
     """With --all it is the page."""
-    page = memtopo("explain", "--all", "--markdown").out
+    page = run_memtopo("explain", "--all", "--markdown").out
     assert page == (ROOT / "docs" / "rules.md").read_text()
-    assert memtopo("explain", "mt301", "--markdown").out.strip() in page
+    assert run_memtopo("explain", "mt301", "--markdown").out.strip() in page
 
 
 def test_markdown_takes_precedence_over_the_json_variable() -> None:
-    assert memtopo("explain", "MT301", "--markdown", MEMTOPO_JSON="1").out.startswith('<a id="MT301">')
+    assert run_memtopo("explain", "MT301", "--markdown", MEMTOPO_JSON="1").out.startswith('<a id="MT301">')

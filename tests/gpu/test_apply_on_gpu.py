@@ -13,7 +13,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import LocationKind
 from memtopo.language import read_file, read_text
-from memtopo.machine.target import Target, resolve
+from memtopo.machine.target import Target
 from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply
@@ -32,11 +32,6 @@ chunks: {one: {location: gpu0, size: 2MiB}, two: {location: gpu0, size: 2MiB, co
 map: {a: [one, two, one], b: [{chunk: two, offset: 0}]}
 access: {a: {gpu0: rw}, b: {gpu0: r}}
 """
-
-
-@pytest.fixture(scope="session")
-def local() -> Target:
-    return resolve("local")
 
 
 @pytest.fixture

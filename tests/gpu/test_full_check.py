@@ -12,7 +12,7 @@ from memtopo import planner
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import Access, Grant
 from memtopo.language import read_text
-from memtopo.machine.target import Target, resolve
+from memtopo.machine.target import Target
 from memtopo.plans.report import Check, MachineLine, Report
 from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
@@ -38,11 +38,6 @@ SHARED = SHARED_BY_TWO.replace("gpu1", "gpu0")  # one GPU is enough
 SAME = settings(
     max_examples=50, derandomize=True, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
-
-
-@pytest.fixture(scope="module")
-def local() -> Target:
-    return resolve("local")
 
 
 class SwappedChunks(HandleRecorder):

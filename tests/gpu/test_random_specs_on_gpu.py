@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from memtopo import planner
 from memtopo.driver.ledger import Ledger
 from memtopo.language import read_text
-from memtopo.machine.target import Target, resolve
+from memtopo.machine.target import Target
 from memtopo.plans.report import MachineLine
 from memtopo.rules.validation import validate
 from memtopo.run import apply
@@ -20,11 +20,6 @@ pytestmark = pytest.mark.gpu
 SAME = settings(
     max_examples=50, derandomize=True, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )
-
-
-@pytest.fixture(scope="module")
-def local() -> Target:
-    return resolve("local")
 
 
 @SAME

@@ -17,7 +17,7 @@ from typing import Any
 
 from memtopo.sharing import wire
 from memtopo.sharing.connection import HolderConnection
-from tests.cli.running import ROOT, environment
+from tests.helpers.command_line import ROOT, environment
 
 PATIENCE = 60.0
 """Seconds after which a test gives up; none waits for them."""

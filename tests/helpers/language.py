@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memtopo import spec as language
-from memtopo.diagnostics.model import Path
+from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.language import Document
 
 
@@ -20,3 +20,9 @@ def diagnosed(**sections: Any) -> list[tuple[str, Path, str]]:
     """Return code, path and position (key or value) of each diagnostic of a spec."""
     given_ = Document.from_object({"memtopo": 1, "name": "test", **sections})
     return [(fault.code, fault.path, fault.at) for fault in language.read(given_.root, given_.left_out)[1]]
+
+
+def only_diagnostic_of(document: Document) -> Diagnostic:
+    """Return the only diagnostic of a document."""
+    (fault,) = document.diagnostics
+    return fault

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.language import LARGEST_FILE, LARGEST_SCALAR, MOST_ENTRIES, Document, read_file, read_text
+from tests.helpers.language import only_diagnostic_of
 
 ROOT = Path(__file__).parent.parent.parent
 K64 = 64 << 10
@@ -95,11 +96,6 @@ REPEATED = [
 ]  # fmt: skip
 
 
-def only_diagnostic(document: Document) -> Diagnostic:
-    (fault,) = document.diagnostics
-    return fault
-
-
 def assert_places_are_inside(document: Document) -> None:
     """Every place of a fault is one that an editor can go to"""
     lines = document.text.split("\n")
@@ -139,7 +135,7 @@ def test_hostile_text_gets_a_diagnostic_with_a_position(data: bytes, code: str, 
 )
 def test_a_bad_byte_has_its_position_in_characters(data: bytes, line: int, column: int) -> None:
     """As an editor counts them."""
-    span = only_diagnostic(read_text(data, "spec.yaml")).span
+    span = only_diagnostic_of(read_text(data, "spec.yaml")).span
     assert span
     assert (span.line, span.column) == (line, column)
 
@@ -172,7 +168,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
     path = tmp_path / "huge.yaml"
     with path.open("wb") as file:
         file.truncate(200_000_000)
-    assert only_diagnostic(read_file(path)) == Diagnostic("MT002", "the file has more than 32 MiB")
+    assert only_diagnostic_of(read_file(path)) == Diagnostic("MT002", "the file has more than 32 MiB")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +185,7 @@ def test_a_huge_file_is_refused_unread(tmp_path: Path) -> None:
 )
 def test_directories_devices_and_missing_files_are_refused(path: str, message: str) -> None:
     """With a diagnostic that says which it is."""
-    assert only_diagnostic(read_file(path)) == Diagnostic("MT001", message)
+    assert only_diagnostic_of(read_file(path)) == Diagnostic("MT001", message)
 
 
 @pytest.fixture
@@ -228,12 +224,12 @@ def test_a_pipe_is_read_to_its_end(pipe: Path, write: Callable[[bytes], None]) -
 
 
 def test_a_pipe_without_writer_is_refused_after_a_timeout(pipe: Path) -> None:
-    assert only_diagnostic(read_file(pipe, patience=0.05)).message == "the pipe did not end in time"
+    assert only_diagnostic_of(read_file(pipe, patience=0.05)).message == "the pipe did not end in time"
 
 
 def test_a_pipe_is_read_up_to_the_size_limit_only(pipe: Path, write: Callable[[bytes], None]) -> None:
     write(b"\n" * (LARGEST_FILE + (1 << 20)))
-    assert only_diagnostic(read_file(pipe)).code == "MT002"
+    assert only_diagnostic_of(read_file(pipe)).code == "MT002"
 
 
 def test_standard_input_is_read_like_a_file() -> None:

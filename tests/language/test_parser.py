@@ -10,8 +10,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memtopo.diagnostics.model import At, Diagnostic, Span
+from memtopo.diagnostics.model import At, Span
 from memtopo.language import MOST_DIAGNOSTICS, Document, Value, read_file, read_text
+from tests.helpers.language import only_diagnostic_of
 
 SPEC = """\
 # a layout
@@ -46,11 +47,6 @@ def found(text: str) -> list[tuple[str, str]]:
     """The code of each diagnostic and the text at its position."""
     document = read(text)
     return [(fault.code, spanned(document, fault.span)) for fault in document.diagnostics]
-
-
-def only_diagnostic(document: Document) -> Diagnostic:
-    (fault,) = document.diagnostics
-    return fault
 
 
 def test_a_scalar_is_its_text() -> None:
@@ -200,7 +196,7 @@ def test_a_syntax_error_is_the_only_diagnostic() -> None:
 def test_a_duplicate_key_has_both_positions() -> None:
     """The second is the error, the first a label."""
     document = read("chunks: {a: 1, b: 2, a: 3}\n")
-    fault = only_diagnostic(document)
+    fault = only_diagnostic_of(document)
     assert fault.path == ("chunks", "a")
     assert fault.span == Span(1, 22, 1, 23)
     (label,) = fault.labels
@@ -216,7 +212,7 @@ def test_the_first_of_very_many_diagnostics_are_reported_and_the_rest_counted() 
 
 
 def test_an_unclosed_bracket_is_a_label_of_its_diagnostic() -> None:
-    (label,) = only_diagnostic(read("a: {b: 1\n")).labels
+    (label,) = only_diagnostic_of(read("a: {b: 1\n")).labels
     assert (label.text, label.span) == ("'{' opens here", Span(1, 4, 1, 5))
 
 

@@ -17,7 +17,7 @@ from memtopo import machine
 from memtopo.diagnostics.codes import CODES
 from memtopo.diagnostics.explanations import explanation
 from memtopo.output import schemas
-from tests.cli.running import ROOT, memtopo
+from tests.helpers.command_line import ROOT, run_memtopo
 from tests.helpers.specs import EVERY_SPEC, codes
 from tests.rules.test_bad import BAD, expected
 
@@ -182,7 +182,7 @@ def printed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     spec = tmp_path_factory.mktemp("schemas") / "spec.yaml"
     text = ONE_CHUNK.format(size=size, wish=wish)
     spec.write_text(text.replace("gpu0, size: 3TiB", "host, size: 3TiB"))
-    document = memtopo(command, spec, on, "--json").document
+    document = run_memtopo(command, spec, on, "--json").document
     assert document.get("outcome", request.param) == request.param
     return kind, document
 
@@ -216,8 +216,8 @@ def test_shipped_machines_fit_the_schema_and_changed_ones_do_not(name: str) -> N
 
 def test_schema_command_prints_one_schema() -> None:
     """An unknown kind is wrong usage and is answered with the nearest."""
-    assert memtopo("schema", "spec").document == schemas.schema("spec")
-    wrong = memtopo("schema", "spce")
+    assert run_memtopo("schema", "spec").document == schemas.schema("spec")
+    wrong = run_memtopo("schema", "spce")
     assert (wrong.status, wrong.out) == (2, "")
     assert "did you mean 'spec'?" in wrong.err
 
@@ -247,7 +247,7 @@ def paths(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 @pytest.mark.parametrize("against", [(), ("--against", "h200x4")])
 def test_json_of_probe_fits_only_its_schema(against: tuple[str, ...]) -> None:
     """The machine in it is the one that -o writes."""
-    document = memtopo("probe", M, "--json", *against).document
+    document = run_memtopo("probe", M, "--json", *against).document
     assert [kind for kind in schemas.KINDS if not schema_errors(kind, document)] == ["probe"], schema_errors(
         "probe", document
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from memtopo.output import schemas
-from tests.cli.running import memtopo
+from tests.helpers.command_line import run_memtopo
 from tests.helpers.holders import Process
 from tests.output.test_schemas import VALIDATORS, schema_errors, spoilt
 
@@ -28,7 +28,7 @@ def test_a_document_is_of_one_kind_which_its_first_key_names(
     start(differences=2)
     importer = start("importer", export="block")
     importer.said()
-    document = memtopo(*command, "--json", XDG_RUNTIME_DIR=str(runtime)).document
+    document = run_memtopo(*command, "--json", XDG_RUNTIME_DIR=str(runtime)).document
     assert next(iter(document)) == f"memtopo_{kind}"
     assert [each for each in schemas.KINDS if not schema_errors(each, document)] == [kind], schema_errors(
         kind, document

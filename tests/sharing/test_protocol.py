@@ -11,7 +11,7 @@ import pytest
 
 from memtopo.sharing import wire
 from memtopo.sharing.holder.responses import REQUESTS
-from tests.cli.running import ROOT
+from tests.helpers.command_line import ROOT
 from tests.helpers.holders import Holder, heard, raw
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text()

@@ -21,7 +21,7 @@ from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Producers, holders, resolve, start_producers
 from memtopo.sharing.simulated_producer import FILLED, PERIOD, Memory, ProducerSpec
-from tests.cli.running import ROOT, environment
+from tests.helpers.command_line import ROOT, environment
 from tests.helpers.holders import PATIENCE, until
 from tests.helpers.machines import invented
 from tests.helpers.specs import geometry_of

@@ -14,7 +14,7 @@ from memtopo.machine import Machine, Trial
 from memtopo.machine.probe import Limits, Probed, Stopped, probe
 from memtopo.machine.probe.messages import Broken
 from memtopo.sharing.channel import Channel
-from tests.cli.running import ROOT
+from tests.helpers.command_line import ROOT
 from tests.helpers.machines import complete, invented
 
 DYING = Path(__file__).parent / "dying_child.py"

@@ -15,7 +15,7 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, hold
 from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGES, Memfds
-from tests.helpers.processes import print_json
+from tests.helpers.processes import open_descriptors, print_json
 
 
 def main(
@@ -37,18 +37,14 @@ def main(
         os.setresuid(uid, uid, uid)
     broken, more = replace(PAGES, name="broken", count=1), (replace(PAGES, name=f"more-{i}") for i in range(exports))
     shelf = Memfds((replace(PAGES, count=pages), *OFFERS[1:], broken, *more), differences)
-    before = _fds()
+    before = open_descriptors()
     with Stopper(ending=True) as stopper:
         with claim(endpoint(name) if socket is None else endpoint(socket=socket)) as claimed:
             about = HolderInfo(name, "kv.yaml", MACHINE, source)
             held = hold(
                 shelf, claimed, about, stop=stopper.signal, ready=lambda: print_json({"serving": name}), **terms
             )
-        print_json({"held": asdict(held), "fds": _fds() - before})
-
-
-def _fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
+        print_json({"held": asdict(held), "fds": open_descriptors() - before})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""memtopo as a process: what it said on which stream, and how it ended. No test of a command line sees a traceback."""
+"""memtopo as a process: its output and exit status. No run may print a traceback."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _OURS = (
 
 
 @dataclass(frozen=True)
-class Said:
-    """How a command ended and what it said."""
+class CommandResult:
+    """Exit status and output of a command."""
 
     status: int
     out: str
@@ -35,43 +35,50 @@ class Said:
 
     @property
     def widest(self) -> int:
-        """The length of the longest line on stdout."""
+        """Length of the longest line on stdout."""
         return max(map(len, self.out.splitlines()), default=0)
 
 
 def environment(**more: str) -> dict[str, str]:
-    """The environment that a test begins with: nothing in it that speaks to memtopo but what is given."""
+    """Environment without variables that influence memtopo, except those given."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
     # What the tests themselves were started with may be where memtopo's dependencies are.
     found = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return kept | {"PYTHONPATH": found, "LANG": "C.UTF-8"} | more
 
 
-def memtopo(*arguments: str | Path, **variables: str) -> Said:
-    """Run memtopo to its end, in an environment with the given variables."""
+def run_memtopo(*arguments: str | Path, **variables: str) -> CommandResult:
+    """Run memtopo in an environment with the given variables."""
     return _run([*MEMTOPO, *map(str, arguments)], variables)
 
 
-def piped(stdin: bytes, *arguments: str) -> Said:
-    """Run memtopo with something on its standard input."""
+def run_with_input(stdin: bytes, *arguments: str) -> CommandResult:
+    """Run memtopo with a text on its standard input."""
     return _run([*MEMTOPO, *arguments], {}, stdin)
 
 
-def shell(script: str, *arguments: str, **variables: str) -> Said:
-    """Run a script of bash, in which `memtopo` is the program and "$@" are the arguments."""
+def run_shell(script: str, *arguments: str, **variables: str) -> CommandResult:
+    """Run a script of bash in which `memtopo` is the program and "$@" are the arguments."""
     text = f'memtopo() {{ "{sys.executable}" -m memtopo "$@"; }}\n{script}'
     return _run(["bash", "-c", text, "bash", *arguments], variables)
 
 
-def checked(said: Said) -> Said:
-    """What a command said, after a look that it is no crash."""
+def without_crash(result: CommandResult) -> CommandResult:
+    """Return a result after verifying that the command did not crash."""
     for word in NEVER:
-        assert word not in said.out + said.err, said
-    assert said.status != 70, said
-    return said
+        assert word not in result.out + result.err, result
+    assert result.status != 70, result
+    return result
 
 
-def _run(command: list[str], variables: dict[str, str], stdin: bytes = b"") -> Said:
+def _run(command: list[str], variables: dict[str, str], stdin: bytes = b"") -> CommandResult:
     told = environment(**variables)
     done = subprocess.run(command, env=told, input=stdin, capture_output=True, check=False, timeout=120)
-    return checked(Said(done.returncode, done.stdout.decode(), done.stderr.decode()))
+    return without_crash(CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode()))
+
+
+def write_program(path: Path) -> None:
+    """Write a script that runs memtopo as installed here."""
+    path.parent.mkdir(parents=True)
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m memtopo "$@"\n')
+    path.chmod(0o755)
