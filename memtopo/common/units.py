@@ -15,7 +15,6 @@ _SIZE = re.compile(r"([0-9]{1,20}) ?(B|KiB|MiB|GiB|TiB|granules?)")
 _DECIMAL = re.compile(r"(?:0|[1-9][0-9]{0,19})")
 _LOOSE_SIZE = re.compile(r"([0-9][0-9_.,]{0,30}) *([A-Za-z]{0,30})")
 _GROUPS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+")
-_PAGE = 4096
 _UNIT_MEANT = {
     **{unit.lower(): unit for unit in ("KiB", "MiB", "GiB", "TiB")},
     "kb": "KiB", "mb": "MiB", "gb": "GiB", "tb": "TiB", "b": "B", "byte": "B", "bytes": "B",
@@ -110,7 +109,7 @@ def _no_size(text: str) -> NotASize:
     digits, unit = match[1], match[2]
     plain = re.sub("[,_]", "", digits) if _GROUPS.fullmatch(digits) else digits
     if not unit:
-        return NotASize(f"{shorten(text)!r} has no unit", _with_unit(plain))
+        return NotASize(f"{shorten(text)!r} has no unit", _in_bytes(plain))
     known = unit if unit in UNITS else _UNIT_MEANT.get(unit.lower())
     if known is None:
         return NotASize(f"{shorten(unit)!r} is not a unit; units are B, KiB, MiB, GiB, TiB and granules")
@@ -119,11 +118,8 @@ def _no_size(text: str) -> NotASize:
     return NotASize(f"{shorten(text)!r} is not a valid form of a size", _if_size(f"{int(plain)}{_glue(known)}"))
 
 
-def _with_unit(digits: str) -> str | None:
-    if not digits.isdecimal():
-        return None
-    # A multiple of the page size is probably a number of bytes; a small number is probably meant in MiB.
-    return exact(int(digits)) if int(digits) % _PAGE == 0 and int(digits) <= LARGEST else _if_size(f"{int(digits)}MiB")
+def _in_bytes(digits: str) -> str | None:
+    return exact(int(digits)) if digits.isdecimal() and int(digits) <= LARGEST else None
 
 
 def _whole(digits: str, unit: str) -> str | None:

@@ -77,8 +77,6 @@ def test_a_size_is_digits_and_a_unit(text: str, size: Size) -> None:
         ("007MiB", "7MiB"),
         ("04 granules", "4 granules"),
         ("00", "0"),
-        ("64", "64MiB"),
-        ("2097152", "2MiB"),
         ("64XB", None),
         ("", None),
         ("MiB", None),
@@ -101,6 +99,23 @@ def test_text_that_is_no_size_is_refused_with_a_suggestion(text: str, meant: str
         parse_size(text)
     assert refused.value.meant == meant
     assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("12441600", "12150KiB"),
+        ("1000", "1000B"),
+        ("1_000", "1000B"),
+        ("64", "64B"),
+        ("2097152", "2MiB"),
+        ("18446744073709551616", None),
+    ],
+)
+def test_a_number_without_unit_is_suggested_as_that_many_bytes(text: str, meant: str | None) -> None:
+    with pytest.raises(NotASize, match="has no unit") as refused:
+        parse_size(text)
+    assert refused.value.meant == meant
 
 
 @given(
