@@ -223,8 +223,9 @@ def _address(group: RangeGroup) -> Diagnostic | None:
     unit = max(group.granule, group.align)
     if group.address % unit:
         down = group.address - group.address % unit
+        near = f"{down:#x} or {down + unit:#x}" if down else f"{unit:#x}"
         message = f"range {group.name!r}: {group.address:#x} is not aligned to {exact(unit)}"
-        return Diagnostic("MT307", message, path, help=f"write {down:#x} or {down + unit:#x}")
+        return Diagnostic("MT307", message, path, help=f"write {near}")
     if group.address + group.extent > 1 << 47:
         extent = f"{rounded(group.extent)} at {group.address:#x}"
         message = f"range {group.name!r}: {extent} are beyond 47 bits of address space"
