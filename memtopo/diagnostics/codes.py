@@ -79,4 +79,5 @@ CODES = {
     "MT503": Code("no device has access to a range", "warning"),
     "MT504": Code("a device name is not used", "warning"),
     "MT505": Code("a comment ignores nothing", "warning"),
+    "MT506": Code("more locations than the count", "warning"),
 }

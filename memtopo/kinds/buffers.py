@@ -82,13 +82,14 @@ class Buffers(ExportKind):
 
     def resolve_entry(self, scope: Scope, entry: Buffer, path: Path) -> Resolution[BufferGroup | None]:
         name = str(path[-1])
-        places = yield from scope.devices.resolve_all(entry.location, path)
-        if places is None or (yield from requires_gpu(f"buffer {name!r}", places, (*path, "location"))):
+        listed = yield from scope.devices.resolve_all(entry.location, path)
+        if listed is None or (yield from requires_gpu(f"buffer {name!r}", listed, (*path, "location"))):
             return None
         declared = entry.size.bytes(1)
         size = whole_blocks(declared) if name in _exported(scope) else declared
         count, counted = entry.count or 1, entry.count is not None
-        return BufferGroup(name, path, count, counted, size, tuple(places[:count]), declared=declared)
+        places = yield from scope.devices.distributed(listed, count, path)
+        return BufferGroup(name, path, count, counted, size, places, declared=declared)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         del machine

@@ -63,10 +63,10 @@ class Chunks(ExportKind):
 
     def resolve_entry(self, scope: Scope, entry: Chunk, path: Path) -> Resolution[ChunkGroup | None]:
         name = str(path[-1])
-        places = yield from scope.devices.resolve_all(entry.location, path)
-        if places is None:
+        listed = yield from scope.devices.resolve_all(entry.location, path)
+        if listed is None:
             return None
-        places = places[: entry.count or 1]
+        places = yield from scope.devices.distributed(listed, entry.count or 1, path)
         properties = tuple(Properties(place, entry.handle_types, entry.rdma, entry.compressible) for place in places)
         unit = max(granule(scope.machine, each) for each in properties)
         declared = entry.size.bytes(unit)

@@ -79,6 +79,18 @@ class Devices:
         places = [place for place in found if place is not None]
         return places if len(places) == len(found) else None
 
+    def distributed(
+        self, places: Sequence[Location], count: int, path: Path, key: str = "location"
+    ) -> Resolution[tuple[Location, ...]]:
+        """Locations that a round-robin distribution of `count` objects uses; yields MT506 if it does not use all."""
+        if len(places) > count:
+            message = f"{path[-1]!r} lists {len(places):,} locations for a count of {count:,}: the others are not used"
+            help = f"write 'count: {len(places)}', or leave the others out"
+            if self._spec.instances is not None:
+                help = "for one location in each process, use one name with a list under 'devices'"
+            yield Diagnostic("MT506", message, (*path, key, count), help=help)
+        return tuple(places[:count])
+
     def sees(self, place: Location) -> bool:
         """Return true if a location is visible to the process; host memory always is."""
         return not self.visible or place.kind is not LocationKind.GPU or place in self.visible

@@ -259,15 +259,15 @@ def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Importe
     name, count, counted = str(path[-1]), entry.count or 1, entry.count is not None
     memory = entry.size is not None
     names, key = (entry.location or [], "location") if memory else ([entry.device or ""], "device")
-    places = yield from scope.devices.resolve_all(names, path, key, anywhere=memory and entry.via != "ipc")
-    if places is None:
+    listed = yield from scope.devices.resolve_all(names, path, key, anywhere=memory and entry.via != "ipc")
+    if listed is None:
         return None
-    places = places[:count]
+    places = yield from scope.devices.distributed(listed, count, path, key)
     if entry.size is not None:
         return (yield from _memory(scope, path, entry, entry.size, places))
     if (yield from requires_gpu(f"import {name!r}", places, (*path, key))):
         return None
-    return EventGroup(name, path, count, counted, 0, tuple(places), _outside(entry))
+    return EventGroup(name, path, count, counted, 0, places, _outside(entry))
 
 
 def _undeclared_properties(path: Path, entry: Import) -> Diagnostic | None:

@@ -205,3 +205,19 @@ def test_a_size_that_is_no_multiple_suggests_the_nearest_multiples(text: str, me
     diagnostic = next(diagnostic for diagnostic in diagnose(text) if diagnostic.severity == "error")
     assert message in diagnostic.message
     assert diagnostic.help == help
+
+
+@pytest.mark.parametrize(
+    ("section", "help"),
+    [
+        ("chunks: {s: {location: [gpu0, gpu1, gpu0], size: 2MiB}}", "write 'count: 3', or leave the others out"),
+        ("buffers: {s: {location: [gpu0, gpu1], size: 2MiB}}", "write 'count: 2', or leave the others out"),
+        (
+            "processes: {pe: {count: 2, chunks: {s: {location: [gpu0, gpu1], size: 2MiB}}}}",
+            "for one location in each process, use one name with a list under 'devices'",
+        ),
+    ],
+)
+def test_a_warning_names_the_first_location_beyond_the_count(section: str, help: str) -> None:
+    (found,) = (each for each in diagnose(section) if each.code == "MT506")
+    assert (found.severity, found.path[-3:], found.help) == ("warning", ("s", "location", 1), help)
