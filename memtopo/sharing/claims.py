@@ -16,7 +16,7 @@ from typing import Self
 
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import ExchangeError, reason
-from memtopo.sharing.sockets import is_listening
+from memtopo.sharing.sockets import is_bound, is_listening
 
 _BACKLOG = 128
 # A client that removes stale files holds the lock for some microseconds; a holder that starts just then tries again.
@@ -200,6 +200,9 @@ def _remove_stale_sockets(folder: int, endpoint: Endpoint, lock: int) -> None:
         raise ExchangeError("folder", f"{endpoint.path!r} exists, and it is no socket of this user")
     if is_listening(folder, endpoint.file):  # its lock file was removed by hand
         raise _already_held(endpoint, None)
+    if is_bound(folder, endpoint.file):
+        hint = "its program must end first; or use another --socket"
+        raise ExchangeError("folder", f"socket {endpoint.path!r} is in use by another program", hint=hint)
     os.unlink(endpoint.file, dir_fd=folder)
 
 

@@ -51,6 +51,27 @@ def is_listening(folder: int, file: str) -> bool:
     return True
 
 
+def is_bound(folder: int, file: str) -> bool:
+    """Return whether a process has the socket `file` open, of any type; false only if the kernel is certain.
+
+    The connection of a datagram socket disturbs no listener, and is refused only where no socket is bound any more.
+    """
+    try:
+        found = os.open(file, _SOCKET_FILE, dir_fd=folder)
+    except FileNotFoundError:
+        return False
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.connect(f"/proc/self/fd/{found}")
+    except ConnectionRefusedError:
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(found)
+    return True
+
+
 def peer(sock: socket.socket) -> Peer:
     """Return the process at the other end, as the kernel reports it (SO_PEERCRED)."""
     pid, uid, _ = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

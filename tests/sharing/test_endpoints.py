@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -255,6 +256,16 @@ def test_a_file_that_is_no_socket_is_refused_and_stays(tmp_path: Path, make: Cal
     with pytest.raises(ExchangeError, match="cannot be used"):
         connect(endpoint(socket=str(path)))
     assert path.exists()
+
+
+@pytest.mark.parametrize("type_", [socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])
+def test_a_socket_that_another_program_has_open_is_refused_and_stays(tmp_path: Path, type_: socket.SocketKind) -> None:
+    path = tmp_path / "other"
+    with socket.socket(socket.AF_UNIX, type_) as other:
+        other.bind(str(path))
+        with pytest.raises(ExchangeError, match="is in use by another program"):
+            claim(endpoint(socket=str(path)))
+        assert os.listdir(tmp_path) == ["other"]
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
