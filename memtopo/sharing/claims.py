@@ -2,11 +2,15 @@
 
 The lock is the lock on the file, not its existence: a lock file that no process has locked is stale. After locking a
 file, a process checks that it is still the one at that name, since the previous owner may just have removed it.
+
+A lock file begins with a marker from the moment at which it appears, and is never written again. A file without the
+marker belongs to another program, as `poetry.lock` beside a socket `poetry`: it is neither locked nor changed.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import stat
 import time
@@ -21,7 +25,9 @@ from memtopo.sharing.sockets import is_bound, is_listening
 _BACKLOG = 128
 # A client that removes stale files holds the lock for some microseconds; a holder that starts just then tries again.
 _TRIES, _BETWEEN = 20, 0.02
-_LOCK_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_LOCK_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_MARKER = b"memtopo lock of process "
+_LONGEST_LOCK = len(_MARKER) + 20
 
 
 class Claim:
@@ -34,6 +40,7 @@ class Claim:
     def __init__(self, endpoint: Endpoint, folder: int, lock: int) -> None:
         self.endpoint = endpoint
         self._folder, self._lock = folder, lock
+        self._socket: os.stat_result | None = None
         self._kept_open: list[socket.socket] = []
 
     def __enter__(self) -> Self:
@@ -45,23 +52,28 @@ class Claim:
     def listen(self, *, mode: int = 0o600) -> socket.socket:
         """Create the socket, which listens from the moment at which it appears. Raises `ExchangeError`."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        temporary = _temporary_name(self._lock)
         try:
-            # A path is limited to 108 bytes, and a name alone may be longer: the socket is renamed to it.
-            temporary = _temporary_name(self._lock)
+            # A path is limited to 108 bytes, and a name alone may be longer: the socket is linked to it.
             os.fchmod(sock.fileno(), mode & 0o600)  # the mode that bind() gives the file, which others never may open
             sock.bind(f"/proc/self/fd/{self._folder}/{temporary}")
             os.chmod(temporary, mode, dir_fd=self._folder)
             sock.listen(_BACKLOG)
-            os.rename(temporary, self.endpoint.file, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            self._socket = os.stat(temporary, dir_fd=self._folder, follow_symlinks=False)
+            # Unlike a renamed socket, a linked one replaces no file that another program made in the meantime.
+            os.link(temporary, self.endpoint.file, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            os.unlink(temporary, dir_fd=self._folder)
         except OSError as error:
             sock.close()
+            _unlink_socket(self._folder, temporary)
             raise ExchangeError("folder", f"socket {self.endpoint.path!r} cannot be made: {reason(error)}") from error
         return sock
 
     def unlink_socket(self) -> None:
         """Remove the socket from its folder: new clients do not find it."""
-        with suppress(FileNotFoundError):
-            os.unlink(self.endpoint.file, dir_fd=self._folder)
+        if self._socket:
+            _unlink(self._folder, self.endpoint.file, self._socket)
+        self._socket = None
 
     def keep_open(self, sock: socket.socket) -> None:
         """Keep a connection open until `close`: its end reports to the client that everything is torn down."""
@@ -77,8 +89,7 @@ class Claim:
         if self._lock < 0:
             return
         self.unlink_socket()
-        with suppress(FileNotFoundError):
-            os.unlink(self.endpoint.lock, dir_fd=self._folder)
+        _unlink(self._folder, self.endpoint.lock, os.fstat(self._lock))
         os.close(self._lock)
         os.close(self._folder)
         self._lock = self._folder = -1
@@ -93,36 +104,23 @@ def claim(endpoint: Endpoint) -> Claim:
     except FileNotFoundError as error:
         raise ExchangeError("folder", f"folder {endpoint.folder!r} for a socket does not exist") from error
     try:
-        lock = _acquire(folder, endpoint)
-        try:
-            _remove_stale_sockets(folder, endpoint, lock)
-            _write_owner(lock)
-        except BaseException:
-            os.unlink(endpoint.lock, dir_fd=folder)
-            os.close(lock)
-            raise
+        return Claim(endpoint, folder, _acquire(folder, endpoint))
     except OSError as error:
         os.close(folder)
         raise ExchangeError("folder", f"lock of {endpoint.path!r} cannot be acquired: {reason(error)}") from error
     except BaseException:
         os.close(folder)
         raise
-    return Claim(endpoint, folder, lock)
 
 
 def lock_owner(folder: int, file: str) -> int | None:
-    """Return the process that a lock file names, if it does."""
+    """Return the process that a lock file names, if it is one of memtopo."""
     try:
-        fd = os.open(file, _LOCK_FILE | os.O_RDONLY, dir_fd=folder)
+        fd, pid = _open_lock(folder, file)
     except OSError:
         return None
-    try:
-        text = os.read(fd, 20)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    return int(text) if text.strip().isdigit() else None
+    os.close(fd)
+    return pid
 
 
 def remove_stale(endpoint: Endpoint) -> bool:
@@ -132,43 +130,72 @@ def remove_stale(endpoint: Endpoint) -> bool:
     except FileNotFoundError:
         return True
     try:
-        lock = _lock(folder, endpoint.lock, make=_exists(folder, endpoint.file))
-        if lock is None:
-            return False
-        try:
-            _remove_stale_sockets(folder, endpoint, lock)
-            os.unlink(endpoint.lock, dir_fd=folder)
-        finally:
-            os.close(lock)
+        return _remove_stale_files(folder, endpoint)
     except OSError:
         return True
     except ExchangeError as error:
         return error.code != "held"
     finally:
         os.close(folder)
-    return True
 
 
 def _acquire(folder: int, endpoint: Endpoint) -> int:
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_BETWEEN)
-        if (lock := _lock(folder, endpoint.lock, make=True)) is not None:
-            return lock
+        if not _remove_stale_files(folder, endpoint) or (lock := _make_lock(folder, endpoint.lock)) is None:
+            continue
+        try:
+            _remove_socket(folder, endpoint, ours=endpoint.name is not None)
+        except BaseException:
+            os.unlink(endpoint.lock, dir_fd=folder)
+            os.close(lock)
+            raise
+        return lock
     raise _already_held(endpoint, lock_owner(folder, endpoint.lock))
 
 
-def _lock(folder: int, file: str, *, make: bool) -> int | None:
-    """Lock a file; None if another process has locked it. Raises `OSError` if it does not exist or is another's."""
+def _make_lock(folder: int, file: str) -> int | None:
+    """Make a lock file, which is locked and complete when it appears; None if there is one. Raises `OSError`."""
+    temporary = f".{secrets.token_hex(8)}.new"
+    fd = os.open(temporary, _LOCK_FILE | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
+    try:
+        os.fchmod(fd, 0o600)
+        os.write(fd, b"%s%d\n" % (_MARKER, os.getpid()))
+        flock(fd, LOCK_EX | LOCK_NB)
+        os.link(temporary, file, src_dir_fd=folder, dst_dir_fd=folder)
+    except FileExistsError:
+        os.close(fd)
+        return None
+    except BaseException:
+        os.close(fd)
+        raise
+    finally:
+        os.unlink(temporary, dir_fd=folder)
+    return fd
+
+
+def _open_lock(folder: int, file: str) -> tuple[int, int]:
+    """Open a lock file of memtopo, and return the process that it names. Raises `OSError` if it is anything else."""
+    _check_owner(os.stat(file, dir_fd=folder, follow_symlinks=False))  # the opening of a device may change it
+    fd = os.open(file, _LOCK_FILE, dir_fd=folder)
+    try:
+        _check_owner(os.fstat(fd))
+        return fd, _owner(os.pread(fd, _LONGEST_LOCK + 1, 0))
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _lock(folder: int, file: str) -> int | None:
+    """Lock an existing lock file; None if another process has locked it. Raises `OSError` if it is not memtopo's."""
     while True:
-        fd = os.open(file, _LOCK_FILE | os.O_RDWR | (os.O_CREAT if make else 0), 0o600, dir_fd=folder)
+        fd, _ = _open_lock(folder, file)
         try:
-            found = os.fstat(fd)
-            _check_owner(found)
             flock(fd, LOCK_EX | LOCK_NB)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(file, dir_fd=folder, follow_symlinks=False), found):
-                    return fd
+            _check_links(os.fstat(fd))
+            if _is_at(folder, file, os.fstat(fd)):
+                return fd
         except BlockingIOError:
             os.close(fd)
             return None
@@ -178,9 +205,12 @@ def _lock(folder: int, file: str, *, make: bool) -> int | None:
         os.close(fd)
 
 
-def _write_owner(lock: int) -> None:
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+def _owner(text: bytes) -> int:
+    """Return the process that the content of a lock file names. Raises `OSError` for other content."""
+    pid = text.removeprefix(_MARKER).removesuffix(b"\n")
+    if text != b"%s%s\n" % (_MARKER, pid) or not pid.isdigit() or len(text) > _LONGEST_LOCK:
+        raise PermissionError(1, "it is a file that memtopo did not write")
+    return int(pid)
 
 
 def _temporary_name(lock: int) -> str:
@@ -188,21 +218,42 @@ def _temporary_name(lock: int) -> str:
     return f".{os.fstat(lock).st_ino}.new"
 
 
-def _remove_stale_sockets(folder: int, endpoint: Endpoint, lock: int) -> None:
-    """Remove the sockets that a dead holder left. Raises `ExchangeError` if a process still listens there."""
-    with suppress(FileNotFoundError):
-        os.unlink(_temporary_name(lock), dir_fd=folder)
+def _remove_stale_files(folder: int, endpoint: Endpoint) -> bool:
+    """Remove the sockets and the lock that a dead holder left. Return false if a process has the lock.
+
+    Without a lock of memtopo, nothing is removed. Raises `OSError`, and `ExchangeError` if the socket is in use.
+    """
+    try:
+        lock = _lock(folder, endpoint.lock)
+    except FileNotFoundError:
+        return True
+    if lock is None:
+        return False
+    try:
+        _unlink_socket(folder, _temporary_name(lock))
+        _remove_socket(folder, endpoint, ours=True)
+        os.unlink(endpoint.lock, dir_fd=folder)
+    finally:
+        os.close(lock)
+    return True
+
+
+def _remove_socket(folder: int, endpoint: Endpoint, *, ours: bool) -> None:
+    """Remove the socket of a dead holder. Raises `ExchangeError` if a process has it open, or if it is not `ours`."""
     try:
         found = os.stat(endpoint.file, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.geteuid():
+    if not _is_own_socket(found):
         raise ExchangeError("folder", f"{endpoint.path!r} exists, and it is no socket of this user")
     if is_listening(folder, endpoint.file):  # its lock file was removed by hand
         raise _already_held(endpoint, None)
     if is_bound(folder, endpoint.file):
         hint = "its program must end first; or use another --socket"
         raise ExchangeError("folder", f"socket {endpoint.path!r} is in use by another program", hint=hint)
+    if not ours:
+        hint = "remove it if no program needs it; or use another --socket"
+        raise ExchangeError("folder", f"socket {endpoint.path!r} exists, and memtopo did not make it", hint=hint)
     os.unlink(endpoint.file, dir_fd=folder)
 
 
@@ -221,8 +272,30 @@ def _check_owner(found: os.stat_result) -> None:
         raise PermissionError(1, "it is not a file of this user")
 
 
-def _exists(folder: int, file: str) -> bool:
+def _check_links(found: os.stat_result) -> None:
+    if found.st_nlink > 1:
+        raise PermissionError(1, "it has other names")
+
+
+def _is_own_socket(found: os.stat_result) -> bool:
+    return stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _unlink(folder: int, file: str, known: os.stat_result) -> None:
+    """Remove a file that this process made, unless another one is at its name."""
     with suppress(FileNotFoundError):
-        os.stat(file, dir_fd=folder, follow_symlinks=False)
-        return True
+        if _is_at(folder, file, known):
+            os.unlink(file, dir_fd=folder)
+
+
+def _unlink_socket(folder: int, file: str) -> None:
+    with suppress(FileNotFoundError):
+        if _is_own_socket(os.stat(file, dir_fd=folder, follow_symlinks=False)):
+            os.unlink(file, dir_fd=folder)
+
+
+def _is_at(folder: int, file: str, known: os.stat_result) -> bool:
+    """Return whether a file is the one at a name."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.stat(file, dir_fd=folder, follow_symlinks=False), known)
     return False

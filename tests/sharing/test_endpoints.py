@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,13 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import NAME, endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
-from memtopo.sharing.surveys import survey
+from memtopo.sharing.surveys import Survey, survey
 from tests.helpers.holders import Holder, Process, raw
 from tests.helpers.memfd_exports import PAGES
 
 NOBODY = 65534
 LONGEST = "n" * 128
+LOCK = "memtopo lock of process 1\n"
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
 
 
@@ -205,20 +207,18 @@ def test_stale_files_of_a_killed_holder_are_removed_and_the_name_is_free(
 def test_a_lock_without_a_socket_or_with_a_temporary_one_is_stale(runtime: Path) -> None:
     with claim(endpoint("kv")) as claimed:
         lock = runtime / "memtopo" / "kv.sock.lock"
-        hidden = runtime / "memtopo" / f".{lock.stat().st_ino}.new"
         with pytest.raises(ExchangeError, match=f"'kv' is being built .* process {os.getpid()} at") as told:
             connect(endpoint("kv"))
         assert told.value.code == "starting"
         assert [(each.name, each.state) for each in survey().layouts] == [("kv", "starting")]
         assert claimed.endpoint.name == "kv"
-    lock.write_text("1\n")
-    with claim(endpoint("kv")) as claimed:
-        hidden = runtime / "memtopo" / f".{lock.stat().st_ino}.new"
-    lock.write_text("1\n")
-    (runtime / "memtopo" / f".{lock.stat().st_ino}.new").write_text("")
+    lock.write_text(LOCK)
+    claim(endpoint("kv")).close()
+    lock.write_text(LOCK)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as unfinished:
+        unfinished.bind(str(runtime / "memtopo" / f".{lock.stat().st_ino}.new"))
     assert survey().layouts == ()
     assert os.listdir(runtime / "memtopo") == []
-    assert hidden
 
 
 def test_a_listening_holder_keeps_its_socket_without_its_lock_file(
@@ -232,6 +232,7 @@ def test_a_listening_holder_keeps_its_socket_without_its_lock_file(
 
 def test_a_lock_that_a_client_holds_for_a_moment_does_not_refuse_a_holder(runtime: Path) -> None:
     (runtime / "memtopo").mkdir(mode=0o700)
+    (runtime / "memtopo" / "kv.sock.lock").write_text(LOCK)
     script = "import fcntl,sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, 2); print(flush=True); sys.stdin.read(1)"
     cleaner = subprocess.Popen(
         [sys.executable, "-c", script, str(runtime / "memtopo" / "kv.sock.lock")],
@@ -265,7 +266,76 @@ def test_a_socket_that_another_program_has_open_is_refused_and_stays(tmp_path: P
         other.bind(str(path))
         with pytest.raises(ExchangeError, match="is in use by another program"):
             claim(endpoint(socket=str(path)))
+        with pytest.raises((ExchangeError, NoLayout)):
+            connect(endpoint(socket=str(path)))
         assert os.listdir(tmp_path) == ["other"]
+
+
+def looks(path: Path) -> list[Callable[[], Any]]:
+    """Commands that look for a holder at a path, or become one."""
+    where = endpoint(socket=str(path))
+    return [lambda: survey(str(path)), lambda: connect(where), lambda: claim(where)]
+
+
+@pytest.mark.parametrize("text", ["", "precious", "1\n", LOCK[:-1], LOCK + "\n", LOCK.replace("1", "one")])
+def test_a_lock_file_that_memtopo_did_not_write_stays_as_it_is(tmp_path: Path, text: str) -> None:
+    path, lock = tmp_path / "poetry", tmp_path / "poetry.lock"
+    lock.write_text(text)
+    before = lock.stat()
+    for look in looks(path):
+        with suppress(NoLayout, ExchangeError):
+            assert look() == Survey(())
+    assert (os.listdir(tmp_path), lock.read_text()) == (["poetry.lock"], text)
+    assert (lock.stat().st_ino, lock.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    with pytest.raises(ExchangeError, match="it is a file that memtopo did not write"):
+        claim(endpoint(socket=str(path)))
+
+
+def test_a_lock_with_two_names_stays(tmp_path: Path) -> None:
+    (tmp_path / "kept").write_text(LOCK)
+    os.link(tmp_path / "kept", tmp_path / "kv.lock")
+    for look in looks(tmp_path / "kv"):
+        with suppress(NoLayout, ExchangeError):
+            assert look() == Survey(())
+    assert sorted(os.listdir(tmp_path)) == ["kept", "kv.lock"]
+    with pytest.raises(ExchangeError, match="it has other names"):
+        claim(endpoint(socket=str(tmp_path / "kv")))
+
+
+@as_root
+def test_a_lock_of_another_user_stays(tmp_path: Path) -> None:
+    (tmp_path / "kv.lock").write_text(LOCK)
+    os.chown(tmp_path / "kv.lock", NOBODY, NOBODY)
+    for look in looks(tmp_path / "kv"):
+        with suppress(NoLayout, ExchangeError):
+            assert look() == Survey(())
+    assert os.listdir(tmp_path) == ["kv.lock"]
+
+
+def test_a_dead_socket_without_a_lock_of_memtopo_stays(tmp_path: Path) -> None:
+    path = tmp_path / "other"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(str(path))
+    for look in looks(path):
+        with suppress(NoLayout, ExchangeError):
+            assert look() == Survey(())
+    assert os.listdir(tmp_path) == ["other"]
+    with pytest.raises(ExchangeError, match="memtopo did not make it"):
+        claim(endpoint(socket=str(path)))
+
+
+def test_files_that_replaced_those_of_a_holder_stay(tmp_path: Path) -> None:
+    path, lock = tmp_path / "kv", tmp_path / "kv.lock"
+    with claim(endpoint(socket=str(path))) as claimed:
+        path.write_text("precious")
+        with pytest.raises(ExchangeError, match="cannot be made: file exists"):
+            claimed.listen()
+        path.unlink()
+        with claimed.listen():
+            for each in (path, lock):
+                each.unlink()
+                each.write_text("precious")
+    assert {each.name: each.read_text() for each in tmp_path.iterdir()} == dict.fromkeys(["kv", "kv.lock"], "precious")
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "directory"])
@@ -289,7 +359,7 @@ def test_a_link_at_the_name_of_a_socket_is_not_followed(runtime: Path, holder: H
 
 def test_the_lock_is_held_while_the_holder_lives_and_names_its_process(runtime: Path, holder: Holder) -> None:
     with (runtime / "memtopo" / "kv.sock.lock").open("r+") as lock:
-        assert int(lock.read()) == holder.pid
+        assert lock.read() == f"memtopo lock of process {holder.pid}\n"
         with pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
