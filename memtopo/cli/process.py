@@ -1,6 +1,7 @@
 """Signals and standard streams of the process.
 
-SIGINT and SIGTERM set a flag, which is read between steps: an exception raised by a signal handler could lose a handle.
+SIGINT, SIGTERM and SIGHUP set a flag, which is read between steps: an exception raised by a signal handler could lose
+a handle.
 Errors of stdout and stderr are deferred, so that a closed pipe or a full disk does not stop the work.
 """
 
@@ -16,8 +17,7 @@ from types import FrameType
 from typing import Any, Self, TextIO
 
 from memtopo.common.errors import MemtopoError
-
-_WATCHED = (signal.SIGINT, signal.SIGTERM)
+from memtopo.common.signals import ENDING
 
 
 class Interrupted(MemtopoError):
@@ -32,7 +32,7 @@ class Stopper:
     """Records the first signal while entered; later ones have no effect, so that they cannot break a teardown.
 
     The former handlers are restored on exit. With `ending`, signals are ignored from then on if one was recorded, so
-    that none replaces the exit status of the process.
+    that none replaces the exit status of the process. SIGHUP remains ignored if it is, as by `nohup`.
     """
 
     def __init__(self, *, ending: bool = False) -> None:
@@ -41,7 +41,7 @@ class Stopper:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
-        self._before = {number: signal.signal(number, self._record) for number in _WATCHED}
+        self._before = {number: signal.signal(number, self._record) for number in ENDING if not _by_nohup(number)}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,6 +54,10 @@ class Stopper:
 
     def _record(self, number: int, _frame: FrameType | None) -> None:
         self._signal = self._signal or number
+
+
+def _by_nohup(number: signal.Signals) -> bool:
+    return number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN
 
 
 class Streams:

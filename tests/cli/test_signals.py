@@ -88,9 +88,9 @@ def undone(result: CommandResult) -> bool:
     return (left["ledger_after"], left["fds_after"]) == (left["ledger_before"], left["fds_before"])
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("phase", [b" of ", b"check"])  # the first that is drawn, mostly while building
-def test_sigint_and_sigterm_exit_with_130_and_143_after_undoing(
+def test_signals_exit_with_129_130_and_143_after_undoing(
     running: Running, number: signal.Signals, phase: bytes
 ) -> None:
     """While building and while checking; the report says that nothing is left."""
@@ -102,7 +102,7 @@ def test_sigint_and_sigterm_exit_with_130_and_143_after_undoing(
     assert undone(result)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_repeated_signals_do_not_cut_teardown_or_report(running: Running, number: signal.Signals) -> None:
     running.wait_for(b"check")
     running.nag(number)

@@ -15,6 +15,7 @@ from memtopo.run import apply
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
 
+NUMBERS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 SPEC = """
 ranges: {a: {size: 32MiB}}
 chunks: {page: {location: gpu0, size: 2MiB, count: 16}}
@@ -42,7 +43,7 @@ class Signalling:
         return call
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("at", [1, 2, 5, 20, 37, 60, 110])
 def test_a_signal_during_the_build_undoes_everything(number: signal.Signals, at: int) -> None:
     """Repeated signals during the teardown change nothing."""
@@ -75,7 +76,17 @@ def test_a_signal_during_the_teardown_does_not_change_the_outcome() -> None:
 
 
 def test_signal_handlers_are_restored() -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    before = [signal.getsignal(number) for number in NUMBERS]
     with Stopper():
         pass
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert [signal.getsignal(number) for number in NUMBERS] == before
+
+
+def test_sighup_stays_ignored_if_nohup_ignores_it() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Stopper() as stopper:
+            signal.raise_signal(signal.SIGHUP)
+        assert (stopper.signal(), signal.getsignal(signal.SIGHUP)) == (0, signal.SIG_IGN)
+    finally:
+        signal.signal(signal.SIGHUP, before)

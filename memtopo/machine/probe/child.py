@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
 from memtopo.common.text import printable
 from memtopo.driver.kernels import KernelDriver
@@ -32,7 +33,8 @@ WrapDriver = Callable[[KernelDriver], KernelDriver]
 
 def main(descriptor: str, wrap: WrapDriver = lambda driver: driver) -> None:
     """Carry out the messages from a socket, until done or until the socket is closed; `wrap` wraps the driver."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the probe
+    for number in TERMINAL:  # handled by the probe
+        signal.signal(number, signal.SIG_IGN)
     signal_on_parent_death(signal.SIGKILL)
     channel: Channel[ToChild] = Channel(inherited_socket(descriptor), get_args(ToChild))
     try:

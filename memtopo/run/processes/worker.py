@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import get_args
 
 from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
 from memtopo.executor import StepFailed, Stopped
 from memtopo.kinds.exports import ExportGroup
@@ -52,11 +53,12 @@ def _private(descriptor: int) -> int:
 def _stop_signal() -> Callable[[], int]:
     """Number of a SIGTERM received, or 0: the coordinator's, or the system's when the coordinator dies.
 
-    Ctrl-C is handled by the coordinator.
+    Signals of the terminal are handled by the coordinator.
     """
     received: list[int] = []
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked by the coordinator until now
+    for number in TERMINAL:
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, TERMINAL)  # blocked by the coordinator until now
     signal.signal(signal.SIGTERM, lambda number, _frame: received.append(number))
     if not signal_on_parent_death(signal.SIGTERM):
         received.append(signal.SIGTERM)

@@ -12,6 +12,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import get_args
 
+from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import python_command, spawn_connected
 from memtopo.common.text import signal_name
 from memtopo.plans.report import Checks, Report
@@ -207,8 +208,8 @@ def launch(
     label: str, gates: Sequence[int], environment: Mapping[str, str], command: Sequence[str] = ()
 ) -> WorkerProcess:
     """Start a worker that inherits the ends of the gates; `command` replaces memtopo's own worker."""
-    # Blocked until the worker ignores it: Ctrl-C is sent to the whole process group, and handled by the coordinator.
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    # Blocked until the worker ignores them: a terminal sends them to the whole process group.
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL)
     try:
         process, sock = spawn_connected(command or _COMMAND, descriptors=gates, environment=environment)
     finally:

@@ -35,7 +35,9 @@ def memtopo(*arguments: str) -> subprocess.CompletedProcess[str]:
 def holding(spec: Path = HELD, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Hold a layout and wait until it serves; terminate it at the end, unless it has ended."""
     command = [sys.executable, "-m", "memtopo", "apply", str(spec), *M, "--hold", "--json", *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0
+    ) as process:
         assert process.stderr
         assert any(line.startswith("holding ") for line in process.stderr), "it ended before it served"
         try:
@@ -68,10 +70,17 @@ def test_a_held_layout_is_imported_and_ends_at_a_release() -> None:
     assert any("until a release; served 6 handles" in note for note in notes), notes
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_a_hold_as_a_success(number: signal.Signals) -> None:
     with holding() as process:
         process.send_signal(number)
+        assert any("until a signal" in note for note in ended(process)["notes"])
+    assert not os.listdir(Path(os.environ["XDG_RUNTIME_DIR"], "memtopo"))
+
+
+def test_a_terminal_that_hangs_up_ends_a_multi_process_hold_as_a_success() -> None:
+    with holding(ROOT / "specs" / "weights.yaml") as process:
+        os.killpg(process.pid, signal.SIGHUP)
         assert any("until a signal" in note for note in ended(process)["notes"])
     assert not os.listdir(Path(os.environ["XDG_RUNTIME_DIR"], "memtopo"))
 
