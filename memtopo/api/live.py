@@ -14,6 +14,7 @@ from memtopo.api.memory import Memory, MemoryPart, Part, Shape, ViewRequest, ext
 from memtopo.api.session import Session
 from memtopo.api.synchronization import Event, ExternalSemaphore
 from memtopo.api.views import View, ViewFactory
+from memtopo.common.signals import deferred
 from memtopo.kinds.layout import Reservation
 from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.plans.report import Checks, MachineLine, PlanSummary, Report
@@ -169,20 +170,21 @@ class LiveContext(Generic[L]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        live, self._live = self._live, None
-        if live is None:
-            return
-        with self._resources:
-            report, outlived = live.end()
-        live.report = report = self._completed(report)
-        if outlived:
-            message = f"layout {live.name!r} was taken down while views are still in use: {', '.join(outlived)}"
-            warnings.warn(f"{message}; delete them within the 'with'", ViewOutlived, stacklevel=2)
-        if not report.exit_code:
-            return
-        if error is None:
-            raise NotApplied(report)
-        error.add_note(str(NotApplied(report)))
+        with deferred():  # Ctrl-C is raised after the teardown
+            live, self._live = self._live, None
+            if live is None:
+                return
+            with self._resources:
+                report, outlived = live.end()
+            live.report = report = self._completed(report)
+            if outlived:
+                message = f"layout {live.name!r} was taken down while views are still in use: {', '.join(outlived)}"
+                warnings.warn(f"{message}; delete them within the 'with'", ViewOutlived, stacklevel=2)
+            if not report.exit_code:
+                return
+            if error is None:
+                raise NotApplied(report)
+            error.add_note(str(NotApplied(report)))
 
     def _completed(self, report: Report) -> Report:
         """Return the report after the other resources were released, too."""

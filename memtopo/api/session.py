@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from memtopo.api.errors import NotApplied
 from memtopo.api.specs import Planned
+from memtopo.common.signals import deferred
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
@@ -87,7 +88,11 @@ class Session:
         self._descriptors = _descriptors()
 
     def end(self) -> Report:
-        """Wait for the GPUs, take everything down, and return the report."""
+        """Wait for the GPUs, take everything down, and return the report. Ctrl-C is raised after that."""
+        with deferred():
+            return self._end()
+
+    def _end(self) -> Report:
         if self._descriptors:  # descriptors that the program opened in the meantime are not leaks
             self.run.hold(lambda _: HoldResult(descriptors=len(_descriptors() - self._descriptors)))
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,65 @@ def test_an_interrupted_build_is_undone_and_the_interrupt_propagates(at: int) ->
     assert not simulator._chunks._open
     assert not simulator.device_primary_ctx_get_state(0)
     simulator.close()
+
+
+class _Signalled(_Interrupting):
+    """A simulator during whose calls SIGINT arrives, from the n-th on."""
+
+    def _wrap(self, method: str, call: Any) -> Any:  # noqa: ARG002 the base class passes it
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            result = call(*args, **kwargs)
+            self.calls += 1
+            if self.calls >= self._at:
+                signal.raise_signal(signal.SIGINT)
+            return result
+
+        return counted
+
+
+def signalled(at: int) -> tuple[Target, _Signalled]:
+    simulator = SimDriver(invented(2))
+    simulator.init()
+    driver = _Signalled(simulator, at)
+    return Target("slow", invented(2), simulated=True, _opener=lambda: driver), driver
+
+
+def empty(driver: _Signalled) -> bool:
+    simulator = driver._driver_itself
+    driver._at = 10**9
+    left = simulator._mappings._at or simulator._chunks._open or simulator.device_primary_ctx_get_state(0)
+    simulator.close()
+    return not left
+
+
+def test_an_interrupted_teardown_is_completed_before_the_interrupt_is_raised() -> None:
+    target, driver = signalled(10**9)
+    with pytest.raises(KeyboardInterrupt), memtopo.applied(SMALL, target) as layout:
+        driver._at = driver.calls + 2
+    report = layout.report
+    assert report is not None
+    assert (report.outcome, report.leaks) == ("ok", ())
+    assert empty(driver)
+
+
+def test_repeated_interrupts_of_a_build_do_not_stop_its_teardown() -> None:
+    target, driver = signalled(20)
+    with pytest.raises(KeyboardInterrupt), memtopo.applied(SMALL, target):
+        pytest.fail("it was built")
+    assert empty(driver)
+
+
+def test_an_interrupted_teardown_restores_the_handler_of_the_program() -> None:
+    received: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _frame: received.append(number))
+    try:
+        target, driver = signalled(10**9)
+        mine = signal.getsignal(signal.SIGINT)
+        with memtopo.applied(SMALL, target):
+            driver._at = driver.calls + 2
+        assert (received, signal.getsignal(signal.SIGINT)) == ([signal.SIGINT], mine)
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def test_local_without_a_gpu_is_an_error_and_not_simulated() -> None:
