@@ -20,7 +20,7 @@ from typing import Self
 
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import ExchangeError, reason
-from memtopo.sharing.sockets import is_bound, is_listening
+from memtopo.sharing.sockets import abandon_in_children, is_bound, is_listening
 
 _BACKLOG = 128
 # A client that removes stale files holds the lock for some microseconds; a holder that starts just then tries again.
@@ -42,6 +42,7 @@ class Claim:
         self._folder, self._lock = folder, lock
         self._socket: os.stat_result | None = None
         self._kept_open: list[socket.socket] = []
+        abandon_in_children(self)
 
     def __enter__(self) -> Self:
         return self
@@ -85,14 +86,22 @@ class Claim:
         return len(self._kept_open)
 
     def close(self) -> None:
-        """Remove socket and lock."""
+        """Remove socket and lock; in a forked child, the parent's stay."""
         if self._lock < 0:
             return
         self.unlink_socket()
         _unlink(self._folder, self.endpoint.lock, os.fstat(self._lock))
-        os.close(self._lock)
-        os.close(self._folder)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close lock, folder and connections without removing anything, as for a forked child."""
+        if self._lock < 0:
+            return
+        descriptors = self._lock, self._folder
         self._lock = self._folder = -1
+        self._socket = None
+        for each in descriptors:
+            os.close(each)
         for sock in self._kept_open:
             sock.close()
 

@@ -8,13 +8,40 @@ import socket
 import stat
 import struct
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
 from memtopo.sharing.errors import ExchangeError
 
 _SOCKET_FILE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _SLACK = 64
 """Descriptors that are left to other users of this process, where possible."""
+
+
+class Inheritable(Protocol):
+    """Descriptors that a forked child inherits, and that only this process may keep open."""
+
+    def abandon(self) -> None:
+        """Close the descriptors in the child, and change nothing that it shares with this process."""
+
+
+_INHERITABLE: WeakSet[Inheritable] = WeakSet()  # fork handlers are global, and cannot be unregistered
+
+
+def abandon_in_children(of: Inheritable) -> None:
+    """Close descriptors in every child that this process forks: a lock or a connection ends with this process.
+
+    A child that is forked outside of Python keeps them.
+    """
+    _INHERITABLE.add(of)
+
+
+def _abandon_all() -> None:
+    for each in tuple(_INHERITABLE):
+        each.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 class Peer(NamedTuple):

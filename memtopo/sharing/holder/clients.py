@@ -198,6 +198,12 @@ class Clients:
             with suppress(KeyError):
                 self._selector.unregister(connection.sock)
 
+    def abandon(self) -> None:
+        """Close all connections, and leave their events in the selector."""
+        for each in self.all():
+            each.sock.close()
+        self._connections.clear()
+
     def drop_unresponsive(self, now: float) -> None:
         """Close connections that do not read, and those without handles that send nothing."""
         for each in tuple(self.all()):

@@ -19,6 +19,7 @@ from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
 from memtopo.sharing.messages import Fields, encode_error, encode_importers
+from memtopo.sharing.sockets import abandon_in_children
 from memtopo.sharing.wire import Packet
 
 LONGEST_GRACE = 3600.0
@@ -71,6 +72,7 @@ class ServerLoop:
         """Accept connections from a socket, and check for the end whenever one of `wakeups` is readable."""
         listener.setblocking(False)  # noqa: FBT003 the signature is the library's
         self._listener = listener
+        abandon_in_children(self)
         self._watch_listener()
         for wakeup in wakeups:
             self._longest_wait = _LONGEST_WAIT
@@ -125,6 +127,12 @@ class ServerLoop:
         """Close all connections."""
         for each in tuple(self._clients.all()):
             self._clients.drop(each)
+
+    def abandon(self) -> None:
+        """Close all descriptors without a change of the selector, which a forked child shares with its parent."""
+        self._selector.close()
+        self._listener.close()
+        self._clients.abandon()
 
     def _wait(self, now: float) -> float:
         """Return for how many seconds to wait for events."""

@@ -1,0 +1,62 @@
+"""Children that a holder forks: what is served belongs to the holder alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.sharing.claims import claim
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import NoLayout
+from tests.helpers.holders import Process, gone, until
+
+in_thread_or_not = pytest.mark.parametrize("thread", [True, False], ids=["serve", "hold"])
+
+
+def forked(holder: Process) -> int:
+    """Let a holder fork, and return its child."""
+    assert holder.process.stdin
+    holder.process.stdin.write(b"\n")
+    holder.process.stdin.flush()
+    child: int = holder.said()["child"]
+    return child
+
+
+@in_thread_or_not
+def test_a_child_that_exits_leaves_socket_lock_and_connections_to_its_parent(
+    tmp_path: Path, start: Callable[..., Any], *, thread: bool
+) -> None:
+    where = tmp_path / "kv"
+    holder = start("forking_holder", where=str(where), thread=thread, lasting=False)
+    assert holder.said()
+    with connect(endpoint(socket=str(where))) as before:
+        assert gone(forked(holder))
+        assert sorted(each.name for each in tmp_path.glob("kv*")) == ["kv", "kv.lock"]
+        assert before.status().pid == holder.pid
+        with connect(endpoint(socket=str(where))) as client:
+            assert client.status().pid == holder.pid
+
+
+@in_thread_or_not
+def test_a_child_that_lives_on_keeps_neither_name_nor_connections_of_a_dead_holder(
+    tmp_path: Path, start: Callable[..., Any], *, thread: bool
+) -> None:
+    where = endpoint(socket=str(tmp_path / "kv"))
+    holder = start("forking_holder", where=where.path, thread=thread, lasting=True)
+    assert holder.said()
+    with connect(where) as client:
+        child = forked(holder)
+        holder.process.kill()
+        holder.ended()
+        until(client.gone)
+    with pytest.raises(NoLayout):
+        connect(where)
+    with claim(where) as claimed, claimed.listen():
+        assert not gone(child)
+        holder.go_on()
+        until(lambda: gone(child))
+        assert sorted(each.name for each in tmp_path.glob("kv*")) == ["kv", "kv.lock"]
