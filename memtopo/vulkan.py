@@ -35,7 +35,7 @@ def instance(*, validation: bool) -> Any:
 
 
 def uuid_of(physical: Any) -> bytes:
-    """What names a GPU in every API (fact 38)."""
+    """UUID of a GPU, the same in every API (fact 38)."""
     # By hand: the package's own wrapper hands back no chained structure.
     identity = vk.ffi.new("VkPhysicalDeviceIDProperties*")
     identity.sType = vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES

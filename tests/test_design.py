@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = {name: (ROOT / name).read_text() for name in ("DESIGN.md", "CONTRIBUTING.md")}
 QUOTED = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"[a-z_]+(?:/[a-z_]+)*(?:\.py|\.md)|(?:[a-z_]+/)+[a-z_]+")
-DEFINITION = re.compile(r"`([a-z_/]+\.py)` `(\w+)`")
+DEFINITION = re.compile(r"`([a-z_/]+\.py)`\s+`(?:\w+\.)*(\w+)`")
 ROOTS = (ROOT, ROOT / "memtopo")
 
 

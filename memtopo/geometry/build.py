@@ -67,12 +67,12 @@ def _siblings(spec: Spec, scopes: Mapping[str, Scope]) -> dict[str, Sibling]:
 def _resolve_own(scope: Scope) -> Iterator[Diagnostic]:
     """Resolve devices and entries that do not depend on other processes."""
     yield from scope.devices.declare()
-    yield from _resolve(scope, (Stage.OWN,))
+    yield from _resolve(scope, (Stage.OWN, Stage.EXPORTED))
 
 
 def _resolve_dependent(scope: Scope) -> Iterator[Diagnostic]:
     """Resolve imports, then ranges, mappings and access."""
-    yield from _resolve(scope, (Stage.IMPORTED, Stage.MAPPED))
+    yield from _resolve(scope, (Stage.IMPORTED, Stage.RESERVED, Stage.MAPPED, Stage.GRANTED))
     if not scope.unresolved:
         yield from scope.devices.unused()
 

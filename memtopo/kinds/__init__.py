@@ -33,4 +33,7 @@ KINDS: tuple[Kind, ...] = (
     EXTERNAL,
     SEMAPHORES,
 )
-"""All kinds. If two entries have the same name, the error is reported for the entry of the later kind."""
+"""All kinds, in the order of their steps within a phase.
+
+If two entries have the same name, the error is reported for the entry of the later kind.
+"""

@@ -18,7 +18,7 @@ from memtopo.geometry.access import AccessParts, Granted, Segment, from_offset, 
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
-from memtopo.kinds.kind import Kind, Scope, Stage
+from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.resolution import Resolution, indices
 from memtopo.kinds.step import Phase, Step, StepDescription
@@ -39,7 +39,7 @@ def _shape(value: object) -> str | None:
     return "<parts>" if isinstance(value, list) else None
 
 
-class PartEntry(Entry):
+class AccessPart(Entry):
     """Access to a part of a range, which must cover whole mappings (fact 20)."""
 
     offset: Amount = Field(default=Size(0), description="Offset of the part in the range.")
@@ -48,7 +48,7 @@ class PartEntry(Entry):
 
 
 Shaped = Annotated[
-    Annotated[Grants, Tag("<grant>")] | Annotated[list[PartEntry], Tag("<parts>")],
+    Annotated[Grants, Tag("<grant>")] | Annotated[list[AccessPart], Tag("<parts>")],
     Discriminator(_shape, custom_error_type="access", custom_error_message="access"),
 ]
 
@@ -60,10 +60,10 @@ class AccessKind(Kind):
     description = "Devices with access to a range: kv: {gpu0: rw, gpu1: r}. No other access is granted."
     article = "access"
     entry = Shaped
-    model = PartEntry
+    model = AccessPart
     referring = True
     unique = False
-    stage = Stage.MAPPED
+    stage = Stage.GRANTED
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         found: dict[str, list[Part]] = {}
@@ -104,6 +104,9 @@ class AccessKind(Kind):
                     f"chunk {name}: {more.location} has {more.access.word} in {more.range} and {less.access.word} in "
                     f"{less.range}; stores through one are visible through the other"
                 )
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (split_mappings, past_the_end, peer_access)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +177,7 @@ def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 def _parts(
-    scope: Scope, path: Path, group: RangeGroup, entry: Grants | list[PartEntry]
+    scope: Scope, path: Path, group: RangeGroup, entry: Grants | list[AccessPart]
 ) -> Resolution[tuple[list[Part], bool]]:
     """Parts of the key of `access` at `path`, and true if they are complete."""
     span = yield from indices(parse_reference(str(path[-1])), group, path, at="key")
@@ -190,7 +193,7 @@ def _parts(
 
 
 def _part(
-    scope: Scope, item: PartEntry, path: Path, group: RangeGroup, span: tuple[int, int]
+    scope: Scope, item: AccessPart, path: Path, group: RangeGroup, span: tuple[int, int]
 ) -> Resolution[Part | None]:
     offset, size = item.offset.bytes(group.granule), item.size.bytes(group.granule)
     grants = yield from _grants(scope, item.grant, (*path, "grant"))
@@ -416,5 +419,4 @@ def _unequal(views: list[_View]) -> tuple[_View, _View] | None:
     return None
 
 
-AccessKind.rules = (split_mappings, past_the_end, peer_access)
 ACCESS = AccessKind()

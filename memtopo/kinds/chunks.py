@@ -15,7 +15,7 @@ from memtopo.driver.types import HandleType, Location, LocationKind, Properties,
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule, rounded_to_multiple, size_error
-from memtopo.kinds.kind import Exported, ExportKind, Scope
+from memtopo.kinds.kind import Exported, ExportKind, Rule, Scope
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.resolution import Resolution
 from memtopo.kinds.step import Finding, HandleRequest, Phase, Step, StepDescription
@@ -109,6 +109,9 @@ class Chunks(ExportKind):
             if group.size != group.declared:
                 yield f"chunk {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
 
+    def rules(self) -> tuple[Rule, ...]:
+        return (handle_types, properties)
+
 
 @dataclass(frozen=True, slots=True)
 class CreateChunk(Step):
@@ -118,6 +121,7 @@ class CreateChunk(Step):
     size: int
     properties: Properties
 
+    holds_chunk = True
     phase = Phase.CREATE
     verb = "create"
     call = "cuMemCreate"
@@ -159,6 +163,7 @@ class ImportChunk(Step):
     kind: HandleType
     request: HandleRequest
 
+    holds_chunk = True
     phase = Phase.IMPORT
     verb = "import"
     call = "cuMemImportFromShareableHandle"
@@ -326,5 +331,4 @@ def _reason(what: str, trial: Trial) -> str:
     return "no GPU advertises it" if what == "virtual memory management" else "the device does not advertise it"
 
 
-Chunks.rules = (handle_types, properties)
 CHUNKS = Chunks()

@@ -15,7 +15,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.buffers import BUFFERS
 from memtopo.kinds.chunks import CHUNKS
 from memtopo.kinds.events import EVENTS
-from memtopo.kinds.kind import ExportKind, Kind, Scope
+from memtopo.kinds.kind import ExportKind, Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices
 from memtopo.kinds.step import Step
 from memtopo.language.entries import Entry
@@ -81,6 +81,14 @@ class ExportGroup(Group):
         return self.group.place_of(self.first + index)
 
     @property
+    def locations(self) -> tuple[Location, ...]:
+        """Locations over which the handles are distributed round-robin."""
+        places = tuple(self.group.locations)
+        first = self.first % len(places)
+        rotated = (places[first:] + places[:first])[: self.count]
+        return rotated[:1] if len(set(rotated)) == 1 else rotated
+
+    @property
     def exporter(self) -> ExportKind:
         """Kind of the exported objects."""
         return EXPORTABLE[self.kind]
@@ -95,6 +103,7 @@ class Exports(Kind):
     entry = model = Export
     unique = False
     group = ExportGroup
+    stage = Stage.EXPORTED
 
     def resolve_entry(self, scope: Scope, entry: Export, path: Path) -> Resolution[ExportGroup | None]:
         key, reference = entry.what[0]
@@ -119,6 +128,9 @@ class Exports(Kind):
         for export in geometry.of(ExportGroup).values():
             yield export.exporter.try_export(export.path, export)
 
+    def rules(self) -> tuple[Rule, ...]:
+        return (transports,)
+
 
 def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT404 for exports via legacy IPC whose trial between two processes failed."""
@@ -126,7 +138,7 @@ def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if export.via != "ipc":
             continue
         what = "ipc-event" if export.kind == "event" else "ipc"
-        for place in sorted({export.place_of(index) for index in range(export.count)}):
+        for place in sorted(set(export.locations)):
             if (trial := machine.trial(place, what)).works is False:
                 message = (
                     f"export {export.name!r}: legacy IPC of {export.kind}s does not work on {place} of this machine"
@@ -179,5 +191,4 @@ def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group) -> Diagno
     return Diagnostic("MT601", message, (*path, "via"), labels=(label,), help=help)
 
 
-Exports.rules = (transports,)
 EXPORTS = Exports()

@@ -18,7 +18,7 @@ from memtopo.driver.types import Location, MemoryHandleType
 from memtopo.geometry.groups import Group, InnerPart, Origin, Via
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.buffers import address_range, free_buffer
-from memtopo.kinds.kind import Kind, Scope, Use
+from memtopo.kinds.kind import Kind, Rule, Scope, Use
 from memtopo.kinds.layout import Descriptor, Layout, Reservation, current
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.kinds.step import Finding, HandleRequest, Phase, Step, StepDescription
@@ -40,7 +40,7 @@ _REASONS = {
 """Reasons why handle types cannot be imported; all others exist on Windows only."""
 
 
-class PartEntry(Entry):
+class ExternalPart(Entry):
     """Part of an external object that is mapped as a separate buffer, in bytes; parts may overlap."""
 
     offset: OffsetBytes = Field(default=Size(0), description="Offset of the part in the object.")
@@ -55,7 +55,7 @@ class External(Entry):
     device: DeviceName = Field(description="GPU of the memory, identified by its UUID.")
     size: PositiveBytes = Field(description="Bytes of the whole object, as allocated.")
     dedicated: Boolean = Field(default=False, description="If true, it was allocated for a single image or buffer.")
-    buffers: dict[OwnName, PartEntry] = Field(
+    buffers: dict[OwnName, ExternalPart] = Field(
         default={}, description="Parts with their own addresses: y: {offset: 0, size: 4MiB} becomes frame.y."
     )
 
@@ -146,7 +146,7 @@ class ExternalMemory(Kind):
     entry = model = External
     group = ExternalObject
     drawn = "external"
-    nested = ("buffers", PartEntry)
+    nested = ("buffers", ExternalPart)
     unusable: ClassVar[Mapping[Use, tuple[str, str]]] = {
         "map": (
             "the driver maps its buffers at their own addresses (fact 53)",
@@ -196,6 +196,12 @@ class ExternalMemory(Kind):
         for group in geometry.of(ExternalObject).values():
             for part in group.mapped:
                 yield MapExternal(part.path, part.label, group.name, group.place.id, part.offset, part.size)
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (importable,)
+
+    def joint_rules(self) -> tuple[Rule, ...]:
+        return (equal_declarations,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,6 +433,4 @@ def _reason(trial: Trial) -> str:
     return "the device does not advertise timeline semaphores"
 
 
-ExternalMemory.rules = (importable,)
-ExternalMemory.joint_rules = (equal_declarations,)
 EXTERNAL = ExternalMemory()

@@ -10,7 +10,7 @@ from pydantic import Field
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, Properties
-from memtopo.geometry.groups import ChunkGroup, LocatedGroup, Origin
+from memtopo.geometry.groups import ChunkGroup, Origin
 from memtopo.geometry.sizing import granularity_note, granule, size_error
 from memtopo.kinds.buffers import BufferGroup, whole_blocks
 from memtopo.kinds.events import EventGroup
@@ -169,20 +169,11 @@ def _properties(group: ChunkGroup, places: Sequence[Location]) -> tuple[Properti
 
 def _distributed(exports: Sequence[ExportGroup]) -> tuple[Location, ...]:
     """Locations of imported objects in the order of the holders, shortened to one period if they repeat."""
-    rounds = [_locations(export) for export in exports]
+    rounds = [export.locations for export in exports]
     each = exports[0].count
     if len(rounds) == 1 or (len(set(rounds)) == 1 and each % len(rounds[0]) == 0):
         return rounds[0]
     return tuple(chain.from_iterable(islice(cycle(found), each) for found in rounds))
-
-
-def _locations(export: ExportGroup) -> tuple[Location, ...]:
-    """Locations over which the handles of one export are distributed round-robin."""
-    assert isinstance(export.group, ChunkGroup | LocatedGroup)
-    places = export.group.locations
-    first = export.first % len(places)
-    rotated = (places[first:] + places[:first])[: export.count]
-    return rotated[:1] if len(set(rotated)) == 1 else rotated
 
 
 def _contradictions(

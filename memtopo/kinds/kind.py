@@ -36,11 +36,14 @@ _ONLY: dict[Use, str] = {
 
 
 class Stage(IntEnum):
-    """Order in which kinds are resolved: imports require the exports of all processes, mappings require all chunks."""
+    """Stages of the resolution of a spec, in order. The exports of all processes are resolved before any import."""
 
     OWN = 0
-    IMPORTED = 1
-    MAPPED = 2
+    EXPORTED = 1
+    IMPORTED = 2
+    RESERVED = 3
+    MAPPED = 4
+    GRANTED = 5
 
 
 class Kind:
@@ -68,10 +71,6 @@ class Kind:
     """Word for an entry in the data of a diagram, if it is drawn separately from ranges."""
     unusable: ClassVar[Mapping[Use, tuple[str, str]]] = {}
     """Uses that the driver does not support, each with a note and a help text."""
-    rules: ClassVar[tuple[Rule, ...]] = ()
-    """Rules about one process."""
-    joint_rules: ClassVar[tuple[Rule, ...]] = ()
-    """Rules about all processes together."""
 
     def keys(self, loc: tuple[str | int, ...]) -> list[str]:
         """Keys allowed at a position in the section; `loc` begins with the name of an entry."""
@@ -88,6 +87,14 @@ class Kind:
     def resolve_entry(self, scope: Scope, entry: Any, path: Path) -> Resolution[Group | None]:
         """Resolve the entry at `path` to a group; return None if it has an error."""
         raise NotImplementedError
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Rules that each process must satisfy."""
+        return ()
+
+    def joint_rules(self) -> tuple[Rule, ...]:
+        """Rules that all processes must satisfy together."""
+        return ()
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """Steps that build the entries, in order within each phase."""

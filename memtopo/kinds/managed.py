@@ -24,7 +24,7 @@ from memtopo.driver.types import (
 )
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.kind import Kind, Scope, Use
+from memtopo.kinds.kind import Kind, Rule, Scope, Use
 from memtopo.kinds.layout import Layout, Reservation, current
 from memtopo.kinds.resolution import Resolution
 from memtopo.kinds.step import Finding, Phase, Step, StepDescription
@@ -202,6 +202,9 @@ class ManagedMemory(Kind):
             if group.prefetch:
                 own = group.stream is not None
                 yield Prefetch((*group.path, "prefetch"), group.name, group.prefetch, group.home, own)
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (supported,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,5 +445,4 @@ def _reason(trial: Trial) -> str:
     return f"{advertised}a trial {f'failed with {trial.error}' if trial.error else 'read wrong bytes'}"
 
 
-ManagedMemory.rules = (supported,)
 MANAGED = ManagedMemory()

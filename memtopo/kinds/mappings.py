@@ -18,7 +18,7 @@ from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement
 from memtopo.geometry.sizing import size_error
-from memtopo.kinds.kind import Kind, Scope, Stage
+from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.resolution import Resolution, indices
 from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
@@ -90,6 +90,9 @@ class Mappings(Kind):
                     expected[access] = tuple(Grant(where, by_place.get(place, Access.NONE)) for where, place in queried)
                 chunk = placement.chunk
                 yield MapChunk(placement.path, label, offset, chunk.label(index), chunk.size, expected[access])
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (past_the_end, overlaps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,5 +353,4 @@ def _order(placement: Placement) -> tuple[str, int, int]:
     return str(key), int(index), placement.first
 
 
-Mappings.rules = (past_the_end, overlaps)
 MAPPINGS = Mappings()

@@ -15,7 +15,7 @@ from memtopo.driver.types import LocationKind, Properties
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple, size_error
-from memtopo.kinds.kind import Kind, Scope, Stage
+from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.layout import Layout, Reservation
 from memtopo.kinds.mappings import granules, resolve_slices
 from memtopo.kinds.resolution import Resolution
@@ -46,7 +46,7 @@ class Ranges(Kind):
     article = "a range"
     entry = model = Range
     group = RangeGroup
-    stage = Stage.MAPPED
+    stage = Stage.RESERVED
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve ranges. The granule of a range is the largest granularity of the chunks mapped into it."""
@@ -76,6 +76,9 @@ class Ranges(Kind):
         for group in geometry.of(RangeGroup).values():
             if group.size != group.declared:
                 yield f"range {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (fixed_addresses,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,5 +243,4 @@ def _both_fixed(first: RangeGroup, second: RangeGroup) -> Diagnostic:
     return Diagnostic("MT307", message, (*second.path, "address"), labels=(label,), help=f"write {end:#x} or more")
 
 
-Ranges.rules = (fixed_addresses,)
 RANGES = Ranges()

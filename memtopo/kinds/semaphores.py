@@ -24,7 +24,7 @@ from memtopo.kinds.external import (
     producer_origin,
     unsupported,
 )
-from memtopo.kinds.kind import Kind, Scope, Use
+from memtopo.kinds.kind import Kind, Rule, Scope, Use
 from memtopo.kinds.layout import Layout, Wait, current
 from memtopo.kinds.resolution import Resolution
 from memtopo.kinds.step import HandleRequest, Phase, Step, StepDescription
@@ -171,6 +171,9 @@ class Semaphores(Kind):
         waiting = [group for group in geometry.of(ImportedSemaphore).values() if group.wait is not None]
         for device, path in {group.place.id: group.path for group in reversed(waiting)}.items():
             yield AwaitStream(path, device, tuple(name for step in steps for name in step.blocked_by_wait(device)))
+
+    def joint_rules(self) -> tuple[Rule, ...]:
+        return (unsignalled,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,5 +338,4 @@ def _endless(group: ImportedSemaphore) -> Diagnostic:
     return Diagnostic("MT705", message, (*group.path, "wait"), notes=(note,), help=help)
 
 
-Semaphores.joint_rules = (unsignalled,)
 SEMAPHORES = Semaphores()

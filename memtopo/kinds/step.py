@@ -79,6 +79,8 @@ class Step:
     phase: ClassVar[Phase]
     verb: ClassVar[str]
     call: ClassVar[str]
+    holds_chunk: ClassVar[bool] = False
+    """True if the layout has a handle of a chunk under the step's label while it is done."""
     undo_call: ClassVar[str] = ""
     """Driver call that undoes it; empty if the undo of another step ends it."""
 

@@ -27,7 +27,7 @@ class Entry(BaseModel):
 class Spec:
     """A spec, or one process of it. Each entry is well formed by itself; names are not resolved.
 
-    `sections` has the entries of each section by name; a section is an attribute too: `spec.ranges`. A spec with
+    `sections` has the entries of each section by name. A spec with
     `processes` has nothing in its own sections. `path` is the position of the sections in the document.
     """
 
@@ -41,11 +41,6 @@ class Spec:
     visible: tuple[str, ...] = ()
     """Names of the only GPUs that this process sees, in order; empty for all that the launching process sees."""
     processes: Mapping[str, Spec] = field(default_factory=dict)
-
-    def __getattr__(self, section: str) -> Mapping[str, Any]:
-        if section.startswith("_"):
-            raise AttributeError(section)
-        return self.section(section)
 
     def section(self, name: str) -> Mapping[str, Any]:
         """Entries of a section by name; empty where the spec has none."""

@@ -11,14 +11,14 @@ from memtopo.machine import Machine
 from memtopo.rules import limits, memory, unused
 
 RULES: tuple[Rule, ...] = (
-    *(rule for kind in KINDS for rule in kind.rules),
+    *(rule for kind in KINDS for rule in kind.rules()),
     limits.address_space,
     unused.chunks,
     unused.ranges,
 )
 """Rules about one process."""
 
-JOINT_RULES: tuple[Rule, ...] = (memory.fits, *(rule for kind in KINDS for rule in kind.joint_rules))
+JOINT_RULES: tuple[Rule, ...] = (memory.fits, *(rule for kind in KINDS for rule in kind.joint_rules()))
 """Rules about all processes together."""
 
 

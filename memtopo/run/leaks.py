@@ -90,15 +90,16 @@ class ResourceBalance:
         27, 51, 52).
         """
         missing = self._exclusive and left and any(each.after < each.before for each in left.memory)
-        paths = {step.leak_name(): step.path for step in self._execution.plan.steps}
+        steps = {step.describe().subject: step for step in self._execution.plan.steps if step.holds_chunk}
         for label, handle in self._handles.items():
             counted = handle in self._ledger.accounts["handles"]
             if counted or (missing and self._release_again(handle)):
                 cause = (
                     "a handle to it is still open" if counted else "the driver had another reference to it, now gone,"
                 )
-                path = paths.get(f"chunk {label}", ())
-                yield Leak(f"chunk {label}", f"{cause} after its release", (), path, self._location_of(path))
+                step = steps[label]
+                name = step.leak_name() or label
+                yield Leak(name, f"{cause} after its release", (), step.path, self._location_of(step.path))
 
     def _release_again(self, handle: int) -> bool:
         """Release a handle once more; return whether there was another reference."""

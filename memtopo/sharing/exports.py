@@ -38,7 +38,7 @@ class LayoutExports:
         return self._check()
 
     def _offer(self, name: str, group: ExportGroup) -> Offer:
-        locations = list(dict.fromkeys(group.place_of(index) for index in range(group.count)))
+        locations = list(dict.fromkeys(group.locations))
         # By UUID if all are GPUs; else by their names, which are the same in all processes of a machine.
         gpus = [each.id for each in locations if each.kind is LocationKind.GPU]
         uuids = None

@@ -30,7 +30,7 @@ def test_a_path_text_document_or_loaded_spec_is_the_same_spec(given: Any, machin
 
 
 def test_a_mapping_is_planned_like_a_file(machine: Target) -> None:
-    assert memtopo.load(SMALL).spec.chunks["page"].count == 2
+    assert memtopo.load(SMALL).spec.section("chunks")["page"].count == 2
     calls = [step.call for step in memtopo.plan(SMALL, machine).steps]
     assert calls.count("cuMemCreate") == 2
 

@@ -100,8 +100,8 @@ def _devices(draw: Draw, gpus: list[str], count: int | None) -> Any:
 def _entry(draw: Draw, kind: str, name: str, gpus: list[str]) -> tuple[_Created, Spec]:
     if kind == "event":
         return _Created(kind, name, None, 0), {"device": draw(st.sampled_from(gpus))}
-    places = draw(st.lists(st.sampled_from(gpus), min_size=1, max_size=2))
     count = draw(st.none() | st.integers(1, 4))
+    places = draw(st.lists(st.sampled_from(gpus), min_size=1, max_size=min(2, count or 1)))
     granules = draw(st.integers(1, 3))
     entry: Spec = {"location": places if len(places) > 1 else places[0]}
     if count is not None:

@@ -110,9 +110,9 @@ def _ordinal(value: str) -> int:
 @st.composite
 def _chunk(draw: Draw, name: str, gpus: list[str], *, host: bool) -> tuple[_Chunk, Spec]:
     known = ["host", "host:0"] if host else [*gpus, "gpu0"]
-    places = draw(st.lists(st.sampled_from(known), min_size=1, max_size=3))
-    location: Any = places if len(places) > 1 or draw(st.booleans()) else places[0]
     count = draw(st.none() | st.integers(1, 5))
+    places = draw(st.lists(st.sampled_from(known), min_size=1, max_size=min(3, count or 1)))
+    location: Any = places if len(places) > 1 or draw(st.booleans()) else places[0]
     size, rounded = draw(_sized(st.integers(1, 3)))
     entry: Spec = {"location": location, **rounded}
     if count is not None:

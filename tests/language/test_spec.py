@@ -11,7 +11,7 @@ from memtopo import spec as language
 from memtopo.common.units import GiB, MiB, Size
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Access, HandleType
-from memtopo.kinds.access import PartEntry
+from memtopo.kinds.access import AccessPart
 from memtopo.kinds.chunks import Chunk
 from memtopo.kinds.mappings import MapEntry
 from memtopo.kinds.ranges import Range
@@ -43,29 +43,32 @@ access:
     found, faults = language.read(document(text).root)
     assert faults == []
     assert found.name == "kv-cache"
-    assert found.devices == {"prefill": ["0"], "decode": ["GPU-8f"]}
-    assert found.ranges["kv"] == Range.model_construct(
+    assert found.section("devices") == {"prefill": ["0"], "decode": ["GPU-8f"]}
+    assert found.section("ranges")["kv"] == Range.model_construct(
         size=Size(96 * MiB), align=Size(2 * MiB), address=0x7F0000000000, fixed=True, count=32, round="up"
     )
-    assert list(found.chunks) == ["hot", "page"]
-    assert found.chunks["hot"].size == Size(4, in_granules=True)
-    assert found.chunks["hot"].handle_types == HandleType.FD | HandleType.FABRIC
-    assert (found.chunks["hot"].rdma, found.chunks["hot"].compressible) == (True, False)
-    assert (found.chunks["page"].location, found.chunks["page"].count) == (["prefill", "decode"], 16)
-    assert [entry.chunk for entry in found.map["kv"]] == [
+    assert list(found.section("chunks")) == ["hot", "page"]
+    assert found.section("chunks")["hot"].size == Size(4, in_granules=True)
+    assert found.section("chunks")["hot"].handle_types == HandleType.FD | HandleType.FABRIC
+    assert (found.section("chunks")["hot"].rdma, found.section("chunks")["hot"].compressible) == (True, False)
+    assert (found.section("chunks")["page"].location, found.section("chunks")["page"].count) == (
+        ["prefill", "decode"],
+        16,
+    )
+    assert [entry.chunk for entry in found.section("map")["kv"]] == [
         Reference("hot"), Reference("page", 0, 4), Reference("page", 3, 4)
     ]  # fmt: skip
-    assert [entry.offset for entry in found.map["kv"]] == [None, Size(32 * MiB), None]
-    assert found.access["kv"] == {"prefill": Access.RW, "decode": Access.R}
+    assert [entry.offset for entry in found.section("map")["kv"]] == [None, Size(32 * MiB), None]
+    assert found.section("access")["kv"] == {"prefill": Access.RW, "decode": Access.R}
 
 
 def test_optional_fields_of_chunks_and_ranges_have_defaults() -> None:
     """A range requires a size, a chunk a location and a size."""
     found = read(ranges={"kv": {"size": "2MiB"}}, chunks={"hot": CHUNK})
-    assert dict(found.ranges["kv"]) == {
+    assert dict(found.section("ranges")["kv"]) == {
         "size": Size(2 * MiB), "align": None, "address": None, "fixed": False, "count": None, "round": None
     }  # fmt: skip
-    hot = found.chunks["hot"]
+    hot = found.section("chunks")["hot"]
     assert (hot.count, hot.handle_types, hot.rdma, hot.compressible, hot.round) == (
         None, HandleType.NONE, False, False, None
     )  # fmt: skip
@@ -74,7 +77,7 @@ def test_optional_fields_of_chunks_and_ranges_have_defaults() -> None:
 @pytest.mark.parametrize("section", language.SECTIONS)
 @pytest.mark.parametrize("empty", ["", {}])
 def test_a_missing_or_empty_section_has_no_entries(section: str, empty: Any) -> None:
-    assert getattr(read(**{section: empty}), section) == getattr(read(), section) == {}
+    assert read(**{section: empty}).section(section) == read().section(section) == {}
 
 
 @pytest.mark.parametrize(
@@ -90,13 +93,13 @@ def test_a_missing_or_empty_section_has_no_entries(section: str, empty: Any) -> 
 )
 def test_a_single_item_needs_no_list_and_no_keys(section: str, one: Any, many: Any) -> None:
     """One item without a list, a chunk without its key, a part without an offset of 0."""
-    assert getattr(read(**{section: one}), section) == getattr(read(**{section: many}), section)
+    assert read(**{section: one}).section(section) == read(**{section: many}).section(section)
 
 
 def test_access_is_a_mapping_or_a_list_of_parts() -> None:
     found = read(access={"kv": [{"offset": "1GiB", "size": "2 granules", "grant": {"gpu0": "none", "host": "r"}}]})
-    assert found.access["kv"] == [
-        PartEntry.model_construct(
+    assert found.section("access")["kv"] == [
+        AccessPart.model_construct(
             offset=Size(GiB), size=Size(2, in_granules=True), grant={"gpu0": Access.NONE, "host": Access.R}
         )
     ]
@@ -144,7 +147,7 @@ def test_a_name_is_a_letter_and_up_to_127_word_characters(section: str, name: st
     """Letters, digits, `_` and `-`."""
     entry: Any = {"devices": "0", "ranges": {"size": "2MiB"}, "chunks": CHUNK}[section]
     assert diagnosed(**{section: {name: entry}}) == [("MT104", (section, name), "key")]
-    assert getattr(read(**{section: {"a" * 128: entry}}), section)
+    assert read(**{section: {"a" * 128: entry}}).section(section)
 
 
 # Where each kind of value stands, and what is put around it.
@@ -197,7 +200,7 @@ def test_a_wrong_value_is_one_diagnostic_at_its_field(path: Path, around: Any, v
 
 @pytest.mark.parametrize("value", ["0", "2MiB", "2097152B", "1 granule", "4 granules", "16384KiB", "16777215TiB"])
 def test_an_offset_may_be_0(value: str) -> None:
-    (entry,) = read(map={"kv": {"chunk": "hot", "offset": value}}).map["kv"]
+    (entry,) = read(map={"kv": {"chunk": "hot", "offset": value}}).section("map")["kv"]
     assert isinstance(entry, MapEntry)
     assert str(entry.offset) == (value if value != "2097152B" else "2MiB").replace("16384KiB", "16MiB")
 
@@ -278,9 +281,9 @@ def test_a_bad_entry_is_left_out_and_the_rest_is_kept() -> None:
     root = Document.from_object({"memtopo": 1, "name": "test", "chunks": {"bad": bad, "9": CHUNK, "hot": CHUNK}}).root
     found, faults = language.read(root)
     assert sorted(fault.code for fault in faults) == ["MT102", "MT104", "MT105", "MT106", "MT107"]
-    assert list(found.chunks) == ["hot"]
+    assert list(found.section("chunks")) == ["hot"]
     assert found.left_out == {("chunks", "bad"), ("chunks", "9")}
-    assert isinstance(found.chunks["hot"], Chunk)
+    assert isinstance(found.section("chunks")["hot"], Chunk)
 
 
 @pytest.mark.parametrize("section", ["chunks", "ranges", "map"])

@@ -31,35 +31,35 @@ semaphores: {ready: {from: camera/done, via: timeline_fd, device: prefill, wait:
 """
     found, faults = language.read(document(text).root)
     assert faults == []
-    assert dict(found.managed["m"]) == {
+    assert dict(found.section("managed")["m"]) == {
         "size": Size(2 * MiB), "attach": "host", "prefer": "prefill", "accessed_by": ["host"], "read_mostly": True,
         "prefetch": "decode",
     }  # fmt: skip
-    frame = found.external["frame"]
+    frame = found.section("external")["frame"]
     assert (frame.source, frame.via, frame.device, frame.size, frame.dedicated) == (
         Source("camera", ""), "opaque_fd", "prefill", Size(8 * MiB), True
     )  # fmt: skip
     assert {name: tuple(dict(part).values()) for name, part in frame.buffers.items()} == {"y": (Size(0), Size(4 * MiB))}
-    ready = found.semaphores["ready"]
+    ready = found.section("semaphores")["ready"]
     assert (ready.source, ready.wait, ready.signal) == (Source("camera", "done"), 1, (1 << 64) - 1)
 
 
 def test_optional_fields_of_managed_and_external_entries_have_defaults() -> None:
     """Managed memory requires a size, an external entry its source and kind."""
-    managed = read(managed={"m": {"size": "2MiB"}}).managed["m"]
+    managed = read(managed={"m": {"size": "2MiB"}}).section("managed")["m"]
     assert (managed.attach, managed.prefer, managed.accessed_by, managed.read_mostly, managed.prefetch) == (
         "global", None, [], False, None
     )  # fmt: skip
-    frame = read(external={"frame": FRAME}).external["frame"]
+    frame = read(external={"frame": FRAME}).section("external")["frame"]
     assert (frame.dedicated, frame.buffers) == (False, {})
-    ready = read(semaphores={"ready": READY}).semaphores["ready"]
+    ready = read(semaphores={"ready": READY}).section("semaphores")["ready"]
     assert (ready.wait, ready.signal) == (None, None)
 
 
 def test_a_timeline_has_64_bit_values_and_a_binary_semaphore_booleans() -> None:
-    timeline = read(semaphores={"s": READY | {"wait": "7", "signal": 9}}).semaphores["s"]
+    timeline = read(semaphores={"s": READY | {"wait": "7", "signal": 9}}).section("semaphores")["s"]
     assert (timeline.wait, timeline.signal) == (7, 9)
-    binary = read(semaphores={"s": BINARY | {"wait": True}}).semaphores["s"]
+    binary = read(semaphores={"s": BINARY | {"wait": True}}).section("semaphores")["s"]
     assert (binary.wait, binary.signal) == (True, None)
 
 
@@ -77,7 +77,7 @@ def test_a_timeline_has_64_bit_values_and_a_binary_semaphore_booleans() -> None:
 def test_a_producer_has_an_export_of_the_name_of_the_entry(text: str, meant: Source) -> None:
     """Or of the name after a slash."""
     found = read(external={"frame": FRAME | {"from": text}}, semaphores={"ready": READY | {"from": text}})
-    assert found.external["frame"].source == found.semaphores["ready"].source == meant
+    assert found.section("external")["frame"].source == found.section("semaphores")["ready"].source == meant
     assert str(meant) == text
 
 
@@ -105,9 +105,9 @@ def test_text_that_is_no_producer_is_diagnosed_with_a_correction(text: str, help
 def test_any_text_is_a_producer_or_a_diagnostic(text: str) -> None:
     """A producer's text is the one that was read."""
     found, faults = language.read({"memtopo": "1", "name": "test", "external": {"frame": FRAME | {"from": text}}})
-    assert bool(faults) != bool(found.external)
+    assert bool(faults) != bool(found.section("external"))
     assert {fault.code for fault in faults} <= {"MT103", "MT104"}
-    for entry in found.external.values():
+    for entry in found.section("external").values():
         assert str(entry.source) == text
         assert "/" in entry.source.holder or NAME.fullmatch(entry.source.holder)
 

@@ -37,20 +37,23 @@ imports:
 """
     found, faults = language.read(document(text).root)
     assert faults == []
-    buffer = found.buffers["b"]
+    buffer = found.section("buffers")["b"]
     assert (buffer.location, buffer.size, buffer.count) == (["gpu0", "gpu1"], Size(2 * MiB), 4)
-    assert found.events["done"].device == "gpu0"
-    assert found.exports["hot"].what == [("chunk", Reference("page", 0, 4))]
-    assert [(each.what[0][0], each.via) for each in found.exports.values()] == [
+    assert found.section("events")["done"].device == "gpu0"
+    assert found.section("exports")["hot"].what == [("chunk", Reference("page", 0, 4))]
+    assert [(each.what[0][0], each.via) for each in found.section("exports").values()] == [
         ("chunk", "fd"), ("buffer", "ipc"), ("event", "ipc")
     ]  # fmt: skip
-    assert isinstance(found.exports["hot"], Export)
-    w = found.imports["w"]
+    assert isinstance(found.section("exports")["hot"], Export)
+    w = found.section("imports")["w"]
     assert isinstance(w, Import)
     assert (w.source, w.location, w.size, w.count, w.via) == (
         Source("weights-server", "w"), ["gpu0"], Size(2 * MiB), 16, "fabric"
     )  # fmt: skip
-    assert (found.imports["e"].source, found.imports["e"].device) == (Source("/run/x.sock", "e"), "gpu0")
+    assert (found.section("imports")["e"].source, found.section("imports")["e"].device) == (
+        Source("/run/x.sock", "e"),
+        "gpu0",
+    )
     assert found.processes == {}
 
 
@@ -60,10 +63,10 @@ def test_a_process_has_name_path_count_and_visible_gpus() -> None:
     server, reader = found.processes["server"], found.processes["reader"]
     assert (server.name, server.path, server.instances, server.visible) == ("server", ("processes", "server"), None, ())
     assert server.at("chunks", "w") == ("processes", "server", "chunks", "w")
-    assert [*server.chunks] == ["w"]
+    assert [*server.section("chunks")] == ["w"]
     assert (reader.instances, reader.visible) == (4, ("gpu1", "mine"))
     assert read(processes={"a": {"visible": "gpu0"}}).processes["a"].visible == ("gpu0",)
-    assert all(getattr(found, section) == {} for section in SECTIONS)
+    assert all(found.section(section) == {} for section in SECTIONS)
 
 
 @pytest.mark.parametrize("section", SECTIONS)
@@ -94,7 +97,7 @@ def test_a_section_of_a_process_is_read_like_one_of_a_layout(section: str) -> No
 )
 def test_a_source_is_a_sibling_a_holder_or_a_socket_path(text: str, meant: Source) -> None:
     """A sibling's export follows a dot, others a slash."""
-    found = read(imports={"w": {"from": text}}).imports["w"].source
+    found = read(imports={"w": {"from": text}}).section("imports")["w"].source
     assert found == meant
     assert str(found) == text
 
@@ -126,9 +129,9 @@ def test_an_import_of_a_part_of_an_export_is_an_error_with_a_correction() -> Non
 def test_any_text_is_a_source_or_a_diagnostic(text: str) -> None:
     """A source's text is the one that was read."""
     found, faults = language.read({"memtopo": "1", "name": "test", "imports": {"w": {"from": text}}})
-    assert bool(faults) != bool(found.imports)
+    assert bool(faults) != bool(found.section("imports"))
     assert {fault.code for fault in faults} <= {"MT103", "MT104"}
-    for entry in found.imports.values():
+    for entry in found.section("imports").values():
         assert str(entry.source) == text
         assert "/" in entry.source.holder or NAME.fullmatch(entry.source.holder)
 

@@ -140,7 +140,7 @@ class Coordinator:
     def _verify(self) -> None:
         workers = self.workers.values()
         full = self.ensemble.request.check == "full"
-        with self._timed("prove", len(workers), sum(worker.volume for worker in workers)):
+        with self._timed("verify", len(workers), sum(worker.volume for worker in workers)):
             if full and not all(worker.safe for worker in workers):
                 self._command_all(messages.SkipVerification(UNSAFE))
                 return

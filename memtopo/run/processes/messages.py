@@ -79,14 +79,14 @@ class SkipVerification:
     """Report all bytes as not verified."""
 
     reason: str
-    activity: ClassVar[str] = "unproven"
+    activity: ClassVar[str] = "skip verification"
 
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
     """Check every step once more while the layout is held; answered by `CheckResult`."""
 
-    activity: ClassVar[str] = "look"
+    activity: ClassVar[str] = "recheck"
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ class ExternalVerifier(Verifier):
 
     def _wait(self, entry: ImportedSemaphore, value: int) -> Finding:
         device, waiting = entry.place.id, self.layout.waiting
-        # RecordedEvent first: the teardown must find every wait that a stream may have.
+        # Noted first: the teardown must find every wait that a stream may have.
         waiting[device] = Wait(entry.name, value, entry.origin.of(0)[0])
         self.driver.wait_external_semaphore(self.layout.semaphores[entry.name], value, self.layout.streams[device])
         missing = f"did not reach {value:,}" if value else "was not signalled"
