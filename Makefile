@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test test-full test-gpu fuzz lint format bench clean
+.PHONY: help demo docs test test-full test-gpu test-gpu-full fuzz lint format bench clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -30,8 +30,13 @@ test: $(READY)  ## run the tests
 test-full: $(READY)  ## run the tests, those that take minutes too
 	$(BIN)/python -m pytest -n auto -q -m "exhaustive or not exhaustive"
 
+GPU_TESTS := tests/contract tests/gpu tests/api/test_on_gpu.py tests/api/test_gpu_sharing.py
+
 test-gpu:  ## run the contract and GPU tests on a real GPU, with PY=python3; installs nothing, fails without a GPU
-	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m pytest --gpu -q tests/contract tests/gpu tests/api/test_on_gpu.py tests/api/test_gpu_sharing.py
+	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m pytest --gpu -q $(GPU_TESTS)
+
+test-gpu-full:  ## run them with every crash point, which takes ten minutes more
+	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m pytest --gpu -q -m "exhaustive or not exhaustive" $(GPU_TESTS)
 
 fuzz: $(READY)  ## look for inputs that break the reader, for MEMTOPO_FUZZ_SECONDS=60 each; better with atheris
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris

@@ -14,6 +14,7 @@ from memtopo.driver.trials import ExternalApi
 from memtopo.driver.types import Properties, gpu
 from memtopo.machine.target import external_api
 from tests.contract.other_process import Other
+from tests.helpers.vulkan import why_unavailable
 
 
 @pytest.fixture
@@ -102,10 +103,9 @@ def make(
     def on(device: int) -> ExternalApi:
         uuid = driver.device_get_uuid(device)
         if uuid not in made:
-            try:
-                made[uuid] = stack.enter_context(external_api(simulated=not on_hardware)(uuid))
-            except (ImportError, OSError) as error:
-                pytest.skip(f"needs the package vulkan, and libvulkan: {error}")
+            if on_hardware and (reason := why_unavailable(uuid)):
+                pytest.skip(reason)
+            made[uuid] = stack.enter_context(external_api(simulated=not on_hardware)(uuid))
         return made[uuid]
 
     return on

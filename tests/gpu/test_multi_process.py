@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,10 +24,19 @@ from tests.run.processes.test_hold import rounds
 
 pytestmark = pytest.mark.gpu
 EVERY = [(process, call) for process, calls in CALLS.items() for call in range(1, calls + 1)]
-POINTS = list(zip(EVERY[::5], islice(cycle(SIGNALS), len(EVERY)), strict=False))
-"""A driver call and a signal each, spread over both processes."""
 
-COORDINATORS = list(zip(EVERY[::14], islice(cycle(SIGNALS), len(EVERY)), strict=False))
+
+def _points(step: int, sampled: int) -> list[Any]:
+    """Every `step`-th driver call of both processes with a signal each; each `sampled`-th of them runs by default."""
+    points = zip(EVERY[::step], cycle(SIGNALS), strict=False)
+    return [
+        pytest.param(point, name, marks=() if n % sampled == 0 else pytest.mark.exhaustive)
+        for n, (point, name) in enumerate(points)
+    ]
+
+
+POINTS = _points(5, sampled=5)
+COORDINATORS = _points(14, sampled=4)
 
 
 @pytest.mark.parametrize("path", ENSEMBLES, ids=lambda path: path.stem)

@@ -16,6 +16,7 @@ import pytest
 import memtopo
 from memtopo.driver.cuda import open_cuda
 from memtopo.kinds.layout import current
+from tests.helpers.vulkan import why_unavailable
 
 pytestmark = pytest.mark.gpu
 
@@ -34,6 +35,12 @@ ROUNDS = 200
 
 def uuid() -> bytes:
     return open_cuda().device_get_uuid(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _vulkan_works() -> None:
+    if reason := why_unavailable(uuid()):
+        pytest.skip(reason)
 
 
 def words(word: int, count: int) -> bytes:
