@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
+from memtopo.common.clock import LONGEST_STEP, RunningClock
 from memtopo.common.spawn import memory_file
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket
@@ -120,11 +121,11 @@ class Channel(Generic[M]):
 
     def drain(self, seconds: float) -> None:
         """Send all queued messages, for at most that many seconds."""
-        deadline = time.monotonic() + seconds
-        while self._queue and (left := deadline - time.monotonic()) > 0:
+        clock = RunningClock()
+        while self._queue and (left := seconds - clock.time()) > 0:
             poll = select.poll()
             poll.register(self._sock, select.POLLOUT)
-            poll.poll(left * 1000)
+            poll.poll(min(left, LONGEST_STEP) * 1000)
             self.flush()
 
     def close(self) -> None:

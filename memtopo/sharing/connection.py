@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import select
 import socket
-import time
 from collections import deque
 from collections.abc import Collection
 from typing import Any
 
+from memtopo.common.clock import LONGEST_STEP, RunningClock
 from memtopo.common.text import nearest
 from memtopo.diagnostics.messages import COMPARED
 from memtopo.sharing import wire
@@ -40,6 +40,7 @@ class HolderConnection:
         self.timeout = timeout
         self.path = path
         self._sock = sock
+        self._clock = RunningClock()
         self._notices: deque[Notice] = deque(maxlen=_KEPT_NOTICES)
         self._received_notices = 0
         self.peer = peer(sock)
@@ -56,7 +57,7 @@ class HolderConnection:
             raise self.error("gone", f"'{request}' cannot be sent: the connection has ended")
         self._send(wire.encode({"request": request, **fields}), request)
         patience = self.timeout if timeout is None else timeout
-        until = time.monotonic() + patience
+        until = self._clock.time() + patience
         while packet := self._next(until, request):
             if not self._store_notice(packet):
                 return self._answer(packet, request)
@@ -66,7 +67,7 @@ class HolderConnection:
 
     def notice(self, timeout: float) -> Notice | None:
         """Return the next notice, if one arrives in time. Raises `ExchangeError` if the holder is gone."""
-        packet = None if self._notices else self._next(time.monotonic() + timeout, "notice")
+        packet = None if self._notices else self._next(self._clock.time() + timeout, "notice")
         if packet and not self._store_notice(packet):
             packet.close()
             raise self.untrusted("it sent an answer without a request")
@@ -74,7 +75,7 @@ class HolderConnection:
 
     def wait_closed(self, timeout: float) -> bool:
         """Wait until the other end closes, and discard what it sends. Return whether it did in time."""
-        until = time.monotonic() + timeout
+        until = self._clock.time() + timeout
         try:
             while packet := self._next(until, "the end"):
                 packet.close()
@@ -137,10 +138,12 @@ class HolderConnection:
             return packet
 
     def _readable(self, until: float) -> bool:
-        left = until - time.monotonic()
         poll = select.poll()  # select() does not support descriptors above 1,023
         poll.register(self._sock, select.POLLIN)
-        return left > 0 and bool(poll.poll(left * 1000))
+        while (left := until - self._clock.time()) > 0:
+            if poll.poll(min(left, LONGEST_STEP) * 1000):
+                return True
+        return False
 
     def _store_notice(self, packet: Packet) -> bool:
         """Store a packet that is a notice. Return whether it is one."""

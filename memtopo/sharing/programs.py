@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import signal_name
 from memtopo.executor import Stopped
@@ -95,7 +96,7 @@ class Program:
 
     def wait_until_serving(self, stop: Callable[[], int], patience: float) -> None:
         """Wait until a process listens at the socket. Raises `ProducerFailed`, `Stopped`."""
-        until = time.monotonic() + patience
+        clock = RunningClock()
         folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             while not is_listening(folder, _FILE):
@@ -103,7 +104,7 @@ class Program:
                     raise ProducerFailed(f"the program of {self.name!r} {end} before it served")
                 if stop():
                     raise Stopped
-                if time.monotonic() > until:
+                if clock.time() > patience:
                     message = f"the program of {self.name!r} does not serve after {patience:g} s"
                     raise ProducerFailed(message, hint="it must listen at the path in MEMTOPO_SOCKET")
                 time.sleep(_INTERVAL)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Self
 
 from memtopo import machine as machines
+from memtopo.common.clock import RunningClock
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.executor import SafeProgress
 from memtopo.kinds.step import Phase
@@ -100,6 +101,7 @@ class Coordinator:
         self.failure: Exception | None = None
         self._first_over: WorkerProcess | None = None
         self._router = Router(self.workers)
+        self._clock = RunningClock()
 
     def __enter__(self) -> Self:
         reserve_descriptors(len(self.ensemble.request.geometry.processes) * (IN_FLIGHT + 2))
@@ -107,7 +109,7 @@ class Coordinator:
             with gate_descriptors() as gates:
                 for label, geometry in self.ensemble.request.geometry.processes.items():
                     visible = tuple(location.id for location in geometry.visible)
-                    worker = launch(label, gates, self._environment(visible), self.ensemble.worker)
+                    worker = launch(label, gates, self._environment(visible), self._clock, self.ensemble.worker)
                     self.workers[label] = worker
                     worker.start(self._start_message(label, visible))
         except BaseException:
@@ -167,10 +169,10 @@ class Coordinator:
         with self._timed("take down", len(self.workers)):
             for worker in self.workers.values():
                 worker.take_down()
-            deadline = time.monotonic() + 2 * self.ensemble.timeout + SPARE
+            deadline = self._clock.time() + 2 * self.ensemble.timeout + SPARE
             while remaining := [worker for worker in self.workers.values() if not worker.gone]:
                 self._receive(_INTERVAL)
-                late = time.monotonic() > deadline
+                late = self._clock.time() > deadline
                 for worker in remaining:
                     if not worker.gone and (late or worker.silent(self.ensemble.timeout + SPARE)):
                         worker.kill("did not take down in time")
@@ -235,6 +237,7 @@ class Coordinator:
 
     def _receive(self, seconds: float) -> None:
         """Receive and route messages for so many seconds, and send heartbeats."""
+        self._clock.time()
         for worker, received in self._router.receive(seconds):
             self._progress.advance(worker.receive(received))
             self._note_first(worker)

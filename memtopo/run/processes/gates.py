@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import select
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from memtopo.common.clock import RunningClock
 from memtopo.executor import TeardownBarriers
 
 _INTERVAL = 0.2
@@ -70,9 +70,9 @@ class GatedTeardown(TeardownBarriers):
         return self._wait(self._emptied)
 
     def _wait(self, gate: Gate) -> bool:
-        deadline = time.monotonic() + self._timeout
+        clock = RunningClock()
         while not gate.wait(_INTERVAL):
             self._alive(0)
-            if time.monotonic() > deadline:
+            if clock.time() > self._timeout:
                 return False
         return True

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from typing import get_args
 
+from memtopo.common.clock import RunningClock
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
@@ -187,11 +187,11 @@ class Worker:
         return received.message
 
     def _receive(self) -> Received[ToWorker]:
-        deadline = time.monotonic() + self._timeout
+        clock = RunningClock()
         while not self._channel.wait(_INTERVAL):
             if self._stopped():
                 raise Stopped
-            if time.monotonic() > deadline:
+            if clock.time() > self._timeout:
                 raise CoordinatorLost(f"no message from the coordinator for {self._timeout:g} s")
         received = self._channel.receive()
         if received is None:

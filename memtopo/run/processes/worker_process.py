@@ -12,6 +12,7 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import get_args
 
+from memtopo.common.clock import RunningClock
 from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import python_command, spawn_connected
 from memtopo.common.text import signal_name
@@ -42,9 +43,12 @@ class WorkerProcess:
     `rounds` is the number of rounds of verification, the same in all workers, `volume` the bytes that this one writes
     and reads in them, and `safe` is false once an access is found that makes it unsafe to have kernels do so. `offers`
     are its exports while it is held. `checks` is the result of the latest recheck, or `check_error` why there is none.
+    `clock` measures its silence.
     """
 
-    def __init__(self, label: str, process: subprocess.Popen[bytes], channel: Channel[FromWorker]) -> None:
+    def __init__(
+        self, label: str, process: subprocess.Popen[bytes], channel: Channel[FromWorker], clock: RunningClock
+    ) -> None:
         self.label, self.process, self.channel = label, process, channel
         self.expected = Expected.READY
         self.activity = "starting"
@@ -62,7 +66,9 @@ class WorkerProcess:
         self.gone = False
         self._awaits_handles = False
         self._answers_due = 0
-        self._received = self._sent = time.monotonic()
+        self._clock = clock
+        self._received = clock.time()
+        self._sent = time.monotonic()
 
     @property
     def busy(self) -> bool:
@@ -85,14 +91,14 @@ class WorkerProcess:
 
     def command(self, command: Command) -> None:
         """Send a command; `Done` or `CheckResult` is expected from now on."""
-        self.expected, self._received = Expected.DONE, time.monotonic()
+        self.expected, self._received = Expected.DONE, self._clock.time()
         self.checks = self.check_error = None
         self.activity = command.activity
         self.channel.send(command)
 
     def take_down(self) -> None:
         """Send the command to take down, and a signal to interrupt a worker in the middle of many steps."""
-        self._received = time.monotonic()
+        self._received = self._clock.time()
         self.channel.send(TakeDown())
         if self.expected is not Expected.NOTHING and not self.gone:
             self._signal(signal.SIGTERM)
@@ -106,7 +112,7 @@ class WorkerProcess:
 
     def receive(self, received: Received[FromWorker] | None) -> int:
         """Update the state by a message, or None at the end of the channel; return the steps done since the last."""
-        self._received = time.monotonic()
+        self._received = self._clock.time()
         if received is None:
             self._end_of_channel()
             return 0
@@ -141,7 +147,7 @@ class WorkerProcess:
     def answer_due(self) -> None:
         """Note that an answer with handles is due from this worker."""
         self._answers_due += 1
-        self._received = time.monotonic()
+        self._received = self._clock.time()
 
     def answer_sent(self) -> None:
         """Note that this worker has sent one such answer."""
@@ -149,11 +155,11 @@ class WorkerProcess:
 
     def answer_received(self) -> None:
         """Note that this worker has the handles that it waited for."""
-        self._awaits_handles, self._received = False, time.monotonic()
+        self._awaits_handles, self._received = False, self._clock.time()
 
     def silent(self, seconds: float) -> bool:
         """Return whether no message came from it for so many seconds."""
-        return time.monotonic() - self._received > seconds
+        return self._clock.time() - self._received > seconds
 
     def kill(self, reason: str) -> None:
         """End it by SIGKILL, which ends a stopped process too."""
@@ -205,7 +211,11 @@ def _remove_driver_files(pid: int) -> None:
 
 
 def launch(
-    label: str, gates: Sequence[int], environment: Mapping[str, str], command: Sequence[str] = ()
+    label: str,
+    gates: Sequence[int],
+    environment: Mapping[str, str],
+    clock: RunningClock,
+    command: Sequence[str] = (),
 ) -> WorkerProcess:
     """Start a worker that inherits the ends of the gates; `command` replaces memtopo's own worker."""
     # Blocked until the worker ignores them: a terminal sends them to the whole process group.
@@ -214,4 +224,4 @@ def launch(
         process, sock = spawn_connected(command or _COMMAND, descriptors=gates, environment=environment)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-    return WorkerProcess(label, process, Channel(sock, get_args(FromWorker)))
+    return WorkerProcess(label, process, Channel(sock, get_args(FromWorker)), clock)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any
 
+from memtopo.common.clock import RunningClock
 from memtopo.sharing import wire
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.messages import encode_error
@@ -35,14 +36,15 @@ _QUIET = 1.0
 class ClientConnection:
     """A client's connection and its lease. No method waits.
 
-    `since` is in seconds of the epoch, `last_received` of the monotonic clock. `closing` connections are closed once
+    `since` is in seconds of the epoch, `last_received` of the clock. `closing` connections are closed once
     everything is sent; `awaits_release` ones requested the release.
     """
 
-    def __init__(self, id: int, sock: socket.socket, peer: Peer) -> None:
+    def __init__(self, id: int, sock: socket.socket, peer: Peer, clock: RunningClock) -> None:
         self.id, self.sock, self.peer = id, sock, peer
         self.since = time.time()
-        self.last_received = time.monotonic()
+        self._clock = clock
+        self.last_received = clock.time()
         self.closing = False
         self.awaits_release = False
         self._stuck_since: float | None = None
@@ -53,7 +55,7 @@ class ClientConnection:
     def receive(self) -> Packet | None:
         """Receive a packet; None at the end of the connection. Raises the errors of `wire.receive`."""
         packet = wire.receive(self.sock)
-        self.last_received = time.monotonic()
+        self.last_received = self._clock.time()
         return packet
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -136,6 +138,7 @@ class Clients:
     ) -> None:
         self._selector, self._handle_events = selector, handle_events
         self._most, self._patience, self._allow_uids = most, patience, allow_uids
+        self._clock = RunningClock()
         self._connections: dict[int, ClientConnection] = {}
         self.count = 0
         """Number of clients so far."""
@@ -155,7 +158,7 @@ class Clients:
                 wire.send(sock, wire.encode(encode_error(error)))
             return
         self.count += 1
-        connection = self._connections[self.count] = ClientConnection(self.count, sock, of)
+        connection = self._connections[self.count] = ClientConnection(self.count, sock, of, self._clock)
         self.resume(connection)
 
     def check_importer(self, connection: ClientConnection) -> None:
@@ -204,8 +207,9 @@ class Clients:
             each.sock.close()
         self._connections.clear()
 
-    def drop_unresponsive(self, now: float) -> None:
+    def drop_unresponsive(self) -> None:
         """Close connections that do not read, and those without handles that send nothing."""
+        now = self._clock.time()
         for each in tuple(self.all()):
             if self._idle(each, now, IDLE) or each.stuck(now) > self._patience:
                 self.drop(each)
@@ -214,7 +218,7 @@ class Clients:
         """Close the longest idle connection if there are too many. Raises `ExchangeError` if none is idle."""
         if len(self._connections) < self._most:
             return
-        now = time.monotonic()
+        now = self._clock.time()
         idle = [each for each in self.all() if self._idle(each, now, _QUIET)]
         if not idle:
             message = f"{self._most} clients are connected, and that is the limit"

@@ -92,7 +92,7 @@ class ServerLoop:
                 key.data(events)
             self._retry()
             self._accept_again()
-            self._clients.drop_unresponsive(time.monotonic())
+            self._clients.drop_unresponsive()
 
     def finish(self, claim: Claim, name: str, seconds: float) -> HoldSummary:
         """Answer the clients that requested the release, pass their connections to the claim, and return the result."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.holders import until
 from tests.helpers.specs import ROOT
 
 HELD, ATTACHED = (Path(__file__).with_name(name) for name in ("held.yaml", "attached.yaml"))
@@ -136,6 +138,17 @@ def test_a_check_does_not_wait_for_a_stopped_process() -> None:
     assert (process.returncode, report["outcome"]) == (4, "failed")
     outcomes = [each["outcome"] for each in report["processes"]]
     assert outcomes == ["taken down", "taken down", "died"]  # those who wait for the dead are not taken for dead
+
+
+def test_time_for_which_all_processes_were_stopped_is_no_silence() -> None:
+    with holding(ROOT / "specs" / "weights.yaml", "--timeout", "3s") as process:
+        os.killpg(process.pid, signal.SIGSTOP)
+        continued = time.monotonic() + 4
+        until(lambda: time.monotonic() > continued)
+        os.killpg(process.pid, signal.SIGCONT)
+        assert memtopo("check", "weights").returncode == 0
+        assert memtopo("release", "weights").returncode == 0
+        ended(process)
 
 
 def test_exports_may_be_longer_than_a_packet(tmp_path: Path) -> None:
