@@ -20,7 +20,7 @@ ENGLISH = {"access", "export", "external", "map", "range"}
 
 WORDS = {kind.section for kind in KINDS} | {kind.group.noun for kind in KINDS if hasattr(kind.group, "noun")}
 WORDS -= ENGLISH
-MODULES = {f"memtopo.kinds.{kind.__class__.__module__.rpartition('.')[2]}" for kind in KINDS}
+MODULES = {kind.__class__.__module__ for kind in KINDS}
 STATE = {"ranges", "chunks", "mappings", "buffers", "events", "managed", "external", "semaphores"}
 """Attributes of a layout, by kind."""
 
@@ -62,7 +62,7 @@ def named(text: str) -> Iterator[str]:
     """Kinds that a module names: by an import, a class, a word of the language, or the state of a layout."""
     for node in ast.walk(ast.parse(text)):
         match node:
-            case ast.ImportFrom(module=str(module)) if module in MODULES:
+            case ast.ImportFrom(module=str(module)) if {module, module.removesuffix(".steps")} & MODULES:
                 yield module
             case ast.Name(id=name) if name in CLASSES:
                 yield name
@@ -94,6 +94,7 @@ def test_every_reason_is_needed() -> None:
     "text",
     [
         "from memtopo.kinds.buffers import BufferGroup",
+        "from memtopo.kinds.buffers.steps import AllocateBuffer",
         "def size(group):\n    return group.size if isinstance(group, BufferGroup) else 0",
         "SECTIONS = ('buffers',)",
         "def address(layout):\n    return layout.buffers['b']",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -17,10 +17,12 @@ from memtopo.kinds.chunks import CHUNKS
 from memtopo.kinds.events import EVENTS
 from memtopo.kinds.kind import ExportKind, Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices
-from memtopo.kinds.step import Step
 from memtopo.language.entries import Entry
 from memtopo.language.fields import ChunkReference, Reference, Transport
 from memtopo.machine import Machine
+
+if TYPE_CHECKING:
+    from memtopo.kinds.step import Step
 
 EXPORTABLE: dict[str, ExportKind] = {kind.group.noun: kind for kind in (CHUNKS, BUFFERS, EVENTS)}
 """Kinds whose objects can be exported, by the key that names them in an export."""

@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
-from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, RangeGroup, Via
 from memtopo.geometry.model import Geometry, Part, Placement
 from memtopo.kinds.devices import Devices
-from memtopo.kinds.layout import Layout
 from memtopo.kinds.resolution import NameErrors, Resolution
-from memtopo.kinds.step import Step
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import LARGEST_COUNT, parse_reference
 from memtopo.machine import Machine
+
+if TYPE_CHECKING:
+    from memtopo.driver.protocol import Driver
+    from memtopo.kinds.layout import Layout
+    from memtopo.kinds.step import Step
 
 G = TypeVar("G", bound=Group)
 

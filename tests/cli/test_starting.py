@@ -1,7 +1,8 @@
-"""What a start waits for, and what it does not: the one list of what is imported late, and why."""
+"""Imports of a cold start: the list of modules that are imported late, and what needs them."""
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 from memtopo.spec import SECTIONS
 from tests.helpers.command_line import QUICKSTART, ROOT, environment
 
-# What the check of a spec that is right does not import, and who does.
+# Modules that the validation of a correct spec does not import, and what imports them.
 LATE = {
     "rich": "tables and drawings of plan, apply and probe; 60 ms",
     "cuda": "--machine local",
@@ -18,14 +19,16 @@ LATE = {
     "memtopo.driver.sim": "apply on a recorded machine",
     "memtopo.machine.queries": "--machine local and probe",
     "memtopo.planner": "plan and apply, and validate of a saved plan",
-    "memtopo.kinds.steps": "the planner",
+    "memtopo.kinds.step": "the planner, as all steps of kinds",
+    "memtopo.kinds.chunks.steps": "the planner",
+    "memtopo.kinds.layout": "the executor",
     "memtopo.plans.saved": "plan and apply, and validate of a saved plan",
     "memtopo.plans.report": "plan and apply",
     "memtopo.output.schemas": "memtopo schema; pydantic's generator of schemas is slow to import",
     "memtopo.diagnostics.explanations": "memtopo explain",
-    "memtopo.output.diagnostics": "a spec with faults",
-    "memtopo.output.json": "--json, of each form its own",
-    "memtopo.cli.apply": "another command; only the one that was asked for is imported",
+    "memtopo.output.diagnostics": "a spec with errors",
+    "memtopo.output.json": "--json",
+    "memtopo.cli.apply": "another command",
 }
 SCRIPT = """
 import sys
@@ -50,6 +53,11 @@ def test_validation_imports_only_what_it_uses(imported: set[str], name: str) -> 
     """One valid spec on a recorded machine."""
     assert "memtopo.rules.validation" in imported
     assert name not in imported
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_every_late_module_exists(name: str) -> None:
+    assert importlib.util.find_spec(name) or name == "cuda"
 
 
 def test_no_validator_is_built_for_an_absent_or_empty_section() -> None:

@@ -7,7 +7,7 @@ import pytest
 from memtopo import planner
 from memtopo.common.units import MiB
 from memtopo.geometry.groups import RangeGroup
-from memtopo.kinds.ranges import ReserveRange
+from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.machine import Machine
 from tests.helpers.machines import invented
 from tests.helpers.specs import codes, diagnose, run, run_request, validate_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from memtopo.kinds.resources import Attach, CreateStream
-from memtopo.kinds.semaphores import AwaitStream
+from memtopo.kinds.semaphores.steps import AwaitStream
 from memtopo.kinds.step import Step
 
 

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from memtopo.driver.types import Grant, Location, LocationKind
-from memtopo.kinds.access import LONGEST_GRANT, SetAccess
-from memtopo.kinds.chunks import CreateChunk
-from memtopo.kinds.mappings import MapChunk
-from memtopo.kinds.ranges import ReserveRange
+from memtopo.kinds.access import LONGEST_GRANT
+from memtopo.kinds.access.steps import SetAccess
+from memtopo.kinds.chunks.steps import CreateChunk
+from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.resources import RetainContext, Synchronize
 from memtopo.kinds.step import Phase
 from memtopo.output.json import dumps

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from memtopo.common.units import MiB
 from memtopo.driver.types import Advice, Location, LocationKind, MemAttach, MemoryHandleType, SemaphoreHandleType, gpu
-from memtopo.kinds.external import DuplicateDescriptor, ImportMemory, MapExternal
-from memtopo.kinds.managed import Advise, AllocateManaged, AttachStream, Prefetch
+from memtopo.kinds.external.steps import DuplicateDescriptor, ImportMemory, MapExternal
+from memtopo.kinds.managed.steps import Advise, AllocateManaged, AttachStream, Prefetch
 from memtopo.kinds.resources import Attach, CreateStream, RetainContext, Synchronize
-from memtopo.kinds.semaphores import AwaitStream, ImportSemaphore
+from memtopo.kinds.semaphores.steps import AwaitStream, ImportSemaphore
 from memtopo.kinds.step import Phase
 from tests.helpers.machines import invented
 from tests.helpers.specs import plan_of, steps_of

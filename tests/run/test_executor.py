@@ -12,9 +12,9 @@ from memtopo.common.errors import InternalError
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.executor import STRIDE, Execution, StepFailed, Stopped
-from memtopo.kinds.chunks import CreateChunk
-from memtopo.kinds.mappings import MapChunk
-from memtopo.kinds.ranges import ReserveRange
+from memtopo.kinds.chunks.steps import CreateChunk
+from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.step import Phase
 from memtopo.planner import Plan
 from memtopo.plans.report import Progress

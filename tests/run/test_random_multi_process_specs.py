@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from memtopo import planner
-from memtopo.kinds.buffers import OpenBuffer, TryExportBuffer
-from memtopo.kinds.chunks import ImportChunk, TryExportChunk
-from memtopo.kinds.events import OpenEvent, TryExportEvent
+from memtopo.kinds.buffers.steps import OpenBuffer, TryExportBuffer
+from memtopo.kinds.chunks.steps import ImportChunk, TryExportChunk
+from memtopo.kinds.events.steps import OpenEvent, TryExportEvent
 from memtopo.kinds.step import Phase, Step
 from memtopo.language import read_text
 from memtopo.output.json import dumps

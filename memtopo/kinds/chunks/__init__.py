@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Path
-from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule, rounded_to_multiple, size_error
 from memtopo.kinds.kind import Exported, ExportKind, Rule, Scope
-from memtopo.kinds.layout import Layout
 from memtopo.kinds.resolution import Resolution
-from memtopo.kinds.step import Finding, HandleRequest, Phase, Step, StepDescription
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Count, Devices, Handles, PositiveAmount, Rounding
 from memtopo.machine import Machine, Trial
+
+if TYPE_CHECKING:
+    from memtopo.driver.protocol import Driver
+    from memtopo.kinds.layout import Layout
+    from memtopo.kinds.step import Step
 
 UNSEEN = -2
 """Ordinal that the driver reports for an imported chunk on a GPU that is not visible to the process (fact 43)."""
@@ -80,6 +81,8 @@ class Chunks(ExportKind):
         return ChunkGroup(name, path, entry.count or 1, counted, size, declared, unit, properties, distinct)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        from memtopo.kinds.chunks.steps import CreateChunk
+
         del machine
         for group in geometry.of(ChunkGroup).values():
             for index in range(group.count):
@@ -98,6 +101,8 @@ class Chunks(ExportKind):
         return tuple(word for word, has in (("rdma", first.rdma), ("compressible", first.compressible)) if has)
 
     def try_export(self, path: Path, export: Exported) -> Step:
+        from memtopo.kinds.chunks.steps import TryExportChunk
+
         return TryExportChunk(path, export.name, export.label(0), HandleType[export.via.upper()], export.count)
 
     def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> int | bytes:
@@ -111,110 +116,6 @@ class Chunks(ExportKind):
 
     def rules(self) -> tuple[Rule, ...]:
         return (handle_types, properties)
-
-
-@dataclass(frozen=True, slots=True)
-class CreateChunk(Step):
-    """Create a chunk of `size` bytes with exactly these properties (fact 3)."""
-
-    label: str
-    size: int
-    properties: Properties
-
-    holds_chunk = True
-    phase = Phase.CREATE
-    verb = "create"
-    call = "cuMemCreate"
-    undo_call = "cuMemRelease"
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        layout.chunks[self.label] = driver.mem_create(self.size, self.properties)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        release_chunk(driver, layout, self.label)
-
-    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        observed = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
-        yield Finding("properties", self.label, _as_reported(self.properties), observed, self.path)
-
-    def describe(self) -> StepDescription:
-        properties = self.properties
-        words = [
-            *properties.handles.words,
-            *(["rdma"] if properties.rdma else []),
-            *(["compressible"] if properties.compressible else []),
-        ]
-        return StepDescription(self.label, str(properties.location), self.size, note=", ".join(words))
-
-    def leak_name(self) -> str:
-        return f"chunk {self.label}"
-
-
-@dataclass(frozen=True, slots=True)
-class ImportChunk(Step):
-    """Request one handle and import it; `location` is the location that the driver reports here (fact 43).
-
-    The imported handle has its own reference, so the handle source may close the descriptor afterwards.
-    """
-
-    label: str
-    size: int
-    location: Location
-    kind: HandleType
-    request: HandleRequest
-
-    holds_chunk = True
-    phase = Phase.IMPORT
-    verb = "import"
-    call = "cuMemImportFromShareableHandle"
-    undo_call = "cuMemRelease"
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        shared = self.request.fetch(layout.handle_source)
-        layout.chunks[self.label] = driver.mem_import_from_shareable_handle(shared, self.kind)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        release_chunk(driver, layout, self.label)
-
-    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        properties = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
-        observed = properties.location, properties.handles
-        yield Finding("imported", self.label, (self.location, HandleType.NONE), observed, self.path)
-
-    def describe(self) -> StepDescription:
-        return StepDescription(
-            self.label, self.request.text, self.size, self.request.holder, ", ".join(self.kind.words)
-        )
-
-    def leak_name(self) -> str:
-        return f"imported chunk {self.label}"
-
-
-@dataclass(frozen=True, slots=True)
-class TryExportChunk(Step):
-    """Export the first of `count` chunks as a test, so that a driver error occurs while building.
-
-    The handle is closed: an open file descriptor counts against the limit of the process and pins memory (fact 29), so
-    each importer gets a new one on request.
-    """
-
-    label: str
-    chunk: str
-    kind: HandleType
-    count: int
-
-    phase = Phase.EXPORT
-    verb = "export"
-    call = "cuMemExportToShareableHandle"
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        shared = driver.mem_export_to_shareable_handle(layout.chunks[self.chunk], self.kind)
-        if isinstance(shared, int):
-            os.close(shared)
-
-    def describe(self) -> StepDescription:
-        note = ", ".join([*self.kind.words, *([f"{self.count:,} handles"] if self.count > 1 else [])])
-        return StepDescription(self.label, self.chunk.partition(".")[0], note=note)
 
 
 def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -237,28 +138,16 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 break
 
 
-def release_chunk(driver: Driver, layout: Layout, label: str) -> None:
-    """Release the reference to a chunk, after a reference that a failed check has not released."""
-    for held in (layout.retained, layout.chunks):
-        if label in held:
-            driver.mem_release(held[label])
-            del held[label]
-
-
 def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
+    from memtopo.kinds.chunks.steps import ImportChunk
+    from memtopo.kinds.step import HandleRequest
+
     assert group.origin
     place = group.place_of(index)
     if geometry.visible and place.kind is LocationKind.GPU and place not in geometry.visible:
         place = gpu(UNSEEN)
     kind = HandleType[group.origin.via.upper()]
     return ImportChunk(group.path, group.label(index), group.size, place, kind, HandleRequest.of(group, index))
-
-
-def _as_reported(properties: Properties) -> Properties:
-    """Properties as the driver reports them: HOST memory has the location of NUMA node 0 (fact 6)."""
-    if properties.location.kind is LocationKind.HOST:
-        return properties._replace(location=Location(LocationKind.HOST_NUMA, 0))
-    return properties
 
 
 def _handles(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:

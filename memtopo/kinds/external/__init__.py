@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Location, MemoryHandleType
 from memtopo.geometry.groups import Group, InnerPart, Origin, Via
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.buffers import address_range, free_buffer
 from memtopo.kinds.kind import Kind, Rule, Scope, Use
-from memtopo.kinds.layout import Descriptor, Layout, Reservation, current
 from memtopo.kinds.resolution import Resolution, requires_gpu
-from memtopo.kinds.step import Finding, HandleRequest, Phase, Step, StepDescription
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, MemoryKind, OffsetBytes, OwnName, PositiveBytes, ProducerText
 from memtopo.language.names import Source
 from memtopo.machine import Machine, Trial
+
+if TYPE_CHECKING:
+    from memtopo.kinds.step import Step
 
 FROM = "camera for its export with the name of this entry, camera/frame for another, or /path/to/socket/frame."
 """Description of the field `from` of external memory and semaphores."""
@@ -188,6 +184,9 @@ class ExternalMemory(Kind):
         Each descriptor is imported directly after it is duplicated, since the driver may close it even if the import
         fails (fact 54).
         """
+        from memtopo.kinds.external.steps import DuplicateDescriptor, ImportMemory, MapExternal
+        from memtopo.kinds.step import HandleRequest
+
         del machine
         for group in geometry.of(ExternalObject).values():
             yield DuplicateDescriptor(group.path, group.name, HandleRequest.of(group, 0))
@@ -202,128 +201,6 @@ class ExternalMemory(Kind):
 
     def joint_rules(self) -> tuple[Rule, ...]:
         return (equal_declarations,)
-
-
-@dataclass(frozen=True, slots=True)
-class DuplicateDescriptor(Step):
-    """Duplicate a received descriptor for the driver, which takes ownership of it on import (fact 37).
-
-    A failed import may have closed the duplicate (fact 54), so `undo` closes it only if it still refers to its file.
-    """
-
-    label: str
-    request: HandleRequest
-
-    phase = Phase.IMPORT
-    verb = "copy descriptor"
-    call = "fcntl"
-    undo_call = "close"
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        del driver
-        received = self.request.fetch(layout.handle_source)
-        if not isinstance(received, int):
-            raise InternalError(f"{self.request.text}: received bytes instead of a descriptor")
-        try:
-            fd = fcntl.fcntl(received, fcntl.F_DUPFD_CLOEXEC, 3)
-        except OSError as error:
-            message = f"{self.request.text}: the received descriptor cannot be duplicated: {error.strerror}"
-            raise MemtopoError(message, hint="check the descriptor that the producer exports") from error
-        layout.descriptors[self.label] = Descriptor(fd, _file(fd))
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        del driver
-        duplicate = layout.descriptors.pop(self.label, None)
-        if duplicate and _is_unchanged(duplicate):
-            os.close(duplicate.fd)
-
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.request.text, like=self.request.holder)
-
-    def leak_name(self) -> str:
-        return f"descriptor of {self.label}"
-
-
-@dataclass(frozen=True, slots=True)
-class ImportMemory(Step):
-    """Import the descriptor in the context of the GPU of the memory; the driver takes ownership of it (fact 55).
-
-    The import accepts any size; mapping fails if the size is wrong (fact 53). The driver has no query for it.
-    """
-
-    label: str
-    size: int
-    device: int
-    kind: MemoryHandleType
-    dedicated: bool
-
-    phase = Phase.IMPORT
-    verb = "import memory"
-    call = "cuImportExternalMemory"
-    undo_call = "cuDestroyExternalMemory"
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        fd = layout.descriptors[self.label].fd
-        with current(driver, layout.contexts[self.device]):
-            memory = driver.import_external_memory(fd, self.kind, self.size, dedicated=self.dedicated)
-            layout.external[self.label] = memory
-            del layout.descriptors[self.label]
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        """Destroy the object, at most once: a second call would end the process (fact 57)."""
-        if self.label in layout.external:
-            driver.destroy_external_memory(layout.external.pop(self.label))
-
-    def describe(self) -> StepDescription:
-        words = [self.kind.name.lower(), *(["dedicated"] if self.dedicated else [])]
-        return StepDescription(self.label, f"gpu{self.device}", self.size, note=", ".join(words))
-
-    def leak_name(self) -> str:
-        return external_memory_name(self.label)
-
-    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        return (self.leak_name(),) if device == self.device else ()
-
-
-@dataclass(frozen=True, slots=True)
-class MapExternal(Step):
-    """Map `size` bytes of external memory at `offset` as a buffer (fact 53)."""
-
-    label: str
-    memory: str
-    device: int
-    offset: int
-    size: int
-
-    phase = Phase.MAP
-    verb = "map buffer"
-    call = "cuExternalMemoryGetMappedBuffer"
-    undo_call = "cuMemFree"
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        with current(driver, layout.contexts[self.device]):
-            address = driver.external_memory_get_mapped_buffer(layout.external[self.memory], self.offset, self.size)
-            layout.buffers[self.label] = Reservation(address, self.size)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        free_buffer(driver, layout, self.label)
-
-    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        yield Finding(
-            "external", self.label, *address_range(driver, layout, self.label, self.device, self.size), self.path
-        )
-
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, f"gpu{self.device}", self.size, self.memory)
-
-    def leak_name(self) -> str:
-        return f"mapped buffer {self.label}"
-
-    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        return (self.leak_name(),) if device == self.device else ()
-
-    def blocks(self) -> tuple[str, ...]:
-        return (external_memory_name(self.memory),)
 
 
 def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -382,11 +259,6 @@ def from_process(what: str, path: Path, source: Source, processes: Collection[st
         yield Diagnostic("MT203", message, (*path, "from"), help=help)
 
 
-def external_memory_name(label: str) -> str:
-    """Leak name of external memory."""
-    return f"external memory {label}"
-
-
 def _past(part: InnerPart, size: int, path: Path) -> Diagnostic:
     message = f"{part.label!r} ends at {exact(part.offset + part.size)} of {path[-1]!r}, which has {exact(size)}"
     label = Label(f"{exact(size)} declared here", (*path, "size"))
@@ -401,18 +273,6 @@ def _inside(part: InnerPart, path: Path) -> Diagnostic:
     note = "the driver maps a dedicated object from offset 0 only (fact 53)"
     help = "write 'offset: 0', or allocate and export it without a dedicated allocation, and remove 'dedicated'"
     return Diagnostic("MT703", message, (*part.path, "offset"), labels=(label,), notes=(note,), help=help)
-
-
-def _file(fd: int) -> tuple[int, int, int]:
-    status = os.fstat(fd)
-    return status.st_dev, status.st_ino, status.st_rdev
-
-
-def _is_unchanged(descriptor: Descriptor) -> bool:
-    try:
-        return _file(descriptor.fd) == descriptor.file
-    except OSError:
-        return False
 
 
 def _contradiction(first: ProducedGroup, group: ProducedGroup) -> Diagnostic | None:

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
 
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.protocol import Driver
 from memtopo.driver.types import LocationKind, Properties
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple, size_error
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
-from memtopo.kinds.layout import Layout, Reservation
 from memtopo.kinds.mappings import granules, resolve_slices
 from memtopo.kinds.resolution import Resolution
-from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Address, Boolean, Count, PositiveAmount, Rounding
 from memtopo.machine import Machine
+
+if TYPE_CHECKING:
+    from memtopo.kinds.step import Step
 
 
 class Range(Entry):
@@ -66,6 +65,8 @@ class Ranges(Kind):
             scope.unresolved.update(("ranges", name) for name in scope.spec.section("ranges"))
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        from memtopo.kinds.ranges.steps import ReserveRange
+
         del machine
         for group in geometry.of(RangeGroup).values():
             for index in range(group.count):
@@ -79,48 +80,6 @@ class Ranges(Kind):
 
     def rules(self) -> tuple[Rule, ...]:
         return (fixed_addresses,)
-
-
-@dataclass(frozen=True, slots=True)
-class ReserveRange(Step):
-    """Reserve `size` bytes of addresses, aligned to `align` unless it is 0.
-
-    `address` is a hint (fact 11); with `fixed`, the check requires it.
-    """
-
-    label: str
-    size: int
-    align: int
-    address: int
-    fixed: bool
-
-    phase = Phase.RESERVE
-    verb = "reserve"
-    call = "cuMemAddressReserve"
-    undo_call = "cuMemAddressFree"
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        address = driver.mem_address_reserve(self.size, self.align, self.address)
-        layout.ranges[self.label] = Reservation(address, self.size)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.ranges:
-            driver.mem_address_free(*layout.ranges[self.label])
-            del layout.ranges[self.label]
-
-    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        del driver  # the driver has no query for reservations
-        address = layout.ranges[self.label].address
-        if self.align:
-            yield Finding("alignment", self.label, 0, address % self.align, self.path)
-        if self.fixed:
-            yield Finding("address", self.label, hex(self.address), hex(address), self.path)
-
-    def describe(self) -> StepDescription:
-        return StepDescription(self.label, "", self.size, (self.align, self.fixed))
-
-    def leak_name(self) -> str:
-        return range_name(self.label)
 
 
 def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import Discriminator, Field, Tag
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.geometry.access import AccessParts, Granted, Segment, from_offset, granted, segments
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
-from memtopo.kinds.layout import Layout
 from memtopo.kinds.resolution import Resolution, indices
-from memtopo.kinds.step import Phase, Step, StepDescription
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, Grants, PositiveAmount, parse_reference
 from memtopo.machine import Machine, Trial
+
+if TYPE_CHECKING:
+    from memtopo.kinds.step import Step
 
 LONGEST_GRANT = 1000
 """Maximum number of mappings of one call, which takes 24 µs for each and cannot be interrupted."""
@@ -88,6 +87,8 @@ class AccessKind(Kind):
             scope.parts.update({name: tuple(parts) for name, parts in found.items()})
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        from memtopo.kinds.access.steps import SetAccess
+
         del machine
         access_of = granted(geometry)
         for where, placements in geometry.placements.items():
@@ -107,31 +108,6 @@ class AccessKind(Kind):
 
     def rules(self) -> tuple[Rule, ...]:
         return (split_mappings, past_the_end, peer_access)
-
-
-@dataclass(frozen=True, slots=True)
-class SetAccess(Step):
-    """Grant access to whole mappings without holes between them (fact 20). `MapChunk` checks the result.
-
-    There is nothing to undo: unmapping ends the access, and revoking it would take 24 µs per chunk.
-    """
-
-    range: str
-    offset: int
-    size: int
-    grants: tuple[Grant, ...]
-
-    phase = Phase.GRANT
-    verb = "grant"
-    call = "cuMemSetAccess"
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        driver.mem_set_access(layout.ranges[self.range].address + self.offset, self.size, self.grants)
-
-    def describe(self) -> StepDescription:
-        group = self.range.partition(".")[0]
-        granted = ", ".join(f"{grant.location} {grant.access.word}" for grant in self.grants)
-        return StepDescription(self.range, granted, 0, (group, self.grants))
 
 
 def split_mappings(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

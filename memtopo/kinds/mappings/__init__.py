@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import BeforeValidator, Field
 
-from memtopo.common.errors import InternalError
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement
 from memtopo.geometry.sizing import size_error
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
-from memtopo.kinds.layout import Layout
 from memtopo.kinds.resolution import Resolution, indices
-from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, ChunkReference, one_or_more, parse_reference
 from memtopo.machine import Machine
 
-_EQUAL = Finding("access", "", "", "")
-"""Finding of equal access. There is one for each mapping and GPU, and only differences need a text."""
+if TYPE_CHECKING:
+    from memtopo.kinds.step import Step
 
 
 def _map_entry(value: object) -> object:
@@ -80,6 +75,8 @@ class Mappings(Kind):
         scope.placements.update({where: tuple(sorted(placed, key=_offset_of)) for where, placed in found.items()})
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        from memtopo.kinds.mappings.steps import MapChunk
+
         expected: dict[tuple[Grant, ...], tuple[Grant, ...]] = {}
         queried, access_of = _queried(geometry, machine), granted(geometry)
         for placements in geometry.placements.values():
@@ -93,62 +90,6 @@ class Mappings(Kind):
 
     def rules(self) -> tuple[Rule, ...]:
         return (past_the_end, overlaps)
-
-
-@dataclass(frozen=True, slots=True)
-class MapChunk(Step):
-    """Map `chunk` at `offset` of `range`. `access` is the access of each location of the machine after all grants."""
-
-    range: str
-    offset: int
-    chunk: str
-    size: int
-    access: tuple[Grant, ...]
-
-    phase = Phase.MAP
-    verb = "map"
-    call = "cuMemMap"
-    undo_call = "cuMemUnmap"
-
-    def do(self, driver: Driver, layout: Layout) -> None:
-        base, size = layout.ranges[self.range]
-        if self.offset + self.size > size:
-            # The driver would map it into the next reservation (fact 15).
-            raise InternalError(f"{self.chunk} at {self.offset:#x} runs past the end of {self.range}")
-        driver.mem_map(base + self.offset, self.size, layout.chunks[self.chunk])
-        layout.mappings[base + self.offset] = self.chunk
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.range not in layout.ranges:
-            return
-        address = layout.ranges[self.range].address + self.offset
-        if address in layout.mappings:
-            driver.mem_unmap(address, self.size)
-            del layout.mappings[address]
-
-    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        address = layout.ranges[self.range].address + self.offset
-        subject = f"{self.chunk} in {self.range} at {self.offset:#x}"
-        handle = layout.retained[self.chunk] = driver.mem_retain_allocation_handle(address)
-        driver.mem_release(handle)
-        del layout.retained[self.chunk]
-        yield Finding("mapped chunk", subject, layout.chunks[self.chunk], handle, self.path)
-        for location, access in self.access:
-            observed = driver.mem_get_access(address, location)
-            if observed == access:
-                yield _EQUAL
-            else:
-                yield Finding("access", f"{subject} for {location}", access.word, Access(observed).word, self.path)
-
-    def describe(self) -> StepDescription:
-        group = self.range.partition(".")[0]
-        return StepDescription(self.chunk, group, self.size, group)
-
-    def leak_name(self) -> str:
-        return f"mapping of {self.chunk} in {self.range} at {self.offset:#x}"
-
-    def blocks(self) -> tuple[str, ...]:
-        return (range_name(self.range),)
 
 
 def past_the_end(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

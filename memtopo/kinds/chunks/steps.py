@@ -1,0 +1,131 @@
+"""Steps of chunks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import HandleType, Location, LocationKind, Properties
+from memtopo.kinds.layout import Layout
+from memtopo.kinds.step import Finding, HandleRequest, Phase, Step, StepDescription
+
+
+@dataclass(frozen=True, slots=True)
+class CreateChunk(Step):
+    """Create a chunk of `size` bytes with exactly these properties (fact 3)."""
+
+    label: str
+    size: int
+    properties: Properties
+
+    holds_chunk = True
+    phase = Phase.CREATE
+    verb = "create"
+    call = "cuMemCreate"
+    undo_call = "cuMemRelease"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        layout.chunks[self.label] = driver.mem_create(self.size, self.properties)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        release_chunk(driver, layout, self.label)
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        observed = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
+        yield Finding("properties", self.label, _as_reported(self.properties), observed, self.path)
+
+    def describe(self) -> StepDescription:
+        properties = self.properties
+        words = [
+            *properties.handles.words,
+            *(["rdma"] if properties.rdma else []),
+            *(["compressible"] if properties.compressible else []),
+        ]
+        return StepDescription(self.label, str(properties.location), self.size, note=", ".join(words))
+
+    def leak_name(self) -> str:
+        return f"chunk {self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportChunk(Step):
+    """Request one handle and import it; `location` is the location that the driver reports here (fact 43).
+
+    The imported handle has its own reference, so the handle source may close the descriptor afterwards.
+    """
+
+    label: str
+    size: int
+    location: Location
+    kind: HandleType
+    request: HandleRequest
+
+    holds_chunk = True
+    phase = Phase.IMPORT
+    verb = "import"
+    call = "cuMemImportFromShareableHandle"
+    undo_call = "cuMemRelease"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        shared = self.request.fetch(layout.handle_source)
+        layout.chunks[self.label] = driver.mem_import_from_shareable_handle(shared, self.kind)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        release_chunk(driver, layout, self.label)
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        properties = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
+        observed = properties.location, properties.handles
+        yield Finding("imported", self.label, (self.location, HandleType.NONE), observed, self.path)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(
+            self.label, self.request.text, self.size, self.request.holder, ", ".join(self.kind.words)
+        )
+
+    def leak_name(self) -> str:
+        return f"imported chunk {self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class TryExportChunk(Step):
+    """Export the first of `count` chunks as a test, so that a driver error occurs while building.
+
+    The handle is closed: an open file descriptor counts against the limit of the process and pins memory (fact 29), so
+    each importer gets a new one on request.
+    """
+
+    label: str
+    chunk: str
+    kind: HandleType
+    count: int
+
+    phase = Phase.EXPORT
+    verb = "export"
+    call = "cuMemExportToShareableHandle"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        shared = driver.mem_export_to_shareable_handle(layout.chunks[self.chunk], self.kind)
+        if isinstance(shared, int):
+            os.close(shared)
+
+    def describe(self) -> StepDescription:
+        note = ", ".join([*self.kind.words, *([f"{self.count:,} handles"] if self.count > 1 else [])])
+        return StepDescription(self.label, self.chunk.partition(".")[0], note=note)
+
+
+def release_chunk(driver: Driver, layout: Layout, label: str) -> None:
+    """Release the reference to a chunk, after a reference that a failed check has not released."""
+    for held in (layout.retained, layout.chunks):
+        if label in held:
+            driver.mem_release(held[label])
+            del held[label]
+
+
+def _as_reported(properties: Properties) -> Properties:
+    """Properties as the driver reports them: HOST memory has the location of NUMA node 0 (fact 6)."""
+    if properties.location.kind is LocationKind.HOST:
+        return properties._replace(location=Location(LocationKind.HOST_NUMA, 0))
+    return properties

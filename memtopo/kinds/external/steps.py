@@ -1,0 +1,154 @@
+"""Steps of external memory."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import MemoryHandleType
+from memtopo.kinds.buffers.steps import address_range, free_buffer
+from memtopo.kinds.layout import Descriptor, Layout, Reservation, current
+from memtopo.kinds.step import Finding, HandleRequest, Phase, Step, StepDescription
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateDescriptor(Step):
+    """Duplicate a received descriptor for the driver, which takes ownership of it on import (fact 37).
+
+    A failed import may have closed the duplicate (fact 54), so `undo` closes it only if it still refers to its file.
+    """
+
+    label: str
+    request: HandleRequest
+
+    phase = Phase.IMPORT
+    verb = "copy descriptor"
+    call = "fcntl"
+    undo_call = "close"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        del driver
+        received = self.request.fetch(layout.handle_source)
+        if not isinstance(received, int):
+            raise InternalError(f"{self.request.text}: received bytes instead of a descriptor")
+        try:
+            fd = fcntl.fcntl(received, fcntl.F_DUPFD_CLOEXEC, 3)
+        except OSError as error:
+            message = f"{self.request.text}: the received descriptor cannot be duplicated: {error.strerror}"
+            raise MemtopoError(message, hint="check the descriptor that the producer exports") from error
+        layout.descriptors[self.label] = Descriptor(fd, _file(fd))
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        del driver
+        duplicate = layout.descriptors.pop(self.label, None)
+        if duplicate and _is_unchanged(duplicate):
+            os.close(duplicate.fd)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.request.text, like=self.request.holder)
+
+    def leak_name(self) -> str:
+        return f"descriptor of {self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class ImportMemory(Step):
+    """Import the descriptor in the context of the GPU of the memory; the driver takes ownership of it (fact 55).
+
+    The import accepts any size; mapping fails if the size is wrong (fact 53). The driver has no query for it.
+    """
+
+    label: str
+    size: int
+    device: int
+    kind: MemoryHandleType
+    dedicated: bool
+
+    phase = Phase.IMPORT
+    verb = "import memory"
+    call = "cuImportExternalMemory"
+    undo_call = "cuDestroyExternalMemory"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        fd = layout.descriptors[self.label].fd
+        with current(driver, layout.contexts[self.device]):
+            memory = driver.import_external_memory(fd, self.kind, self.size, dedicated=self.dedicated)
+            layout.external[self.label] = memory
+            del layout.descriptors[self.label]
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        """Destroy the object, at most once: a second call would end the process (fact 57)."""
+        if self.label in layout.external:
+            driver.destroy_external_memory(layout.external.pop(self.label))
+
+    def describe(self) -> StepDescription:
+        words = [self.kind.name.lower(), *(["dedicated"] if self.dedicated else [])]
+        return StepDescription(self.label, f"gpu{self.device}", self.size, note=", ".join(words))
+
+    def leak_name(self) -> str:
+        return external_memory_name(self.label)
+
+    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
+        return (self.leak_name(),) if device == self.device else ()
+
+
+@dataclass(frozen=True, slots=True)
+class MapExternal(Step):
+    """Map `size` bytes of external memory at `offset` as a buffer (fact 53)."""
+
+    label: str
+    memory: str
+    device: int
+    offset: int
+    size: int
+
+    phase = Phase.MAP
+    verb = "map buffer"
+    call = "cuExternalMemoryGetMappedBuffer"
+    undo_call = "cuMemFree"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        with current(driver, layout.contexts[self.device]):
+            address = driver.external_memory_get_mapped_buffer(layout.external[self.memory], self.offset, self.size)
+            layout.buffers[self.label] = Reservation(address, self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        free_buffer(driver, layout, self.label)
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        yield Finding(
+            "external", self.label, *address_range(driver, layout, self.label, self.device, self.size), self.path
+        )
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, f"gpu{self.device}", self.size, self.memory)
+
+    def leak_name(self) -> str:
+        return f"mapped buffer {self.label}"
+
+    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
+        return (self.leak_name(),) if device == self.device else ()
+
+    def blocks(self) -> tuple[str, ...]:
+        return (external_memory_name(self.memory),)
+
+
+def external_memory_name(label: str) -> str:
+    """Leak name of external memory."""
+    return f"external memory {label}"
+
+
+def _file(fd: int) -> tuple[int, int, int]:
+    status = os.fstat(fd)
+    return status.st_dev, status.st_ino, status.st_rdev
+
+
+def _is_unchanged(descriptor: Descriptor) -> bool:
+    try:
+        return _file(descriptor.fd) == descriptor.file
+    except OSError:
+        return False

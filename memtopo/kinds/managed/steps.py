@@ -1,0 +1,184 @@
+"""Steps of managed memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import (
+    HOST,
+    Advice,
+    Location,
+    LocationKind,
+    MemAttach,
+    RangeAttribute,
+)
+from memtopo.kinds.layout import Layout, Reservation, current
+from memtopo.kinds.step import Finding, Phase, Step, StepDescription
+
+_ASPECTS = {
+    Advice.SET_READ_MOSTLY: "read mostly",
+    Advice.SET_PREFERRED_LOCATION: "preferred",
+    Advice.SET_ACCESSED_BY: "accessed by",
+}
+
+_ATTRIBUTES = {
+    Advice.SET_READ_MOSTLY: RangeAttribute.READ_MOSTLY,
+    Advice.SET_PREFERRED_LOCATION: RangeAttribute.PREFERRED_LOCATION,
+    Advice.SET_ACCESSED_BY: RangeAttribute.ACCESSED_BY,
+}
+
+_REPORTED = (LocationKind.GPU, LocationKind.HOST)
+"""Kinds of locations that range attributes report (fact 60)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateManaged(Step):
+    """Allocate `size` bytes in the context of a GPU; `attach` is GLOBAL or HOST (facts 39, 60)."""
+
+    label: str
+    size: int
+    device: int
+    attach: MemAttach
+
+    phase = Phase.CREATE
+    verb = "allocate managed"
+    call = "cuMemAllocManaged"
+    undo_call = "cuMemFree"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        with current(driver, layout.contexts[self.device]):
+            layout.managed[self.label] = Reservation(driver.mem_alloc_managed(self.size, self.attach), self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.label in layout.managed:
+            driver.mem_free(layout.managed[self.label].address)
+            del layout.managed[self.label]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        address = layout.managed[self.label].address
+        with current(driver, layout.contexts[self.device]):
+            base, size = driver.mem_get_address_range(address)
+            managed = driver.pointer_is_managed(address)
+        yield Finding("managed", self.label, (hex(address), self.size), (hex(base), size), self.path)
+        yield Finding("managed", self.label, "managed", "managed" if managed else "not managed", self.path)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, f"gpu{self.device}", self.size, note=f"attached {self.attach.name.lower()}")
+
+    def leak_name(self) -> str:
+        return f"managed memory {self.label}"
+
+    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
+        del device
+        return (self.leak_name(),)
+
+
+@dataclass(frozen=True, slots=True)
+class Advise(Step):
+    """Give advice for a whole allocation in the context of `device`.
+
+    There is nothing to undo: the advice ends with the memory.
+    """
+
+    label: str
+    advice: Advice
+    location: Location
+    device: int
+
+    phase = Phase.CREATE
+    verb = "advise"
+    call = "cuMemAdvise"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        address, size = layout.managed[self.label]
+        with current(driver, layout.contexts[self.device]):
+            driver.mem_advise(address, size, self.advice, self.location)
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        if self.location.kind not in _REPORTED:
+            return
+        address, size = layout.managed[self.label]
+        with current(driver, layout.contexts[self.device]):
+            values = driver.mem_range_get_attribute(address, size, _ATTRIBUTES[self.advice])
+        yield Finding(_ASPECTS[self.advice], self.label, *self._compared(values), self.path)
+
+    def describe(self) -> StepDescription:
+        where = "" if self.advice is Advice.SET_READ_MOSTLY else str(self.location)
+        return StepDescription(self.label, where, like=self.advice, note=_ASPECTS[self.advice])
+
+    def _compared(self, values: tuple[int, ...]) -> tuple[str, str]:
+        """Expected and observed location; a list of accessing devices may contain others as well."""
+        if self.advice is Advice.SET_READ_MOSTLY:
+            return "yes", "yes" if values == (1,) else "no"
+        expected, observed = as_reported(self.location), [device_name(each) for each in values]
+        if self.advice is Advice.SET_ACCESSED_BY and expected in observed:
+            return expected, expected
+        return expected, ", ".join(observed) or "none"
+
+
+@dataclass(frozen=True, slots=True)
+class AttachStream(Step):
+    """Attach a whole allocation to the stream of its GPU, since the driver refuses stream 0 (fact 60).
+
+    There is nothing to undo: the attachment ends with the memory. The driver has no query for it.
+    """
+
+    label: str
+    device: int
+
+    phase = Phase.CREATE
+    verb = "attach to stream"
+    call = "cuStreamAttachMemAsync"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        address = layout.managed[self.label].address
+        with current(driver, layout.contexts[self.device]):
+            driver.stream_attach_mem_async(layout.streams[self.device], address, MemAttach.SINGLE)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, f"gpu{self.device}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch(Step):
+    """Migrate a whole allocation, in the stream of `device` that the memory is attached to if `own`, else in stream 0.
+
+    `Synchronize` waits for it. There is nothing to undo.
+    """
+
+    label: str
+    location: Location
+    device: int
+    own: bool
+
+    phase = Phase.SETTLE
+    verb = "prefetch"
+    call = "cuMemPrefetchAsync"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        address, size = layout.managed[self.label]
+        stream = layout.streams[self.device] if self.own else 0
+        with current(driver, layout.contexts[self.device]):
+            driver.mem_prefetch_async(address, size, self.location, stream)
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        address, size = layout.managed[self.label]
+        with current(driver, layout.contexts[self.device]):
+            values = driver.mem_range_get_attribute(address, size, RangeAttribute.LAST_PREFETCH_LOCATION)
+        observed = ", ".join(map(device_name, values)) or "none"
+        yield Finding("prefetched", self.label, as_reported(self.location), observed, self.path)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, str(self.location), like=self.location)
+
+
+def device_name(ordinal: int) -> str:
+    """Name in a spec of a device that a range attribute reports."""
+    return "host" if ordinal == HOST else f"gpu{ordinal}"
+
+
+def as_reported(location: Location) -> str:
+    """Name of a location as range attributes report it: all NUMA nodes are `host` (fact 60)."""
+    return str(location) if location.kind is LocationKind.GPU else "host"

@@ -1,0 +1,71 @@
+"""Steps of mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memtopo.common.errors import InternalError
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Access, Grant
+from memtopo.kinds.layout import Layout
+from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
+
+_EQUAL = Finding("access", "", "", "")
+"""Finding of equal access. There is one for each mapping and GPU, and only differences need a text."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapChunk(Step):
+    """Map `chunk` at `offset` of `range`. `access` is the access of each location of the machine after all grants."""
+
+    range: str
+    offset: int
+    chunk: str
+    size: int
+    access: tuple[Grant, ...]
+
+    phase = Phase.MAP
+    verb = "map"
+    call = "cuMemMap"
+    undo_call = "cuMemUnmap"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        base, size = layout.ranges[self.range]
+        if self.offset + self.size > size:
+            # The driver would map it into the next reservation (fact 15).
+            raise InternalError(f"{self.chunk} at {self.offset:#x} runs past the end of {self.range}")
+        driver.mem_map(base + self.offset, self.size, layout.chunks[self.chunk])
+        layout.mappings[base + self.offset] = self.chunk
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.range not in layout.ranges:
+            return
+        address = layout.ranges[self.range].address + self.offset
+        if address in layout.mappings:
+            driver.mem_unmap(address, self.size)
+            del layout.mappings[address]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        address = layout.ranges[self.range].address + self.offset
+        subject = f"{self.chunk} in {self.range} at {self.offset:#x}"
+        handle = layout.retained[self.chunk] = driver.mem_retain_allocation_handle(address)
+        driver.mem_release(handle)
+        del layout.retained[self.chunk]
+        yield Finding("mapped chunk", subject, layout.chunks[self.chunk], handle, self.path)
+        for location, access in self.access:
+            observed = driver.mem_get_access(address, location)
+            if observed == access:
+                yield _EQUAL
+            else:
+                yield Finding("access", f"{subject} for {location}", access.word, Access(observed).word, self.path)
+
+    def describe(self) -> StepDescription:
+        group = self.range.partition(".")[0]
+        return StepDescription(self.chunk, group, self.size, group)
+
+    def leak_name(self) -> str:
+        return f"mapping of {self.chunk} in {self.range} at {self.offset:#x}"
+
+    def blocks(self) -> tuple[str, ...]:
+        return (range_name(self.range),)

@@ -1,0 +1,52 @@
+"""Steps of ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from memtopo.driver.protocol import Driver
+from memtopo.kinds.layout import Layout, Reservation
+from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
+
+
+@dataclass(frozen=True, slots=True)
+class ReserveRange(Step):
+    """Reserve `size` bytes of addresses, aligned to `align` unless it is 0.
+
+    `address` is a hint (fact 11); with `fixed`, the check requires it.
+    """
+
+    label: str
+    size: int
+    align: int
+    address: int
+    fixed: bool
+
+    phase = Phase.RESERVE
+    verb = "reserve"
+    call = "cuMemAddressReserve"
+    undo_call = "cuMemAddressFree"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        address = driver.mem_address_reserve(self.size, self.align, self.address)
+        layout.ranges[self.label] = Reservation(address, self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.label in layout.ranges:
+            driver.mem_address_free(*layout.ranges[self.label])
+            del layout.ranges[self.label]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        del driver  # the driver has no query for reservations
+        address = layout.ranges[self.label].address
+        if self.align:
+            yield Finding("alignment", self.label, 0, address % self.align, self.path)
+        if self.fixed:
+            yield Finding("address", self.label, hex(self.address), hex(address), self.path)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, "", self.size, (self.align, self.fixed))
+
+    def leak_name(self) -> str:
+        return range_name(self.label)
