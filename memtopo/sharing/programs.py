@@ -16,6 +16,7 @@ from typing import Self
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
+from memtopo.common.spawn import ParentThread
 from memtopo.common.text import signal_name
 from memtopo.executor import Stopped
 from memtopo.sharing.sockets import is_listening
@@ -57,6 +58,7 @@ class Program:
         self._command, self._stdin, self._grace = command, stdin, grace
         self._folder = ""
         self._process: subprocess.Popen[bytes] | None = None
+        self._parent: ParentThread | None = None
         self._until: float | None = None
         self._killed = False
 
@@ -132,18 +134,9 @@ class Program:
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
     def _start(self) -> None:
-        environment = {
-            key: value for key, value in os.environ.items() if key != "MEMTOPO_WITH"
-        }  # else a memtopo would start itself for ever
-        launch = (sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())) if self._stdin is None else ()
+        self._parent = ParentThread(self._popen)
         try:
-            self._process = process = subprocess.Popen(  # noqa: S603 the user's own command, run without a shell
-                [*launch, *self._command],
-                stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
-                stdout=2,
-                env=environment | {"MEMTOPO_SOCKET": self.socket},
-                process_group=0,  # Ctrl-C interrupts this process alone, which ends the program after the teardown
-            )
+            self._process = process = self._parent.start_process()
         except OSError as error:
             message = f"the program of {self.name!r} cannot be started: {(error.strerror or 'error').lower()}"
             raise ProducerFailed(message) from error
@@ -151,6 +144,19 @@ class Program:
             with suppress(BrokenPipeError):
                 process.stdin.write(self._stdin or b"")
                 process.stdin.flush()
+
+    def _popen(self) -> subprocess.Popen[bytes]:
+        environment = {
+            key: value for key, value in os.environ.items() if key != "MEMTOPO_WITH"
+        }  # else a memtopo would start itself for ever
+        launch = (sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())) if self._stdin is None else ()
+        return subprocess.Popen(  # noqa: S603 the user's own command, run without a shell
+            [*launch, *self._command],
+            stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
+            stdout=2,
+            env=environment | {"MEMTOPO_SOCKET": self.socket},
+            process_group=0,  # Ctrl-C interrupts this process alone, which ends the program after the teardown
+        )
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         try:
@@ -161,6 +167,8 @@ class Program:
             self._killed = True
             with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, or now belongs to another user
                 process.wait(self._grace)
+            if self._parent:
+                self._parent.finish()
             if process.stdin:
                 with suppress(BrokenPipeError):
                     process.stdin.close()

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -206,6 +207,31 @@ def test_a_program_ends_when_its_parent_is_killed() -> None:
             starter.kill()
             assert select.select([client], [], [], PATIENCE)[0]
             until(lambda: gone(client.pid))
+
+
+def test_the_end_of_the_thread_that_started_a_program_sends_it_no_signal(tmp_path: Path) -> None:
+    block = "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
+    code = f"{block}; open(sys.argv[1], 'w').close(); signal.pause()"
+    program = Program("camera", [sys.executable, "-c", code, str(tmp_path / "blocked")], grace=0.1)
+
+    def start() -> None:
+        stack.enter_context(program)
+        until((tmp_path / "blocked").exists)
+
+    with ExitStack() as stack:
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+        until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
+        (pid,) = children()
+        assert "ShdPnd:\t0000000000000000\n" in Path(f"/proc/{pid}/status").read_text()
+    assert not any(each.name == "memtopo-parent" for each in threading.enumerate())
+
+
+def children() -> list[int]:
+    """Processes that any thread of this one started."""
+    files = Path("/proc/self/task").glob("*/children")
+    return [int(pid) for file in files for pid in file.read_text().split()]
 
 
 def test_a_program_that_ends_during_the_layout_is_in_the_report() -> None:
