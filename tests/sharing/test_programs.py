@@ -185,6 +185,38 @@ def test_processes_that_a_program_started_end_with_it(tmp_path: Path) -> None:
     until(lambda: gone(child))
 
 
+def test_processes_of_sessions_of_their_own_end_with_the_program_that_started_them(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    code = f"setsid sleep 1000 & echo $! > {child}; exec {' '.join(BEHAVING)} serve"
+    with Program("camera", ["sh", "-c", code]) as program:
+        program.wait_until_serving(lambda: 0, PATIENCE)
+        pid = int(child.read_text())
+        until(lambda: os.getsid(pid) == pid)
+    until(lambda: gone(pid))
+
+
+def test_folders_of_dead_processes_are_removed_and_others_stay(folders: Path) -> None:
+    (folders / "memtopo-program-of-another-program").mkdir(0o700)
+    with (
+        subprocess.Popen([*STARTING, "sleep", "1000"], cwd=ROOT) as dead,
+        Program("camera", ["sleep", "1000"]) as living,
+    ):
+        until(lambda: len([*folders.glob("*/owner.lock")]) == 2)
+        dead.kill()
+        dead.wait()
+        with Program("lidar", ["sleep", "1000"]) as started:
+            locks = {each.parent for each in folders.glob("*/owner.lock")}
+            assert locks == {Path(living.socket).parent, Path(started.socket).parent}
+    (left,) = folders.iterdir()
+    assert left.name == "memtopo-program-of-another-program"
+
+
+def test_without_a_temporary_folder_no_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(ProducerFailed, match="no folder for its socket: no such file"), Program("camera", ["true"]):
+        pass
+
+
 def test_output_of_a_program_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     with Program("camera", [*BEHAVING, "serve"]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
