@@ -149,7 +149,7 @@ def _print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:
     if "--json" in words or os.environ.get("MEMTOPO_JSON", "").lower() in _TRUE:
         requested = ["json"]
     if requested and requested[-1] in formats.FORMATS:
-        plain.print_lines(formats.failure(formats.format_named(requested[-1]), error))
+        plain.print_document(formats.failure(formats.format_named(requested[-1]), error))
 
 
 def _joined(words: Sequence[str]) -> Iterator[str]:

@@ -174,7 +174,7 @@ class _Application:
 
 def _show(report: Report, *, as_json: bool) -> None:
     if as_json:
-        plain.print_lines(json.dumps(json.marked("report", report)).splitlines())
+        plain.print_document(json.dumps(json.marked("report", report)).splitlines())
     else:
         from memtopo.output import console
         from memtopo.output import report as rendering

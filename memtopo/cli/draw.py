@@ -86,7 +86,7 @@ def draw_command(
     for file, format_ in files.items():
         if file != "-":
             write(file, drawing.document(format_))
-            plain.print_lines([f"memtopo: drawn to {file}"], sys.stderr)
+            plain.print_message(f"drawn to {file}")
     if not files or "-" in files:
         drawing.show(stdout)
     return 0
@@ -106,7 +106,7 @@ class _Drawing:
         if form == "text":
             self._text.show()
         else:
-            plain.print_lines(self.document(form).splitlines())
+            plain.print_document(self.document(form).splitlines())
 
     def document(self, form: str) -> str:
         """The drawing as a document."""

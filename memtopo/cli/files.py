@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.output import plain
@@ -25,7 +24,7 @@ def save(output: str, document: str) -> None:
     if not _replaceable(output):
         raise UsageError(f"{output!r} exists, and memtopo did not write it", hint="name another file, or remove it")
     write(output, document)
-    plain.print_lines([f"memtopo: saved to {output}"], sys.stderr)
+    plain.print_message(f"saved to {output}")
 
 
 def _replaceable(output: str) -> bool:

@@ -45,7 +45,7 @@ def ls_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJso
     """
     found = survey(socket, allow_uids=allow_uid or ())
     if as_json:
-        plain.print_lines(documents.dumps(documents.marked("layouts", found)).splitlines())
+        plain.print_document(documents.dumps(documents.marked("layouts", found)).splitlines())
     else:
         from memtopo.output import console
         from memtopo.output import held as page
@@ -61,7 +61,7 @@ def show_command(
     with connect_to(name, socket, allow_uid or ()) as client:
         status = replace(client.status(), picture=held_picture(client))
     if as_json:
-        plain.print_lines(documents.dumps(documents.marked("layout", status)).splitlines())
+        plain.print_document(documents.dumps(documents.marked("layout", status)).splitlines())
     else:
         from memtopo.output import console
         from memtopo.output import held as page
@@ -82,7 +82,7 @@ def check_command(
         checks = client.check()
     found = Looked(status.name, checks.different == 0, checks)
     if as_json:
-        plain.print_lines(documents.dumps(documents.marked("check", found)).splitlines())
+        plain.print_document(documents.dumps(documents.marked("check", found)).splitlines())
     else:
         from memtopo.output import console
         from memtopo.output import held as page
@@ -108,7 +108,7 @@ def release_command(
     with connect_to(name, socket, allow_uid or ()) as client:
         done = client.release(force=force, **limits)
     if as_json:
-        plain.print_lines(documents.dumps(documents.marked("release", done)).splitlines())
+        plain.print_document(documents.dumps(documents.marked("release", done)).splitlines())
     else:
         from memtopo.output import console
         from memtopo.output import held as page

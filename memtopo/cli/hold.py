@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from memtopo.common.errors import UsageError
+from memtopo.common.text import printable
 from memtopo.kinds.exports import ExportGroup
 from memtopo.output import plain
 from memtopo.run.apply import Run
@@ -70,9 +72,9 @@ class Holder:
         return list(_notes(held))
 
     def _print_ready(self) -> None:
-        name = f"--socket {self.options.socket}" if self.options.socket else self.about.name
+        name = f"--socket {shlex.quote(self.options.socket)}" if self.options.socket else self.about.name
         holding = f"holding {self.about.name} at {self.claim.endpoint.path}"
-        plain.print_lines([f"{holding}; release it with 'memtopo release {name}'"], sys.stderr)
+        plain.print_lines([printable(f"{holding}; release it with 'memtopo release {name}'")], sys.stderr)
 
 
 def hold_options(

@@ -24,7 +24,7 @@ def machines_command(name: Name = None, as_json: AsJson = False) -> int:
         raise UsageError("local is not a recorded machine", hint="'memtopo probe' shows this computer")
     machine = machines.load(name)
     if as_json:
-        plain.print_lines(machines.dump(machine).splitlines())
+        plain.print_document(machines.dump(machine).splitlines())
     else:
         from memtopo.output import console, pages, probe
 
@@ -34,7 +34,7 @@ def machines_command(name: Name = None, as_json: AsJson = False) -> int:
 
 def _list(known: dict[str, Machine], *, as_json: bool) -> None:
     if as_json:
-        plain.print_lines(json.dumps(known).splitlines())
+        plain.print_document(json.dumps(known).splitlines())
         return
     from memtopo.output import console
 

@@ -41,7 +41,7 @@ def plan_command(spec: SpecFile, machine: MachineName = "local", output: Output 
     if output is not None:
         save(output, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
     if as_json:
-        plain.print_lines(json.dumps(document).splitlines())
+        plain.print_document(json.dumps(document).splitlines())
     else:
         from memtopo.output import console, plan
 

@@ -124,7 +124,7 @@ def _show(result: ProbeReport, form: str) -> None:
     if form == "json":
         from memtopo.output import json
 
-        plain.print_lines(json.dumps(result).splitlines())
+        plain.print_document(json.dumps(result).splitlines())
         return
     from memtopo.output import console, pages
     from memtopo.output import probe as rendering

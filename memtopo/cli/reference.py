@@ -39,7 +39,7 @@ def schema_command(kind: Kind) -> int:
 
     if kind not in schemas.KINDS:
         raise UsageError(f"there is no schema {kind!r}", hint=messages.choose(kind, schemas.KINDS))
-    plain.print_lines(json.dumps(schemas.schema(kind)).splitlines())
+    plain.print_document(json.dumps(schemas.schema(kind)).splitlines())
     return 0
 
 

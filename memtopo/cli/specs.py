@@ -51,7 +51,7 @@ class Loaded:
             raise StalePlan(f"the spec in the saved plan {self.origin!r} is not valid on this machine")
         if as_json:
             found = json.diagnostics_document(self.validated.diagnostics, self.document, self.target.name)
-            plain.print_lines(json.dumps(found).splitlines())
+            plain.print_document(json.dumps(found).splitlines())
         return INVALID
 
 

@@ -124,13 +124,13 @@ class Reports(NamedTuple):
         self._write_files(lambda form: formats.formatted(form, checked))
         stdout = sys.stdout
         shown = formats.formatted(self.form, checked, width=plain.width(stdout), colour=plain.colour(stdout))
-        plain.print_lines(_for_runner(shown, formats.formatted("github", checked)) if self.runner else shown)
+        plain.print_document([*shown, *(formats.formatted("github", checked) if self.runner else ())])
 
     def write_failure(self, error: MemtopoError) -> None:
         """Write an error into every file; `app` prints it on stdout."""
         self._write_files(lambda form: formats.failure(form, error))
         if self.runner:
-            plain.print_lines(formats.failure("github", error))
+            plain.print_document(formats.failure("github", error))
 
     def _write_files(self, lines: Callable[[Format], list[str]]) -> None:
         failed: MemtopoError | None = None
@@ -157,9 +157,3 @@ def reports(form: str | None, requested: Iterable[str], *, as_json: bool) -> Rep
     if form is None and not as_json:
         return Reports("text", files, runner=os.environ.get("GITHUB_ACTIONS") == "true")
     return Reports(format_named(form or "json"), files)
-
-
-def _for_runner(text: list[str], commands: list[str]) -> list[str]:
-    from memtopo.output import github
-
-    return [*github.quoted(text, f"memtopo-{os.urandom(16).hex()}"), *commands]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterable
 from unicodedata import category, east_asian_width
 
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+# `::` after blanks and colours, or `##[`, `##vso[`, `##teamcity[` anywhere, without the last `:` or the second `#`.
+_CI_COMMAND = re.compile(r"^((?:\s|\x1b\[[0-9;]*m)*:):|##(?=\w*\[)")
 _NO_WIDTH = {"Mn", "Me", "Cf", "Cc"}
 
 
@@ -19,6 +22,17 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def escape_ci_commands(line: str) -> str:
+    r"""Escape what a CI runner would execute as a command in a line of output: `:\x3a`, `#\x23[`.
+
+    GitHub's runner executes `::name` at the start of a line and `##[name]` anywhere, in stdout and stderr; the agent of
+    Azure Pipelines `##vso[name]`, TeamCity `##teamcity[name]`.
+    """
+    if "::" not in line and "##" not in line:
+        return line
+    return _CI_COMMAND.sub(lambda found: f"{found[1]}\\x3a" if found[1] else "#\\x23", line)
 
 
 def display_width(text: str) -> int:

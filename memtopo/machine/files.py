@@ -108,8 +108,12 @@ def parse(text: bytes, origin: str) -> Machine:
 
 
 def dump(machine: Machine) -> str:
-    """Return the machine as the text of a file: JSON in a stable order, with one value per line."""
-    return json.dumps(machine.model_dump(mode="json", exclude_none=True), indent=1) + "\n"
+    """Return the machine as the text of a file: JSON in a stable order, with one value per line.
+
+    It contains no `##`, so that no name in it is a command to a CI runner.
+    """
+    text = json.dumps(machine.model_dump(mode="json", exclude_none=True), indent=1)
+    return text.replace("##", r"#\u0023") + "\n"
 
 
 def _first_error(error: ValidationError) -> str:

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from memtopo.common.text import printable
+from memtopo.common.text import escape_ci_commands, printable
 from memtopo.output import humanize, plain
 from memtopo.plans.report import MachineLine
 
@@ -30,10 +30,11 @@ def messages(stream: TextIO | None = None) -> Console:
 
 
 def text(renderable: RenderableType, console: Console) -> str:
-    """Output of a console for a renderable, without blanks at the ends of lines."""
+    """Output of a console for a renderable, without blanks at the ends of lines and without commands to CI runners."""
     with console.capture() as capture:
         console.print(renderable)
-    return _BLANK_ENDS.sub("", capture.get())
+    lines = _BLANK_ENDS.sub("", capture.get()).split("\n")
+    return "\n".join(map(escape_ci_commands, lines))
 
 
 def show(renderable: RenderableType, stream: TextIO | None = None, *, width: int | None = None) -> None:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Literal, Protocol, cast, get_args
 
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.common.text import display_width, printable
+from memtopo.common.text import display_width, escape_ci_commands, printable
 from memtopo.diagnostics.messages import choose
 from memtopo.output import validation
 from memtopo.output.plain import DEFAULT_WIDTH, paint
@@ -18,6 +18,7 @@ from memtopo.rules.files import Checked
 
 Format = Literal["text", "concise", "json", "sarif", "junit", "github", "gitlab", "markdown"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+TEXT_FORMATS: tuple[Format, ...] = ("text", "concise")
 
 _GAP = "  "
 
@@ -40,16 +41,15 @@ def format_named(name: str) -> Format:
 
 def formatted(format_: Format, checked: Checked, *, width: int = DEFAULT_WIDTH, colour: bool = False) -> list[str]:
     """Validation results in a format, as lines; width and colour apply to the text formats."""
-    if format_ == "text":
-        return _text(checked, width, colour=colour)
-    if format_ == "concise":
-        return _concise(checked, colour=colour)
+    if format_ in TEXT_FORMATS:
+        text = _text(checked, width, colour=colour) if format_ == "text" else _concise(checked, colour=colour)
+        return [*map(escape_ci_commands, text)]
     return _module(format_).lines(checked)
 
 
 def failure(format_: Format, error: MemtopoError) -> list[str]:
     """The error of a validation that could not be made: a whole document; nothing in the text formats."""
-    return [] if format_ in ("text", "concise") else _module(format_).failure(error)
+    return [] if format_ in TEXT_FORMATS else _module(format_).failure(error)
 
 
 def _module(format_: Format) -> _FormatModule:
@@ -86,10 +86,11 @@ def _summary(checked: Checked, *, colour: bool) -> Iterator[str]:
     if len(checked.machines) > 1:
         yield from (*_matrix(checked, colour=colour), "")
     if len(checked.machines) > 1 or len(checked.files) > 1:
-        yield validation.total(checked)
+        yield printable(validation.total(checked))
     elif checked.ok:
         (file,) = checked.files
-        yield f"{printable(file.document.name)}: ok on {checked.machines[0]}{validation.ignored(file.results)}"
+        name, machine = printable(file.document.name), printable(checked.machines[0])
+        yield f"{name}: ok on {machine}{validation.ignored(file.results)}"
 
 
 def _matrix(checked: Checked, *, colour: bool) -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import printable
 from memtopo.diagnostics.codes import CODES
@@ -26,11 +24,6 @@ def lines(checked: Checked) -> list[str]:
 def failure(error: MemtopoError) -> list[str]:
     """The command for a validation that could not be made."""
     return [_command("error", {"title": "memtopo"}, validation.error_message(error))]
-
-
-def quoted(text: Iterable[str], token: str) -> list[str]:
-    """Text that the runner shows without running commands in it, until it reads `token` again."""
-    return [f"::stop-commands::{token}", *text, f"::{token}::"]
 
 
 def _annotation(found: Located) -> str:

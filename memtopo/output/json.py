@@ -114,9 +114,11 @@ class PictureDocument:
 def dumps(data: object, *, compact: bool = False) -> str:
     """Encode dataclasses, machines, and mappings and lists of them as JSON.
 
-    Writes ASCII only, so that no text in it is a control sequence of a terminal. Raises `ValueError` for a NaN.
+    Writes ASCII only and no `##`, so that no text in it is a control sequence of a terminal or a command to a CI
+    runner. Raises `ValueError` for a NaN.
     """
-    return json.dumps(data, default=_encodable, indent=None if compact else 2, allow_nan=False) + "\n"
+    text = json.dumps(data, default=_encodable, indent=None if compact else 2, allow_nan=False)
+    return text.replace("##", r"#\u0023") + "\n"
 
 
 def marked(marker: str, data: object) -> dict[str, Any]:

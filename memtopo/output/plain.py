@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable
 from typing import TextIO
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.text import printable
+from memtopo.common.text import escape_ci_commands, printable
 
 DEFAULT_WIDTH = 80
 NARROWEST = 20
@@ -51,8 +52,18 @@ def print_error(error: MemtopoError, stream: TextIO | None = None) -> None:
         _print_message("hint", error.hint, stream)
 
 
-def print_lines(lines: list[str], stream: TextIO | None = None) -> None:
-    """Write lines to stdout; characters that its encoding lacks are escaped."""
+def print_message(text: str) -> None:
+    """Write `memtopo: …` to stderr."""
+    print_lines([f"memtopo: {printable(text)}"], sys.stderr)
+
+
+def print_lines(lines: Iterable[str], stream: TextIO | None = None) -> None:
+    """Write lines of text to stdout; commands to CI runners in them are escaped."""
+    print_document(map(escape_ci_commands, lines), stream)
+
+
+def print_document(lines: Iterable[str], stream: TextIO | None = None) -> None:
+    """Write the lines of a document as they are to stdout; characters that its encoding lacks are escaped."""
     stream = stream or sys.stdout
     text = "".join(f"{line}\n" for line in lines)
     encoding = stream.encoding or "utf-8"

@@ -5,6 +5,7 @@ After actions/runner, src/Runner.Common/ActionCommand.cs and src/Runner.Worker/A
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -39,6 +40,11 @@ def commands(output: str) -> list[Command]:
         else:
             found.append(command)
     return found
+
+
+def azure_commands(output: str) -> list[str]:
+    """Every line that the agent of Azure Pipelines executes or formats: `##vso[…]` or `##[…]` anywhere in it."""
+    return [line for line in output.splitlines() if re.search(r"##(vso)?\[", line)]
 
 
 def _modern(line: str, known: set[str]) -> Command | None:

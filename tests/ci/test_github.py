@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.common.errors import Unavailable
+from memtopo.common.text import escape_ci_commands
 from memtopo.diagnostics.codes import CODES
 from memtopo.output import github as rendering
 from memtopo.rules.files import check, collect
@@ -71,9 +72,16 @@ def test_a_failed_check_is_one_github_error() -> None:
     assert (found.name, found.data) == ("error", "no: GPU, 100%\nhint: a")
 
 
-@pytest.mark.parametrize("line", ["::error::x", "  ::add-mask::x", "1 | ##[error]x", "::endgroup::", "::other::"])
-def test_commands_in_quoted_text_are_not_executed(line: str) -> None:
-    """The runner accepts the commands after the quoted text."""
-    if "other" not in line:
-        assert commands(line)
-    assert commands("\n".join([*rendering.quoted([line, line], "t0ken"), "::warning::y"])) == commands("::warning::y")
+@pytest.mark.parametrize(
+    "line", ["::error::x", "  ::add-mask::x", "1 | ##[error]x", "::endgroup::", "\x1b[1m::error::x", "###[error]x"]
+)
+def test_escaped_lines_contain_no_command(line: str) -> None:
+    """Nor does a line that is escaped again."""
+    once = escape_ci_commands(line)
+    assert commands(once) == commands(once.replace("\x1b[1m", "")) == []
+    assert escape_ci_commands(once) == once
+
+
+@pytest.mark.parametrize("line", ["a::b", "0x20: ::1", "## heading", "# [x]", ":", "a ## b [c]"])
+def test_lines_without_a_command_are_not_escaped(line: str) -> None:
+    assert escape_ci_commands(line) == line

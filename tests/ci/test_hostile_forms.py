@@ -13,7 +13,8 @@ from memtopo.rules.files import Checked, check, collect
 from tests.ci import forms
 from tests.ci.conftest import GOOD
 from tests.ci.forms import text
-from tests.helpers.command_line import run_memtopo
+from tests.ci.runner import azure_commands, commands
+from tests.cli.conftest import InlineRunner
 
 EVIL = [
     "%0A::error::x",
@@ -113,9 +114,58 @@ def test_hostile_texts_are_printable_in_text(harmed: Checked) -> None:
     assert text("json", harmed).isascii()
 
 
-def test_hostile_text_output_contains_no_github_command(harmed: Checked, evil: str, folder: Path) -> None:
-    said = run_memtopo("validate", ".", "-m", "h100x1", GITHUB_ACTIONS="true", PYTHONUTF8="1")
+def test_hostile_text_output_contains_no_github_command(
+    harmed: Checked, run_inline: InlineRunner, folder: Path
+) -> None:
+    said = run_inline("validate", ".", "-m", "h100x1", GITHUB_ACTIONS="true")
     found = forms.github(said.out)
     assert found
     assert {command.name for command in found} == {"error"}
     assert all(command.properties["title"].startswith("MT") for command in found)
+
+
+COMMANDS = ["::add-mask::x", "##[set-output name=a]b ##vso[task.setvariable variable=a]b \x1b[31m"]
+OUTPUTS = [
+    "validate", "validate --format text", "validate --format concise", "validate --format json",
+    "validate --format markdown", "validate --format junit", "validate --format sarif", "validate --format gitlab",
+    "plan", "plan --json", "plan -o", "apply", "apply --json", "apply --hold --for 1ms --socket",
+    "draw", "draw --format html", "draw --format svg",
+    "draw --format dot", "draw --format mermaid", "draw --json", "draw -o", "machines", "machines --json",
+]  # fmt: skip
+WRAPPED = ("validate", "plan", "apply", "draw", "machines")
+
+
+@pytest.fixture(scope="module", params=COMMANDS)
+def command_folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose name, specs, machine and GPUs are named as a command of a CI runner."""
+    folder = tmp_path_factory.mktemp("commands") / f"a {request.param}"
+    folder.mkdir()
+    recorded = machine.load("h100x1")
+    device = recorded.devices[0].model_copy(update={"name": request.param})
+    (folder / f"{request.param}.json").write_text(machine.dump(recorded.model_copy(update={"devices": [device]})))
+    unused = "chunks: {unused: {location: gpu0, size: 2MiB}, "
+    (folder / f"{request.param}.yaml").write_text(GOOD.replace("chunks: {", unused) + f"# {request.param}\n")
+    (folder / f"bad {request.param}.yaml").write_text(GOOD.replace("gpu0:", "gpu9:"))
+    return folder
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_no_output_contains_a_ci_command(
+    output: str, command_folder: Path, run_inline: InlineRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At no width, since `::` is a command wherever a line wraps."""
+    monkeypatch.chdir(command_folder.parent)
+    name, word = command_folder.name, command_folder.name[2:]
+    command, *options = output.split()
+    options += [f"{name}/o {word}.svg"] if "-o" in options else []
+    options += [word[:30]] if "--socket" in options else []
+    specs = [f"{name}/{word}.yaml", f"{name}/bad {word}.yaml"]
+    target = f"{name}/{word}.json"
+    lines = [[target]] if command == "machines" else [[spec, "-m", target] for spec in specs]
+    for columns in range(20, 90, 7) if output in WRAPPED else (80,):
+        for arguments in lines:
+            result = run_inline(command, *arguments, *options, COLUMNS=str(columns))
+            said = result.out + result.err
+            assert not said.isspace()
+            assert (commands(said), azure_commands(said)) == ([], [])
+            assert "\x1b" not in said
