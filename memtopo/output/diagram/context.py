@@ -77,7 +77,7 @@ def drawing_context(diagram: Diagram, locate: Locate | None, addresses: Addresse
     """The context of a diagram: letters in the order of appearance, hues in the order of memory."""
     letters = dict(zip(dict.fromkeys(model.marks(diagram)), _LETTERS, strict=False))
     devices = {device: index for index, device in enumerate(dict.fromkeys(model.devices(diagram)))}
-    names = {memory.device: memory.names for memory in diagram.memory}
+    names = {memory.device: memory.shown_names for memory in diagram.memory}
     return DrawingContext(letters, devices, names, locate or (lambda _: None), addresses or {}, limits=_limits(diagram))
 
 

@@ -16,6 +16,9 @@ from memtopo.diagnostics.model import Path
 RENDERED: Mapping[str, bool] = MappingProxyType({"json": False})
 """Metadata of fields that only renderers read: they are not part of the JSON form of a diagram."""
 
+MOST_NAMES = 8
+"""Names of one device that a drawing shows."""
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceAccess:
@@ -98,6 +101,12 @@ class MemoryDiagram:
     taken: int | None
     free: int | None
     shares: tuple[MemoryShare, ...]
+
+    @property
+    def shown_names(self) -> tuple[str, ...]:
+        """The names that a drawing shows: the first ones, and the number of the others."""
+        more = len(self.names) - MOST_NAMES
+        return (*self.names[:MOST_NAMES], *([f"{more:,} more"] if more > 0 else []))
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,12 @@ def range_(shown: RangeDiagram, access: Sequence[DeviceAccess] | None, address: 
 def memories(shown: Sequence[MemoryDiagram], glyphs: Glyphs) -> list[list[Text]]:
     """Names, used bytes and free bytes of each memory, in columns."""
     rows = [
-        (printable(memory.device), ", ".join(map(clipped, memory.names)), f"{rounded(memory.used)} used", _free(memory))
+        (
+            printable(memory.device),
+            ", ".join(map(clipped, memory.shown_names)),
+            f"{rounded(memory.used)} used",
+            _free(memory),
+        )
         for memory in shown
     ]
     device, names, used, free = (max(map(cell_len, column), default=0) for column in zip(*rows, strict=True))

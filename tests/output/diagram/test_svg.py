@@ -22,7 +22,7 @@ from memtopo.output.diagram.model import (
     Resource,
 )
 from memtopo.output.diagram.svg import svg
-from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram
+from tests.helpers.diagrams import PARTS_AND_HOLES, spec_diagram, text_diagram
 from tests.helpers.specs import EVERY_SPEC, ROOT
 
 NAME = "{http://www.w3.org/2000/svg}"
@@ -216,3 +216,12 @@ def test_memory_taken_by_others_is_shown() -> None:
     assert "2 MiB taken by others" in texts_of(taken)
     free = replace(shown, memory=tuple(replace(each, taken=None) for each in shown.memory))
     assert len(taken) > len(svg(free, "title"))
+
+
+def test_a_drawing_shows_the_first_of_many_names_of_a_device() -> None:
+    declared = ", ".join(f"name{index}: 0" for index in range(1000))
+    shown = text_diagram(f"devices: {{{declared}}}\nchunks: {{c: {{location: name0, size: 2MiB}}}}\n")
+    for text in (svg(shown, "title"), page(shown, "title")):
+        assert "name7" in text
+        assert "name8" not in text
+        assert "992 more" in text

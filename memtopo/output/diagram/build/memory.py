@@ -31,17 +31,17 @@ def memory(owners: Sequence[Owner], machine: Machine, marks: Marks) -> Iterator[
         yield _memory(location, names.get(location, ()), shares, machine)
 
 
-def _names(owners: Sequence[Owner]) -> Mapping[Location, tuple[str, ...]]:
+def _names(owners: Sequence[Owner]) -> Mapping[Location, Sequence[str]]:
     """The spec's names for each device, without those that name different devices in different processes."""
     locations: dict[str, set[Location]] = {}
     for owner in owners:
         for name, location in owner.geometry.devices.items():
             locations.setdefault(name, set()).add(location)
-    names: dict[Location, tuple[str, ...]] = {}
+    names: dict[Location, list[str]] = {}
     for name, found in locations.items():
         if len(found) == 1:
             (location,) = found
-            names[location] = (*names.get(location, ()), name)
+            names.setdefault(location, []).append(name)
     return names
 
 
@@ -57,12 +57,12 @@ def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]
     return found
 
 
-def _memory(location: Location, names: tuple[str, ...], shares: _Shares, machine: Machine) -> MemoryDiagram:
+def _memory(location: Location, names: Sequence[str], shares: _Shares, machine: Machine) -> MemoryDiagram:
     used = sum(count * size for (_, size), (count, _) in shares.items())
     device = machine.devices[location.id] if location.kind is LocationKind.GPU else None
     return MemoryDiagram(
         device=str(location),
-        names=names,
+        names=tuple(names),
         used=used,
         total=device.memory_bytes if device else None,
         taken=device.memory_bytes - device.free_bytes if device and device.free_bytes is not None else None,
