@@ -45,7 +45,8 @@ def display_width(text: str) -> int:
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is most similar to `word`, if one is similar enough."""
     candidates = list(known)
-    if same := [name for name in candidates if name.lower() == word.lower()]:
+    lower = word.lower()
+    if same := [name for name in candidates if name.lower() == lower]:
         return same[0]
     from difflib import get_close_matches  # noqa: PLC0415 slow to import, and needed for errors only
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import yaml
@@ -26,6 +27,9 @@ from memtopo.language.document import Document
 
 NEVER = "MT0"
 """Prefix of the codes that cannot be ignored."""
+
+MOST_CODES = 100_000
+"""Codes in the comments of one text that are read; each needs some microseconds, and memory for its position."""
 
 _MARKER = re.compile(r"#[ \t]*+memtopo:[ \t]*+ignore\b(?:[ \t]*+\[(?P<codes>[^\]\n]*+)\])?")
 _UNUSED = "MT505"
@@ -58,12 +62,14 @@ def apply_suppressions(found: Sequence[Diagnostic], document: Document, *, compl
 
     Unused codes are reported only if `found` is `complete`: errors may have kept some rules from running.
     """
-    if not (entries := list(_entries(document))):
+    every = list(islice(_entries(document), MOST_CODES + 1))
+    if not every:
         return Filtered(tuple(found))
+    entries, excess = every[:MOST_CODES], every[MOST_CODES:]
     codes = {(entry.span.line, entry.code): entry.span for entry in entries if not _invalid(entry.code)}
     matched = [(each, _comment_on(each, document, codes)) for each in found]
     used = frozenset(comment for _, comment in matched if comment)
-    unused = messages.first(_unused(entries, used, complete=complete))
+    unused = [*_excess(excess), *messages.first(_unused(entries, used, complete=complete))]
     matched += [(each, _comment_on(each, document, codes)) for each in unused]
     noted = [(_with_note(each) if comment else each, comment) for each, comment in matched]
     return Filtered(
@@ -85,15 +91,27 @@ def _with_note(ignored: Diagnostic) -> Diagnostic:
 
 def _entries(document: Document) -> Iterator[_Entry]:
     for match in _comments(document, _MARKER):
-        start, end = match.span("codes")
         if not (match["codes"] or "").strip():
             yield _Entry("", document.lines.span(*match.span()))
             continue
-        for code in match["codes"].split(","):
-            end = start + len(code)
-            inner = start + len(code) - len(code.lstrip())
-            yield _Entry(code.strip(), document.lines.span(inner, inner + len(code.strip())))
-            start = end + 1
+        yield from _codes(document, *match.span("codes"))
+
+
+def _codes(document: Document, start: int, stop: int) -> Iterator[_Entry]:
+    """Codes between two offsets of a text, separated by commas."""
+    while start <= stop:
+        comma = document.text.find(",", start, stop)
+        end = comma if comma >= 0 else stop
+        written = document.text[start:end]
+        inner = start + len(written) - len(written.lstrip())
+        yield _Entry(written.strip(), document.lines.span(inner, inner + len(written.strip())))
+        start = end + 1
+
+
+def _excess(entries: Sequence[_Entry]) -> Iterator[Diagnostic]:
+    for entry in entries:
+        message = f"only the first {MOST_CODES:,} codes in the comments of a text are read, and this is the next"
+        yield Diagnostic(_UNUSED, message, help="remove comments that ignore nothing", span=entry.span)
 
 
 def _unused(entries: Sequence[_Entry], used: frozenset[Span], *, complete: bool) -> Iterator[Diagnostic]:
@@ -129,12 +147,11 @@ def _comments(document: Document, pattern: re.Pattern[str]) -> Iterator[re.Match
 
     A text with a syntax error yields none, since its comments cannot be distinguished from its values.
     """
-    matches = list(pattern.finditer(document.text))
-    if not matches or not len(document.positions):
+    if not len(document.positions) or not pattern.search(document.text):
         return
     scalars = _scalars(document.text)
     start, end = next(scalars, (len(document.text), 0))
-    for match in matches:
+    for match in pattern.finditer(document.text):
         while end <= match.start() and start < len(document.text):
             start, end = next(scalars, (len(document.text), 0))
         if match.start() < start:

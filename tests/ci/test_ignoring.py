@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
+from memtopo.diagnostics import messages
 from memtopo.diagnostics.codes import CODES
 from memtopo.language import read_text
+from memtopo.language.suppressions import MOST_CODES
 from memtopo.rules.validation import Validated, validate
 from tests.ci.conftest import BAD, GOOD, TWO_GPUS, WARNED, Checking
 from tests.helpers.command_line import run_memtopo
@@ -154,3 +156,13 @@ def test_many_suppressions_are_read_quickly() -> None:
     found = codes_on(GOOD + "# memtopo: ignore[MT501]\n" * 100_000)
     assert set(found) == {"MT505"}
     assert len(found) <= 1001
+
+
+def test_codes_beyond_the_limit_of_one_text_are_not_read() -> None:
+    """One warning has the position of the first code that is not read, before the codes that ignore nothing."""
+    found = validate_on("memtopo: 1\nname: x\n# memtopo: ignore[" + "x," * (2 * MOST_CODES) + "x]\n").diagnostics
+    first = found[0]
+    assert first.code == "MT505"
+    assert f"{MOST_CODES:,}" in first.message
+    assert first.span == (3, 19 + 2 * MOST_CODES, 3, 20 + 2 * MOST_CODES)
+    assert len(found) == 1 + messages.MOST
