@@ -153,7 +153,7 @@ class Devices:
         if name == "host" or _NODE.fullmatch(name):
             return (yield from self._host(name, path, at))
         if not self._spec.may_have("devices", name):
-            known = chain(self.declared, map(str, self._machine.locations))
+            known = chain(self._spec.section("devices"), map(str, self._machine.locations))
             yield self._errors.undeclared("device", name, path, known, at)
         return None
 

@@ -176,6 +176,9 @@ class Scope:
     slices: dict[str, list[Any]] = field(default_factory=dict)
     """Chunks of each entry of `map`, by the keys of the section."""
 
+    exported: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Exported names by the key of an export, as far as they were needed."""
+
     def __post_init__(self) -> None:
         self.devices = Devices(self.spec, self.machine, self.errors, self.index)
         self.unresolved.update(self.spec.left_out)
@@ -191,6 +194,13 @@ class Scope:
         if not (self.spec.may_have("ranges", name) or (yield from self.unusable(name, use, path, "key"))):
             yield self.errors.undeclared("range", name, path, self.spec.section("ranges"), "key")
         return self.of(RangeGroup).get(name)
+
+    def exports(self, key: str, name: str) -> bool:
+        """Return true if an entry of `exports` names an object, under the key of its kind."""
+        if key not in self.exported:
+            entries = self.spec.section("exports").values()
+            self.exported[key] = frozenset(each.name for entry in entries for kind, each in entry.what if kind == key)
+        return name in self.exported[key]
 
     def unmappable_kind(self, name: str) -> str | None:
         """Kind of a name that cannot be mapped, with its article: `a buffer`; None for other names."""

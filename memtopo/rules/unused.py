@@ -38,14 +38,15 @@ def ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     del machine
     filled = Counter(name for name, _ in geometry.placements)
     overfull = {name for (name, _), placed in geometry.placements.items() if placed[-1].end > placed[-1].range.size}
+    mapped, accessible = not geometry.has_unresolved("map"), not geometry.has_unresolved("access")
     for name, group in geometry.of(RangeGroup).items():
-        if name not in filled and not geometry.has_unresolved("map"):
+        if name not in filled and mapped:
             yield Diagnostic("MT502", f"range {name!r} has no mappings", group.path, "key")
-        elif filled[name] < group.count and name not in overfull and not geometry.has_unresolved("map"):
+        elif filled[name] < group.count and name not in overfull and mapped:
             message = f"{group.count - filled[name]:,} of the {group.count:,} ranges {name!r} have no mappings"
             yield Diagnostic("MT502", message, group.path, "key", help="map chunks into them too, or reduce 'count'")
         granted = any(grant.access for part in geometry.parts.get(name, ()) for grant in part.grants)
-        if name in filled and not granted and not geometry.has_unresolved("access"):
+        if name in filled and not granted and accessible:
             help = f"grant it: 'access: {{{name}: {{gpu0: rw}}}}'"
             yield Diagnostic("MT503", f"no device has access to range {name!r}", group.path, "key", help=help)
 

@@ -88,7 +88,7 @@ class Buffers(ExportKind):
         if listed is None or (yield from requires_gpu(f"buffer {name!r}", listed, (*path, "location"))):
             return None
         declared = entry.size.bytes(1)
-        size = whole_blocks(declared) if name in _exported(scope) else declared
+        size = whole_blocks(declared) if scope.exports(self.group.noun, name) else declared
         count, counted = entry.count or 1, entry.count is not None
         places = yield from scope.devices.distributed(listed, count, path)
         return BufferGroup(name, path, count, counted, size, places, declared=declared)
@@ -127,11 +127,6 @@ class Buffers(ExportKind):
 def whole_blocks(size: int) -> int:
     """Bytes rounded up to whole blocks of legacy IPC."""
     return -(-size // BLOCK) * BLOCK
-
-
-def _exported(scope: Scope) -> set[str]:
-    entries = scope.spec.section("exports").values()
-    return {reference.name for entry in entries for kind, reference in entry.what if kind == "buffer"}
 
 
 BUFFERS = Buffers()

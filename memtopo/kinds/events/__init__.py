@@ -56,8 +56,7 @@ class Events(ExportKind):
         place = yield from scope.devices.resolve(entry.device, (*path, "device"))
         if place is None or (yield from requires_gpu(f"event {name!r}", [place], (*path, "device"))):
             return None
-        exports = scope.spec.section("exports").values()
-        shared = any(kind == "event" and reference.name == name for each in exports for kind, reference in each.what)
+        shared = scope.exports(self.group.noun, name)
         return EventGroup(name, path, 1, counted=False, size=0, places=(place,), shared=shared)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
