@@ -52,7 +52,6 @@ REASONS = {
     "sharing/exports": "serves exports",
     "sharing/external": "a producer offers memory and semaphores",
     "sharing/imports": "compares an offer of memory or a semaphore with its declaration (facts 53, 55)",
-    "sharing/offers": "the words of the wire protocol",
     "sharing/producers": "a simulated producer makes the memory and semaphores of another API",
     "sharing/simulated_producer": "a simulated producer makes the memory and semaphores of another API",
 }

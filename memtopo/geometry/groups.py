@@ -4,17 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from memtopo.diagnostics.model import Path
+from memtopo.driver.handles import OfferedKind, Via
 from memtopo.driver.types import Grant, HandleType, Location, LocationKind, Properties
 from memtopo.machine import Machine
-
-Via = Literal["fd", "fabric", "ipc", "opaque_fd", "timeline_fd"]
-"""Transports of handles. External objects use the last two; a semaphore via `opaque_fd` is binary."""
-
-OfferedKind = Literal["chunk", "buffer", "event", "memory", "semaphore"]
-"""Kinds of objects that one process can offer to another; memory and semaphores are external objects."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
+from memtopo.driver.handles import Via
 from memtopo.driver.types import Location
-from memtopo.geometry.groups import Group, Via
+from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.buffers import BUFFERS
 from memtopo.kinds.chunks import CHUNKS

@@ -8,8 +8,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
+from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import Location
-from memtopo.geometry.groups import Group, RangeGroup, Via
+from memtopo.geometry.groups import Group, RangeGroup
 from memtopo.geometry.model import Geometry, Part, Placement
 from memtopo.kinds.devices import Devices
 from memtopo.kinds.resolution import NameErrors, Resolution
@@ -134,8 +135,8 @@ class ExportKind(Kind):
         """Step that exports one handle as a test, so that a driver error occurs during building."""
         raise NotImplementedError
 
-    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> int | bytes:
-        """Export one handle: a file descriptor, or the bytes of a fabric or IPC handle."""
+    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
+        """Export one handle, which the caller closes."""
         raise NotImplementedError
 
 

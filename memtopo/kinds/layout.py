@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from memtopo.common.errors import InternalError
+from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 
 
@@ -42,8 +43,8 @@ class HandleSource(Protocol):
     def detach(self, holder: str) -> None:
         """Close the connection, which ends the lease on everything received over it."""
 
-    def take(self, holder: str, export: str, index: int) -> int | bytes:
-        """Return one handle: a file descriptor, or the 64 bytes of a fabric or IPC handle; valid until the next call.
+    def take(self, holder: str, export: str, index: int) -> Handle:
+        """Return one handle, which the source closes: it is valid until the next call.
 
         Descriptors are closed in batches: after a close, the driver's next export takes a millisecond (fact 50).
         """
@@ -64,7 +65,7 @@ class NoHandleSource:
     def detach(self, holder: str) -> None:
         raise InternalError(f"no connection to {holder}")
 
-    def take(self, holder: str, export: str, index: int) -> int | bytes:
+    def take(self, holder: str, export: str, index: int) -> Handle:
         raise InternalError(f"no connection to {holder}, requested {export}.{index}")
 
     def gone(self, holder: str) -> bool:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar, NamedTuple
 
+from memtopo.common.errors import InternalError
 from memtopo.diagnostics.model import Path
+from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.geometry.groups import Group
 from memtopo.kinds.layout import HandleSource, Layout
@@ -46,8 +48,8 @@ class Finding(NamedTuple):
     path: Path = ()
 
 
-class HandleRequest(NamedTuple):
-    """Request for one handle: holder, export, and index within the export; `text` is the export as a spec writes it."""
+class HandleReference(NamedTuple):
+    """One handle of another process: holder, export, and index in the export; `text` is the export as in a spec."""
 
     holder: str
     export: str
@@ -55,15 +57,29 @@ class HandleRequest(NamedTuple):
     text: str
 
     @classmethod
-    def of(cls, group: Group, index: int) -> HandleRequest:
-        """Request for the handle of one imported thing."""
+    def of(cls, group: Group, index: int) -> HandleReference:
+        """Return the reference to the handle of one imported object."""
         assert group.origin
         holder, number = group.origin.of(index)
         return cls(holder, group.origin.export, number, group.origin.text(holder))
 
-    def fetch(self, source: HandleSource) -> int | bytes:
+    def fetch(self, source: HandleSource) -> Handle:
         """Return the handle from its holder. Raises `MemtopoError`."""
         return source.take(self.holder, self.export, self.number)
+
+    def fetch_descriptor(self, source: HandleSource) -> int:
+        """Return the descriptor of a handle that must be one. Raises `MemtopoError`."""
+        fd = self.fetch(source).fd
+        if fd is None:
+            raise InternalError(f"{self.text}: received bytes instead of a descriptor")
+        return fd
+
+    def fetch_bytes(self, source: HandleSource) -> bytes:
+        """Return the bytes of a handle that must have them. Raises `MemtopoError`."""
+        secret = self.fetch(source).secret
+        if secret is None:
+            raise InternalError(f"{self.text}: received a file descriptor instead of a handle")
+        return secret.reveal()
 
 
 @dataclass(frozen=True, slots=True)

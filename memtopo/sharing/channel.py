@@ -1,8 +1,8 @@
 """Typed messages between a process and the children that it spawned.
 
-A message is a frozen dataclass. Its packet has the name of the class, the fields as JSON text, and descriptors beside
-it; fields too long for a packet are in a memory file, the last of the descriptors. Both ends are the same memtopo, so
-these messages are not part of `docs/protocol.md`.
+A message is a frozen dataclass. Its packet has the name of the class, the fields as JSON text, and the handles sent
+beside it, with their descriptors; fields too long for a packet are in a memory file, the last of the descriptors. Both
+ends are the same memtopo, so these messages are not part of `docs/protocol.md`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,17 @@ import socket
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
 from memtopo.common.clock import LONGEST_STEP, RunningClock
 from memtopo.common.spawn import memory_file
+from memtopo.driver.handles import Handle, close_handles
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket
+from memtopo.sharing.messages import Fields, decode_handles, encode_handles
 from memtopo.sharing.wire import Packet
 
 LARGEST = 64 << 20
@@ -41,15 +43,14 @@ M = TypeVar("M")
 
 @dataclass(slots=True)
 class Received(Generic[M]):
-    """Message with the descriptors sent beside it, which belong to the code that removes them from `fds`."""
+    """Message with the handles sent beside it, which belong to the receiver."""
 
     message: M
-    fds: list[int] = field(default_factory=list)
+    handles: Sequence[Handle] = ()
 
     def close(self) -> None:
-        """Close the remaining descriptors."""
-        wire.close_all(self.fds)
-        self.fds.clear()
+        """Close the handles."""
+        close_handles(self.handles)
 
 
 class Channel(Generic[M]):
@@ -73,10 +74,9 @@ class Channel(Generic[M]):
         """True if messages are queued."""
         return bool(self._queue)
 
-    def send(self, message: object, fds: Sequence[int] = ()) -> None:
-        """Send or queue a message; the descriptors are closed once it is sent."""
-        data, file = self._encode(message)
-        self._queue.append((data, [*fds, *file]))
+    def send(self, message: object, handles: Sequence[Handle] = ()) -> None:
+        """Send or queue a message with handles of one transport, which are closed once it is sent."""
+        self._queue.append(self._encode(message, handles))
         self.flush()
 
     def flush(self) -> None:
@@ -143,23 +143,30 @@ class Channel(Generic[M]):
         try:
             adapter = self._adapter(self._types[str(name)])
             text = _read(packet.fds.pop()) if fields is None else str(fields)
-            return Received(adapter.validate_json(text), packet.fds)
-        except (LookupError, OSError, ValueError) as error:
+            return Received(adapter.validate_json(text), _decode_handles(packet, str(name)))
+        except (LookupError, OSError, ValueError, BadPacket) as error:
             packet.close()
             raise BadPacket("not a message of this protocol") from error
 
-    def _encode(self, message: object) -> tuple[bytes, list[int]]:
-        """Packet of a message, with the memory file of its fields if they are long."""
-        name = type(message).__name__
+    def _encode(self, message: object, handles: Sequence[Handle]) -> tuple[bytes, list[int]]:
+        """Packet of a message with its descriptors: those of the handles, and the memory file of its fields if long."""
+        encoded, fds = encode_handles(handles)
+        packet = {"message": type(message).__name__, "handles": encoded}
         fields = self._adapter(type(message)).dump_json(message)
         if len(fields) <= _INLINE:
-            return wire.encode({"message": name, "fields": fields.decode()}), []
-        return wire.encode({"message": name}), [memory_file(fields)]
+            return wire.encode({**packet, "fields": fields.decode()}), fds
+        return wire.encode(packet), [*fds, memory_file(fields)]
 
     def _adapter(self, type_: type[Any]) -> TypeAdapter[Any]:
         if type_ not in self._adapters:  # built when it is needed: each takes about a millisecond
             self._adapters[type_] = TypeAdapter(type_)
         return self._adapters[type_]
+
+
+def _decode_handles(packet: Packet, of: str) -> list[Handle]:
+    """Handles beside a message, which have no descriptors if they have secrets."""
+    entries = list(Fields(packet.message, "a message").objects("handles", wire.MOST_FDS))
+    return decode_handles(entries, packet.fds, descriptors=not any(each.has("secret") for each in entries), of=of)
 
 
 def _read(fd: int) -> bytes:

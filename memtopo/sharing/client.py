@@ -10,16 +10,17 @@ from typing import Self
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
+from memtopo.driver.handles import Handle, close_handles
 from memtopo.plans.report import Checks
 from memtopo.sharing import messages
 from memtopo.sharing.connection import HolderConnection, open_connection
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.messages import Fields
-from memtopo.sharing.offers import Handle, Offer
+from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.status import Importer, Notice, Released, Status
-from memtopo.sharing.wire import MOST_FDS, close_all
+from memtopo.sharing.wire import MOST_FDS
 
 TIMEOUT = 5.0
 """Seconds that a holder has for an answer."""
@@ -150,7 +151,7 @@ class Client:
                 while pending:
                     yield pending.popleft()
             finally:
-                close_all(handle.fd for handle in pending if handle.fd is not None)
+                close_handles(pending)
 
 
 def connect(endpoint: Endpoint, *, timeout: float = TIMEOUT, allow_uids: Collection[int] = ()) -> Client:
@@ -238,9 +239,9 @@ def _batch(connection: HolderConnection, offer: Offer, first: int, count: int) -
         if messages.decode_offer(answer.object("offer")) != offer or answer.number("first") != first:
             raise BadPacket(f"{offer.name!r} is not as it was offered")
         entries = list(answer.objects("handles", count))
-        if not entries or len(packet.fds) != (len(entries) if offer.descriptors else 0):
-            raise BadPacket(f"{len(entries)} handles of {offer.name!r} came with {len(packet.fds)} descriptors")
-        return deque(messages.decode_handles(entries, packet.fds, offer.via))
+        if not entries:
+            raise BadPacket(f"0 handles of {offer.name!r} came with {len(packet.fds)} descriptors")
+        return deque(messages.decode_handles(entries, packet.fds, descriptors=offer.descriptors, of=offer.name))
     except ExchangeError:
         packet.close()
         raise

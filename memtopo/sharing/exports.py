@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from memtopo.common.errors import MemtopoError
+from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import LocationKind
 from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.layout import Layout
 from memtopo.plans.report import Checks
-from memtopo.sharing.offers import Handle, Offer, Secret
+from memtopo.sharing.offers import Offer
 
 
 class LayoutExports:
@@ -31,8 +32,7 @@ class LayoutExports:
         group = self._exports[export]
         if not 0 <= index < group.count:
             raise MemtopoError(f"export {export!r} has {group.count} handles, and none of number {index}")
-        handle = group.exporter.handle(self._driver, self._layout, group, index)
-        return Handle(fd=handle) if isinstance(handle, int) else Handle(secret=Secret(handle))
+        return group.exporter.handle(self._driver, self._layout, group, index)
 
     def check(self) -> Checks:
         return self._check()

@@ -14,11 +14,12 @@ from typing import Self
 
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.common.units import shorten
+from memtopo.driver.handles import Handle, Via
 from memtopo.plans.report import Checks, MachineLine
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import NAME, Endpoint, endpoint
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
-from memtopo.sharing.offers import Handle, Offer, Via
+from memtopo.sharing.offers import Offer
 
 _UUID_BYTES = 16
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.units import exact
+from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.types import LocationKind
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
@@ -16,7 +16,7 @@ from memtopo.kinds.external import ExternalObject, ProducedGroup
 from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
-from memtopo.sharing.offers import Handle, Offer
+from memtopo.sharing.offers import Offer
 
 
 class ImportMismatch(MemtopoError):
@@ -48,7 +48,7 @@ class HolderHandles:
         self._gpus, self._bound, self._allow_uids = gpus, bound or {}, allow_uids
         self._clients: dict[str, Client] = {}
         self._handles: dict[tuple[str, str], Iterator[Handle]] = {}
-        self._open: list[int] = []
+        self._open: list[Handle] = []
 
     def attach(self, holder: str) -> int:
         imports = [each for each in self._imports if each.origin and each.origin.holders == (holder,)]
@@ -68,23 +68,18 @@ class HolderHandles:
                 pass
         self._clients.pop(holder).close()
 
-    def take(self, holder: str, export: str, index: int) -> int | bytes:
+    def take(self, holder: str, export: str, index: int) -> Handle:
         handle = self._next(holder, export, index)
-        if handle.fd is not None:
-            if len(self._open) == IN_FLIGHT:
-                self.settle()
-            self._open.append(handle.fd)
-            return handle.fd
-        if handle.secret is None:
-            raise ImportMismatch(f"{holder}/{export} came without a handle")
-        return handle.secret.reveal()
+        if len(self._open) == IN_FLIGHT:
+            self.settle()
+        self._open.append(handle)
+        return handle
 
     def gone(self, holder: str) -> bool:
         return self._clients[holder].gone()
 
     def settle(self) -> None:
-        for fd in self._open:
-            os.close(fd)
+        close_handles(self._open)
         self._open.clear()
 
     def _connect(self, holder: str, imports: Sequence[Group]) -> Client:

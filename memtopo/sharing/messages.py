@@ -12,9 +12,10 @@ from typing import Any, TypeVar, get_args
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.units import shorten
+from memtopo.driver.handles import SECRET_BYTES, Handle, OfferedKind, Secret, Via
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.offers import DESCRIPTORS, LONGEST_NAME, SECRET_BYTES, Handle, Kind, Offer, Secret, Via
+from memtopo.sharing.offers import LONGEST_NAME, Offer
 from memtopo.sharing.status import Importer, Taken
 
 PAGE_BYTES = 48 << 10
@@ -52,6 +53,9 @@ class Fields:
             raise BadPacket(f"{what} is not an object")
         self._fields: dict[str, Any] = value
         self._what = what
+
+    def has(self, key: str) -> bool:
+        return self._fields.get(key) is not None
 
     def text(self, key: str, longest: int = LONGEST_TEXT) -> str:
         value = self._fields.get(key)
@@ -159,9 +163,9 @@ def encode_checks(checks: Checks) -> dict[str, Any]:
     }
 
 
-def encode_handles(handles: Iterable[Handle]) -> list[dict[str, Any]]:
-    """Encode handles without their descriptors, which the packet carries in the same order."""
-    return [_encode_handle(handle) for handle in handles]
+def encode_handles(handles: Sequence[Handle]) -> tuple[list[dict[str, Any]], list[int]]:
+    """Encode handles, and return their descriptors, which the packet carries in the same order."""
+    return [_encode_handle(handle) for handle in handles], [handle.fd for handle in handles if handle.fd is not None]
 
 
 def encode_error(error: MemtopoError) -> dict[str, Any]:
@@ -175,7 +179,7 @@ def decode_offer(fields: Fields) -> Offer:
     """Decode an offer. Raises `BadPacket`."""
     return Offer(
         name=fields.text("name", LONGEST_NAME),
-        kind=fields.word("kind", *get_args(Kind)),
+        kind=fields.word("kind", *get_args(OfferedKind)),
         via=fields.word("via", *get_args(Via)),
         count=fields.number("count", 1),
         size=fields.number("size"),
@@ -214,15 +218,18 @@ def decode_checks(fields: Fields) -> Checks:
     )
 
 
-def decode_handles(fields: Iterable[Fields], fds: Iterable[int], via: Via) -> Iterator[Handle]:
-    """Decode handles of one transport; each owns its descriptor. Raises `BadPacket`."""
-    remaining = iter(fds)
-    for each in fields:
-        offset = each.number("offset")
-        if via in DESCRIPTORS:
-            yield Handle(fd=next(remaining), offset=offset)
-        else:
-            yield Handle(secret=_decode_secret(each.text("secret", _SECRET_CHARACTERS)), offset=offset)
+def decode_handles(entries: Sequence[Fields], fds: Sequence[int], *, descriptors: bool, of: str) -> list[Handle]:
+    """Decode handles of one transport, of an export or a message; each owns its descriptor, if they are `descriptors`.
+
+    Raises `BadPacket`; then the descriptors stay the caller's.
+    """
+    if len(fds) != (len(entries) if descriptors else 0):
+        raise BadPacket(f"{len(entries)} handles of {of!r} came with {len(fds)} descriptors")
+    offsets = [each.number("offset") for each in entries]
+    if descriptors:
+        return [Handle(fd=fd, offset=offset) for fd, offset in zip(fds, offsets, strict=True)]
+    secrets = [_decode_secret(each.text("secret", _SECRET_CHARACTERS)) for each in entries]
+    return [Handle(secret=secret, offset=offset) for secret, offset in zip(secrets, offsets, strict=True)]
 
 
 def _short(text: str) -> str:
@@ -239,7 +246,7 @@ def _encode_handle(handle: Handle) -> dict[str, Any]:
 def _decode_taken(fields: Fields) -> Taken:
     return Taken(
         export=fields.text("export", LONGEST_NAME),
-        kind=fields.word("kind", *get_args(Kind)),
+        kind=fields.word("kind", *get_args(OfferedKind)),
         via=fields.word("via", *get_args(Via)),
         handles=fields.number("handles"),
         bytes=fields.number("bytes"),

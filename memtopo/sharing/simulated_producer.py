@@ -13,12 +13,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from memtopo.driver.handles import Handle
 from memtopo.driver.sim import external_api
 from memtopo.plans.report import MachineLine
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.external import External, ExternalExports, ExternalMemory, Serving
 from memtopo.sharing.external import Semaphore as ExternalSemaphore
-from memtopo.sharing.offers import Handle
 
 PERIOD = 251
 """Byte `n` of simulated memory is `n` modulo this."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from memtopo.driver.handles import OfferedKind, Via
 from memtopo.output.diagram.model import Diagram
 from memtopo.plans.report import Checks, MachineLine
-from memtopo.sharing.offers import Kind, Offer, Via
+from memtopo.sharing.offers import Offer
 
 State = Literal["serving", "releasing"]
 
@@ -17,7 +18,7 @@ class Taken:
     """Handles of one export that one importer received: how many different ones, and the bytes of their objects."""
 
     export: str
-    kind: Kind
+    kind: OfferedKind
     via: Via
     handles: int
     bytes: int

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from memtopo.common.units import MiB
+from memtopo.driver.handles import Handle
 from memtopo.driver.sim import SimDriver, external_api
 from memtopo.driver.types import MemoryHandleType
 from memtopo.machine import Machine, target
@@ -37,9 +38,9 @@ class InProcessProducer:
         del holder
         self.attached -= 1
 
-    def take(self, holder: str, export: str, index: int) -> int:
+    def take(self, holder: str, export: str, index: int) -> Handle:
         del holder, index
-        return self.given[export]
+        return Handle(fd=self.given[export])
 
     def gone(self, holder: str) -> bool:
         del holder

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from memtopo.common.errors import MemtopoError
+from memtopo.driver.handles import Handle, Secret
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
-from memtopo.sharing.offers import Handle, Offer, Secret
+from memtopo.sharing.offers import Offer
 
 PAGE = 4096
 GPU = "00112233445566778899aabbccddeeff"

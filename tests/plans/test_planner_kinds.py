@@ -76,7 +76,7 @@ def test_holders_are_attached_once_and_descriptors_duplicated_before_import() ->
         "/run/x.sock",
     ]
     taken = [step for step in PLAN.steps if isinstance(step, DuplicateDescriptor)]
-    assert [(step.label, step.request.text) for step in taken] == [
+    assert [(step.label, step.source.text) for step in taken] == [
         ("frame", "camera/frame"), ("still", "/run/x.sock/picture"),
         ("ready", "camera/ready"), ("shown", "camera/shown"),
     ]  # fmt: skip

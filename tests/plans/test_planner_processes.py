@@ -83,7 +83,7 @@ def test_every_imported_handle_is_one_step() -> None:
     chunks = [step for step in reader.steps if isinstance(step, ImportChunk)]
     assert [step.label for step in chunks] == ["w.0", "w.1", "w.2"]
     assert {(step.size, step.location, step.kind) for step in chunks} == {(2 * MiB, gpu(0), HandleType.FD)}
-    assert [tuple(step.request[:3]) for step in chunks] == [("server", "w", index) for index in range(3)]
+    assert [tuple(step.source[:3]) for step in chunks] == [("server", "w", index) for index in range(3)]
     opened = [(step.label, step.size, step.device) for step in reader.steps if isinstance(step, OpenBuffer)]
     assert opened == [("b.0", 4 * MiB, 0), ("b.1", 4 * MiB, 1)]
     assert [(step.label, step.device) for step in reader.steps if isinstance(step, OpenEvent)] == [("e", 1)]
@@ -151,7 +151,7 @@ access: {v: {gpu0: r}}
     holders = [step.holder for step in steps if isinstance(step, Attach)]
     assert holders == ["one", "/run/two"]
     assert [type(step) for step in steps[:2]] == [Attach, Attach]
-    asked = [tuple(step.request[:3]) for step in steps if isinstance(step, ImportChunk | OpenBuffer | OpenEvent)]
+    asked = [tuple(step.source[:3]) for step in steps if isinstance(step, ImportChunk | OpenBuffer | OpenEvent)]
     assert asked == [("one", "a", 0), ("one", "a", 1), ("/run/two", "b", 0), ("one", "d", 0), ("one", "c", 0)]
 
 

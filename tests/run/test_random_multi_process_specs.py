@@ -49,12 +49,12 @@ def is_sound(plan: Plan) -> None:
         assert [phase for phase, _ in process.phases] == [phase for phase in Phase if _of(process, phase)]
         for step in process.steps:
             if isinstance(step, ImportChunk | OpenBuffer | OpenEvent):
-                assert 0 <= step.request.number < offered[step.request.holder, step.request.export]
+                assert 0 <= step.source.number < offered[step.source.holder, step.source.export]
                 exporting = {ImportChunk: TryExportChunk, OpenBuffer: TryExportBuffer, OpenEvent: TryExportEvent}[
                     type(step)
                 ]
-                exports = _of(plan.processes[step.request.holder], Phase.EXPORT)
-                assert step.request.export in [
+                exports = _of(plan.processes[step.source.holder], Phase.EXPORT)
+                assert step.source.export in [
                     each.describe().subject for each in exports if isinstance(each, exporting)
                 ]
 

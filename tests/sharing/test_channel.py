@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from memtopo.driver.handles import Handle
 from memtopo.sharing import wire
 from memtopo.sharing.channel import Channel
 from memtopo.sharing.errors import BadPacket
@@ -68,17 +69,26 @@ def test_a_message_arrives_as_it_was_sent(ends: Ends, message: Text | Pair) -> N
     received = ends[1].receive()
     assert received
     assert received.message == message
-    assert received.fds == []
+    assert received.handles == []
 
 
 @pytest.mark.parametrize("length", [1, 300_000])
 def test_descriptors_arrive_in_their_order_and_are_closed_here(ends: Ends, length: int) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    ends[0].send(Text("x" * length), [filled_pipe(b"a"), filled_pipe(b"b")])
+    ends[0].send(Text("x" * length), [Handle(fd=filled_pipe(b"a")), Handle(fd=filled_pipe(b"b"), offset=512)])
     received = ends[1].receive()
     assert received
-    assert [pipe_content(fd) for fd in received.fds] == [b"a", b"b"]
+    assert [pipe_content(handle.fd) for handle in received.handles if handle.fd is not None] == [b"a", b"b"]
+    assert [handle.offset for handle in received.handles] == [0, 512]
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("length", [1, 300_000])
+def test_secrets_arrive_in_their_order(ends: Ends, length: int) -> None:
+    ends[0].send(Text("x" * length), [Handle.of(b"a" * 64), Handle.of(b"b" * 64)])
+    received = ends[1].receive()
+    assert received
+    assert [handle.shared for handle in received.handles] == [b"a" * 64, b"b" * 64]
 
 
 def test_what_does_not_fit_is_queued_and_keeps_its_order(ends: Ends) -> None:
@@ -106,7 +116,7 @@ def test_receive_does_not_block(ends: Ends) -> None:
 def test_a_closed_end_takes_everything_and_gives_none(ends: Ends) -> None:
     before = len(os.listdir("/proc/self/fd"))
     ends[1].close()
-    ends[0].send(Text("lost"), [filled_pipe(b"a")])
+    ends[0].send(Text("lost"), [Handle(fd=filled_pipe(b"a"))])
     assert not ends[0].pending
     assert len(os.listdir("/proc/self/fd")) == before - 1
     assert ends[0].wait(0.0)
@@ -124,6 +134,11 @@ def test_a_closed_end_takes_everything_and_gives_none(ends: Ends) -> None:
         {"message": "Text", "fields": "no JSON"},
         {"message": "Text", "fields": {"text": "x"}},
         {"message": "Text"},
+        {"message": "Text", "fields": '{"text": "x"}'},
+        {"message": "Text", "fields": '{"text": "x"}', "handles": []},
+        {"message": "Text", "fields": '{"text": "x"}', "handles": [{"offset": 0}, {"offset": 0}]},
+        {"message": "Text", "fields": '{"text": "x"}', "handles": [{"offset": -1}]},
+        {"message": "Text", "fields": '{"text": "x"}', "handles": [{"offset": 0, "secret": "eA=="}]},
     ],
 )
 def test_what_is_no_message_of_the_conversation_is_refused_and_its_descriptors_closed(

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from memtopo.driver.handles import Secret
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.offers import Secret
 from tests.helpers.holders import Holder, Process, until
 from tests.helpers.memfd_exports import OFFERS, secret
 from tests.helpers.processes import open_descriptors

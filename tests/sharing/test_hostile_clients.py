@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
+from memtopo.driver.handles import Handle
 from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.offers import Handle
 from tests.helpers.holders import Holder, Process, asked, heard, raw, until
 from tests.helpers.processes import open_descriptors
 

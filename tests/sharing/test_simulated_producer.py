@@ -57,8 +57,8 @@ def attached(spec: str, played: Producers) -> Iterator[HolderHandles]:
 
 
 def taken(found: HolderHandles, holder: str, export: str) -> int:
-    fd = found.take(holder, export, 0)
-    assert isinstance(fd, int)
+    fd = found.take(holder, export, 0).fd
+    assert fd is not None
     return fd
 
 

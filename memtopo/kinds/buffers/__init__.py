@@ -10,6 +10,7 @@ from pydantic import Field
 
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Path
+from memtopo.driver.handles import Handle
 from memtopo.driver.types import Access, Grant, Location
 from memtopo.geometry.groups import LocatedGroup, round_robin
 from memtopo.geometry.model import Geometry
@@ -95,14 +96,14 @@ class Buffers(ExportKind):
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.buffers.steps import AllocateBuffer, OpenBuffer
-        from memtopo.kinds.step import HandleRequest
+        from memtopo.kinds.step import HandleReference
 
         del machine
         for group in geometry.of(BufferGroup).values():
             for index in range(group.count):
                 label, device = group.label(index), group.place_of(index).id
                 if group.origin:
-                    yield OpenBuffer(group.path, label, group.size, device, HandleRequest.of(group, index))
+                    yield OpenBuffer(group.path, label, group.size, device, HandleReference.of(group, index))
                 else:
                     yield AllocateBuffer(group.path, label, group.size, device)
 
@@ -111,11 +112,11 @@ class Buffers(ExportKind):
 
         return TryExportBuffer(path, export.name, export.label(0), export.place_of(0).id, export.count)
 
-    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> int | bytes:
+    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
         from memtopo.kinds.layout import current
 
         with current(driver, layout.contexts[export.place_of(index).id]):
-            return driver.ipc_get_mem_handle(layout.buffers[export.label(index)].address)
+            return Handle.of(driver.ipc_get_mem_handle(layout.buffers[export.label(index)].address))
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(BufferGroup).values():

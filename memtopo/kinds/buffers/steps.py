@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memtopo.common.errors import InternalError
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.step import Finding, HandleRequest, Phase, Step, StepDescription
+from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ class OpenBuffer(Step):
     label: str
     size: int
     device: int
-    request: HandleRequest
+    source: HandleReference
 
     phase = Phase.IMPORT
     verb = "open buffer"
@@ -61,9 +60,7 @@ class OpenBuffer(Step):
     undo_call = "cuIpcCloseMemHandle"
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        handle = self.request.fetch(layout.handle_source)
-        if isinstance(handle, int):
-            raise InternalError(f"{self.request.text}: received a file descriptor instead of a handle")
+        handle = self.source.fetch_bytes(layout.handle_source)
         with current(driver, layout.contexts[self.device]):
             layout.buffers[self.label] = Reservation(driver.ipc_open_mem_handle(handle), self.size)
 
@@ -79,7 +76,7 @@ class OpenBuffer(Step):
         )
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.request.text, self.size, self.request.holder, "ipc")
+        return StepDescription(self.label, self.source.text, self.size, self.source.holder, "ipc")
 
     def leak_name(self) -> str:
         return f"opened buffer {self.label}"

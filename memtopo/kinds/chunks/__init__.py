@@ -9,6 +9,7 @@ from pydantic import Field
 
 from memtopo.common.units import exact
 from memtopo.diagnostics.model import Diagnostic, Path
+from memtopo.driver.handles import Handle
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
@@ -105,9 +106,9 @@ class Chunks(ExportKind):
 
         return TryExportChunk(path, export.name, export.label(0), HandleType[export.via.upper()], export.count)
 
-    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> int | bytes:
+    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
         kind = HandleType[export.via.upper()]
-        return driver.mem_export_to_shareable_handle(layout.chunks[export.label(index)], kind)
+        return Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[export.label(index)], kind))
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(ChunkGroup).values():
@@ -140,14 +141,14 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
     from memtopo.kinds.chunks.steps import ImportChunk
-    from memtopo.kinds.step import HandleRequest
+    from memtopo.kinds.step import HandleReference
 
     assert group.origin
     place = group.place_of(index)
     if geometry.visible and place.kind is LocationKind.GPU and place not in geometry.visible:
         place = gpu(UNSEEN)
     kind = HandleType[group.origin.via.upper()]
-    return ImportChunk(group.path, group.label(index), group.size, place, kind, HandleRequest.of(group, index))
+    return ImportChunk(group.path, group.label(index), group.size, place, kind, HandleReference.of(group, index))
 
 
 def _handles(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.step import Finding, HandleRequest, Phase, Step, StepDescription
+from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ImportChunk(Step):
     size: int
     location: Location
     kind: HandleType
-    request: HandleRequest
+    source: HandleReference
 
     holds_chunk = True
     phase = Phase.IMPORT
@@ -69,8 +69,8 @@ class ImportChunk(Step):
     undo_call = "cuMemRelease"
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        shared = self.request.fetch(layout.handle_source)
-        layout.chunks[self.label] = driver.mem_import_from_shareable_handle(shared, self.kind)
+        handle = self.source.fetch(layout.handle_source)
+        layout.chunks[self.label] = driver.mem_import_from_shareable_handle(handle.shared, self.kind)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         release_chunk(driver, layout, self.label)
@@ -81,9 +81,7 @@ class ImportChunk(Step):
         yield Finding("imported", self.label, (self.location, HandleType.NONE), observed, self.path)
 
     def describe(self) -> StepDescription:
-        return StepDescription(
-            self.label, self.request.text, self.size, self.request.holder, ", ".join(self.kind.words)
-        )
+        return StepDescription(self.label, self.source.text, self.size, self.source.holder, ", ".join(self.kind.words))
 
     def leak_name(self) -> str:
         return f"imported chunk {self.label}"
@@ -107,9 +105,7 @@ class TryExportChunk(Step):
     call = "cuMemExportToShareableHandle"
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        shared = driver.mem_export_to_shareable_handle(layout.chunks[self.chunk], self.kind)
-        if isinstance(shared, int):
-            os.close(shared)
+        Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[self.chunk], self.kind)).close()
 
     def describe(self) -> StepDescription:
         note = ", ".join([*self.kind.words, *([f"{self.count:,} handles"] if self.count > 1 else [])])

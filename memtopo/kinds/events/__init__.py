@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from memtopo.diagnostics.model import Path
+from memtopo.driver.handles import Handle
 from memtopo.geometry.groups import LocatedGroup
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.kind import Exported, ExportKind, Scope
@@ -61,14 +62,14 @@ class Events(ExportKind):
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.events.steps import CreateEvent, OpenEvent
-        from memtopo.kinds.step import HandleRequest
+        from memtopo.kinds.step import HandleReference
 
         del machine
         for group in geometry.of(EventGroup).values():
             for index in range(group.count):
                 label, device = group.label(index), group.place_of(index).id
                 if group.origin:
-                    yield OpenEvent(group.path, label, device, HandleRequest.of(group, index))
+                    yield OpenEvent(group.path, label, device, HandleReference.of(group, index))
                 else:
                     yield CreateEvent(group.path, label, device, group.shared)
 
@@ -77,11 +78,11 @@ class Events(ExportKind):
 
         return TryExportEvent(path, export.name, export.label(0), export.place_of(0).id)
 
-    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> int | bytes:
+    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
         from memtopo.kinds.layout import current
 
         with current(driver, layout.contexts[export.place_of(index).id]):
-            return driver.ipc_get_event_handle(layout.events[export.label(index)])
+            return Handle.of(driver.ipc_get_event_handle(layout.events[export.label(index)]))
 
 
 EVENTS = Events()

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memtopo.common.errors import InternalError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.step import Finding, HandleRequest, Phase, Step, StepDescription
+from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class OpenEvent(Step):
 
     label: str
     device: int
-    request: HandleRequest
+    source: HandleReference
 
     phase = Phase.IMPORT
     verb = "open event"
@@ -60,9 +59,7 @@ class OpenEvent(Step):
     undo_call = "cuEventDestroy"
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        handle = self.request.fetch(layout.handle_source)
-        if isinstance(handle, int):
-            raise InternalError(f"{self.request.text}: received a file descriptor instead of a handle")
+        handle = self.source.fetch_bytes(layout.handle_source)
         with current(driver, layout.contexts[self.device]):
             layout.events[self.label] = driver.ipc_open_event_handle(handle)
 
@@ -76,7 +73,7 @@ class OpenEvent(Step):
         yield Finding("event", self.label, "open", "open" if self.label in layout.events else "gone", self.path)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.request.text, like=self.request.holder, note="ipc")
+        return StepDescription(self.label, self.source.text, like=self.source.holder, note="ipc")
 
     def leak_name(self) -> str:
         return f"opened event {self.label}"

@@ -10,8 +10,9 @@ from pydantic import Field
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.driver.handles import Via
 from memtopo.driver.types import Location, MemoryHandleType
-from memtopo.geometry.groups import Group, InnerPart, Origin, Via
+from memtopo.geometry.groups import Group, InnerPart, Origin
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.kind import Kind, Rule, Scope, Use
 from memtopo.kinds.resolution import Resolution, requires_gpu
@@ -185,11 +186,11 @@ class ExternalMemory(Kind):
         fails (fact 54).
         """
         from memtopo.kinds.external.steps import DuplicateDescriptor, ImportMemory, MapExternal
-        from memtopo.kinds.step import HandleRequest
+        from memtopo.kinds.step import HandleReference
 
         del machine
         for group in geometry.of(ExternalObject).values():
-            yield DuplicateDescriptor(group.path, group.name, HandleRequest.of(group, 0))
+            yield DuplicateDescriptor(group.path, group.name, HandleReference.of(group, 0))
             kind = MemoryHandleType[group.origin.via.upper()]
             yield ImportMemory(group.path, group.name, group.size, group.place.id, kind, group.dedicated)
         for group in geometry.of(ExternalObject).values():

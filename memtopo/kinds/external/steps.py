@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MemoryHandleType
 from memtopo.kinds.buffers.steps import address_range, free_buffer
 from memtopo.kinds.layout import Descriptor, Layout, Reservation, current
-from memtopo.kinds.step import Finding, HandleRequest, Phase, Step, StepDescription
+from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class DuplicateDescriptor(Step):
     """
 
     label: str
-    request: HandleRequest
+    source: HandleReference
 
     phase = Phase.IMPORT
     verb = "copy descriptor"
@@ -32,13 +32,11 @@ class DuplicateDescriptor(Step):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         del driver
-        received = self.request.fetch(layout.handle_source)
-        if not isinstance(received, int):
-            raise InternalError(f"{self.request.text}: received bytes instead of a descriptor")
+        received = self.source.fetch_descriptor(layout.handle_source)
         try:
             fd = fcntl.fcntl(received, fcntl.F_DUPFD_CLOEXEC, 3)
         except OSError as error:
-            message = f"{self.request.text}: the received descriptor cannot be duplicated: {error.strerror}"
+            message = f"{self.source.text}: the received descriptor cannot be duplicated: {error.strerror}"
             raise MemtopoError(message, hint="check the descriptor that the producer exports") from error
         layout.descriptors[self.label] = Descriptor(fd, _file(fd))
 
@@ -49,7 +47,7 @@ class DuplicateDescriptor(Step):
             os.close(duplicate.fd)
 
     def describe(self) -> StepDescription:
-        return StepDescription(self.label, self.request.text, like=self.request.holder)
+        return StepDescription(self.label, self.source.text, like=self.source.holder)
 
     def leak_name(self) -> str:
         return f"descriptor of {self.label}"

@@ -150,11 +150,11 @@ class Semaphores(Kind):
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.external.steps import DuplicateDescriptor
         from memtopo.kinds.semaphores.steps import ImportSemaphore
-        from memtopo.kinds.step import HandleRequest
+        from memtopo.kinds.step import HandleReference
 
         del machine
         for group in geometry.of(ImportedSemaphore).values():
-            yield DuplicateDescriptor(group.path, group.name, HandleRequest.of(group, 0))
+            yield DuplicateDescriptor(group.path, group.name, HandleReference.of(group, 0))
             kind = SemaphoreHandleType[group.origin.via.upper()]
             yield ImportSemaphore(group.path, group.name, group.place.id, kind)
 

@@ -15,6 +15,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
 from memtopo.common.text import printable
+from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError, LocationKind
@@ -71,7 +72,7 @@ class _Child:
     def _answer_imports(self) -> None:
         while received := self._receive():
             assert isinstance(received.message, ImportRequest)
-            self._channel.send(trials.import_shared(self._resources, received.message, received.fds))
+            self._channel.send(trials.import_shared(self._resources, received.message, *received.handles))
             received.close()
 
     def _make_trials(self, planned: Sequence[tuple[int, PlannedTrial]]) -> bool:
@@ -84,8 +85,8 @@ class _Child:
                 return False
         return True
 
-    def _import_elsewhere(self, request: ImportRequest, fds: Sequence[int]) -> ImportAnswer:
-        self._channel.send(request, fds)
+    def _import_elsewhere(self, request: ImportRequest, handle: Handle) -> ImportAnswer:
+        self._channel.send(request, [handle])
         answer = (self._receive() or sys.exit(0)).message
         assert isinstance(answer, ImportAnswer)
         return answer

@@ -23,14 +23,13 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """Request to import what a trial shares, by the driver of one GPU: a descriptor beside it, or `shared` as hex text.
+    """Request to import what a trial shares, by the driver of one GPU: its handle is beside the message.
 
     `handle_type` is that of chunks and pools, and `size` that of chunks, in bytes.
     """
 
     what: SharedObject
     device: int
-    shared: str | None = None
     handle_type: int = 0
     size: int = 0
 

@@ -17,13 +17,13 @@ from typing import Any, Self, get_args
 from memtopo.common.errors import MemtopoError
 from memtopo.common.spawn import python_command, spawn_connected
 from memtopo.common.text import signal_name
+from memtopo.driver.handles import Handle, close_handles
 from memtopo.machine.probe import messages
 from memtopo.machine.probe.messages import FromChild, ImportAnswer, ImportRequest, Start, TrialEnded
 from memtopo.machine.probe.trial_resources import FATAL
 from memtopo.machine.probe.trial_table import PlannedTrial
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.errors import BadPacket
-from memtopo.sharing.wire import close_all
 
 TIMEOUT = "TIMEOUT"
 """Error of a trial that was killed."""
@@ -89,7 +89,7 @@ class _Request:
     lane: _Lane
     child: ChildProcess
     message: ImportRequest
-    fds: list[int]
+    handles: Sequence[Handle]
 
 
 _Answers = Iterator[tuple[_Request, ImportAnswer]]
@@ -124,12 +124,12 @@ class _Importer:
             self.start()
         request = self._queue.popleft()
         if self.child is None:
-            close_all(request.fds)
+            close_handles(request.handles)
             yield request, ImportAnswer(error="EXIT")
             return
         self._current = request
         self._deadline = time.monotonic() + (self._limits.handed if self._ready else self._limits.start)
-        self.child.channel.send(request.message, request.fds)
+        self.child.channel.send(request.message, request.handles)
 
     def receive(self, child: ChildProcess) -> _Answers:
         """Take one message of the child."""
@@ -158,7 +158,7 @@ class _Importer:
             self.child.end(wait=not self._current)
             self.child = None
         while self._queue:
-            close_all(self._queue.popleft().fds)
+            close_handles(self._queue.popleft().handles)
 
     def _ended(self, error: str) -> _Answers:
         if self.child:
@@ -236,7 +236,7 @@ class Supervisor:
                 self._trial_ended(lane, ended)
             case ImportRequest() as request:
                 lane.importing = True
-                self._importer.add(_Request(lane, child, request, received.fds))
+                self._importer.add(_Request(lane, child, request, received.handles))
             case messages.Ready(seconds):
                 self._findings.starting = max(self._findings.starting, seconds)
             case messages.Broken(error):

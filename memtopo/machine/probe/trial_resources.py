@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
+from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.trials import WORD, ExternalApi, TrialCalls
 from memtopo.driver.types import Access, DriverError, Grant, HandleType, Location, LocationKind, Properties, gpu
@@ -27,7 +28,7 @@ FATAL = frozenset(
 VULKAN = "Vulkan"
 """Call of a `DriverError` raised for an error of Vulkan."""
 
-ImportElsewhere = Callable[[ImportRequest, Sequence[int]], ImportAnswer]
+ImportElsewhere = Callable[[ImportRequest, Handle], ImportAnswer]
 """Has the importing child answer a request; the descriptors are closed afterwards."""
 
 
@@ -124,9 +125,7 @@ class TrialResources:
 
         Raises `DriverError` with the call that failed there.
         """
-        secret = shared.hex() if isinstance(shared, bytes) else None
-        request = ImportRequest(what, device, secret, int(handle_type), size)
-        answer = self._importer(request, [shared] if isinstance(shared, int) else [])
+        answer = self._importer(ImportRequest(what, device, int(handle_type), size), Handle.of(shared))
         if answer.error:
             raise DriverError(answer.call or "", answer.error)
         return answer.as_expected

@@ -6,9 +6,10 @@ A trial returns whether it worked, or raises the driver's error. It uses a granu
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 
+from memtopo.driver.handles import Handle
 from memtopo.driver.trials import WORD, ExternalApiSemaphore
 from memtopo.driver.types import (
     DriverError,
@@ -218,11 +219,10 @@ _TRIALS: dict[str, Callable[[TrialResources, PlannedTrial], bool]] = {
 }
 
 
-def import_shared(resources: TrialResources, request: ImportRequest, fds: Sequence[int]) -> ImportAnswer:
+def import_shared(resources: TrialResources, request: ImportRequest, handle: Handle) -> ImportAnswer:
     """Import what a trial of another child shares, look for its bytes, and write others."""
-    shared = fds[0] if fds else bytes.fromhex(request.shared or "")
     try:
-        return ImportAnswer(as_expected=_IMPORTS[request.what](resources, request, shared))
+        return ImportAnswer(as_expected=_IMPORTS[request.what](resources, request, handle.shared))
     except DriverError as error:
         return ImportAnswer(error=error.name, call=error.call)
 

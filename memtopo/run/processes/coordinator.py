@@ -14,21 +14,21 @@ from typing import Self
 from memtopo import machine as machines
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.driver.handles import Handle
 from memtopo.executor import SafeProgress
 from memtopo.kinds.step import Phase
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Checks, Failure, PhaseTime, Progress, Report
 from memtopo.run.processes import messages
 from memtopo.run.processes.gates import gate_descriptors
-from memtopo.run.processes.messages import Command, HandleAnswer
+from memtopo.run.processes.messages import Command
 from memtopo.run.processes.reports import merged_checks, merged_report
 from memtopo.run.processes.router import Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
-from memtopo.sharing.channel import Received
 from memtopo.sharing.client import IN_FLIGHT
-from memtopo.sharing.offers import Handle, Offer, Secret
+from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import reserve_descriptors
 
 TIMEOUT = 30.0
@@ -202,7 +202,7 @@ class Coordinator:
             raise MemtopoError("a process has ended, and cannot be checked")
         return merged_checks(checks)
 
-    def request_handles(self, holder: str, export: str, first: int, count: int) -> Received[HandleAnswer]:
+    def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         """Handles of one process's export, for this process. Raises `MemtopoError`."""
         return self._router.request(holder, export, first, count, self._receive_for_caller)
 
@@ -309,10 +309,8 @@ class ProcessExports:
 
     def handle(self, export: str, index: int) -> Handle:
         label, offer = self._exports[export]
-        answer = self._coordinator.request_handles(label, offer.name, index, 1)
-        if offer.descriptors:
-            return Handle(fd=answer.fds.pop())
-        return Handle(secret=Secret(bytes.fromhex(answer.message.secrets[0])))
+        (handle,) = self._coordinator.request_handles(label, offer.name, index, 1)
+        return handle
 
     def check(self) -> Checks:
         return self._coordinator.recheck()

@@ -183,10 +183,9 @@ class HandleRequest:
 
 @dataclass(frozen=True, slots=True)
 class HandleAnswer:
-    """Answer to a `HandleRequest`: file descriptors beside the message, or `secrets` as hex text, in order of index."""
+    """Answer to a `HandleRequest`: the handles beside the message, in order of index, or an error."""
 
     requester: str
-    secrets: tuple[str, ...] = ()
     error: str | None = None
 
 

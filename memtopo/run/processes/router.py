@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import select
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from memtopo.common.errors import MemtopoError
+from memtopo.driver.handles import Handle
 from memtopo.run.processes.messages import FromWorker, HandleAnswer, HandleRequest
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Received
@@ -34,7 +35,7 @@ class Router:
 
     def request(
         self, holder: str, export: str, first: int, count: int, receive: Callable[[], None]
-    ) -> Received[HandleAnswer]:
+    ) -> Sequence[Handle]:
         """Handles for the coordinator; `receive` is called until the answer has come. Raises `MemtopoError`."""
         worker = self._workers[holder]
         worker.answer_due()
@@ -47,7 +48,7 @@ class Router:
         if error := answer.message.error:
             answer.close()
             raise MemtopoError(f"process {holder} does not give {export}: {error}")
-        return answer
+        return answer.handles
 
     def _drain(self, worker: WorkerProcess) -> Iterator[tuple[WorkerProcess, Received[FromWorker] | None]]:
         while not worker.gone:
@@ -59,7 +60,7 @@ class Router:
                 self._forward(worker, received.message)
             elif received and isinstance(received.message, HandleAnswer):
                 worker.answer_sent()
-                self._return(Received(received.message, received.fds))
+                self._return(Received(received.message, received.handles))
             else:
                 yield worker, received
 
@@ -78,4 +79,4 @@ class Router:
             self._answer = answer
             return
         requester.answer_received()
-        requester.channel.send(answer.message, answer.fds)
+        requester.channel.send(answer.message, answer.handles)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import get_args
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
+from memtopo.driver.handles import Handle, close_handles
 from memtopo.executor import StepFailed, Stopped
 from memtopo.kinds.exports import ExportGroup
 from memtopo.run.apply import Run
@@ -143,7 +144,7 @@ class Worker:
             case _:
                 raise InternalError(f"a worker was sent {type(command).__name__} as a command")
 
-    def request_handles(self, holder: str, export: str, first: int, count: int) -> Received[HandleAnswer]:
+    def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         """Handles of a sibling's export; requests of siblings are answered meanwhile. Raises `MemtopoError`."""
         self._channel.send(HandleRequest(self._label, holder, export, first, count))
         while self._answer is None:
@@ -154,7 +155,7 @@ class Worker:
         if error := answer.message.error:
             answer.close()
             raise MemtopoError(f"{holder} does not give {export}: {error}")
-        return answer
+        return answer.handles
 
     def alive(self, steps: int) -> None:
         """Send a heartbeat with the number of steps done since the last."""
@@ -179,7 +180,7 @@ class Worker:
         if received is None or isinstance(received.message, messages.KeepAlive):
             return None
         if isinstance(received.message, HandleAnswer):
-            self._answer = Received(received.message, received.fds)
+            self._answer = Received(received.message, received.handles)
             return None
         if isinstance(received.message, HandleRequest):
             self._answer_request(received.message)
@@ -200,19 +201,15 @@ class Worker:
 
     def _answer_request(self, request: HandleRequest) -> None:
         """Send handles of this process's exports to a sibling."""
-        fds: list[int] = []
-        secrets: list[str] = []
-        error = None
+        handles: list[Handle] = []
         try:
             for index in range(request.first, request.first + request.count):
-                handle = self._exports().handle(request.export, index)
-                if handle.fd is not None:
-                    fds.append(handle.fd)
-                if handle.secret is not None:
-                    secrets.append(handle.secret.reveal().hex())
+                handles.append(self._exports().handle(request.export, index))  # noqa: PERF401 a part is closed below
         except MemtopoError as failure:
-            secrets, error = [], failure.message
-        self._channel.send(HandleAnswer(request.requester, tuple(secrets), error), fds)
+            close_handles(handles)
+            self._channel.send(HandleAnswer(request.requester, failure.message))
+            return
+        self._channel.send(HandleAnswer(request.requester), handles)
 
     def _exports(self) -> LayoutExports:
         if self._shelf is None:

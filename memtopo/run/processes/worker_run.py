@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from memtopo import language, planner
 from memtopo.common.errors import InternalError
+from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.geometry import Geometry
@@ -16,17 +17,15 @@ from memtopo.machine import Machine, parse, target
 from memtopo.plans.report import MachineLine, Progress
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Run
-from memtopo.run.processes.messages import HandleAnswer, Start
+from memtopo.run.processes.messages import Start
 from memtopo.run.request import RunRequest
-from memtopo.sharing.channel import Received
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.imports import HolderHandles
-from memtopo.sharing.wire import close_all
 
 WrapDriver = Callable[[str, KernelDriver], KernelDriver]
 """Wrapper of a worker's driver, by the label of its process."""
 
-RequestHandles = Callable[[str, str, int, int], Received[HandleAnswer]]
+RequestHandles = Callable[[str, str, int, int], Sequence[Handle]]
 """Handles of a holder's export, from an index on, in order. Raises `MemtopoError`."""
 
 
@@ -103,7 +102,7 @@ class SiblingHandles:
             for holder in run.origin.holders
         }
         self._request, self._external = request, external
-        self._batch: dict[tuple[str, str, int], int | bytes] = {}
+        self._batch: dict[tuple[str, str, int], Handle] = {}
 
     def attach(self, holder: str) -> int:
         return self._external.attach(holder)
@@ -111,7 +110,7 @@ class SiblingHandles:
     def detach(self, holder: str) -> None:
         self._external.detach(holder)
 
-    def take(self, holder: str, export: str, index: int) -> int | bytes:
+    def take(self, holder: str, export: str, index: int) -> Handle:
         if (holder, export) not in self._counts:
             return self._external.take(holder, export, index)
         if (holder, export, index) not in self._batch:
@@ -124,14 +123,13 @@ class SiblingHandles:
 
     def settle(self) -> None:
         self._external.settle()
-        close_all(handle for handle in self._batch.values() if isinstance(handle, int))
+        close_handles(self._batch.values())
         self._batch.clear()
 
     def _fetch(self, holder: str, export: str, first: int) -> None:
         count = min(IN_FLIGHT, self._counts[holder, export] - first)
-        answer = self._request(holder, export, first, count)
-        handles: list[int | bytes] = [*answer.fds, *map(bytes.fromhex, answer.message.secrets)]
+        handles = self._request(holder, export, first, count)
         if len(handles) != count:
-            answer.close()
+            close_handles(handles)
             raise InternalError(f"{holder} gave {len(handles)} of {count} handles of {export}")
         self._batch = {(holder, export, first + index): handle for index, handle in enumerate(handles)}

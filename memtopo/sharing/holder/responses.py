@@ -7,17 +7,17 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
-from typing import Any
 
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
-from memtopo.sharing import messages, wire
+from memtopo.driver.handles import Handle, close_handles
+from memtopo.sharing import messages
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.messages import Fields
-from memtopo.sharing.offers import LONGEST_NAME, ExportProvider, Handle, Offer
+from memtopo.sharing.offers import LONGEST_NAME, ExportProvider, Offer
 from memtopo.sharing.status import Importer
 
 REQUESTS = ("status", "offers", "importers", "handles", "check", "source", "release")
@@ -113,9 +113,9 @@ class Responder:
         try:
             for index in range(first, first + count):
                 handles.append(self._provider.handle(offer.name, index))  # noqa: PERF401 `finally` closes a part as well
-            fds = [handle.fd for handle in handles if handle.fd is not None]
-            answer: dict[str, Any] = {"offer": messages.page([offer])[0], "first": first}
-            connection.send_descriptors({"ok": answer | {"handles": messages.encode_handles(handles)}}, fds)
+            encoded, fds = messages.encode_handles(handles)
+            answer = {"offer": messages.page([offer])[0], "first": first, "handles": encoded}
+            connection.send_descriptors({"ok": answer}, fds)
         except BlockingIOError as error:
             raise ExchangeError("unread", "too many earlier answers are unread") from error
         except OSError as error:
@@ -123,7 +123,7 @@ class Responder:
                 raise TooManyInFlight from error
             raise
         finally:
-            wire.close_all(handle.fd for handle in handles if handle.fd is not None)
+            close_handles(handles)
         connection.record(offer.name, first, count)
         self.served_handles += count
 

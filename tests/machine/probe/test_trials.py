@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import SimDriver, SimTrialCalls
@@ -25,9 +25,9 @@ def resources(driver: Driver, simulated: SimDriver) -> TrialResources:
     return TrialResources(driver, SimTrialCalls(simulated), no_importer)
 
 
-def no_importer(request: ImportRequest, fds: Sequence[int]) -> ImportAnswer:
+def no_importer(request: ImportRequest, handle: Handle) -> ImportAnswer:
     """Fail at a request to import: the trials of `ALONE` make none."""
-    raise AssertionError((request, fds))
+    raise AssertionError((request, handle))
 
 
 ALONE = [

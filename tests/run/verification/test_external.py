@@ -12,6 +12,7 @@ from threading import Barrier
 
 import pytest
 
+from memtopo.driver.handles import Handle
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.machine import target
@@ -131,7 +132,7 @@ def test_a_signal_of_a_producer_that_has_ended_counts(producer: ScriptedProducer
 class DiesFirst(HolderHandles):
     """Holders of which one dies when it is asked for a handle."""
 
-    def take(self, holder: str, export: str, index: int) -> int | bytes:
+    def take(self, holder: str, export: str, index: int) -> Handle:
         PRODUCERS[-1].kill()
         return super().take(holder, export, index)
 
