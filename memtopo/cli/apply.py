@@ -63,7 +63,7 @@ Timeout = Annotated[
         "--timeout",
         envvar="MEMTOPO_TIMEOUT",
         metavar="TIME",
-        help="Limit for a silent process, for a starting one, and for a semaphore.",
+        help="Limit for a silent process (a starting one: ten times that, up to 60s), and for a semaphore.",
     ),
 ]
 

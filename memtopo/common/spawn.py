@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -73,6 +75,50 @@ def spawn_connected(
             ours.close()
             raise
     return process, ours
+
+
+class ParentThread(threading.Thread):
+    """Thread that starts a process and lives until `finish`.
+
+    The system sends a parent-death signal when the thread that started the process ends. In a main thread, which ends
+    with its process, the process is started directly.
+    """
+
+    def __init__(self, start: Callable[[], subprocess.Popen[bytes]]) -> None:
+        super().__init__(name="memtopo-parent", daemon=True)
+        self._start_process = start
+        self._process: subprocess.Popen[bytes] | None = None
+        self._error: BaseException | None = None
+        self._ready, self._over = threading.Event(), threading.Event()
+
+    def start_process(self) -> subprocess.Popen[bytes]:
+        """Start the process. Raises the errors of its start, and `OSError` if there can be no thread."""
+        if threading.current_thread() is threading.main_thread():
+            return self._start_process()
+        try:
+            self.start()
+        except RuntimeError as error:
+            raise OSError(errno.EAGAIN, "no thread can be started") from error
+        self._ready.wait()
+        if self._process is None:
+            raise self._error or OSError(errno.ECHILD, "it was not started")
+        return self._process
+
+    def run(self) -> None:
+        try:
+            self._process = self._start_process()
+        except BaseException as error:  # noqa: BLE001 raised by start_process
+            self._error = error
+            return
+        finally:
+            self._ready.set()
+        self._over.wait()
+
+    def finish(self) -> None:
+        """End the thread."""
+        self._over.set()
+        if self.is_alive():
+            self.join()
 
 
 def inherited_socket(descriptor: str) -> socket.socket:

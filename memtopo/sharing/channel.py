@@ -22,13 +22,14 @@ from pydantic import TypeAdapter
 from memtopo.common.clock import LONGEST_STEP, RunningClock
 from memtopo.common.spawn import memory_file
 from memtopo.driver.handles import Handle, close_handles
+from memtopo.language.limits import LARGEST_FILE
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket
 from memtopo.sharing.messages import Fields, decode_handles, encode_handles
 from memtopo.sharing.wire import Packet
 
-LARGEST = 64 << 20
-"""Bytes that the fields of one message may have."""
+LARGEST = 2 * LARGEST_FILE + (32 << 20)
+"""Bytes that the fields of one message may have: a spec, whose quotes and ends of line take two each, and a machine."""
 
 _INLINE = 16 << 10
 """Bytes of fields within a packet; each takes up to three when it is encoded once more."""

@@ -152,7 +152,7 @@ def _acquire(folder: int, endpoint: Endpoint) -> int:
     for attempt in range(_TRIES):
         if attempt:
             time.sleep(_BETWEEN)
-        if not _remove_stale_files(folder, endpoint) or (lock := _make_lock(folder, endpoint.lock)) is None:
+        if not _remove_stale_files(folder, endpoint) or (lock := make_lock(folder, endpoint.lock)) is None:
             continue
         try:
             _remove_socket(folder, endpoint, ours=endpoint.name is not None)
@@ -164,7 +164,7 @@ def _acquire(folder: int, endpoint: Endpoint) -> int:
     raise _already_held(endpoint, lock_owner(folder, endpoint.lock))
 
 
-def _make_lock(folder: int, file: str) -> int | None:
+def make_lock(folder: int, file: str) -> int | None:
     """Make a lock file, which is locked and complete when it appears; None if there is one. Raises `OSError`."""
     temporary = f".{secrets.token_hex(8)}.new"
     fd = os.open(temporary, _LOCK_FILE | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
@@ -196,7 +196,7 @@ def _open_lock(folder: int, file: str) -> tuple[int, int]:
         raise
 
 
-def _lock(folder: int, file: str) -> int | None:
+def lock_stale(folder: int, file: str) -> int | None:
     """Lock an existing lock file; None if another process has locked it. Raises `OSError` if it is not memtopo's."""
     while True:
         fd, _ = _open_lock(folder, file)
@@ -233,7 +233,7 @@ def _remove_stale_files(folder: int, endpoint: Endpoint) -> bool:
     Without a lock of memtopo, nothing is removed. Raises `OSError`, and `ExchangeError` if the socket is in use.
     """
     try:
-        lock = _lock(folder, endpoint.lock)
+        lock = lock_stale(folder, endpoint.lock)
     except FileNotFoundError:
         return True
     if lock is None:

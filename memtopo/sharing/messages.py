@@ -146,7 +146,7 @@ def encode_machine(line: MachineLine) -> dict[str, Any]:
     """Encode the description of a machine, with its texts shortened."""
     devices = [_short(name) for name in line.devices[:_DEVICES]]
     return {
-        "name": _short(line.name), "simulated": line.simulated, "devices": devices, "driver": line.driver,
+        "name": _short(line.name), "simulated": line.simulated, "devices": devices, "driver": _short(line.driver),
     }  # fmt: skip
 
 

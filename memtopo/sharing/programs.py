@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
+from memtopo.common.spawn import ParentThread
 from memtopo.common.text import signal_name
 from memtopo.executor import Stopped
+from memtopo.sharing.errors import reason
+from memtopo.sharing.folders import PrivateFolder
 from memtopo.sharing.sockets import is_listening
 
 GRACE = 5.0
@@ -35,7 +36,7 @@ if os.getppid() == int(sys.argv[1]):
     try:
         os.execvp(sys.argv[2], sys.argv[2:])
     except OSError as error:
-        sys.exit(f"memtopo: {sys.argv[2]} cannot be started: {(error.strerror or 'error').lower()}")
+        sys.exit(f"memtopo: {sys.argv[2]} cannot be started: {reason(error)}")
 """
 
 
@@ -55,15 +56,17 @@ class Program:
     def __init__(self, name: str, command: Sequence[str], stdin: bytes | None = None, *, grace: float = GRACE) -> None:
         self.name = name
         self._command, self._stdin, self._grace = command, stdin, grace
-        self._folder = ""
+        self._folder: PrivateFolder | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._parent: ParentThread | None = None
         self._until: float | None = None
         self._killed = False
 
     @property
     def socket(self) -> str:
         """The socket's path."""
-        return str(Path(self._folder, _FILE))
+        assert self._folder
+        return str(Path(self._folder.path, _FILE))
 
     @property
     def survivor(self) -> int | None:
@@ -72,7 +75,11 @@ class Program:
 
     def __enter__(self) -> Self:
         """Start the program. Raises `ProducerFailed`."""
-        self._folder = tempfile.mkdtemp(prefix="memtopo-")  # closed to other users
+        try:
+            self._folder = PrivateFolder()
+        except OSError as error:
+            message = f"the program of {self.name!r} has no folder for its socket: {reason(error)}"
+            raise ProducerFailed(message, hint="TMPDIR names a folder that can be written") from error
         try:
             self._start()
         except BaseException:
@@ -81,12 +88,13 @@ class Program:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the program by SIGTERM and then by SIGKILL, and remove its folder."""
+        """End the program by SIGTERM and then by SIGKILL, with all processes that it started, and remove its folder."""
         try:
             if self._process:
                 self._end(self._process)
         finally:
-            self._remove()
+            if self._folder:
+                self._folder.remove()
 
     def terminate(self) -> None:
         """Send SIGTERM, once; the grace begins."""
@@ -97,7 +105,8 @@ class Program:
     def wait_until_serving(self, stop: Callable[[], int], patience: float) -> None:
         """Wait until a process listens at the socket. Raises `ProducerFailed`, `Stopped`."""
         clock = RunningClock()
-        folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        assert self._folder
+        folder = os.open(self._folder.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             while not is_listening(folder, _FILE):
                 if end := self.end():
@@ -132,38 +141,59 @@ class Program:
         return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
     def _start(self) -> None:
-        environment = {
-            key: value for key, value in os.environ.items() if key != "MEMTOPO_WITH"
-        }  # else a memtopo would start itself for ever
-        launch = (sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())) if self._stdin is None else ()
+        self._parent = ParentThread(self._popen)
         try:
-            self._process = process = subprocess.Popen(  # noqa: S603 the user's own command, run without a shell
-                [*launch, *self._command],
-                stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
-                stdout=2,
-                env=environment | {"MEMTOPO_SOCKET": self.socket},
-                process_group=0,  # Ctrl-C interrupts this process alone, which ends the program after the teardown
-            )
+            self._process = process = self._parent.start_process()
         except OSError as error:
-            message = f"the program of {self.name!r} cannot be started: {(error.strerror or 'error').lower()}"
+            message = f"the program of {self.name!r} cannot be started: {reason(error)}"
             raise ProducerFailed(message) from error
         if process.stdin:
             with suppress(BrokenPipeError):
                 process.stdin.write(self._stdin or b"")
                 process.stdin.flush()
 
+    def _popen(self) -> subprocess.Popen[bytes]:
+        environment = {
+            key: value for key, value in os.environ.items() if key != "MEMTOPO_WITH"
+        }  # else a memtopo would start itself for ever
+        launch = (sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid())) if self._stdin is None else ()
+        return subprocess.Popen(  # noqa: S603 the user's own command, run without a shell
+            [*launch, *self._command],
+            stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
+            stdout=2,
+            env=environment | {"MEMTOPO_SOCKET": self.socket},
+            process_group=0,  # Ctrl-C interrupts this process alone, which ends the program after the teardown
+        )
+
     def _end(self, process: subprocess.Popen[bytes]) -> None:
         try:
             self.terminate()
             self.end(within=(self._until or 0.0) - time.monotonic())
         finally:
-            self._signal(signal.SIGKILL)  # and the processes that it started
+            self._signal(signal.SIGKILL)
             self._killed = True
+            self._kill_descendants()
             with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, or now belongs to another user
                 process.wait(self._grace)
+            if self._parent:
+                self._parent.finish()
             if process.stdin:
                 with suppress(BrokenPipeError):
                     process.stdin.close()
+
+    def _kill_descendants(self) -> None:
+        """Kill the processes that it started in groups of their own; they have its socket in their environment."""
+        clock = RunningClock()
+        entry = os.fsencode(f"MEMTOPO_SOCKET={self.socket}")
+        while clock.time() < self._grace:
+            found = list(_processes_with(entry))
+            if not found:
+                return
+            for descriptor in found:
+                with suppress(ProcessLookupError, PermissionError):
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                os.close(descriptor)
+            time.sleep(_INTERVAL)
 
     def _signal(self, number: signal.Signals) -> None:
         """Send a signal to its process group, unless that may be another's now."""
@@ -180,5 +210,17 @@ class Program:
             return Path(f"/proc/{pid}").exists()
         return False
 
-    def _remove(self) -> None:
-        shutil.rmtree(self._folder, ignore_errors=True)
+
+def _processes_with(entry: bytes) -> Iterator[int]:
+    """Yield a descriptor of each process that has an entry in its environment; the caller closes it."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with suppress(OSError):  # it has ended, or belongs to another user
+            descriptor = os.pidfd_open(int(name))  # before the environment is read: the id may be another's afterwards
+            try:
+                environment = Path("/proc", name, "environ").read_bytes()
+            except OSError:
+                environment = b""
+            if entry in environment.split(b"\0"):
+                yield descriptor
+            else:
+                os.close(descriptor)

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import pytest
 
 from memtopo.driver.handles import Handle
+from memtopo.language import LARGEST_FILE
+from memtopo.machine import files as machines
 from memtopo.sharing import wire
-from memtopo.sharing.channel import Channel
+from memtopo.sharing.channel import LARGEST, Channel
 from memtopo.sharing.errors import BadPacket
 
 
@@ -46,6 +48,16 @@ def ends() -> Iterator[tuple[Channel[Text | Pair], Channel[Text | Pair]]]:
 
 
 Ends = tuple[Channel[Text | Pair], Channel[Text | Pair]]
+
+
+def test_the_largest_spec_of_quotes_fits_into_a_message(ends: Ends) -> None:
+    left, right = ends
+    left.send(Text('"' * LARGEST_FILE))
+    received = right.receive()
+    assert received
+    assert isinstance(received.message, Text)
+    assert received.message.text == '"' * LARGEST_FILE
+    assert 2 * LARGEST_FILE + 2 * machines.LARGEST_FILE < LARGEST
 
 
 def pipe_content(fd: int) -> bytes:

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -184,6 +185,38 @@ def test_processes_that_a_program_started_end_with_it(tmp_path: Path) -> None:
     until(lambda: gone(child))
 
 
+def test_processes_of_sessions_of_their_own_end_with_the_program_that_started_them(tmp_path: Path) -> None:
+    child = tmp_path / "child"
+    code = f"setsid sleep 1000 & echo $! > {child}; exec {' '.join(BEHAVING)} serve"
+    with Program("camera", ["sh", "-c", code]) as program:
+        program.wait_until_serving(lambda: 0, PATIENCE)
+        pid = int(child.read_text())
+        until(lambda: os.getsid(pid) == pid)
+    until(lambda: gone(pid))
+
+
+def test_folders_of_dead_processes_are_removed_and_others_stay(folders: Path) -> None:
+    (folders / "memtopo-program-of-another-program").mkdir(0o700)
+    with (
+        subprocess.Popen([*STARTING, "sleep", "1000"], cwd=ROOT) as dead,
+        Program("camera", ["sleep", "1000"]) as living,
+    ):
+        until(lambda: len([*folders.glob("*/owner.lock")]) == 2)
+        dead.kill()
+        dead.wait()
+        with Program("lidar", ["sleep", "1000"]) as started:
+            locks = {each.parent for each in folders.glob("*/owner.lock")}
+            assert locks == {Path(living.socket).parent, Path(started.socket).parent}
+    (left,) = folders.iterdir()
+    assert left.name == "memtopo-program-of-another-program"
+
+
+def test_without_a_temporary_folder_no_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(ProducerFailed, match="no folder for its socket: no such file"), Program("camera", ["true"]):
+        pass
+
+
 def test_output_of_a_program_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
     with Program("camera", [*BEHAVING, "serve"]) as program:
         program.wait_until_serving(lambda: 0, PATIENCE)
@@ -206,6 +239,31 @@ def test_a_program_ends_when_its_parent_is_killed() -> None:
             starter.kill()
             assert select.select([client], [], [], PATIENCE)[0]
             until(lambda: gone(client.pid))
+
+
+def test_the_end_of_the_thread_that_started_a_program_sends_it_no_signal(tmp_path: Path) -> None:
+    block = "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
+    code = f"{block}; open(sys.argv[1], 'w').close(); signal.pause()"
+    program = Program("camera", [sys.executable, "-c", code, str(tmp_path / "blocked")], grace=0.1)
+
+    def start() -> None:
+        stack.enter_context(program)
+        until((tmp_path / "blocked").exists)
+
+    with ExitStack() as stack:
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join()
+        until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
+        (pid,) = children()
+        assert "ShdPnd:\t0000000000000000\n" in Path(f"/proc/{pid}/status").read_text()
+    assert not any(each.name == "memtopo-parent" for each in threading.enumerate())
+
+
+def children() -> list[int]:
+    """Processes that any thread of this one started."""
+    files = Path("/proc/self/task").glob("*/children")
+    return [int(pid) for file in files for pid in file.read_text().split()]
 
 
 def test_a_program_that_ends_during_the_layout_is_in_the_report() -> None:

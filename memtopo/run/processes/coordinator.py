@@ -5,6 +5,7 @@ It makes no driver call that lays out memory. If any process fails, dies or is i
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,14 +29,15 @@ from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.sharing.client import IN_FLIGHT
+from memtopo.sharing.errors import reason
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import reserve_descriptors
 
 TIMEOUT = 30.0
 """Seconds of silence after which a process counts as dead."""
 
-STARTUP = 60.0
-"""Seconds that a worker has for its imports and the driver's start."""
+_STARTUP, _SLOWER = 60.0, 10
+"""Seconds that a worker has for its imports and the driver's start, and the multiple of a short timeout."""
 
 SPARE = 3.0
 """Seconds beyond the timeout that a worker has for teardown before it is killed."""
@@ -58,6 +60,23 @@ class Ensemble:
     sockets: Mapping[str, str] = field(default_factory=dict)
     allow_uids: tuple[int, ...] = ()
     worker: Sequence[str] = ()
+
+
+class NotStarted(MemtopoError):
+    """A process of the layout that the system did not start; `started` others were."""
+
+    exit_code = 4
+
+    def __init__(self, started: int, error: OSError) -> None:
+        hint = None
+        if error.errno == errno.EAGAIN:
+            hint = "raise the limit of processes: 'ulimit -u', TasksMax= in a systemd unit, --pids-limit of a container"
+        super().__init__(f"process {started + 1} of the layout cannot be started: {reason(error)}", hint=hint)
+
+
+def startup_limit(timeout: float) -> float:
+    """Return the seconds of silence after which a starting process counts as dead."""
+    return max(timeout, min(_SLOWER * timeout, _STARTUP))
 
 
 class _Aborted(Exception):
@@ -108,14 +127,19 @@ class Coordinator:
         try:
             with gate_descriptors() as gates:
                 for label, geometry in self.ensemble.request.geometry.processes.items():
-                    visible = tuple(location.id for location in geometry.visible)
-                    worker = launch(label, gates, self._environment(visible), self._clock, self.ensemble.worker)
-                    self.workers[label] = worker
-                    worker.start(self._start_message(label, visible))
+                    self._launch(label, gates, tuple(location.id for location in geometry.visible))
+        except OSError as error:
+            self._close()
+            raise NotStarted(len(self.workers), error) from error
         except BaseException:
             self._close()
             raise
         return self
+
+    def _launch(self, label: str, gates: Sequence[int], visible: tuple[int, ...]) -> None:
+        worker = launch(label, gates, self._environment(visible), self._clock, self.ensemble.worker)
+        self.workers[label] = worker
+        worker.start(self._start_message(label, visible))
 
     def __exit__(self, *_: object) -> None:
         self._close()
@@ -129,7 +153,7 @@ class Coordinator:
         """Have all processes build, check and verify, phase by phase."""
         plans = self.ensemble.request.plan.processes.values()
         with self._timed("start", len(self.workers)):
-            self._await(Expected.READY, STARTUP)
+            self._await(Expected.READY, startup_limit(self.ensemble.timeout))
         for phase in Phase:
             count = sum(len(steps) for plan in plans for each, steps in plan.phases if each is phase)
             if count or phase is Phase.RESERVE:

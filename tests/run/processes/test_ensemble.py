@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from textwrap import dedent
 
@@ -11,6 +12,7 @@ from memtopo import machine
 from memtopo.machine import Trial
 from memtopo.plans.report import Report
 from memtopo.run import processes
+from memtopo.run.processes.coordinator import NotStarted, startup_limit
 from tests.helpers.machines import invented
 from tests.helpers.specs import codes, ensemble
 from tests.run.processes.crash_runs import run_with_crash
@@ -164,6 +166,20 @@ def test_a_driver_error_in_one_process_undoes_all(process: str, call: int) -> No
     assert "CUDA_ERROR_UNKNOWN" in done.report.failure.error
     assert done.report.left
     assert not any(done.report.left.ledger_after.values())
+
+
+def test_the_timeout_limits_the_start_of_a_process() -> None:
+    report = processes.apply(ensemble(TWO, MACHINE, timeout=0.05, worker=("sh", "-c", "kill -STOP $$")))
+    assert report.failure
+    assert "was silent for 0.5 s" in report.failure.error
+    assert [startup_limit(timeout) for timeout in (0.05, 2.0, 30.0, 300.0)] == [0.5, 20.0, 60.0, 300.0]
+
+
+def test_a_process_that_the_system_does_not_start_is_an_expected_failure() -> None:
+    with pytest.raises(NotStarted, match=r"^process 1 of the layout cannot be started: no such file") as raised:
+        processes.apply(ensemble(TWO, MACHINE, worker=("/nonexistent/worker",)))
+    assert raised.value.exit_code == 4
+    assert "ulimit -u" in str(NotStarted(0, BlockingIOError(errno.EAGAIN, "busy")).hint)
 
 
 def test_a_worker_that_does_not_start_is_reported() -> None:
