@@ -25,7 +25,6 @@ STATE = {"ranges", "chunks", "mappings", "buffers", "events", "managed", "extern
 """Attributes of a layout, by kind."""
 
 REASONS = {
-    "cli/hold": "serves the exports of a held layout",
     "geometry/groups": "placements are made of chunks and ranges; the wire protocol has a word for each kind",
     "geometry/model": "placements map chunks into ranges",
     "machine/probe/messages": "a trial imports what another process exports, in terms of the driver",
@@ -45,7 +44,6 @@ REASONS = {
     "rules/unused": "rules between chunks, ranges, mappings and exports",
     "run/apply": "reports the addresses of ranges",
     "run/leaks": "looks for handles of chunks that are open after their release (facts 27, 51, 52)",
-    "run/processes/worker": "serves the exports of its process",
     "run/verification/external": "waits for semaphores and reads external memory, in one order",
     "run/verification/isolation": "looks at the holes and ends of ranges",
     "run/verification/verifier": "records events and waits for them in the rounds of verification",

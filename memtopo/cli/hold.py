@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from memtopo.common.errors import UsageError
 from memtopo.common.text import printable
-from memtopo.kinds.exports import ExportGroup
 from memtopo.output import plain
 from memtopo.run.apply import Run
 from memtopo.run.processes import Coordinator, ProcessExports
@@ -51,7 +50,7 @@ class Holder:
     def hold(self, run: Run) -> HoldResult:
         """Serve the exports of a layout in this process."""
         execution = run.execution
-        exports = LayoutExports(run.request.geometry.of(ExportGroup), execution.layout, execution.driver, run.recheck)
+        exports = LayoutExports(run.request.geometry, execution.layout, execution.driver, run.recheck)
         return HoldResult(self._serve(exports, self.stop), self.claim.kept_open)
 
     def hold_processes(self, coordinator: Coordinator) -> list[str]:

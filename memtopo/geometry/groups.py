@@ -25,6 +25,11 @@ class Origin:
     via: Via
     siblings: bool
 
+    @property
+    def identity(self) -> tuple[tuple[str, ...], str]:
+        """Holders and export, which are equal for all imports of the same objects."""
+        return self.holders, self.export
+
     def of(self, index: int) -> tuple[str, int]:
         """Holder of the object at an index, and its index within the holder's export."""
         return self.holders[index // self.each], index % self.each

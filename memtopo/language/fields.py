@@ -107,27 +107,6 @@ TRANSPORTS = {each: each for each in ("fd", "fabric", "ipc")}
 Transport = Annotated[
     Literal["fd", "fabric", "ipc"], FromText(one_of(TRANSPORTS, "a transport"), {"enum": [*TRANSPORTS]})
 ]
-ATTACHMENTS = {each: each for each in ("global", "host", "single")}
-Attachment = Annotated[
-    Literal["global", "host", "single"],
-    FromText(one_of(ATTACHMENTS, "a way to attach managed memory"), {"enum": [*ATTACHMENTS]}),
-]
-MEMORY_KINDS = {
-    each: each
-    for each in (
-        "opaque_fd", "dma_buf", "opaque_win32", "opaque_win32_kmt", "d3d12_heap", "d3d12_resource", "d3d11_resource",
-        "d3d11_resource_kmt", "nvscibuf",
-    )
-}  # fmt: skip
-MemoryKind = Annotated[str, FromText(one_of(MEMORY_KINDS, "a kind of external memory"), {"enum": [*MEMORY_KINDS]})]
-SEMAPHORE_KINDS = {
-    each: each
-    for each in (
-        "timeline_fd", "opaque_fd", "timeline_win32", "opaque_win32", "opaque_win32_kmt", "d3d12_fence", "d3d11_fence",
-        "d3d11_keyed_mutex", "d3d11_keyed_mutex_kmt", "nvscisync",
-    )
-}  # fmt: skip
-SemaphoreKind = Annotated[str, FromText(one_of(SEMAPHORE_KINDS, "a kind of semaphore"), {"enum": [*SEMAPHORE_KINDS]})]
 
 _OneOrMoreDevices = DeviceName | Annotated[list[DeviceName], Field(min_length=1)]
 _OneOrMoreGpus = _Gpu | Annotated[list[_Gpu], Field(min_length=1)]

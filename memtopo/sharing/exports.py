@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import LocationKind
+from memtopo.geometry import Geometry
 from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.layout import Layout
 from memtopo.plans.report import Checks
@@ -20,10 +21,9 @@ class LayoutExports:
     No handle is kept: an open descriptor pins memory (fact 29), and IPC and fabric handles are secrets.
     """
 
-    def __init__(
-        self, exports: Mapping[str, ExportGroup], layout: Layout, driver: Driver, check: Callable[[], Checks]
-    ) -> None:
-        self._exports, self._layout, self._driver, self._check = exports, layout, driver, check
+    def __init__(self, geometry: Geometry, layout: Layout, driver: Driver, check: Callable[[], Checks]) -> None:
+        self._exports = geometry.of(ExportGroup)
+        self._layout, self._driver, self._check = layout, driver, check
 
     def offers(self) -> Sequence[Offer]:
         return [self._offer(name, group) for name, group in self._exports.items()]

@@ -10,7 +10,6 @@ from memtopo import planner
 from memtopo.cli.process import Stopper
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
-from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.layout import current
 from memtopo.language import read_file
 from memtopo.machine import target
@@ -42,7 +41,7 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
             if record:
                 _record(run)
             layout, driver = run.execution.layout, run.execution.driver
-            exports = LayoutExports(geometry.of(ExportGroup), layout, driver, run.recheck)
+            exports = LayoutExports(geometry, layout, driver, run.recheck)
             about = HolderInfo(geometry.name, spec, line)
             held = hold(
                 exports, claimed, about, stop=stopper.signal, ready=lambda: print_json({"serving": geometry.name})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
@@ -17,8 +17,9 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.kind import Kind, Rule, Scope, Use
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Boolean, DeviceName, MemoryKind, OffsetBytes, OwnName, PositiveBytes, ProducerText
+from memtopo.language.fields import Boolean, DeviceName, OffsetBytes, OwnName, PositiveBytes, ProducerText
 from memtopo.language.names import Source
+from memtopo.language.scalars import FromText, one_of
 from memtopo.machine import Machine, Trial
 
 if TYPE_CHECKING:
@@ -35,6 +36,18 @@ _REASONS = {
     "nvscisync": "it exists on Jetson and DRIVE only; here the driver returns NOT_SUPPORTED (fact 54)",
 }
 """Reasons why handle types cannot be imported; all others exist on Windows only."""
+
+
+MEMORY_KINDS = {
+    each: each
+    for each in (
+        "opaque_fd", "dma_buf", "opaque_win32", "opaque_win32_kmt", "d3d12_heap", "d3d12_resource", "d3d11_resource",
+        "d3d11_resource_kmt", "nvscibuf",
+    )
+}  # fmt: skip
+"""Handle types of external memory that the driver knows, by their names in a spec."""
+
+MemoryKind = Annotated[str, FromText(one_of(MEMORY_KINDS, "a kind of external memory"), {"enum": [*MEMORY_KINDS]})]
 
 
 class ExternalPart(Entry):
@@ -221,7 +234,7 @@ def equal_declarations(geometry: Geometry, machine: Machine) -> Iterator[Diagnos
     known: dict[tuple[tuple[str, ...], str], ProducedGroup] = {}
     for member in geometry.members.values():
         for group in produced(member):
-            first = known.setdefault((group.origin.holders, group.origin.export), group)
+            first = known.setdefault(group.origin.identity, group)
             if diagnostic := _contradiction(first, group):
                 yield diagnostic
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -15,7 +15,8 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.kind import Kind, Rule, Scope, Use
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Attachment, Boolean, DeviceName, Devices, PositiveBytes
+from memtopo.language.fields import Boolean, DeviceName, Devices, PositiveBytes
+from memtopo.language.scalars import FromText, one_of
 from memtopo.machine import Machine, Trial
 
 if TYPE_CHECKING:
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 _FLAGS = {"global": MemAttach.GLOBAL, "host": MemAttach.HOST, "single": MemAttach.HOST}
 """Flags of the allocation. Memory of a single stream is attached to the host first, then to its stream (fact 60)."""
 
+Attachment = Annotated[
+    Literal["global", "host", "single"],
+    FromText(one_of({each: each for each in _FLAGS}, "a way to attach managed memory"), {"enum": [*_FLAGS]}),
+]
 
 _ADVICE = "advice and prefetching require concurrent access by the CPU and GPUs"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator
 
@@ -23,7 +23,8 @@ from memtopo.kinds.external import (
 from memtopo.kinds.kind import Kind, Rule, Scope, Use
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
-from memtopo.language.fields import DeviceName, Point, ProducerText, SemaphoreKind
+from memtopo.language.fields import DeviceName, Point, ProducerText
+from memtopo.language.scalars import FromText, one_of
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -45,6 +46,18 @@ def _schema(via: str, each: dict[str, Any]) -> dict[str, Any]:
 _TIMELINE = _schema("timeline_fd", {"type": "integer"})
 
 _BINARY = _schema("opaque_fd", {"const": True})
+
+
+SEMAPHORE_KINDS = {
+    each: each
+    for each in (
+        "timeline_fd", "opaque_fd", "timeline_win32", "opaque_win32", "opaque_win32_kmt", "d3d12_fence", "d3d11_fence",
+        "d3d11_keyed_mutex", "d3d11_keyed_mutex_kmt", "nvscisync",
+    )
+}  # fmt: skip
+"""Handle types of external semaphores that the driver knows, by their names in a spec."""
+
+SemaphoreKind = Annotated[str, FromText(one_of(SEMAPHORE_KINDS, "a kind of semaphore"), {"enum": [*SEMAPHORE_KINDS]})]
 
 
 class Semaphore(Entry):
@@ -213,7 +226,7 @@ def _waits(geometry: Geometry) -> _Waits:
         running = {group.origin.holders for group in member.of(ExternalObject).values()}
         for group in member.of(ImportedSemaphore).values():
             value = -1 if group.wait is None or group.origin.holders in running else group.wait
-            found.setdefault((group.origin.holders, group.origin.export), []).append((value, group))
+            found.setdefault(group.origin.identity, []).append((value, group))
     return found
 
 

@@ -16,7 +16,6 @@ from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.executor import StepFailed, Stopped
-from memtopo.kinds.exports import ExportGroup
 from memtopo.run.apply import Run
 from memtopo.run.processes import messages
 from memtopo.run.processes.gates import Gate, GatedTeardown
@@ -114,9 +113,7 @@ class Worker:
 
     def _follow_commands(self, run: Run) -> None:
         execution = run.execution
-        self._shelf = LayoutExports(
-            run.request.geometry.of(ExportGroup), execution.layout, execution.driver, run.recheck
-        )
+        self._shelf = LayoutExports(run.request.geometry, execution.layout, execution.driver, run.recheck)
         while not isinstance(command := self._next_command(), messages.TakeDown):
             if isinstance(command, messages.Recheck):
                 self._channel.send(_recheck(run))

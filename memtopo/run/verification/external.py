@@ -78,11 +78,10 @@ class ExternalVerifier(Verifier):
 
     def _awaited_here(self, entry: ImportedSemaphore) -> bool:
         """Return whether another entry waits for the same semaphore."""
-        source = entry.origin.holders, entry.origin.export
         others = (
             each for each in self.geometry.of(ImportedSemaphore).values() if each is not entry and each.wait is not None
         )
-        return any((other.origin.holders, other.origin.export) == source for other in others)
+        return any(other.origin.identity == entry.origin.identity for other in others)
 
     def _wait(self, entry: ImportedSemaphore, value: int) -> Finding:
         device, waiting = entry.place.id, self.layout.waiting
