@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
@@ -107,6 +107,14 @@ class Kind:
     def last_steps(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[Step]:
         """Steps at the end of the plan, after `steps`."""
         del geometry, steps
+        yield from ()
+
+    def changes(self, kept: Mapping[Hashable, Step], after: Mapping[Hashable, Step]) -> Iterator[Step]:
+        """Steps that change the state of a layout which belongs to other steps, such as the access of its mappings.
+
+        `kept` are the steps that stay, as they were, and `after` all steps that the layout will have, by their effect.
+        """
+        del kept, after
         yield from ()
 
     def notes(self, geometry: Geometry) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import cast
 
@@ -25,6 +25,10 @@ class RetainContext(Step):
     verb = "retain context"
     call = "cuDevicePrimaryCtxRetain"
     undo_call = "cuDevicePrimaryCtxRelease"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("context", self.device)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         layout.contexts[self.device] = driver.device_primary_ctx_retain(self.device)
@@ -57,6 +61,10 @@ class LoadKernels(Step):
     call = "cuModuleLoadData"
     undo_call = "cuModuleUnload"
 
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("context", self.device),)
+
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
             layout.modules[self.device] = cast("KernelDriver", driver).module_load_data()
@@ -87,6 +95,14 @@ class CreateStream(Step):
     verb = "create stream"
     call = "cuStreamCreate"
     undo_call = "cuStreamDestroy"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("stream", self.device)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("context", self.device),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
@@ -121,6 +137,7 @@ class Synchronize(Step):
     verb = "synchronize"
     call = "cuCtxSynchronize"
     undo_call = "cuCtxSynchronize"
+    repeated = True
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
@@ -144,6 +161,10 @@ class Attach(Step):
     verb = "attach"
     call = "connect"
     undo_call = "close"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("holder", self.holder)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         del driver

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import ClassVar, NamedTuple
+from functools import cache
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple, cast
 
 from memtopo.common.errors import InternalError
 from memtopo.diagnostics.model import Path
@@ -97,8 +99,31 @@ class Step:
     call: ClassVar[str]
     holds_chunk: ClassVar[bool] = False
     """True if the layout has a handle of a chunk under the step's label while it is done."""
+    repeated: ClassVar[bool] = False
+    """True if every change of a layout undoes the step first, and does it again last."""
+    renews_needs: ClassVar[bool] = False
+    """True if the resources that the step needs are created again when it goes, since only their end undoes the step,
+    or the step has used them up."""
     undo_call: ClassVar[str] = ""
     """Driver call that undoes it; empty if the undo of another step ends it."""
+
+    @property
+    def effect(self) -> Hashable:
+        """State that the step creates; a change keeps the steps whose effect the new plan has, too.
+
+        None if the state belongs to other steps, as access belongs to mappings; see `Kind.changes`.
+        """
+        return self.verb, _parameters(cast("Hashable", type(self)))(self)
+
+    @property
+    def provides(self) -> Hashable:
+        """Resource that the step creates and later steps need; None if none does."""
+        return None
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        """Resources that have to be undone after this step if they are undone."""
+        return ()
 
     def do(self, driver: Driver, layout: Layout) -> None:
         """Make the call, and add its result to the layout."""
@@ -129,6 +154,12 @@ class Step:
         """Leak names of resources that cannot be released while a stream of a GPU waits for a semaphore (fact 58)."""
         del device
         return ()
+
+
+@cache
+def _parameters(kind: Any) -> attrgetter[Any]:
+    """Getter of all fields of a step but the path of its entry."""
+    return attrgetter(*(each.name for each in fields(kind) if each.name != "path"))
 
 
 def range_name(label: str) -> str:

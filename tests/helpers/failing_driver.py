@@ -16,13 +16,13 @@ class Failing(Forwarder):
 
     Calls are counted from 1, queries included. With `only`, the named methods alone are counted (`{"mem_unmap"}`); with
     `every`, all counted calls from the `at`-th on fail. `calls` is the number of counted calls, `failed` the driver's
-    name of the call that failed last.
+    name of the call that failed last. `at` may be set later; 0 lets all calls succeed.
     """
 
     def __init__(
         self,
         driver: Driver,
-        at: int,
+        at: int = 0,
         *,
         error: str = "CUDA_ERROR_UNKNOWN",
         only: Collection[str] | None = None,
@@ -30,7 +30,7 @@ class Failing(Forwarder):
     ) -> None:
         self.calls = 0
         self.failed: str | None = None
-        self._at, self._error, self._only, self._every = at, error, only, every
+        self.at, self._error, self._only, self._every = at, error, only, every
         super().__init__(driver)
 
     def _wrap(self, method: str, call: Call) -> Call:
@@ -40,7 +40,7 @@ class Failing(Forwarder):
         @wraps(call)
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.calls += 1
-            if self.calls == self._at or (self._every and self.calls > self._at):
+            if self.calls == self.at or (self._every and 0 < self.at < self.calls):
                 self.failed = call_name(method)
                 raise DriverError(self.failed, self._error, f"made to fail, as call {self.calls}")
             return call(*args, **kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -96,6 +96,11 @@ class AccessKind(Kind):
                 label = span.range.label(span.instance)
                 for low, high in _calls(placements, span):
                     yield SetAccess(span.path, label, low, high - low, span.grants)
+
+    def changes(self, kept: Mapping[Hashable, Step], after: Mapping[Hashable, Step]) -> Iterator[Step]:
+        from memtopo.kinds.access.steps import access_changes
+
+        return access_changes(kept, after)
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for name, views in _views(geometry, granted(geometry)).items():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Grant
+from memtopo.driver.types import Access, Grant, Location, LocationKind
+from memtopo.kinds.access import LONGEST_GRANT
 from memtopo.kinds.layout import Layout
+from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.step import Phase, Step, StepDescription
 
 
@@ -26,6 +29,10 @@ class SetAccess(Step):
     verb = "grant"
     call = "cuMemSetAccess"
 
+    @property
+    def effect(self) -> None:
+        """None: access belongs to mappings."""
+
     def do(self, driver: Driver, layout: Layout) -> None:
         driver.mem_set_access(layout.ranges[self.range].address + self.offset, self.size, self.grants)
 
@@ -33,3 +40,44 @@ class SetAccess(Step):
         group = self.range.partition(".")[0]
         granted = ", ".join(f"{grant.location} {grant.access.word}" for grant in self.grants)
         return StepDescription(self.range, granted, 0, (group, self.grants))
+
+
+def access_changes(kept: Mapping[Hashable, Step], after: Mapping[Hashable, Step]) -> Iterator[SetAccess]:
+    """Grants for new mappings, and for kept mappings those that differ; adjacent mappings with equal grants share one.
+
+    `kept` are the old steps that stay, and `after` all new steps, by their effect.
+    """
+    last: SetAccess | None = None
+    mappings = 0
+    for effect, step in after.items():
+        if not isinstance(step, MapChunk) or not (grants := _differing(kept.get(effect), step)):
+            continue
+        if last and mappings < LONGEST_GRANT and _continues(last, step, grants):
+            last = replace(last, size=last.size + step.size)
+            mappings += 1
+            continue
+        if last:
+            yield last
+        last, mappings = SetAccess(step.path, step.range, step.offset, step.size, grants), 1
+    if last:
+        yield last
+
+
+def _continues(last: SetAccess, step: MapChunk, grants: tuple[Grant, ...]) -> bool:
+    return (last.range, last.offset + last.size, last.grants) == (step.range, step.offset, grants)
+
+
+def _differing(old: Step | None, new: MapChunk) -> tuple[Grant, ...]:
+    before = dict(old.access) if isinstance(old, MapChunk) else {}
+    after = dict(new.access)
+    changed = (
+        Grant(_granted_to(location), after.get(location, Access.NONE))
+        for location in sorted({*before, *after})
+        if before.get(location, Access.NONE) != after.get(location, Access.NONE)
+    )
+    return tuple(changed)
+
+
+def _granted_to(location: Location) -> Location:
+    """Location of a grant: the driver has one access for the host and all its NUMA nodes."""
+    return location if location.kind is LocationKind.GPU else Location(LocationKind.HOST)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
@@ -22,6 +22,10 @@ class AllocateBuffer(Step):
     verb = "allocate"
     call = "cuMemAlloc"
     undo_call = "cuMemFree"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("buffer", self.label)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
@@ -58,6 +62,14 @@ class OpenBuffer(Step):
     verb = "open buffer"
     call = "cuIpcOpenMemHandle"
     undo_call = "cuIpcCloseMemHandle"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("buffer", self.label)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("holder", self.source.holder),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.source.fetch_bytes(layout.handle_source)
@@ -97,6 +109,10 @@ class TryExportBuffer(Step):
     phase = Phase.EXPORT
     verb = "export buffer"
     call = "cuIpcGetMemHandle"
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("buffer", self.buffer),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):

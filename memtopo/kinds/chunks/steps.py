@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from memtopo.driver.handles import Handle
@@ -25,6 +25,10 @@ class CreateChunk(Step):
     verb = "create"
     call = "cuMemCreate"
     undo_call = "cuMemRelease"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("chunk", self.label)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         layout.chunks[self.label] = driver.mem_create(self.size, self.properties)
@@ -68,6 +72,14 @@ class ImportChunk(Step):
     call = "cuMemImportFromShareableHandle"
     undo_call = "cuMemRelease"
 
+    @property
+    def provides(self) -> Hashable:
+        return ("chunk", self.label)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("holder", self.source.holder),)
+
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.source.fetch(layout.handle_source)
         layout.chunks[self.label] = driver.mem_import_from_shareable_handle(handle.shared, self.kind)
@@ -103,6 +115,10 @@ class TryExportChunk(Step):
     phase = Phase.EXPORT
     verb = "export"
     call = "cuMemExportToShareableHandle"
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("chunk", self.chunk),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[self.chunk], self.kind)).close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
@@ -23,6 +23,10 @@ class CreateEvent(Step):
     verb = "create event"
     call = "cuEventCreate"
     undo_call = "cuEventDestroy"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("event", self.label)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         flags = EventFlags.DISABLE_TIMING | (EventFlags.INTERPROCESS if self.shared else EventFlags(0))
@@ -58,6 +62,14 @@ class OpenEvent(Step):
     call = "cuIpcOpenEventHandle"
     undo_call = "cuEventDestroy"
 
+    @property
+    def provides(self) -> Hashable:
+        return ("event", self.label)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("holder", self.source.holder),)
+
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.source.fetch_bytes(layout.handle_source)
         with current(driver, layout.contexts[self.device]):
@@ -90,6 +102,10 @@ class TryExportEvent(Step):
     phase = Phase.EXPORT
     verb = "export event"
     call = "cuIpcGetEventHandle"
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("event", self.event),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):

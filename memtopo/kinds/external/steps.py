@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from memtopo.common.errors import MemtopoError
@@ -29,6 +29,14 @@ class DuplicateDescriptor(Step):
     verb = "copy descriptor"
     call = "fcntl"
     undo_call = "close"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("descriptor", self.label)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("holder", self.source.holder),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         del driver
@@ -70,6 +78,15 @@ class ImportMemory(Step):
     verb = "import memory"
     call = "cuImportExternalMemory"
     undo_call = "cuDestroyExternalMemory"
+    renews_needs = True
+
+    @property
+    def provides(self) -> Hashable:
+        return ("external", self.label)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("descriptor", self.label),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         fd = layout.descriptors[self.label].fd
@@ -108,6 +125,14 @@ class MapExternal(Step):
     verb = "map buffer"
     call = "cuExternalMemoryGetMappedBuffer"
     undo_call = "cuMemFree"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("buffer", self.label)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("external", self.memory),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):

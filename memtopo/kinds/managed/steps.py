@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
@@ -47,6 +47,10 @@ class AllocateManaged(Step):
     call = "cuMemAllocManaged"
     undo_call = "cuMemFree"
 
+    @property
+    def provides(self) -> Hashable:
+        return ("managed", self.label)
+
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
             layout.managed[self.label] = Reservation(driver.mem_alloc_managed(self.size, self.attach), self.size)
@@ -90,6 +94,11 @@ class Advise(Step):
     phase = Phase.CREATE
     verb = "advise"
     call = "cuMemAdvise"
+    renews_needs = True
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("managed", self.label),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         address, size = layout.managed[self.label]
@@ -131,6 +140,11 @@ class AttachStream(Step):
     phase = Phase.CREATE
     verb = "attach to stream"
     call = "cuStreamAttachMemAsync"
+    renews_needs = True
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return ("managed", self.label), ("stream", self.device)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         address = layout.managed[self.label].address
@@ -156,6 +170,10 @@ class Prefetch(Step):
     phase = Phase.SETTLE
     verb = "prefetch"
     call = "cuMemPrefetchAsync"
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("managed", self.label),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         address, size = layout.managed[self.label]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from memtopo.common.errors import InternalError
@@ -29,6 +29,15 @@ class MapChunk(Step):
     verb = "map"
     call = "cuMemMap"
     undo_call = "cuMemUnmap"
+
+    @property
+    def effect(self) -> Hashable:
+        """Mapping without its access, which can change while the mapping stays."""
+        return self.verb, self.range, self.offset, self.chunk, self.size
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("range", self.range), ("chunk", self.chunk))
 
     def do(self, driver: Driver, layout: Layout) -> None:
         base, size = layout.ranges[self.range]

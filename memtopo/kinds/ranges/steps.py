@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
@@ -27,6 +27,10 @@ class ReserveRange(Step):
     verb = "reserve"
     call = "cuMemAddressReserve"
     undo_call = "cuMemAddressFree"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("range", self.label)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         address = driver.mem_address_reserve(self.size, self.align, self.address)

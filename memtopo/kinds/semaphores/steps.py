@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from memtopo.common.errors import MemtopoError
@@ -33,6 +34,15 @@ class ImportSemaphore(Step):
     verb = "import semaphore"
     call = "cuImportExternalSemaphore"
     undo_call = "cuDestroyExternalSemaphore"
+    renews_needs = True
+
+    @property
+    def provides(self) -> Hashable:
+        return ("semaphore", self.label)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("descriptor", self.label),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         fd = layout.descriptors[self.label].fd
@@ -73,6 +83,10 @@ class AwaitStream(Step):
     verb = "await stream"
     call = "cuStreamQuery"
     undo_call = "cuStreamQuery"
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("stream", self.device),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         driver.stream_query(layout.streams[self.device])

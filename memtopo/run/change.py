@@ -1,0 +1,100 @@
+"""Change of a built layout to another plan, or back to the plan that it had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from memtopo.common.garbage_collection import collector_paused
+from memtopo.driver.protocol import Driver
+from memtopo.executor import Execution, StepFailed, Stopped
+from memtopo.kinds.layout import Layout
+from memtopo.kinds.step import Step
+from memtopo.planner import Plan
+from memtopo.plans.transition import transition
+
+
+class RollbackFailed(Exception):
+    """Failure of a change whose rollback failed, too: the layout can only be taken down.
+
+    `failure` is the first failure, `rollback` that of the rollback.
+    """
+
+    def __init__(self, failure: BaseException, rollback: StepFailed) -> None:
+        super().__init__(f"{failure}; then, on the way back, {rollback}")
+        self.failure, self.rollback = failure, rollback
+
+
+def change(execution: Execution, plan: Plan) -> None:
+    """Bring a built layout to another plan; the steps that both plans have are not touched.
+
+    Raises `StepFailed` or `Stopped` after the layout was brought back to the plan that it had, with new and empty
+    memory in place of what was already released; `RollbackFailed` if that is impossible.
+    """
+    _Change(execution, plan).make()
+
+
+class _Change:
+    """One change: the steps undone so far, and the steps attempted."""
+
+    def __init__(self, execution: Execution, plan: Plan) -> None:
+        self._execution, self._old, self._new = execution, execution.plan, plan
+        self._transition = transition(execution.plan.steps, plan.steps)
+        self._undone: list[Step] = []
+        self._attempted: list[Step] = []
+
+    def make(self) -> None:
+        execution, steps = self._execution, self._transition
+        done = execution.done
+        # A teardown in between has to find all that exists; undoing what does not exist has no effect.
+        execution.done = [*done, *steps.do]
+        with execution.timed("change", len(steps.undo) + len(steps.do)), collector_paused():
+            try:
+                for step in steps.undo:
+                    self._call(step, step.undo, f"undo {step.verb}")
+                    self._undone.append(step)
+                for step in steps.do:
+                    self._attempted.append(step)
+                    self._call(step, step.do, step.verb)
+            except BaseException as error:
+                self._roll_back(error)
+                execution.done = done
+                raise
+        execution.plan, execution.done = self._new, list(self._new.steps)
+
+    def _call(self, step: Step, method: Callable[[Driver, Layout], None], action: str) -> None:
+        self._execution.raise_if_stopped()
+        self._make_call(step, method, action)
+
+    def _make_call(self, step: Step, method: Callable[[Driver, Layout], None], action: str) -> None:
+        try:
+            method(self._execution.driver, self._execution.layout)
+        except Stopped:
+            raise
+        except Exception as error:
+            raise StepFailed(step, f"{action} {step.describe().subject}", error) from error
+
+    def _roll_back(self, failure: BaseException) -> None:
+        """Undo what was attempted, and do again what was undone. Raises `RollbackFailed`."""
+        back = transition(list(self._present()), self._old.steps)
+        try:
+            for step in reversed(self._attempted):
+                self._make_call(step, step.undo, f"undo {step.verb}")
+            for step in back.undo:
+                self._make_call(step, step.undo, f"undo {step.verb}")
+            for step in back.do:
+                self._make_call(step, step.do, step.verb)
+        except StepFailed as error:
+            raise RollbackFailed(failure, error) from error
+
+    def _present(self) -> Iterator[Step]:
+        """Steps that are in effect after the attempted ones are undone.
+
+        A kept step is taken from the new plan, since its access may have been changed: a failed `cuMemSetAccess` may
+        have made some of its grants (fact 62).
+        """
+        undone = {step.effect for step in self._undone}
+        changed = {step.effect: step for step in self._new.steps} if self._attempted else {}
+        for step in self._old.steps:
+            if step.effect not in undone:
+                yield changed.get(step.effect, step)
+        yield from (step for step in self._attempted if step.renews_needs and not step.undo_call)

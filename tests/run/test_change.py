@@ -1,0 +1,173 @@
+"""Changes of built layouts: what stays is not touched, and a failed change is rolled back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.executor import Execution, StepFailed, Stopped
+from memtopo.machine import Machine
+from memtopo.planner import Plan
+from memtopo.plans.transition import transition
+from memtopo.run.change import RollbackFailed, change
+from tests.helpers import strategies
+from tests.helpers.failing_driver import Failing
+from tests.helpers.machines import invented
+from tests.helpers.specs import plan_of
+
+MACHINE = strategies.machine()
+TWO = invented(2)
+BEFORE = """
+ranges: {kv: {size: 8MiB}, w: {size: 4MiB}}
+chunks: {page: {location: gpu0, size: 2MiB, count: 4}, hot: {location: gpu1, size: 4MiB}}
+map: {kv: [page], w: [hot]}
+access: {kv: {gpu0: rw, gpu1: r}, w: {gpu1: rw}}
+managed: {m: {size: 2MiB, prefer: gpu0}}
+"""
+AFTER = """
+ranges: {kv: {size: 8MiB}, w: {size: 8MiB}, new: {size: 2MiB}}
+chunks:
+  page: {location: gpu0, size: 2MiB, count: 3}
+  hot: {location: gpu1, size: 4MiB}
+  c: {location: gpu0, size: 2MiB}
+map: {kv: [page.1, page.0, page.2], w: [hot], new: [c]}
+access: {kv: {gpu0: rw}, w: {gpu1: r, gpu0: rw}, new: {gpu0: rw}}
+managed: {m: {size: 2MiB, prefer: gpu1}}
+"""
+
+
+class Built:
+    """A layout on a simulator, with the calls of the changes counted and one of them failing."""
+
+    def __init__(self, driver: SimDriver, plan: Plan, only: set[str] | None) -> None:
+        self.failing = Failing(driver, only=only, every=only is not None)
+        self.ledger = Ledger(self.failing)
+        self.execution = Execution(plan, self.ledger)
+        self.execution.build()
+
+    def state(self) -> tuple[object, ...]:
+        """State of the layout by the labels of the spec, after a check by queries."""
+        assert [each for each in self.execution.check() if each.expected != each.observed] == []
+        layout = self.execution.layout
+        mapped = {
+            (label, address - base): chunk
+            for address, chunk in layout.mappings.items()
+            for label, (base, size) in layout.ranges.items()
+            if base <= address < base + size
+        }
+        sizes = {label: size for label, (_, size) in layout.ranges.items()}
+        labels = [sorted(each) for each in (layout.chunks, layout.buffers, layout.events, layout.managed)]
+        counts = {what: count for what, count in self.ledger.counts().items() if count}
+        return counts, sizes, mapped, labels, sorted(layout.contexts)
+
+    def handles(self) -> tuple[dict[str, object], dict[str, int]]:
+        """Addresses of ranges, and handles of chunks."""
+        return dict(self.execution.layout.ranges), dict(self.execution.layout.chunks)
+
+
+@contextmanager
+def built(plan: Plan, machine: Machine = TWO, failing: set[str] | None = None) -> Iterator[Built]:
+    """A built layout, which is taken down at the end; `failing` methods fail from the call that `at` is set to."""
+    with SimDriver(machine) as driver:
+        driver.init()
+        layout = Built(driver, plan, failing)
+        yield layout
+        layout.failing.at = 0
+        assert not layout.execution.take_down().leaks
+        assert layout.ledger.empty
+
+
+def state_of(plan: Plan, machine: Machine = TWO) -> tuple[object, ...]:
+    with built(plan, machine) as layout:
+        return layout.state()
+
+
+def test_what_both_plans_have_keeps_its_address_and_handle() -> None:
+    with built(plan_of(BEFORE, TWO)) as layout:
+        ranges, chunks = layout.handles()
+        change(layout.execution, plan_of(AFTER, TWO))
+        after_ranges, after_chunks = layout.handles()
+        assert layout.state() == state_of(plan_of(AFTER, TWO))
+        assert after_ranges["kv"] == ranges["kv"]
+        assert {label: after_chunks[label] for label in ("page.0", "page.1", "page.2", "hot")} == {
+            label: chunks[label] for label in ("page.0", "page.1", "page.2", "hot")
+        }
+
+
+def test_only_what_differs_is_touched() -> None:
+    bigger = BEFORE.replace("w: {gpu1: rw}", "w: {gpu1: r}")
+    steps = transition(plan_of(BEFORE, TWO).steps, plan_of(bigger, TWO).steps)
+    assert [step.verb for step in steps.undo] == ["synchronize", "synchronize"]
+    assert [(step.verb, step.describe().subject, step.describe().where) for step in steps.do[:-2]] == [
+        ("grant", "w", "gpu1 r")
+    ]
+    assert transition(plan_of(BEFORE, TWO).steps, plan_of(BEFORE, TWO).steps).empty
+
+
+def test_every_failing_call_of_a_change_restores_the_layout() -> None:
+    old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
+    with built(old) as layout:
+        before, earlier = layout.state(), layout.failing.calls
+        change(layout.execution, new)
+        calls = layout.failing.calls - earlier
+    assert calls > 30
+    for at in range(1, calls + 1):
+        with built(old) as layout:
+            ranges, chunks = layout.handles()
+            layout.failing.at = layout.failing.calls + at
+            with pytest.raises(StepFailed):
+                change(layout.execution, new)
+            layout.failing.at = 0
+            assert layout.state() == before, (at, layout.failing.failed)
+            kept_ranges, kept_chunks = layout.handles()
+            assert kept_ranges["kv"] == ranges["kv"]
+            assert kept_chunks["hot"] == chunks["hot"]
+
+
+def test_a_failed_rollback_leaves_a_layout_that_can_be_taken_down() -> None:
+    moved = BEFORE.replace("hot: {location: gpu1", "hot: {location: gpu0")
+    with built(plan_of(BEFORE, TWO), failing={"mem_create"}) as layout:
+        layout.failing.at = layout.failing.calls + 1
+        with pytest.raises(RollbackFailed):
+            change(layout.execution, plan_of(moved, TWO))
+
+
+def test_a_stopped_change_is_rolled_back() -> None:
+    with built(plan_of(BEFORE, TWO)) as layout:
+        before = layout.state()
+        asked = count()
+        layout.execution.stop = lambda: next(asked) > 8
+        with pytest.raises(Stopped):
+            change(layout.execution, plan_of(AFTER, TWO))
+        layout.execution.stop = lambda: False
+        assert layout.state() == before
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(strategies.specs(), strategies.specs())
+def test_a_change_equals_applying_the_new_spec(one: str, other: str) -> None:
+    equals(one, other)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(strategies.specs(), strategies.specs())
+def test_ten_thousand_changes_equal_applying_the_new_spec(one: str, other: str) -> None:
+    equals(one, other)
+
+
+def equals(one: str, other: str) -> None:
+    first, second = plan_of(one, MACHINE), plan_of(other, MACHINE)
+    with built(first, MACHINE) as layout:
+        before = layout.state()
+        change(layout.execution, second)
+        assert layout.state() == state_of(second, MACHINE)
+        change(layout.execution, first)
+        assert layout.state() == before
