@@ -12,6 +12,9 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Access, Grant, Location
 from memtopo.geometry.model import AccessSpan, Geometry, Instance, Part, Placement
 
+LONGEST_GRANT = 1000
+"""Maximum number of mappings of one cuMemSetAccess call, which takes 24 µs for each and cannot be interrupted."""
+
 Granted = dict[Instance, list[AccessSpan]]
 """Spans of access of each reservation."""
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from memtopo.driver.types import Grant, Location, LocationKind
-from memtopo.kinds.access import LONGEST_GRANT
+from memtopo.geometry.access import LONGEST_GRANT
 from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.mappings.steps import MapChunk

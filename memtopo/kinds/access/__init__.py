@@ -12,7 +12,7 @@ from pydantic import Discriminator, Field, Tag
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind
-from memtopo.geometry.access import AccessParts, Granted, Segment, from_offset, granted, segments
+from memtopo.geometry.access import LONGEST_GRANT, AccessParts, Granted, Segment, from_offset, granted, segments
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
@@ -24,9 +24,6 @@ from memtopo.machine import Machine, Trial
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
-
-LONGEST_GRANT = 1000
-"""Maximum number of mappings of one call, which takes 24 µs for each and cannot be interrupted."""
 
 _Span = tuple[int, int, str]
 """First index and end of instances of a range, and the key of the section that names them."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, Location, LocationKind
-from memtopo.kinds.access import LONGEST_GRANT
+from memtopo.geometry.access import LONGEST_GRANT
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.step import Phase, Step, StepDescription
