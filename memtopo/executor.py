@@ -102,6 +102,7 @@ class Execution:
             self.checked += 1
             if self.checked % STRIDE == 0:
                 self.progress.advance(STRIDE)
+        self.progress.advance(self.checked % STRIDE)
 
     def take_down(self, barriers: TeardownBarriers | None = None) -> Teardown:
         """Undo every step that was done, in reverse order; a failed undo does not stop the others.
@@ -120,8 +121,7 @@ class Execution:
             teardown.timed_out |= not barriers.all_released()
             if self.baseline is not None:
                 teardown.take_snapshot()
-            for step in contexts:
-                teardown.undo(step)
+            self._undo(contexts, teardown)
         self.done.clear()
         self.progress.end()
         return teardown
@@ -170,6 +170,7 @@ class Execution:
             teardown.undo(step)
             if count % STRIDE == 0:
                 self.progress.advance(STRIDE)
+        self.progress.advance(len(steps) % STRIDE)
 
     def _build(self, steps: tuple[Step, ...]) -> None:
         driver, layout, done, stop = self.driver, self.layout, self.done, self.stop
@@ -186,6 +187,7 @@ class Execution:
                 raise StepFailed(step, f"{step.verb} {step.describe().subject}", error) from error
             if count % STRIDE == 0:
                 self.progress.advance(STRIDE)
+        self.progress.advance(len(steps) % STRIDE)
 
 
 class TeardownBarriers:
@@ -211,6 +213,9 @@ class SafeProgress(Progress):
 
     def volume(self, name: str, size: int) -> None:
         self._call(lambda: self._hooks.volume(name, size))
+
+    def extend(self, steps: int) -> None:
+        self._call(lambda: self._hooks.extend(steps))
 
     def advance(self, steps: int) -> None:
         self._call(lambda: self._hooks.advance(steps))

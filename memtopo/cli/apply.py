@@ -153,7 +153,7 @@ class _Application:
         return apply.apply(
             self.request,
             driver,
-            progress=progress(),
+            progress=progress(simulated=self.request.machine.simulated),
             stop=self.stop,
             handle_source=HolderHandles(self.request.geometry, gpus, sockets, self.bindings.allow_uids),
             hold=holder.hold if holder else None,
@@ -169,7 +169,8 @@ class _Application:
             self.bindings.allow_uids,
         )
         held = holder.hold_processes if holder else None
-        return processes.apply(ensemble, progress=progress(), stop=self.stop, held=held)
+        shown = progress(simulated=self.request.machine.simulated)
+        return processes.apply(ensemble, progress=shown, stop=self.stop, held=held)
 
 
 def _show(report: Report, *, as_json: bool) -> None:

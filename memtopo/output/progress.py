@@ -18,34 +18,38 @@ DELAY = 0.3
 INTERVAL = 0.1
 
 
-def progress(stream: TextIO | None = None) -> report.Progress:
-    """Progress line on stderr if that is a terminal, else an empty reporter."""
+def progress(stream: TextIO | None = None, *, simulated: bool = False) -> report.Progress:
+    """Progress line on stderr if that is a terminal, else an empty reporter; without rates on a simulator."""
     stream = stream or sys.stderr
-    return ProgressLine(stream) if stream.isatty() else report.Progress()
+    return ProgressLine(stream, simulated=simulated) if stream.isatty() else report.Progress()
 
 
 class ProgressLine(report.Progress):
     """A line that is drawn at most ten times a second, not before a third of a second, and erased at the end.
 
-    A short run draws nothing and does not import rich. No thread is started.
+    A phase that takes longer than a second shows its time, so that one of few and long steps is seen to go on. A short
+    run draws nothing and does not import rich. No thread is started.
     """
 
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic, *, simulated: bool = False) -> None:
         self._stream = stream
         self._clock = clock
-        self._due = clock() + DELAY
+        self._simulated = simulated
+        self._begun = clock()
+        self._due = self._begun + DELAY
         self._bar: Progress | None = None
         self._phase, self._steps, self._done = "", 0, 0
-        self._begun: float | None = None
+        self._in_bytes = False
 
     def phase(self, name: str, steps: int) -> None:
-        self._phase, self._steps, self._done = name, steps, 0
-        self._begun = None
-        self._draw_if_due()
+        self._begin(name, steps, in_bytes=False)
 
     def volume(self, name: str, size: int) -> None:
-        self.phase(name, size)
-        self._begun = self._clock()
+        self._begin(name, size, in_bytes=True)
+
+    def extend(self, steps: int) -> None:
+        if not self._in_bytes:
+            self._steps += steps
 
     def advance(self, steps: int) -> None:
         self._done += steps
@@ -55,6 +59,11 @@ class ProgressLine(report.Progress):
         if self._bar:
             self._bar.stop()
             self._bar = None
+
+    def _begin(self, name: str, steps: int, *, in_bytes: bool) -> None:
+        self._phase, self._steps, self._done, self._in_bytes = name, steps, 0, in_bytes
+        self._begun = self._clock()
+        self._draw_if_due()
 
     def _draw_if_due(self) -> None:
         if (now := self._clock()) >= self._due:
@@ -68,11 +77,13 @@ class ProgressLine(report.Progress):
         self._bar.refresh()
 
     def _amount(self) -> str:
-        """Completed steps, or completed bytes and bytes a second."""
-        if self._begun is None:
-            return f"{self._done:,} of {self._steps:,}"
-        speed = humanize.rate(self._done, self._clock() - self._begun)
-        return f"{rounded(self._done)} of {rounded(self._steps)}, {speed}"
+        """Completed steps or bytes, bytes a second if they are measured, and the time of a long phase."""
+        seconds = self._clock() - self._begun
+        time = [humanize.age(seconds)] if seconds >= 1 else []
+        if not self._in_bytes:
+            return ", ".join([f"{self._done:,} of {self._steps:,}", *time] if self._steps else time)
+        speed = [] if self._simulated else [humanize.rate(self._done, seconds)]
+        return ", ".join([f"{rounded(self._done)} of {rounded(self._steps)}", *speed, *time])
 
 
 def _bar(stream: TextIO) -> Progress:

@@ -240,6 +240,9 @@ class Progress:
     def volume(self, name: str, size: int) -> None:
         """Begin a phase whose steps are `size` bytes."""
 
+    def extend(self, steps: int) -> None:
+        """Add `steps` steps to the phase."""
+
     def advance(self, steps: int) -> None:
         """Count `steps` more steps of the phase as done."""
 

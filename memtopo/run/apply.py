@@ -102,7 +102,7 @@ class Run:
         self._placed = tuple(folding.placed(self.execution.layout.ranges))
         if self.request.check == "none":
             return
-        with self.execution.timed("check", len(self.request.plan.steps)) as count:
+        with self.execution.timed("check", len(self.execution.plan.steps)) as count:
             try:
                 self._findings.add(self.execution.check())
                 self._findings.add(isolation(self.request.geometry, self.ledger, self.execution.layout))

@@ -229,6 +229,32 @@ def test_progress_of_a_long_run_is_shown_and_removed(monkeypatch: pytest.MonkeyP
     assert stream.getvalue().endswith("\x1b[2K")
 
 
+@pytest.mark.parametrize("simulated", [False, True])
+def test_a_rate_is_shown_only_if_it_is_measured(simulated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulator has none."""
+    monkeypatch.setenv("TERM", "xterm")
+    stream, seconds = Terminal(), iter(range(100))
+    hooks = ProgressLine(stream, lambda: float(next(seconds)), simulated=simulated)
+    hooks.volume("verify", 8 * GIB)
+    hooks.advance(2 * GIB)
+    hooks.end()
+    assert "2 GiB of 8 GiB" in stream.getvalue()
+    assert ("B/s" in stream.getvalue()) is not simulated
+
+
+def test_a_long_phase_shows_its_time_and_steps_that_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream, seconds = Terminal(), iter(range(0, 1000, 10))
+    hooks = ProgressLine(stream, lambda: float(next(seconds)))
+    hooks.phase("check", 0)
+    hooks.advance(0)
+    assert " of 0" not in stream.getvalue()
+    hooks.extend(8000)
+    hooks.advance(1234)
+    hooks.end()
+    assert "1,234 of 8,000, 60 s" in stream.getvalue()
+
+
 def test_progress_of_a_short_run_is_not_shown() -> None:
     stream = Terminal()
     hooks = ProgressLine(stream, lambda: 0.0)

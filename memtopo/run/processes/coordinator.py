@@ -43,6 +43,7 @@ SPARE = 3.0
 """Seconds beyond the timeout that a worker has for teardown before it is killed."""
 
 _INTERVAL = 0.1
+_START = "start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class Coordinator:
     def build(self) -> None:
         """Have all processes build, check and verify, phase by phase."""
         plans = self.ensemble.request.plan.processes.values()
-        with self._timed("start", len(self.workers)):
+        with self._timed(_START, len(self.workers)):
             self._await(Expected.READY, startup_limit(self.ensemble.timeout))
         for phase in Phase:
             count = sum(len(steps) for plan in plans for each, steps in plan.phases if each is phase)
@@ -262,8 +263,11 @@ class Coordinator:
     def _receive(self, seconds: float) -> None:
         """Receive and route messages for so many seconds, and send heartbeats."""
         self._clock.time()
+        self._progress.advance(0)
         for worker, received in self._router.receive(seconds):
-            self._progress.advance(worker.receive(received))
+            work = worker.receive(received)
+            self._progress.extend(work.begun)
+            self._progress.advance(work.steps)
             self._note_first(worker)
         for worker in self.workers.values():
             worker.keep_alive(self.ensemble.timeout / 4)
@@ -275,10 +279,11 @@ class Coordinator:
 
     @contextmanager
     def _timed(self, phase: str, steps: int, volume: int = 0) -> Iterator[None]:
+        """Record the time of a phase, whose progress consists of bytes or of the steps that the workers begin."""
         if volume:
             self._progress.volume(phase, volume)
         else:
-            self._progress.phase(phase, steps)
+            self._progress.phase(phase, steps if phase == _START else 0)
         start = time.perf_counter()
         try:
             yield

@@ -116,9 +116,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class StepsDone:
-    """Heartbeat of a worker, with the number of steps done since the last."""
+    """Heartbeat of a worker: steps done, and steps of the phases that it began, since the last."""
 
     steps: int
+    begun: int = 0
 
 
 @dataclass(frozen=True, slots=True)

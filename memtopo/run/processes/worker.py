@@ -91,7 +91,7 @@ class Worker:
     def _work(self, wrap: WrapDriver) -> None:
         start = self._start_message()
         self._label, self._timeout = start.process, start.timeout
-        run = prepare(start, WorkerHooks(wrap, self.request_handles, self.alive, self._stopped))
+        run = prepare(start, WorkerHooks(wrap, self.request_handles, self.alive, self.begin, self._stopped))
         self._channel.send(messages.Ready(run.verification.rounds, run.verification.volume))
         try:
             with run.recording_failure():
@@ -157,6 +157,10 @@ class Worker:
     def alive(self, steps: int) -> None:
         """Send a heartbeat with the number of steps done since the last."""
         self._channel.send(messages.StepsDone(steps))
+
+    def begin(self, steps: int) -> None:
+        """Send a heartbeat with the number of steps of a phase that begins."""
+        self._channel.send(messages.StepsDone(0, begun=steps))
 
     def _next_command(self) -> ToWorker:
         while True:

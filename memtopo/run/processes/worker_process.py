@@ -110,17 +110,20 @@ class WorkerProcess:
             self._sent = now
             self.channel.send(KeepAlive())
 
-    def receive(self, received: Received[FromWorker] | None) -> int:
-        """Update the state by a message, or None at the end of the channel; return the steps done since the last."""
+    def receive(self, received: Received[FromWorker] | None) -> messages.StepsDone:
+        """Update the state by a message, or None at the end of the channel; return the steps done since the last.
+
+        The start of a worker counts as a step.
+        """
         self._received = self._clock.time()
         if received is None:
             self._end_of_channel()
-            return 0
+            return messages.StepsDone(0)
         received.close()
         if isinstance(received.message, messages.StepsDone):
-            return received.message.steps
+            return received.message
         self._update(received.message)
-        return 0
+        return messages.StepsDone(int(isinstance(received.message, messages.Ready)))
 
     def _update(self, message: FromWorker) -> None:
         match message:

@@ -33,12 +33,14 @@ RequestHandles = Callable[[str, str, int, int], Sequence[Handle]]
 class WorkerHooks:
     """Functions of the worker that its run calls.
 
-    `alive` reports a number of steps as done; `stopped` returns the number of a signal that requests a stop, or 0.
+    `alive` reports a number of steps as done, and `begin` that a phase of so many steps begins; `stopped` returns the
+    number of a signal that requests a stop, or 0.
     """
 
     wrap: WrapDriver
     request: RequestHandles
     alive: Callable[[int], None]
+    begin: Callable[[int], None]
     stopped: Callable[[], int]
 
 
@@ -55,7 +57,7 @@ def prepare(start: Start, hooks: WorkerHooks) -> Run:
     return Run(
         request,
         Ledger(hooks.wrap(start.process, driver)),
-        progress=_SignsOfLife(hooks.alive),
+        progress=_SignsOfLife(hooks),
         stop=hooks.stopped,
         handle_source=SiblingHandles(request.geometry, hooks.request, external),
     )
@@ -80,15 +82,15 @@ def _request(start: Start, document: Document, geometry: Geometry, machine: Mach
 class _SignsOfLife(Progress):
     """Progress reported to the coordinator."""
 
-    def __init__(self, alive: Callable[[int], None]) -> None:
-        self._alive = alive
+    def __init__(self, hooks: WorkerHooks) -> None:
+        self._hooks = hooks
 
     def phase(self, name: str, steps: int) -> None:
-        del name, steps
-        self._alive(0)
+        del name
+        self._hooks.begin(steps)
 
     def advance(self, steps: int) -> None:
-        self._alive(steps)
+        self._hooks.alive(steps)
 
 
 class SiblingHandles:

@@ -87,7 +87,11 @@ class FullVerifier(Verifier):
             for view in (*self._to_fill(index), *self._to_verify(index))
         )
 
-    def write(self, index: int) -> int:
+    def written(self, index: int) -> int:
+        """Number of chunks that this process fills in a round."""
+        return sum(1 for _ in self._to_fill(index))
+
+    def write(self, index: int) -> None:
         """Fill the chunks that this process fills, and wait until that is complete. Raises `DriverError`."""
         tasks = [self._task(view, index) for view in self._to_fill(index)]
         for batch in _batches(tasks):
@@ -98,7 +102,6 @@ class FullVerifier(Verifier):
                 self._context.driver.ctx_synchronize()
                 self._measure("fill", batch, time.perf_counter() - start)
         self._events.record(index)
-        return len(tasks)
 
     def read(self, index: int) -> Iterator[Finding]:
         """Verify what all processes filled in a round. Raises `DriverError`."""

@@ -10,7 +10,7 @@ from memtopo.common.errors import InternalError
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import DriverError, LocationKind
-from memtopo.executor import Execution, StepCount, StepFailed
+from memtopo.executor import STRIDE, Execution, StepCount, StepFailed
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import Member, mapped_memory, recorded_events
 from memtopo.machine import Machine
@@ -65,8 +65,8 @@ class Verification:
             return
         verifier, own = self._rounds[index]
         if verifier.verbs[0]:
-            with self._counting_missed(verifier, own), self._timed(verifier.verbs[0]) as count:
-                count.steps = verifier.write(own)
+            with self._counting_missed(verifier, own), self._timed(verifier.verbs[0], verifier.written(own)):
+                verifier.write(own)
 
     def read(self, index: int) -> None:
         """Read what all processes wrote in a round."""
@@ -74,7 +74,7 @@ class Verification:
             return
         verifier, own = self._rounds[index]
         with self._counting_missed(verifier, own), self._timed(verifier.verbs[1], verifier.expected(own)):
-            self._findings.add(verifier.read(own))
+            self._findings.add(self._advancing(verifier, own))
         if own == 0:
             for count, why in verifier.not_verified():
                 self._findings.not_checked(verifier.aspect, count, why)
@@ -177,6 +177,17 @@ class Verification:
         if index == 0 and not any(self._findings.incomplete(verifier.aspect) for verifier in self._verifiers):
             self.skip(UNSAFE)
         return False
+
+    def _advancing(self, verifier: Verifier, index: int) -> Iterator[Finding]:
+        """Findings of a round, of which those of objects that are read are reported as progress."""
+        left = 0 if self.volume else verifier.expected(index)
+        count = 0
+        for count, finding in enumerate(verifier.read(index), 1):
+            yield finding
+            if count % STRIDE == 0:
+                self._execution.progress.advance(min(STRIDE, left))
+                left -= min(STRIDE, left)
+        self._execution.progress.advance(min(count % STRIDE, left))
 
     def _timed(self, verb: str, steps: int = 0) -> AbstractContextManager[StepCount]:
         return self._execution.timed(verb, steps, announce=not self.volume)

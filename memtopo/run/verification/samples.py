@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from typing import NamedTuple
 from zlib import crc32
 
 from memtopo.driver.kernels import pattern
 from memtopo.driver.types import Access, Grant, LocationKind
+from memtopo.executor import STRIDE
 from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
@@ -81,24 +83,30 @@ class SampleVerifier(Verifier):
         self._latest: tuple[int, _Round] | None = None
         self._inaccessible = self._external = 0
 
-    def write(self, index: int) -> int:
+    def written(self, index: int) -> int:
+        """Number of windows that this process writes in a round."""
+        return sum(map(len, self._round(index).writes.values()))
+
+    def write(self, index: int) -> None:
         """Write every chunk's pattern once, and wait until it has arrived. Raises `DriverError`."""
-        context, writes = self._context, self._round(index).writes
-        for device, windows in writes.items():
-            with current(context.driver, context.layout.contexts[device]):
-                for group in _joined(windows):
-                    context.raise_if_stopped()
-                    context.driver.memcpy_htod(group[0].address, b"".join([window.expected for window in group]))
-                context.driver.ctx_synchronize()
+        context = self._context
+        for device, windows in self._round(index).writes.items():
+            for batch in _batches(_joined(windows)):
+                with current(context.driver, context.layout.contexts[device]):
+                    for group in batch:
+                        context.raise_if_stopped()
+                        context.driver.memcpy_htod(group[0].address, b"".join([window.expected for window in group]))
+                    context.driver.ctx_synchronize()
+                context.advance(sum(map(len, batch)))
         self._events.record(index)
-        return sum(map(len, writes.values()))
 
     def read(self, index: int) -> Iterator[Finding]:
         """Read the patterns through every mapping, by every device that has access. Raises `DriverError`."""
         yield from self._events.wait(index)
         for device, windows in self._round(index).reads.items():
-            # A list, not a generator: the code that takes the findings must not run in the device's context.
-            yield from self._read(device, windows)
+            # Lists, not a generator: the code that takes the findings must not run in the device's context.
+            for batch in _batches(_joined(windows)):
+                yield from self._read(device, batch)
 
     def expected(self, index: int) -> int:
         """Number of windows that are read."""
@@ -111,10 +119,10 @@ class SampleVerifier(Verifier):
         if self._external:
             yield self._external, "they are external memory, which is not written"
 
-    def _read(self, device: int, windows: Sequence[Window]) -> list[Finding]:
+    def _read(self, device: int, batch: Sequence[Sequence[Window]]) -> list[Finding]:
         context, found = self._context, []
         with current(context.driver, context.layout.contexts[device]):
-            for group in _joined(windows):
+            for group in batch:
                 context.raise_if_stopped()
                 start = group[0].address
                 data = context.driver.memcpy_dtoh(start, group[-1].address + len(group[-1].expected) - start)
@@ -173,6 +181,12 @@ def _joined(windows: Iterable[Window]) -> Iterator[list[Window]]:
         group.append(window)
     if group:
         yield group
+
+
+def _batches(groups: Iterator[list[Window]]) -> Iterator[list[list[Window]]]:
+    """Batches of groups, after each of which progress is reported."""
+    while batch := list(islice(groups, STRIDE)):
+        yield batch
 
 
 def _adjoin(one: Window, other: Window) -> bool:

@@ -18,8 +18,8 @@ from memtopo.plans.report import Rate
 class VerificationContext:
     """Memory and events of every process by its label, and the driver and layout of this process.
 
-    `raise_if_stopped` raises if a stop of the run was requested; `advance` reports verified bytes. `seed` is the same
-    in all processes. Nothing is timed on a simulator.
+    `raise_if_stopped` raises if a stop of the run was requested; `advance` reports progress: bytes for a verifier with
+    a volume, else objects written. `seed` is the same in all processes. Nothing is timed on a simulator.
     """
 
     process: str
@@ -58,10 +58,13 @@ class Verifier:
         """Bytes that this process writes and reads in all rounds; 0 if they are too few to report progress."""
         return 0
 
-    def write(self, index: int) -> int:
-        """Write this process's part of a round, wait until it has arrived, and return the number of objects written."""
+    def written(self, index: int) -> int:
+        """Number of objects that this process writes in a round."""
         del index
         return 0
+
+    def write(self, index: int) -> None:
+        """Write this process's part of a round, and wait until it has arrived."""
 
     def read(self, index: int) -> Iterator[Finding]:
         """Read what all processes wrote in a round, as far as this process has access."""

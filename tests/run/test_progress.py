@@ -1,0 +1,121 @@
+"""Progress that runs report: every phase of steps ends with all of its steps done."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.executor import STRIDE
+from memtopo.plans.report import Check, Progress
+from memtopo.run import apply, processes
+from tests.helpers.machines import invented
+from tests.helpers.specs import ensemble, run_request
+
+MACHINE = invented(2)
+PAGES = 3 * STRIDE + 7
+LARGE = f"""
+ranges: {{kv: {{size: {2 * PAGES}MiB}}}}
+chunks: {{page: {{location: gpu0, size: 2MiB, count: {PAGES}}}}}
+map: {{kv: page}}
+access: {{kv: {{gpu0: rw, gpu1: r}}}}
+"""
+SEVERAL = f"""
+processes:
+  server:
+    ranges: {{kv: {{size: {2 * PAGES}MiB}}}}
+    chunks: {{page: {{location: gpu0, size: 2MiB, count: {PAGES}, handles: fd}}}}
+    map: {{kv: page}}
+    access: {{kv: {{gpu0: rw}}}}
+    exports: {{page: {{chunk: page, via: fd}}}}
+  reader:
+    count: 2
+    ranges: {{kv: {{size: {2 * PAGES}MiB}}}}
+    imports: {{page: {{from: server.page}}}}
+    map: {{kv: page}}
+    access: {{kv: {{gpu1: rw}}}}
+"""
+
+
+@dataclass
+class Phase:
+    """A phase as its hooks report it; `longest` is the largest number of steps that were reported at once."""
+
+    name: str
+    steps: int
+    in_bytes: bool = False
+    done: int = 0
+    longest: int = 0
+
+
+@dataclass
+class Recorder(Progress):
+    """Keeps what the hooks report."""
+
+    phases: list[Phase] = field(default_factory=list)
+
+    def phase(self, name: str, steps: int) -> None:
+        self.phases.append(Phase(name, steps))
+
+    def volume(self, name: str, size: int) -> None:
+        self.phases.append(Phase(name, size, in_bytes=True))
+
+    def extend(self, steps: int) -> None:
+        self.phases[-1].steps += 0 if self.phases[-1].in_bytes else steps
+
+    def advance(self, steps: int) -> None:
+        if self.phases:
+            self.phases[-1].done += steps
+            self.phases[-1].longest = max(self.phases[-1].longest, steps)
+
+    def steps(self, name: str) -> int:
+        """Number of steps of the phases of this name."""
+        return sum(each.steps for each in self.phases if each.name == name)
+
+    def unfinished(self) -> list[Phase]:
+        """Phases that ended before all of their steps were reported as done, or had more."""
+        return [each for each in self.phases if each.steps != each.done]
+
+
+@contextmanager
+def ledger() -> Iterator[Ledger]:
+    driver = SimDriver(MACHINE)
+    driver.init()
+    try:
+        yield Ledger(driver)
+    finally:
+        driver.close()
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_every_phase_ends_with_all_steps_done(check: Check) -> None:
+    progress = Recorder()
+    with ledger() as driver:
+        report = apply.apply(run_request(LARGE, MACHINE, check), driver, progress=progress)
+    assert report.outcome == "ok"
+    assert progress.unfinished() == []
+    assert progress.steps("take down") == progress.steps("check") > 2 * PAGES
+
+
+def test_verification_by_samples_reports_progress_while_it_runs() -> None:
+    progress = Recorder()
+    with ledger() as driver:
+        apply.apply(run_request(LARGE, MACHINE), driver, progress=progress)
+    assert progress.steps("write") == 2 * PAGES
+    assert progress.steps("read") == 4 * PAGES
+    assert all(each.longest < each.steps / 2 for each in progress.phases if each.name in ("write", "read"))
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_progress_of_processes_counts_the_steps_of_all(check: Check) -> None:
+    progress = Recorder()
+    report = processes.apply(ensemble(SEVERAL, MACHINE, check=check), progress=progress)
+    assert report.outcome == "ok"
+    assert progress.unfinished() == []
+    assert progress.steps("start") == 3
+    assert progress.steps("map") == 3 * PAGES
+    assert progress.steps("take down") > 6 * PAGES
