@@ -45,6 +45,7 @@ class Devices(Kind):
 
     section = "devices"
     description = "Names for GPUs, each an ordinal, a UUID (GPU-…) or a bus id. gpu0, host and host:0 are built in."
+    plural = "devices"
     article = "a device"
     entry = Identities
     model = None

@@ -10,7 +10,7 @@ from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
-from memtopo.kinds.kind import Scope, Sibling, Stage, plural_noun
+from memtopo.kinds.kind import Scope, Sibling, Siblings, Stage
 from memtopo.language.entries import Spec
 from memtopo.language.fields import LARGEST_COUNT
 from memtopo.machine import Machine
@@ -28,17 +28,18 @@ def lay_out(spec: Spec, machine: Machine) -> ResolvedLayout:
     if not spec.processes:
         scope = Scope(spec, machine, KINDS)
         diagnostics = messages.first([*_resolve_own(scope), *_resolve_dependent(scope)])
-        return ResolvedLayout(_geometry(scope), diagnostics)
-    scopes = dict(_scopes(spec, machine))
+        return ResolvedLayout(scope.geometry(), diagnostics)
+    unread = frozenset(entry for section, entry in spec.left_out if section == "processes")
+    alone = Siblings(frozenset(spec.processes), unread)
+    scopes = dict(_scopes(spec, machine, alone))
+    siblings = alone._replace(processes=_siblings(spec, scopes))
     distinct = list({id(scope): scope for scope in scopes.values()}.values())
     # Imports require the exports of all processes.
     found = {id(scope): list(_resolve_own(scope)) for scope in distinct}
-    siblings = _siblings(spec, scopes)
-    unread = frozenset(entry for section, entry in spec.left_out if section == "processes")
     for scope in distinct:
-        scope.siblings, scope.unread = siblings, unread
+        scope.siblings = siblings
         found[id(scope)] = messages.first([*found[id(scope)], *_resolve_dependent(scope)])
-    geometries = {id(scope): _geometry(scope) for scope in distinct}
+    geometries = {id(scope): scope.geometry() for scope in distinct}
     # Instances of a counted process repeat their diagnostics.
     diagnostics = list(dict.fromkeys(each for scope in distinct for each in found[id(scope)]))
     diagnostics += _joint_limits(list(scopes.values()))
@@ -46,14 +47,14 @@ def lay_out(spec: Spec, machine: Machine) -> ResolvedLayout:
     return ResolvedLayout(Geometry(spec.name, unresolved=spec.left_out, processes=members), messages.first(diagnostics))
 
 
-def _scopes(spec: Spec, machine: Machine) -> Iterator[tuple[str, Scope]]:
+def _scopes(spec: Spec, machine: Machine, siblings: Siblings) -> Iterator[tuple[str, Scope]]:
     """Scope of each process by label; processes of a counted process with the same devices share one."""
     for name, process in spec.processes.items():
         shared: dict[tuple[str, ...], Scope] = {}
         for index in range(process.instances or 1):
             devices = tuple(values[index % len(values)] for values in process.section("devices").values())
             if devices not in shared:
-                shared[devices] = Scope(process, machine, KINDS, index, processes=frozenset(spec.processes))
+                shared[devices] = Scope(process, machine, KINDS, index, siblings)
             yield (f"{name}.{index}" if process.instances else name), shared[devices]
 
 
@@ -84,25 +85,13 @@ def _resolve(scope: Scope, stages: Iterable[Stage]) -> Iterator[Diagnostic]:
                 yield from kind.resolve(scope)
 
 
-def _geometry(scope: Scope) -> Geometry:
-    return Geometry(
-        scope.spec.name,
-        scope.devices.declared,
-        scope.groups,
-        scope.placements,
-        scope.parts,
-        frozenset(scope.unresolved),
-        scope.spec.path,
-        scope.devices.visible,
-    )
-
-
 def _joint_limits(scopes: Sequence[Scope]) -> Iterator[Diagnostic]:
     """Yield MT109 for limits that no process exceeds alone, but all of them do together."""
     totals: Counter[str] = Counter()
+    plurals = {kind.section: kind.plural for kind in KINDS}
     for scope in scopes:
         totals.update(scope.totals)
     for section, total in totals.items():
         if total > LARGEST_COUNT and all(scope.totals.get(section, 0) <= LARGEST_COUNT for scope in scopes):
-            message = f"{total:,} {plural_noun(section)} in all processes are more than the {LARGEST_COUNT:,}"
+            message = f"{total:,} {plurals[section]} in all processes are more than the {LARGEST_COUNT:,}"
             yield Diagnostic("MT109", f"{message} that one spec may declare", ("processes",), "key")

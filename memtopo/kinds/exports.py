@@ -102,7 +102,9 @@ class Exports(Kind):
 
     section = "exports"
     description = "Objects that other processes can import: w: {chunk: hot, via: fd}."
+    plural = "handles of exports"
     article = "an export"
+    referred = "which cannot be exported to other processes"
     entry = model = Export
     unique = False
     group = ExportGroup
@@ -174,7 +176,7 @@ def _missing(scope: Scope, path: Path, kind: ExportKind, name: str) -> Iterator[
     elif not (
         spec.may_have(kind.section, name)
         or spec.may_have("imports", name)
-        or (yield from scope.unusable(name, "export", where))
+        or (yield from scope.unusable(name, EXPORTS, where))
     ):
         yield scope.errors.undeclared(key, name, where, spec.section(kind.section))
 

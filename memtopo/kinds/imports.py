@@ -49,6 +49,7 @@ class Imports(Kind):
 
     section = "imports"
     description = "Objects exported by other processes, used like chunks, buffers and events: w: {from: server.w}."
+    plural = "handles of imports"
     article = "an import"
     entry = model = Import
     stage = Stage.IMPORTED
@@ -59,7 +60,7 @@ class Imports(Kind):
                 yield wrong
                 return None
             return (yield from _from_outside(scope, path, entry))
-        if {entry.source.holder, "", "<<"}.isdisjoint(scope.unread):
+        if {entry.source.holder, "", "<<"}.isdisjoint(scope.siblings.unread):
             return (yield from _from_sibling(scope, path, entry))
         return None
 
@@ -67,17 +68,17 @@ class Imports(Kind):
 def _named_like_process(scope: Scope, path: Path, entry: Import) -> Diagnostic | None:
     """Return MT203 for a layout with the name of a process of the spec, which is probably intended."""
     holder, export = entry.source.holder, entry.source.export
-    if holder not in scope.siblings:
+    if holder not in scope.siblings.processes:
         return None
     message = f"import {path[-1]!r} is from a held layout {holder!r}, which is the name of a process of this spec"
-    label = Label("the process", scope.siblings[holder].spec.path, "key")
+    label = Label("the process", scope.siblings.processes[holder].spec.path, "key")
     help = f"write {holder}.{export} for the process, or choose another name for it"
     return Diagnostic("MT203", message, (*path, "from"), labels=(label,), help=help)
 
 
 def _from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Imported | None]:
     source, where = entry.source, (*path, "from")
-    sibling = scope.siblings.get(source.holder)
+    sibling = scope.siblings.processes.get(source.holder)
     if sibling is None:
         yield _no_process(scope, source.holder, where)
         return None
@@ -97,8 +98,8 @@ def _from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Importe
 
 
 def _no_process(scope: Scope, name: str, path: Path) -> Diagnostic:
-    if scope.siblings:
-        return scope.errors.undeclared("process", name, path, scope.siblings)
+    if scope.siblings.processes:
+        return scope.errors.undeclared("process", name, path, scope.siblings.processes)
     message = f"process {name!r} is not declared: this spec has no processes"
     return Diagnostic("MT201", message, path, help="write LAYOUT/EXPORT for a held layout")
 

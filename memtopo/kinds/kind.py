@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
 
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import Location
-from memtopo.geometry.groups import Group, RangeGroup
-from memtopo.geometry.model import Geometry, Part, Placement
+from memtopo.geometry.groups import Group
+from memtopo.geometry.model import Geometry, Instance, Part, Placement
 from memtopo.kinds.devices import Devices
 from memtopo.kinds.resolution import NameErrors, Resolution
 from memtopo.language.entries import Entry, Spec
@@ -27,15 +26,6 @@ G = TypeVar("G", bound=Group)
 
 Rule = Callable[[Geometry, Machine], Iterator[Diagnostic]]
 """A rule about the geometry of one process, or of all processes, on a machine."""
-
-Use = Literal["map", "access", "export"]
-"""Uses of a name that some kinds do not support."""
-
-_ONLY: dict[Use, str] = {
-    "map": "and only chunks can be mapped into ranges",
-    "access": "and access can be granted to ranges only",
-    "export": "which cannot be exported to other processes",
-}
 
 
 class Stage(IntEnum):
@@ -55,6 +45,8 @@ class Kind:
     section: ClassVar[str]
     description: ClassVar[str]
     """Description of the section in a JSON Schema."""
+    plural: ClassVar[str]
+    """Plural noun for its objects in messages."""
     article: ClassVar[str]
     """Name of one entry in messages, with its article: `a buffer`."""
     entry: ClassVar[Any]
@@ -72,14 +64,21 @@ class Kind:
     stage: ClassVar[Stage] = Stage.OWN
     drawn: ClassVar[str | None] = None
     """Word for an entry in the data of a diagram, if it is drawn separately from ranges."""
-    unusable: ClassVar[Mapping[Use, tuple[str, str]]] = {}
-    """Uses that the driver does not support, each with a note and a help text."""
+    referred: ClassVar[str] = ""
+    """End of the message about an entry that this section cannot refer to."""
+    unusable: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Sections that cannot refer to its entries, each with a note and a help text."""
 
     def keys(self, loc: tuple[str | int, ...]) -> list[str]:
         """Keys allowed at a position in the section; `loc` begins with the name of an entry."""
         inside = self.nested is not None and loc[1:2] == (self.nested[0],) and len(loc) > 2  # noqa: PLR2004
         model = self.nested[1] if self.nested and inside else self.model
         return [field.alias or key for key, field in model.model_fields.items()] if model else []
+
+    def conflicts(self, group: Group | None) -> bool:
+        """Return true if an entry cannot be named like an entry of another kind, of which `group` is resolved."""
+        del group
+        return self.unique
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve the entries of the section to groups, and add them to the scope."""
@@ -161,60 +160,59 @@ class Exported(Protocol):
     def place_of(self, index: int) -> Location: ...
 
 
-@dataclass(slots=True)
 class Scope:
     """Names of one process during resolution; `kinds` has all kinds, in the order of the registry."""
 
-    spec: Spec
-    machine: Machine
-    kinds: Sequence[Kind]
-    index: int = 0
-    errors: NameErrors = field(default_factory=NameErrors)
-    devices: Devices = field(init=False)
-    groups: dict[type[Group], dict[str, Group]] = field(default_factory=dict)
-    placements: dict[tuple[str, int], tuple[Placement, ...]] = field(default_factory=dict)
-    parts: dict[str, tuple[Part, ...]] = field(default_factory=dict)
-    unresolved: set[tuple[str, str]] = field(default_factory=set)
-    totals: dict[str, int] = field(default_factory=dict)
-    """Number of objects in each section."""
-    siblings: Mapping[str, Sibling] = field(default_factory=dict)
-    unread: frozenset[str] = frozenset()
-    """Names of processes with errors."""
-    processes: frozenset[str] = frozenset()
-    """Names of all processes of the spec."""
-    slices: dict[str, list[Any]] = field(default_factory=dict)
-    """Chunks of each entry of `map`, by the keys of the section."""
+    def __init__(
+        self, spec: Spec, machine: Machine, kinds: Sequence[Kind], index: int = 0, siblings: Siblings | None = None
+    ) -> None:
+        """`index` is the number of the process within a counted process."""
+        self.spec, self.machine, self.kinds = spec, machine, kinds
+        self.siblings = siblings or Siblings()
+        self.errors = NameErrors()
+        self.devices = Devices(spec, machine, self.errors, index)
+        self.placements: dict[Instance, tuple[Placement, ...]] = {}
+        self.parts: dict[str, tuple[Part, ...]] = {}
+        self.unresolved = set(spec.left_out)
+        self.totals: dict[str, int] = {}
+        """Number of objects in each section."""
+        self.slices: dict[str, list[Any]] = {}
+        """Chunks of each entry of `map`, by the keys of the section."""
+        self._groups: dict[type[Group], dict[str, Group]] = {}
+        self._exported: dict[str, frozenset[str]] = {}
 
-    exported: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Exported names by the key of an export, as far as they were needed."""
+    def geometry(self) -> Geometry:
+        """Geometry of everything that is resolved so far."""
+        return Geometry(
+            self.spec.name,
+            self.devices.declared,
+            {kind: dict(groups) for kind, groups in self._groups.items()},
+            dict(self.placements),
+            dict(self.parts),
+            frozenset(self.unresolved),
+            self.spec.path,
+            self.devices.visible,
+        )
 
-    def __post_init__(self) -> None:
-        self.devices = Devices(self.spec, self.machine, self.errors, self.index)
-        self.unresolved.update(self.spec.left_out)
-
-    def of(self, kind: type[G]) -> dict[str, G]:
+    def of(self, kind: type[G]) -> Mapping[str, G]:
         """Groups of one class by name, including imported ones."""
-        return self.groups.setdefault(kind, {})  # type: ignore[return-value]
+        return cast("Mapping[str, G]", self._groups.get(kind, {}))
 
-    def range_of(self, key: str, kind: Kind) -> Resolution[RangeGroup | None]:
-        """Range that a key of a section refers to."""
+    def referenced(self, key: str, kind: Kind, group: type[G]) -> Resolution[G | None]:
+        """Group of one class that a key of a section refers to."""
         name, path = parse_reference(key).name, self.spec.at(kind.section, key)
-        use: Use = "map" if kind.section == "map" else "access"
-        if not (self.spec.may_have("ranges", name) or (yield from self.unusable(name, use, path, "key"))):
-            yield self.errors.undeclared("range", name, path, self.spec.section("ranges"), "key")
-        return self.of(RangeGroup).get(name)
+        section = next(other.section for other in self.kinds if other.group is group)
+        if not (self.spec.may_have(section, name) or (yield from self.unusable(name, kind, path, "key"))):
+            yield self.errors.undeclared(group.noun, name, path, self.spec.section(section), "key")
+        return self.of(group).get(name)
 
     def exports(self, key: str, name: str) -> bool:
-        """Return true if an entry of `exports` names an object, under the key of its kind."""
-        if key not in self.exported:
-            entries = self.spec.section("exports").values()
-            self.exported[key] = frozenset(each.name for entry in entries for kind, each in entry.what if kind == key)
-        return name in self.exported[key]
-
-    def unmappable_kind(self, name: str) -> str | None:
-        """Kind of a name that cannot be mapped, with its article: `a buffer`; None for other names."""
-        kinds = (kind for kind in self.kinds if kind.unique and "map" not in kind.unusable and kind.section != "ranges")
-        return next((kind.article for kind in kinds if name in self.of(kind.group)), None)
+        """Return true if an export names an object, under the key of its kind."""
+        if key not in self._exported:
+            sections = [kind.section for kind in self.kinds if kind.stage is Stage.EXPORTED]
+            entries = [entry for section in sections for entry in self.spec.section(section).values()]
+            self._exported[key] = frozenset(each.name for entry in entries for kind, each in entry.what if kind == key)
+        return name in self._exported[key]
 
     def add(self, kind: Kind, name: str, group: Group | None) -> Iterator[Diagnostic]:
         """Add the group of an entry unless its name is already used; None stands for an entry with an error."""
@@ -222,37 +220,41 @@ class Scope:
         if group is None or taken:
             self.unresolved.add((kind.section, name))
         else:
-            self.of(type(group))[name] = group
+            self._groups.setdefault(type(group), {})[name] = group
 
-    def unusable(self, name: str, use: Use, path: Path, at: At = "value") -> Resolution[bool]:
-        """Yield MT706 if a name is of a kind without this use; return true if it is, or may be, of such a kind."""
-        for kind in self.kinds:
-            if use not in kind.unusable:
-                continue
+    def leave_out(self, kind: Kind) -> None:
+        """Remove the groups of one kind; no entry of its section is resolved."""
+        self._groups.pop(kind.group, None)
+        self.unresolved.update((kind.section, name) for name in self.spec.section(kind.section))
+
+    def unusable(self, name: str, user: Kind, path: Path, at: At = "value") -> Resolution[bool]:
+        """Yield MT706 if the section of `user` cannot refer to entries of the kind of a name.
+
+        Return true if the name is, or may be, of such a kind.
+        """
+        others = [kind for kind in self.kinds if user.section in kind.unusable]
+        for kind in others:
             if name in self.spec.section(kind.section) or (kind.section, name) in self.spec.left_out:
-                note, help = kind.unusable[use]
-                message = f"{name!r} is {kind.article}, {_ONLY[use]}"
+                note, help = kind.unusable[user.section]
+                message = f"{name!r} is {kind.article}, {user.referred}"
                 yield Diagnostic("MT706", message, path, at, notes=(note,), help=help)
                 return True
-        return any(self.spec.may_have(kind.section, name) for kind in self.kinds if use in kind.unusable)
+        return any(self.spec.may_have(kind.section, name) for kind in others)
 
-    def too_many(self, **totals: int) -> Resolution[bool]:
+    def too_many(self, totals: Mapping[str, int]) -> Resolution[bool]:
         """Record the number of objects in some sections; yield MT109 and return true if there are too many."""
         self.totals.update(totals)
-        over = {section: total for section, total in totals.items() if total > LARGEST_COUNT}
-        for section, total in over.items():
-            message = f"{total:,} {plural_noun(section)} are more than the {LARGEST_COUNT:,} that one spec may declare"
-            yield Diagnostic("MT109", message, self.spec.at(section), "key")
+        over = [kind for kind in self.kinds if totals.get(kind.section, 0) > LARGEST_COUNT]
+        for kind in over:
+            count = f"{totals[kind.section]:,} {kind.plural}"
+            message = f"{count} are more than the {LARGEST_COUNT:,} that one spec may declare"
+            yield Diagnostic("MT109", message, self.spec.at(kind.section), "key")
         return bool(over)
 
     def _taken(self, kind: Kind, name: str, group: Group | None) -> Resolution[bool]:
         """Yield MT203 and return true if an entry of an earlier section has the same name."""
-        for other in self.kinds:
-            if other is kind:
-                return False
-            if not other.unique or name not in self.spec.section(other.section):
-                continue
-            if other.section == "ranges" and not (group and group.addressed):
+        for other in self.kinds[: self.kinds.index(kind)]:
+            if name not in self.spec.section(other.section) or not other.conflicts(group):
                 continue
             what = kind.article.removeprefix("a ").removeprefix("an ")
             message = f"{what} {name!r} has the same name as {other.article}"
@@ -263,15 +265,19 @@ class Scope:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Sibling:
+class Sibling(NamedTuple):
     """Process of the spec as other processes refer to it: its entries, and the label and scope of each instance."""
 
     spec: Spec
     instances: tuple[tuple[str, Scope], ...]
 
 
-def plural_noun(section: str) -> str:
-    """Plural noun for the objects of a section, for messages about their number."""
-    handles = {"exports": "handles of exports", "imports": "handles of imports"}
-    return {"map": "mappings", "access": "parts of access", **handles}.get(section, section)
+class Siblings(NamedTuple):
+    """Processes of the spec, including the own one: names, names of those with errors, and the others by name.
+
+    `processes` is empty until every process has resolved its own entries.
+    """
+
+    names: frozenset[str] = frozenset()
+    unread: frozenset[str] = frozenset()
+    processes: Mapping[str, Sibling] = {}

@@ -54,7 +54,9 @@ class AccessKind(Kind):
 
     section = "access"
     description = "Devices with access to a range: kv: {gpu0: rw, gpu1: r}. No other access is granted."
+    plural = "parts of access"
     article = "access"
+    referred = "and access can be granted to ranges only"
     entry = Shaped
     model = AccessPart
     referring = True
@@ -66,7 +68,7 @@ class AccessKind(Kind):
         spans: dict[str, list[_Span]] = {}
         for key, entry in scope.spec.section("access").items():
             path = scope.spec.at("access", key)
-            group = yield from scope.range_of(key, self)
+            group = yield from scope.referenced(key, self, RangeGroup)
             if group is None:
                 for name in _names(entry):
                     scope.devices.use(name)
@@ -78,7 +80,7 @@ class AccessKind(Kind):
                 scope.unresolved.add(("access", group.name))
             else:
                 found.setdefault(group.name, []).extend(parts)
-        if (yield from scope.too_many(access=sum(part.times for parts in found.values() for part in parts))):
+        if (yield from scope.too_many({"access": sum(part.times for parts in found.values() for part in parts)})):
             scope.unresolved.update(("access", name) for name in found)
         else:
             scope.parts.update({name: tuple(parts) for name, parts in found.items()})

@@ -77,6 +77,7 @@ class Buffers(ExportKind):
 
     section = "buffers"
     description = "Memory of cuMemAlloc, by name, which legacy IPC can share."
+    plural = "buffers"
     article = "a buffer"
     entry = model = Buffer
     group = BufferGroup

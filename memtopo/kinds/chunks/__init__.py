@@ -58,6 +58,7 @@ class Chunks(ExportKind):
 
     section = "chunks"
     description = "Physical memory on GPUs or the host, by name."
+    plural = "chunks"
     article = "a chunk"
     entry = model = Chunk
     group = ChunkGroup

@@ -46,6 +46,7 @@ class Events(ExportKind):
 
     section = "events"
     description = "Events of GPUs, by name."
+    plural = "events"
     article = "an event"
     entry = model = Event
     group = EventGroup

@@ -14,7 +14,7 @@ from memtopo.driver.handles import Via
 from memtopo.driver.types import Location, MemoryHandleType
 from memtopo.geometry.groups import Group, InnerPart, Origin
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.kind import Kind, Rule, Scope, Use
+from memtopo.kinds.kind import Kind, Rule, Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, OffsetBytes, OwnName, PositiveBytes, ProducerText
@@ -152,12 +152,13 @@ class ExternalMemory(Kind):
 
     section = "external"
     description = "Memory allocated by another API such as Vulkan, by name."
+    plural = "external"
     article = "an external object"
     entry = model = External
     group = ExternalObject
     drawn = "external"
     nested = ("buffers", ExternalPart)
-    unusable: ClassVar[Mapping[Use, tuple[str, str]]] = {
+    unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
         "map": (
             "the driver maps its buffers at their own addresses (fact 53)",
             "declare parts under 'buffers'",
@@ -166,7 +167,7 @@ class ExternalMemory(Kind):
             "access to a mapped buffer cannot be set: its GPU can read and write it (fact 53)",
             "leave it out",
         ),
-        "export": (
+        "exports": (
             "the driver exports no handle of it, and legacy IPC returns INVALID_VALUE (fact 53)",
             "import it from its producer in the other process as well",
         ),
@@ -182,7 +183,7 @@ class ExternalMemory(Kind):
         )
         wrong = [
             *unsupported(what, path, entry.via, "opaque_fd"),
-            *from_process(what, path, entry.source, scope.processes),
+            *from_process(what, path, entry.source, scope.siblings.names),
             *(_past(part, size, path) for part in parts if part.offset + part.size > size),
             *(_inside(part, path) for part in parts if part.offset and entry.dedicated),
         ]

@@ -12,7 +12,7 @@ from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.types import Access, Advice, Attribute, Grant, Location, LocationKind, MemAttach, gpu
 from memtopo.geometry.groups import Group, gpus
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.kind import Kind, Rule, Scope, Use
+from memtopo.kinds.kind import Kind, Rule, Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, DeviceName, Devices, PositiveBytes
@@ -127,11 +127,12 @@ class ManagedMemory(Kind):
 
     section = "managed"
     description = "Memory of cuMemAllocManaged, by name, which migrates between GPUs and the host."
+    plural = "managed"
     article = "managed memory"
     entry = model = Managed
     group = ManagedAllocation
     drawn = "managed"
-    unusable: ClassVar[Mapping[Use, tuple[str, str]]] = {
+    unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
         "map": (
             "it already has an address, and VMM cannot map it (fact 60)",
             "use it at its own address, or declare a chunk",
@@ -140,7 +141,7 @@ class ManagedMemory(Kind):
             "VMM access does not apply to it: cuMemGetAccess returns 0 (fact 60)",
             "declare its use with 'attach', 'prefer' and 'accessed_by'",
         ),
-        "export": (
+        "exports": (
             "the driver exports no handle of it, and legacy IPC returns INVALID_VALUE (fact 60)",
             "declare a chunk with 'handles: fd'",
         ),

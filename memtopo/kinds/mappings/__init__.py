@@ -54,7 +54,9 @@ class Mappings(Kind):
 
     section = "map"
     description = "Chunks mapped into a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}]."
+    plural = "mappings"
     article = "a mapping"
+    referred = "and only chunks can be mapped into ranges"
     entry = MapList
     model = MapEntry
     referring = True
@@ -64,7 +66,7 @@ class Mappings(Kind):
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         found: dict[tuple[str, int], list[Placement]] = {}
         for key, slices in scope.slices.items():
-            group = yield from scope.range_of(key, self)
+            group = yield from scope.referenced(key, self, RangeGroup)
             if group is None:
                 continue
             placed, complete = yield from _place(scope.spec.at("map", key), group, slices)
@@ -154,18 +156,24 @@ def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
         span = yield from indices(entry.chunk, group, where)
         return Slice(group, *span, entry, path) if span else Slice(None, 0, 0, entry, path)
     spec = scope.spec
-    if other := scope.unmappable_kind(name):
+    if other := _unmappable(scope, name):
         message = f"{name!r} is {other}, and only chunks can be mapped"
         help = "share a chunk via fd instead" if name in spec.section("imports") else "declare it under 'chunks'"
         yield Diagnostic("MT201", message, where, help=help)
     elif not (
         spec.may_have("chunks", name)
         or spec.may_have("imports", name)
-        or (yield from scope.unusable(name, "map", where))
+        or (yield from scope.unusable(name, MAPPINGS, where))
     ):
         known = chain(spec.section("chunks"), spec.section("imports"))
         yield scope.errors.undeclared("chunk", name, where, known)
     return Slice(None, 0, 0, entry, path)
+
+
+def _unmappable(scope: Scope, name: str) -> str | None:
+    """Kind of a name that cannot be mapped, with its article: `a buffer`; None for other names."""
+    kinds = (kind for kind in scope.kinds if kind.unique and MAPPINGS.section not in kind.unusable)
+    return next((kind.article for kind in kinds if name in scope.of(kind.group)), None)
 
 
 def _in_granules(scope: Scope) -> Iterator[str]:

@@ -10,7 +10,7 @@ from pydantic import Field
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import LocationKind, Properties
-from memtopo.geometry.groups import RangeGroup
+from memtopo.geometry.groups import Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple, size_error
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
@@ -42,10 +42,15 @@ class Ranges(Kind):
 
     section = "ranges"
     description = "Reserved virtual address ranges, by name."
+    plural = "ranges"
     article = "a range"
     entry = model = Range
     group = RangeGroup
     stage = Stage.RESERVED
+
+    def conflicts(self, group: Group | None) -> bool:
+        """True for a group with an address of its own; others may be named like the range that they are mapped into."""
+        return group is not None and group.addressed
 
     def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
         """Resolve ranges. The granule of a range is the largest granularity of the chunks mapped into it."""
@@ -59,10 +64,9 @@ class Ranges(Kind):
             if name not in unknown:
                 group = yield from _range(scope.spec.at("ranges", name), entry, units)
             yield from scope.add(self, name, group)
-        if (yield from scope.too_many(**_totals(scope))):
-            scope.of(RangeGroup).clear()
+        if (yield from scope.too_many(_totals(scope))):
+            scope.leave_out(self)
             scope.slices.clear()
-            scope.unresolved.update(("ranges", name) for name in scope.spec.section("ranges"))
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.ranges.steps import ReserveRange

@@ -20,7 +20,7 @@ from memtopo.kinds.external import (
     producer_origin,
     unsupported,
 )
-from memtopo.kinds.kind import Kind, Rule, Scope, Use
+from memtopo.kinds.kind import Kind, Rule, Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
 from memtopo.language.fields import DeviceName, Point, ProducerText
@@ -132,14 +132,15 @@ class Semaphores(Kind):
 
     section = "semaphores"
     description = "Semaphores created by another API, by name, which order its work and that of CUDA."
+    plural = "semaphores"
     article = "a semaphore"
     entry = model = Semaphore
     group = ImportedSemaphore
     drawn = "semaphore"
-    unusable: ClassVar[Mapping[Use, tuple[str, str]]] = {
+    unusable: ClassVar[Mapping[str, tuple[str, str]]] = {
         "map": ("a semaphore is not memory", "leave it out"),
         "access": ("a semaphore is not memory", "leave it out"),
-        "export": (
+        "exports": (
             "the driver imports semaphores, but does not export them",
             "import it from its producer in the other process as well",
         ),
@@ -151,7 +152,7 @@ class Semaphores(Kind):
         place = yield from producer_gpu(scope, what, entry.device, path)
         wrong = [
             *unsupported(what, path, entry.via, "timeline_fd", "opaque_fd"),
-            *from_process(what, path, entry.source, scope.processes),
+            *from_process(what, path, entry.source, scope.siblings.names),
             *(_decreasing(what, path, entry.wait, entry.signal) if timeline else ()),
         ]
         yield from wrong
