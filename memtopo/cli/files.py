@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
+import stat
+from contextlib import suppress
 
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.output import plain
@@ -39,9 +42,35 @@ def _replaceable(output: str) -> bool:
 
 
 def write(output: str, document: str) -> None:
-    """Write a document to a file. Raises `NotWritten`."""
+    """Write a document to a file, completely or not at all. Raises `NotWritten`.
+
+    What is no regular file, such as a pipe, is written directly.
+    """
     try:
-        with open(output, "w", encoding="utf-8") as file:  # noqa: PTH123 a Path of an empty name is the current folder
-            file.write(document)
-    except OSError as error:
-        raise NotWritten(f"{output!r} cannot be written: {(error.strerror or 'error').lower()}") from error
+        target = os.path.realpath(output) if output else output
+        if os.path.exists(target) and not os.path.isfile(target):  # noqa: PTH110, PTH113 likewise
+            _write(os.open(output, os.O_WRONLY), document)
+        else:
+            _replace(target, document)
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or "not a path").lower()
+        raise NotWritten(f"{output!r} cannot be written: {reason}") from error
+
+
+def _replace(target: str, document: str) -> None:
+    """Write a file beside the target, and give it the target's name and mode."""
+    temporary = f"{target}.{secrets.token_hex(4)}.new"
+    fd = os.open(temporary if target else target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with suppress(FileNotFoundError):
+            os.fchmod(fd, stat.S_IMODE(os.stat(target).st_mode))  # noqa: PTH116 likewise
+        _write(fd, document)
+        os.replace(temporary, target)  # noqa: PTH105 likewise
+    except BaseException:
+        os.unlink(temporary)  # noqa: PTH108 likewise
+        raise
+
+
+def _write(fd: int, document: str) -> None:
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(document)
