@@ -18,14 +18,14 @@ MACHINES = ("h200x2", "h200x4")
 HEAD = """\
 # Gallery
 
-Every spec in [specs/](../specs), as `memtopo draw SPEC --machine h200x2 -o map.svg` draws it. The pictures need nothing
-but themselves and follow the reader's light or dark scheme; opened by themselves, they tell more of what a pointer
-rests on. `-o map.html` makes a page with the same facts as tables. `make docs` writes this page.
+Every spec in [specs/](../specs), drawn by `memtopo draw SPEC --machine h200x2 -o map.svg`. A picture loads nothing, and
+follows the light or dark scheme of the browser; opened in a tab of its own, it has tooltips. `-o map.html` writes a page
+with the same drawing, and its content as tables. `make docs` writes this page.
 """
 
 
 class Drawn(NamedTuple):
-    """One spec as a picture: its name, the machine, the sentence that it begins with, and what a screen reader says."""
+    """Picture of one spec: its name, the machine, the first sentence of its comment, and a description as text."""
 
     name: str
     machine: str
@@ -46,14 +46,14 @@ def main() -> None:
 
 
 def files() -> Mapping[str, str]:
-    """Every file of the gallery, by its path in the repository."""
+    """Content of every file of the gallery, by its path in the repository."""
     every = [drawn(path) for path in sorted((ROOT / "specs").glob("*.yaml"), key=_order)]
     page = "\n".join([HEAD, *(_section(each) for each in every)])
     return {"docs/gallery.md": page} | {f"docs/gallery/{each.name}.svg": each.picture for each in every}
 
 
 def drawn(path: Path) -> Drawn:
-    """A spec on the first machine that it fits."""
+    """Draw a spec on the first machine that it fits. Raises `ValueError` if it fits none."""
     document = language.read_text(path.read_bytes(), f"specs/{path.name}")
     for name in MACHINES:
         facts = machine.load(name)
@@ -62,11 +62,11 @@ def drawn(path: Path) -> Drawn:
             shown = build_diagram(found.geometry, facts)
             drawing = svg(shown, path.stem, note=f"on {name}: {_gpus(facts)}", locate=document.location)
             return Drawn(path.stem, name, sentence(document.text), description(shown), drawing)
-    raise ValueError(f"{path} is right on none of {', '.join(MACHINES)}")
+    raise ValueError(f"{path} is valid on none of {', '.join(MACHINES)}")
 
 
 def sentence(text: str) -> str:
-    """The first sentence of the comment that a spec begins with."""
+    """Return the first sentence of the comment at the start of a spec."""
     lines = (line.removeprefix("#").strip() for line in _comment(text))
     return re.split(r"(?<=\.) (?=[A-Z])", " ".join(lines), maxsplit=1)[0]
 
@@ -88,7 +88,7 @@ def _gpus(facts: machine.Machine) -> str:
 
 
 def _order(path: Path) -> tuple[bool, str]:
-    """The quickstart first."""
+    """Sort key that puts the quickstart first."""
     return path.stem != "quickstart", path.stem
 
 

@@ -154,7 +154,7 @@ def _entries(diagram: Diagram, context: DrawingContext) -> Iterator[_Entry]:
     if any(not span.chunk for span in spans):
         yield rect(0, 2, 20, 16, "o i"), "hole, no memory"
     if any(span.chunk for span in spans) or any(resource.mark for resource in _resources(diagram)):
-        yield "".join(badge("a", 10, 10)), "same letter, same memory"
+        yield "".join(badge("a", 10, 10)), "same letter, same entry of the spec"
     marks = {span.chunk for span in spans if span.chunk}
     marks |= {share.chunk for memory in diagram.memory for share in memory.shares}
     if any(_folded(range_, context) for range_ in ranges) or len(marks) > len(context.letters):

@@ -69,13 +69,15 @@ def test_unknown_addresses_are_not_shown() -> None:
     [
         (
             "quickstart",
-            ["on gpu0 (prefill)", "may read", "same letter, same memory"],
+            ["on gpu0 (prefill)", "may read", "same letter, same entry of the spec"],
             ["hole, no memory", "mapped again"],
         ),
         ("arena", ["hole, no memory", "may read and write"], ["may read", "mapped again", "on gpu1"]),
         ("ring-buffer", ["mapped again"], ["may read", "hole, no memory"]),
         ("hand-over", ["handles go from export to import", "may read"], ["on gpu1", "mapped again"]),
         ("paged-kv", ["on gpu0", "on gpu1"], ["several, or one of many"]),
+        # The letter of four parts, one of each process.
+        ("shared-heap", ["same letter, same entry of the spec"], ["same letter, same memory"]),
     ],
 )
 def test_the_legend_has_only_signs_that_occur(spec: str, there: list[str], absent: list[str]) -> None:
