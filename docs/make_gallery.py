@@ -19,8 +19,8 @@ HEAD = """\
 # Gallery
 
 Every spec in [specs/](../specs), drawn by `memtopo draw SPEC --machine h200x2 -o map.svg`. A picture loads nothing, and
-follows the light or dark scheme of the browser; opened in a tab of its own, it has tooltips. `-o map.html` writes a page
-with the same drawing, and its content as tables. `make docs` writes this page.
+follows the light or dark scheme of the browser; opened in a tab of its own, it has tooltips. `-o map.html` writes a
+page with the same drawing, and its content as tables. `make docs` writes this page.
 """
 
 
