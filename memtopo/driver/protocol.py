@@ -184,6 +184,9 @@ class Driver(Protocol):
     def memcpy_dtoh(self, address: int, count: int) -> bytes:
         """Copy bytes from the device; the current context's device needs read access (fact 23)."""
 
+    def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
+        """Copy `count` bytes between any two addresses, in order with the other work of the stream."""
+
     def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
         """Allocate managed memory; needs a current context. `SINGLE` is refused (facts 39, 60)."""
 

@@ -306,3 +306,35 @@ def test_access_of_the_cpu_is_read_from_its_node(driver: Driver, granule: int, d
         driver.mem_set_access(address, granule, (Grant(HOST, Access.R),))
         assert driver.mem_get_access(address, HOST) == driver.mem_get_access(address, NODE) == Access.R
         assert driver.mem_get_access(address, gpu(0)) == device
+
+
+@pytest.mark.parametrize("place", [NODE, HOST], ids=str)
+def test_bytes_return_from_a_copy_in_host_memory(driver: Driver, granule: int, place: Location) -> None:
+    """A copy to host memory that the GPU alone can access, and back, crosses mappings at both ends."""
+    host = Properties(place)
+    size = 2 * max(granule, driver.mem_get_allocation_granularity(host))
+    with (
+        current(driver),
+        laid_out(driver, (size // 2, size // 2), access=Access.RW) as address,
+        laid_out(driver, (size,), properties=host, access=Access.RW) as area,
+    ):
+        driver.memset_d8(area, 9, size)
+        driver.memcpy_htod(address + size // 2 - 2, b"both")
+        driver.memcpy_async(area, address, size)
+        driver.ctx_synchronize()
+        driver.memset_d8(address, 7, size)
+        driver.memcpy_async(address, area, size)
+        driver.ctx_synchronize()
+        assert driver.memcpy_dtoh(address + size // 2 - 4, 8) == b"\0\0both\0\0"
+
+
+def test_an_asynchronous_copy_without_access_is_refused(driver: Driver, granule: int) -> None:
+    with (
+        current(driver),
+        laid_out(driver, (granule,), access=Access.RW) as address,
+        laid_out(driver, (granule,), access=Access.R) as other,
+    ):
+        with refused(INVALID_VALUE):
+            driver.memcpy_async(other, address, granule)
+        driver.memcpy_async(address, other, granule)
+        driver.ctx_synchronize()

@@ -219,6 +219,9 @@ class CudaDriver(CudaKernels):
         call(cuda.cuMemcpyDtoH, data, address, count)
         return bytes(data)
 
+    def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
+        call(cuda.cuMemcpyAsync, destination, source, count, stream)
+
     def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
         return int(call(cuda.cuMemAllocManaged, size, int(flags))[1])
 

@@ -8,6 +8,7 @@ from memtopo.driver.sim.allocations import Allocation, Allocations
 from memtopo.driver.sim.calls import Refused, invalid, unsupported
 from memtopo.driver.sim.mappings import Mapping, Mappings
 from memtopo.driver.sim.physical import Physical
+from memtopo.driver.sim.streams import Work
 from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.machine import Machine
 
@@ -168,6 +169,18 @@ class MemoryOperations:
         parts = self.parts(device, address, count, Access.R, copying=True)
         return b"".join(physical.read(at, size) for physical, at, size in parts)
 
+    def copy(self, device: int, destination: int, source: int, count: int) -> Work:
+        """Work of a stream that copies bytes between two addresses; untouched bytes stay untouched."""
+        sources = list(self.parts(device, source, count, Access.R, copying=True))
+        targets = list(self.parts(device, destination, count, Access.RW, copying=True))
+
+        def work() -> bool:
+            for (physical, at, size), (other, from_at) in _aligned(targets, sources):
+                physical.copy(at, other, from_at, size)
+            return True
+
+        return work
+
     def store(self, device: int, address: int, data: bytes) -> None:
         """Store bytes as a kernel of a device does."""
         for physical, at, _ in self.parts(device, address, len(data), Access.RW, copying=False):
@@ -191,3 +204,20 @@ class MemoryOperations:
         for area in self._access.reach(address, count, device, wanted, copying=copying):
             low, high = max(address, area.start), min(end, area.end)
             yield area.physical, low - area.start, high - low
+
+
+_Part = tuple[Physical, int, int]
+
+
+def _aligned(targets: list[_Part], sources: list[_Part]) -> Iterator[tuple[_Part, tuple[Physical, int]]]:
+    """Parts of the targets with the memory and offset that each is copied from, split where a source ends."""
+    rest = iter(sources)
+    source, from_at, left = next(rest)
+    for target, at, size in targets:
+        done = 0
+        while done < size:
+            if not left:
+                source, from_at, left = next(rest)
+            count = min(size - done, left)
+            yield (target, at + done, count), (source, from_at)
+            done, from_at, left = done + count, from_at + count, left - count

@@ -269,5 +269,11 @@ class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls):
         self._contents.write(self._contexts.current(), address, data)
 
     @driver_call
+    def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
+        device = self._contexts.current()
+        found = self._streams.get(stream, device)
+        self._streams.add(found, self._contents.copy(device, destination, source, count))
+
+    @driver_call
     def memcpy_dtoh(self, address: int, count: int) -> bytes:
         return self._contents.read(self._contexts.current(), address, count)

@@ -13,6 +13,7 @@ from memtopo.driver.sim.shared_files import Files, Tag
 
 STEP = 1 << 40
 PAGE = mmap.PAGESIZE
+_COPIED = 1 << 20
 
 
 @dataclass(slots=True)
@@ -44,6 +45,15 @@ class Physical:
         while rest:
             written = os.pwrite(self.fd, rest, self.offset + at)
             at, rest = at + written, rest[written:]
+
+    def copy(self, at: int, source: Physical, from_at: int, count: int) -> None:
+        """Copy bytes of other memory; what is touched in neither stays untouched."""
+        low, high = source.offset + from_at, self.offset + at
+        theirs = [(start - low, end - low) for start, end in _touched(source.fd, low, low + count)]
+        ours = [(start - high, end - high) for start, end in _touched(self.fd, high, high + count)]
+        for start, end in [*theirs, *ours]:
+            for piece in range(start, end, _COPIED):
+                self.write(at + piece, source.read(from_at + piece, min(_COPIED, end - piece)))
 
 
 class Arena:
@@ -99,22 +109,21 @@ class Arena:
 
 def _copy(physical: Physical, fd: int) -> None:
     """Copy touched pages to the start of another file; a hole stays a hole."""
-    for start, end in _touched(physical):
+    for start, end in _touched(physical.fd, physical.offset, physical.offset + physical.size):
         at = os.lseek(fd, start - physical.offset, os.SEEK_SET) + physical.offset
         while at < end:
             at += os.sendfile(fd, physical.fd, at, end - at)
 
 
-def _touched(physical: Physical) -> Iterator[tuple[int, int]]:
-    """Yield start and end of every touched part, as offsets in the arena."""
-    at, limit = physical.offset, physical.offset + physical.size
+def _touched(fd: int, at: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Yield start and end of every touched part between two offsets of a file."""
     while at < limit:
         try:
-            start = os.lseek(physical.fd, at, os.SEEK_DATA)
+            start = os.lseek(fd, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # a hole up to the file's end
                 return
             raise
-        at = os.lseek(physical.fd, start, os.SEEK_HOLE)
+        at = os.lseek(fd, start, os.SEEK_HOLE)
         if start < limit:
             yield start, min(at, limit)
