@@ -108,7 +108,7 @@ class Live:
         return ExternalSemaphore(name, found.place.id, self._session.driver, self._session.layout)
 
     def check(self) -> Checks:
-        """Check the whole layout again, by queries only. Raises `StepFailed`."""
+        """Check the whole layout again, by queries only; several threads may. Raises `MemtopoError`."""
         self._require_open()
         return self._session.run.recheck()
 

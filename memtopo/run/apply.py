@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Lock
 
 from memtopo import planner
 from memtopo.common.errors import InternalError, MemtopoError
@@ -78,6 +79,7 @@ class Run:
         self._balance = ResourceBalance(self.execution, ledger, request.location_of, exclusive=request.exclusive)
         self._placed: tuple[Placed, ...] = ()
         self._hold_result = HoldResult()
+        self._rechecking = Lock()
         self._teardown: Teardown | None = None
         self.verification = Verification(request, ledger, self.execution, self._findings)
 
@@ -129,7 +131,8 @@ class Run:
         """
         findings = FindingTally()
         try:
-            findings.add(self.execution.check())
+            with self._rechecking:  # a check of a mapping keeps its handle in the layout meanwhile
+                findings.add(self.execution.check())
         except (StepFailed, Stopped) as error:
             raise MemtopoError(f"the check was not finished: {error or 'interrupted'}") from error
         return findings.checks()

@@ -154,13 +154,15 @@ class Client:
                 close_handles(pending)
 
 
-def connect(endpoint: Endpoint, *, timeout: float = TIMEOUT, allow_uids: Collection[int] = ()) -> Client:
+def connect(
+    endpoint: Endpoint, *, timeout: float = TIMEOUT, allow_uids: Collection[int] = (), suggest: bool = True
+) -> Client:
     """Connect to the holder at an endpoint.
 
-    Raises `NoLayout` if no process holds a layout there, `ExchangeError` if the holder is another user's or does not
-    answer.
+    Raises `NoLayout` if no process holds a layout there, with a name that was probably meant if it is to `suggest` one,
+    and `ExchangeError` if the holder is another user's or does not answer.
     """
-    return Client(open_connection(endpoint, timeout=timeout, allow_uids=allow_uids))
+    return Client(open_connection(endpoint, timeout=timeout, allow_uids=allow_uids, suggest=suggest))
 
 
 def _meant(word: str, offers: Mapping[str, Offer]) -> str:

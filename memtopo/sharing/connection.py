@@ -177,20 +177,22 @@ class HolderConnection:
         return self.error(code, message[:_LONGEST_REASON], hint[:_LONGEST_REASON] if hint else None)
 
 
-def open_connection(endpoint: Endpoint, *, timeout: float, allow_uids: Collection[int]) -> HolderConnection:
+def open_connection(
+    endpoint: Endpoint, *, timeout: float, allow_uids: Collection[int], suggest: bool = True
+) -> HolderConnection:
     """Connect to the holder at an endpoint.
 
-    Raises `NoLayout` if no process holds a layout there, `ExchangeError` if the holder is another user's or does not
-    answer.
+    Raises `NoLayout` if no process holds a layout there, with a name that was probably meant if it is to `suggest` one,
+    and `ExchangeError` if the holder is another user's or does not answer.
     """
     try:
         folder = endpoint.open_folder(allow_uids=allow_uids)
     except FileNotFoundError:
-        raise _no_layout(endpoint) from None
+        raise _no_layout(endpoint, suggest=suggest) from None
     try:
         sock = connect_at(folder, endpoint.file, timeout)
     except (FileNotFoundError, ConnectionRefusedError):
-        raise _not_listening(endpoint, lock_owner(folder, endpoint.lock)) from None
+        raise _not_listening(endpoint, lock_owner(folder, endpoint.lock), suggest=suggest) from None
     except BlockingIOError:
         ends = _ends(endpoint.path, lock_owner(folder, endpoint.lock))
         message = f"no answer to 'connect' within {timeout:g} s {ends}"
@@ -212,19 +214,19 @@ def _notice(packet: Packet) -> Notice:
     return Notice(fields.word("notice", "releasing"), fields.seconds("grace"))
 
 
-def _not_listening(endpoint: Endpoint, pid: int | None) -> ExchangeError | NoLayout:
+def _not_listening(endpoint: Endpoint, pid: int | None, *, suggest: bool) -> ExchangeError | NoLayout:
     """Return the error for an endpoint without a listener: its holder is dead, or does not serve yet or any more."""
     if remove_stale(endpoint):
-        return _no_layout(endpoint)
+        return _no_layout(endpoint, suggest=suggest)
     what = f"layout {endpoint.name!r}" if endpoint.name else f"the layout at {endpoint.path!r}"
     message = f"{what} is being built or torn down, and is not served {_ends(endpoint.path, pid)}"
     return ExchangeError("starting", message, hint="try again in a moment")
 
 
-def _no_layout(endpoint: Endpoint) -> NoLayout:
+def _no_layout(endpoint: Endpoint, *, suggest: bool) -> NoLayout:
     if endpoint.name is None:
         return NoLayout(f"no layout is held at {endpoint.path!r}", hint="'memtopo ls' shows what is held")
-    known = [name for name in endpoint_names() if name != endpoint.name]
+    known = [name for name in endpoint_names() if name != endpoint.name] if suggest else []
     meant = nearest(endpoint.name, known[:COMPARED])
     hint = f"did you mean {meant!r}? " if meant else ""
     message = f"no layout {endpoint.name!r} is held (looked for {endpoint.path})"

@@ -56,7 +56,7 @@ def survey(socket: str | None = None, *, allow_uids: Collection[int] = ()) -> Su
 def _entries(endpoints: Collection[Endpoint], allow_uids: Collection[int]) -> Iterator[Entry]:
     for each in endpoints:
         try:
-            with connect(each, timeout=TIMEOUT, allow_uids=allow_uids) as client:
+            with connect(each, timeout=TIMEOUT, allow_uids=allow_uids, suggest=False) as client:
                 yield _entry(client.status())
         except NoLayout:
             continue

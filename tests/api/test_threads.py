@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import pytest
 
 import memtopo
 from memtopo.driver.sim import external_api
 from memtopo.machine import load
 from memtopo.machine.target import uuids
+from tests.helpers.specs import ROOT
 
 SIZE = 1 << 20
 
@@ -33,3 +39,19 @@ def test_descriptors_of_a_serving_thread_are_no_leak_of_a_layout(tmp_path: Path)
         assert made.report
         assert made.report.outcome == "ok"
     os.close(fd)
+
+
+@pytest.fixture
+def _hasty() -> Iterator[None]:
+    """Threads that take turns as often as possible."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_hasty")
+def test_several_threads_may_check_a_layout() -> None:
+    with memtopo.applied(ROOT / "specs" / "hold.yaml", machine="h200x2") as layout, ThreadPoolExecutor(8) as threads:
+        different = [each.different for each in threads.map(lambda _: layout.check(), range(200))]
+    assert different == [0] * 200

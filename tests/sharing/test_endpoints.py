@@ -22,6 +22,7 @@ from memtopo.sharing.endpoints import NAME, endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.surveys import Survey, survey
 from tests.helpers.holders import Holder, Process, raw
+from tests.helpers.line_count import executed_lines
 from tests.helpers.memfd_exports import PAGES
 
 NOBODY = 65534
@@ -362,6 +363,18 @@ def test_the_lock_is_held_while_the_holder_lives_and_names_its_process(runtime: 
         assert lock.read() == f"memtopo lock of process {holder.pid}\n"
         with pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_the_work_of_a_survey_is_proportional_to_the_stale_locks(runtime: Path) -> None:
+    def work(count: int) -> int:
+        for index in range(count):
+            (runtime / "memtopo" / f"layout-{index}.sock.lock").write_bytes(b"memtopo lock of process 1\n")
+        return executed_lines(survey)
+
+    with claim(endpoint("kv")):
+        pass
+    assert work(60) < 2.3 * work(30)
+    assert os.listdir(runtime / "memtopo") == []
 
 
 def test_survey_lists_all_layouts_and_why_one_does_not_answer(start: Callable[..., Holder], runtime: Path) -> None:
