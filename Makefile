@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test test-full test-gpu test-gpu-full fuzz lint format bench clean
+.PHONY: help demo docs test test-full test-gpu test-gpu-full fuzz mutate lint format bench clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -42,6 +42,12 @@ fuzz: $(READY)  ## look for inputs that break the reader, for MEMTOPO_FUZZ_SECON
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris
 	$(BIN)/python -m tests.fuzz.fuzz_source
 	$(BIN)/python -m tests.fuzz.fuzz_spec
+
+mutate: $(READY)  ## change the code, one small thing at a time, and list what no test finds; CONTRIBUTING.md has the options
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[mutate]'
+	$(BIN)/python -m tests.mutation $(PATHS) $(if $(ALL),--all) $(if $(AGAIN),--again) $(if $(DEPTH),--depth $(DEPTH)) \
+		$(if $(SHARD),--shard $(SHARD)) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(LIMIT),--limit $(LIMIT)) $(if $(BASE),--base $(BASE))
 
 lint: $(READY)  ## check style and types
 	$(BIN)/ruff check

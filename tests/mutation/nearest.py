@@ -1,0 +1,57 @@
+"""Tests of a module, the nearest first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ELSEWHERE = {
+    "memtopo/executor.py": ("tests/run",),
+    "memtopo/geometry": ("tests/plans", "tests/kinds"),
+    "memtopo/kinds": ("tests/rules", "tests/geometry", "tests/plans"),
+    "memtopo/planner.py": ("tests/plans",),
+    "memtopo/rules": ("tests/rules", "tests/geometry", "tests/kinds"),
+    "memtopo/rules/files": ("tests/ci",),
+    "memtopo/spec.py": ("tests/language", "tests/kinds"),
+}
+"""Folders of tests that do not have the name of the room that they test; the longest prefix of a file counts."""
+
+SKIPPED = ("tests/browser", "tests/gpu")
+"""Tests that need more than Python."""
+
+FAR = ("tests/ci", "tests/cli", "tests/docs", "tests/output")
+"""Tests of what is shown, which come last."""
+
+
+def stages(root: Path, file: str) -> Iterator[list[str]]:
+    """Yield four lists of test files: of the name of a module, of its room, of what imports it, and all others."""
+    texts = _tests(root)
+    module = Path(file).with_suffix("").parts
+    own = module[-2] if module[-1] in {"__init__", "steps"} else module[-1]
+    dotted = ".".join(module).removesuffix(".__init__")
+    named = re.compile(rf"/test_{own}(_\w+)?\.py$")
+    imports = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(dotted.rpartition('.')[0])} import .*\b{own}\b")
+    folders = _folders(file)
+    room = list(dict.fromkeys(name for folder in folders for name in texts if name.startswith(f"{folder}/")))
+    near = [name for name in room if named.search(name)]
+    importing = [name for name in texts if imports.search(texts[name]) and not name.startswith(FAR)]
+    done: set[str] = set()
+    for stage in (near or room, room, importing, list(texts)):
+        yield [name for name in stage if name not in done]
+        done.update(stage)
+
+
+def _folders(file: str) -> list[str]:
+    parts = Path("tests", *Path(file).parts[1:-1])
+    own = [str(parts)] if parts != Path("tests") else []
+    listed = max((prefix for prefix in ELSEWHERE if file.startswith(prefix)), default="")
+    return [*own, *ELSEWHERE.get(listed, ())]
+
+
+@cache
+def _tests(root: Path) -> dict[str, str]:
+    files = {str(file.relative_to(root)): file for file in (root / "tests").rglob("test_*.py")}
+    names = sorted(files, key=lambda name: (name.startswith(FAR), name))
+    return {name: files[name].read_text() for name in names if not name.startswith(SKIPPED)}
