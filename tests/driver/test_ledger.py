@@ -201,6 +201,10 @@ def test_keyword_arguments_are_counted_alike(ledger: Ledger) -> None:
     ledger.mem_map(address, handle=handle, size=M)
     assert ledger.counts() == {"reservations": 1, "handles": 1, "mappings": 1, "contexts": 0}
     assert ledger.accounts["mappings"] == {address: M}
+    with current(ledger):
+        allocation = ledger.mem_alloc(size=100)
+        assert ledger.accounts["allocations"] == {allocation: 100}
+        ledger.mem_free(address=allocation)
     ledger.mem_unmap(size=M, address=address)
     ledger.mem_release(handle=handle)
     ledger.mem_address_free(address, size=2 * M)
