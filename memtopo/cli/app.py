@@ -129,7 +129,7 @@ def _usage_error(error: Any, arguments: Sequence[str], commands: Sequence[str]) 
     if extra := _EXTRA.fullmatch(message.rstrip(".")):
         message = f"unexpected argument: {extra[1]}"
     text = message[: meant.start()] if meant else message
-    text = text[:1].lower() + text[1:].rstrip(".")
+    text = _plain(text[:1].lower() + text[1:].rstrip("."))
     command = next((word for word in arguments if word in commands), None)
     help = f"see 'memtopo {command} --help'" if command else "see 'memtopo --help'"
     if command and arguments[0].startswith("-") and text.startswith("no such option"):
@@ -137,6 +137,12 @@ def _usage_error(error: Any, arguments: Sequence[str], commands: Sequence[str]) 
     if meant:
         return UsageError(text, hint=f"did you mean {meant['options'] or meant['words']}? {help}")
     return UsageError(text, hint=help)
+
+
+def _plain(text: str) -> str:
+    """A message without the words of pydantic, which the option parser validates values with."""
+    text = re.sub(r", unable to parse string as .*", "", text)
+    return text.replace(": Value error, ", ": ").replace(": Input should ", ": it should ")
 
 
 def _print_failure(error: MemtopoError, arguments: Sequence[str]) -> None:

@@ -66,6 +66,21 @@ def test_version_is_one_line_on_stdout() -> None:
             "no such option: --machine",
             "options follow the command; see 'memtopo plan --help'",
         ),
+        (
+            ["apply", "x", "--check", "lots"],
+            "invalid value for '--check' (env var: 'MEMTOPO_CHECK'): 'lots' is not one of 'none', 'fast', 'full'",
+            "see 'memtopo apply --help'",
+        ),
+        (
+            ["ls", "--allow-uid", "x"],
+            "invalid value for '--allow-uid' (env var: 'MEMTOPO_ALLOW_UID'): it should be a valid integer",
+            "see 'memtopo ls --help'",
+        ),
+        (
+            ["draw", "x", "--width", "3"],
+            "invalid value for '--width' (env var: 'MEMTOPO_WIDTH'): it should be greater than or equal to 20",
+            "see 'memtopo draw --help'",
+        ),
         (["machines", "local"], "local is not a recorded machine", "'memtopo probe' shows this computer"),
         (
             ["probe", "-m", "h200x2", "-o", "-"],
