@@ -1,4 +1,4 @@
-"""A ring buffer as a NumPy array, on a simulated machine: what is written past its end is at its beginning."""
+"""A ring buffer as a NumPy array, on a simulated machine: an access past its end reaches its start."""
 
 import numpy as np
 
@@ -9,4 +9,4 @@ with memtopo.applied("specs/ring-buffer.yaml", machine="h200x2") as layout:
     middle = len(ring) // 2
     ring[middle - 2 : middle + 2] = [1, 2, 3, 4]
     print(ring[:2], ring[-2:])  # [3. 4.] [1. 2.]
-    del ring  # its memory goes with the layout
+    del ring  # the view must end before the layout does

@@ -1,4 +1,4 @@
-"""A KV cache that 'memtopo apply --hold specs/hold.yaml' holds, as an array of CuPy. Nothing is copied."""
+"""The KV cache held by 'memtopo apply --hold specs/hold.yaml', as an array of CuPy, without a copy."""
 
 import cupy
 
@@ -6,7 +6,7 @@ import memtopo
 
 with memtopo.attach("kv-store") as shared:
     pages = cupy.from_dlpack(shared.export("pages", dtype="float16", shape=(32, -1)))
-    shared.event("stored").wait(cupy.cuda.get_current_stream())  # later work comes after what was stored
+    shared.event("stored").wait(cupy.cuda.get_current_stream())  # later work waits for the event
     pages[0] = 1
     print(pages.shape, pages.device, float(pages[0].sum(dtype="float32")))
-    del pages  # its memory goes with the lease
+    del pages  # the view must end before the lease does

@@ -37,7 +37,7 @@ static bool use(const struct cuda *cuda, CUdeviceptr address, uint64_t size, con
     return checksum(cuda, address, size);
 }
 
-/* An importer sets its own access: it did not come with the handle. */
+/* An importer sets its own access: a handle has none. */
 static bool map(const struct cuda *cuda, CUhandle handle, int device, uint64_t size, const char *text) {
     CUdeviceptr address;
     const CUmemAccessDesc grant = {{LOCATION_DEVICE, device}, ACCESS_READWRITE};
@@ -95,6 +95,6 @@ int main(int count, char **words) {
     int sock = wire_connect(words[1]);
     if (sock < 0) return 1;
     const bool ok = attach(sock, words[2], count == 4 ? words[3] : NULL);
-    close(sock); /* and with it the lease */
+    close(sock); /* ends the lease */
     return ok ? 0 : 1;
 }

@@ -16,7 +16,7 @@ static const struct entry ENTRIES[] = {
     ENTRY(init, "cuInit"),
     ENTRY(name, "cuGetErrorName"),
     ENTRY(count, "cuDeviceGetCount"),
-    ENTRY(uuid, "cuDeviceGetUuid_v2"), /* as memtopo asks: each instance of a partitioned GPU has its own */
+    ENTRY(uuid, "cuDeviceGetUuid_v2"), /* as memtopo does: each MIG instance has its own UUID */
     ENTRY(retain, "cuDevicePrimaryCtxRetain"),
     ENTRY(release_context, "cuDevicePrimaryCtxRelease_v2"),
     ENTRY(push, "cuCtxPushCurrent_v2"),

@@ -1,9 +1,9 @@
-"""Uses a chunk of memtopo's in Vulkan: reads what CUDA wrote, and writes for CUDA to read.
+"""Import a chunk of a held layout into Vulkan, read it, and write it.
 
     memtopo apply specs/vulkan-consumer.yaml --hold &
     python examples/vulkan/consumer.py vulkan-consumer/picture
 
-It prints the first word that it found, writes its own all over the chunk, and reads that back.
+Prints the first word of the chunk, fills the chunk with another word, and reads it back.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ def main() -> int:
     """Import one chunk of a layout that another process holds."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("export", help="LAYOUT/EXPORT, or /path/to/socket/EXPORT")
-    parser.add_argument("--validate", action="store_true", help="have Vulkan's validation layer watch")
+    parser.add_argument("--validate", action="store_true", help="enable Vulkan's validation layer")
     asked = parser.parse_args()
     holder, _, name = asked.export.rpartition("/")
     with connect(endpoint(socket=holder) if "/" in holder else endpoint(holder)) as client:
         offer = client.offers()[name]
         (handle,) = client.handles(name)
         if handle.fd is None or offer.gpu is None:
-            sys.exit(f"{asked.export} is no chunk of a GPU that is exported as a descriptor")
+            sys.exit(f"{asked.export} is not a chunk of a GPU, exported as a descriptor")
         with Gpu(bytes.fromhex(offer.gpu), validation=asked.validate) as gpu:
-            # Vulkan owns what it imports, and nobody else: so it gets a copy, and ours is closed in any case.
+            # Vulkan takes ownership of the descriptor that it imports: give it a duplicate, and close this one.
             copy = os.dup(handle.fd)
             handle.close()
             chunk = gpu.adopt(copy, offer.size)

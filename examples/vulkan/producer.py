@@ -1,9 +1,9 @@
-"""A camera without a window: offers a frame that Vulkan allocated, and a timeline semaphore that says when it is ready.
+"""Serve a frame that Vulkan allocated, and a timeline semaphore that is signalled when the frame is ready.
 
     memtopo apply specs/vulkan-frame.yaml --with 'camera=python examples/vulkan/producer.py'
 
-memtopo gives it the socket. It draws the frame, signals 1, waits until whoever imported it signals 2, and then looks at
-the frame again: as it drew it, or with every bit turned. It ends with 0 in these two cases.
+memtopo passes the path of the socket. The producer draws the frame, signals 1, waits until an importer signals 2, and
+reads the frame. The exit status is 0 if the frame is unchanged or has every bit inverted.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ PATIENCE, GLANCE = 60.0, 0.2
 
 
 def main() -> int:
-    """Offer one frame, and say what became of it."""
+    """Serve one frame, and print its state after the importer's signal."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--socket", default=os.environ.get("MEMTOPO_SOCKET"), help="where to offer it")
-    parser.add_argument("--gpu", help="the GPU's UUID in hexadecimal digits; else the first")
-    parser.add_argument("--validate", action="store_true", help="have Vulkan's validation layer watch")
+    parser.add_argument("--socket", default=os.environ.get("MEMTOPO_SOCKET"), help="path of the socket")
+    parser.add_argument("--gpu", help="UUID of the GPU in hexadecimal digits; default: the first GPU")
+    parser.add_argument("--validate", action="store_true", help="enable Vulkan's validation layer")
     asked = parser.parse_args()
     if asked.socket is None:
         parser.error("no --socket, and MEMTOPO_SOCKET is not set")
     ended: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _frame: ended.append(number))  # memtopo is through: so are we, soon
+    signal.signal(signal.SIGTERM, lambda number, _frame: ended.append(number))
     uuid = bytes.fromhex(asked.gpu.replace("GPU-", "").replace("-", "")) if asked.gpu else None
     with Gpu(uuid, validation=asked.validate) as gpu:
         frame, ready = gpu.allocate(FRAME), gpu.timeline()
-        # The descriptors are ours, and stay ours: whoever imports gets a copy of them (fact 54).
+        # An importer gets duplicates of these descriptors (fact 54).
         memory_fd, semaphore_fd = frame.fd(), ready.fd()
         exports = {
             "frame": memtopo.ExternalMemory(memory_fd, frame.whole, gpu=gpu.uuid),
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def _answered(ready: Semaphore, ended: list[int]) -> bool:
-    """Whether somebody signalled 2 before it took too long, or we were asked to end."""
+    """Return whether an importer signals 2 in time; false if the producer is asked to end."""
     until = time.monotonic() + PATIENCE
     while not ready.wait(2, GLANCE):
         if ended or time.monotonic() > until:

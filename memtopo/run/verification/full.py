@@ -122,7 +122,7 @@ class FullVerifier(Verifier):
         process = self._context.process
         for chunk in self._context.own_memory:
             if not chunk.ours:
-                yield (len(chunk.views), "external memory is not written")
+                yield (len(chunk.views), "this run did not create that memory, and does not write it")
             elif chunk.identity not in self._writers:
                 yield (len(chunk.views), "no gpu may write them")
             else:

@@ -117,7 +117,7 @@ class SampleVerifier(Verifier):
         if self._inaccessible:
             yield self._inaccessible, "no device may write them, or read them there, by copies; --check full may"
         if self._external:
-            yield self._external, "they are external memory, which is not written"
+            yield self._external, "this run did not create that memory, and does not write it"
 
     def _read(self, device: int, batch: Sequence[Sequence[Window]]) -> list[Finding]:
         context, found = self._context, []
