@@ -148,12 +148,9 @@ def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 message = (
                     f"export {export.name!r}: legacy IPC of {export.kind}s does not work on {place} of this machine"
                 )
-                note = (
-                    f"a trial with two processes {f'failed with {trial.error}' if trial.error else 'read wrong bytes'}"
-                )
-                yield Diagnostic(
-                    "MT404", message, export.path, notes=(note,), help="'memtopo probe' reports the likely cause"
-                )
+                note = trial.failure("a trial with two processes", "read wrong bytes")
+                help = "'memtopo probe' reports the likely cause"
+                yield Diagnostic("MT404", message, export.path, notes=(note,), help=help)
                 break
 
 

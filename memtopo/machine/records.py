@@ -91,6 +91,11 @@ class Trial(_Record):
         """True if it did not work or, without an attempt, is advertised as unsupported."""
         return self.works is False or (self.works is None and self.advertised is False)
 
+    def failure(self, trial: str, otherwise: str) -> str:
+        """Reason for a diagnostic of a failed trial, with its name, and its result if there was no error."""
+        advertised = "it is advertised, but " if self.advertised else ""
+        return f"{advertised}{trial} {f'failed with {self.error}' if self.error else otherwise}"
+
 
 _NEVER = Trial.model_construct(advertised=None, works=None, error=None)
 

@@ -334,9 +334,7 @@ def _no_access(part: Part, place: Location, owner: Location, placement: Placemen
     label = Label(f"{placement.chunk.name!r} is on {owner}", placement.chunk.path, "key")
     if trial and trial.works is False:
         message = f"{place} cannot access the memory of {owner} of this machine, where {placement.chunk.name!r} is"
-        result = f"failed with {trial.error}" if trial.error else "was lost without an error"
-        advertised = "it is advertised, but " if trial.advertised else ""
-        note = f"{advertised}a store in a trial {result}"
+        note = trial.failure("a store in a trial", "was lost without an error")
         code = "MT403" if owner.kind is LocationKind.GPU else "MT406"
         help = "'memtopo probe' reports the likely cause"
         return Diagnostic(code, message, part.path, labels=(label,), notes=(note,), help=help)

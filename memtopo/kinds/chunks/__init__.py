@@ -214,9 +214,7 @@ def _kind(group: ChunkGroup) -> str:
 
 def _reason(what: str, trial: Trial) -> str:
     if trial.works is False:
-        advertised = "it is advertised, but " if trial.advertised else ""
-        result = f"failed with {trial.error}" if trial.error else "created memory without it"
-        return f"{advertised}a trial of one granule {result}"
+        return trial.failure("a trial of one granule", "created memory without it")
     if "win32" in what:
         return "the driver returns INVALID_VALUE on Linux"
     return "no GPU advertises it" if what == "virtual memory management" else "the device does not advertise it"

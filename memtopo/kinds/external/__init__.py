@@ -304,7 +304,7 @@ def _contradiction(first: ProducedGroup, group: ProducedGroup) -> Diagnostic | N
 
 def _reason(trial: Trial) -> str:
     if trial.works is False:
-        return f"a trial {f'failed with {trial.error}' if trial.error else 'read wrong bytes'}"
+        return trial.failure("a trial", "read wrong bytes")
     return "the device does not advertise timeline semaphores"
 
 

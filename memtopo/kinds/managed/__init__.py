@@ -275,8 +275,7 @@ def _requests(group: ManagedAllocation) -> Iterator[tuple[Path, Location]]:
 def _reason(trial: Trial) -> str:
     if trial.works is not False:
         return "the device does not advertise it"
-    advertised = "it is advertised, but " if trial.advertised else ""
-    return f"{advertised}a trial {f'failed with {trial.error}' if trial.error else 'read wrong bytes'}"
+    return trial.failure("a trial", "read wrong bytes")
 
 
 MANAGED = ManagedMemory()
