@@ -104,21 +104,21 @@ class Execution:
                 self.progress.advance(STRIDE)
         self.progress.advance(self.checked % STRIDE)
 
-    def take_down(self, barriers: TeardownBarriers | None = None) -> Teardown:
+    def take_down(self, gates: TeardownGates | None = None) -> Teardown:
         """Undo every step that was done, in reverse order; a failed undo does not stop the others.
 
-        The `barriers` make every process release its imports before any process releases its exports.
+        The `gates` make every process release its imports before any process releases its exports.
         """
-        barriers = barriers or TeardownBarriers()
+        gates = gates or TeardownGates()
         teardown = Teardown(self.driver, self.layout)
         steps = list(reversed(self.done))
         contexts = [step for step in steps if step.phase is Phase.OPEN]
         using = [step for step in steps if step.phase in _USING_IMPORTS]
         with self.timed("take down", len(steps)), collector_paused():
             self._undo(using, teardown)
-            teardown.timed_out |= not barriers.imports_released()
+            teardown.timed_out |= not gates.imports_released()
             self._undo(steps[len(using) : len(steps) - len(contexts)], teardown)
-            teardown.timed_out |= not barriers.all_released()
+            teardown.timed_out |= not gates.all_released()
             if self.baseline is not None:
                 teardown.take_snapshot()
             self._undo(contexts, teardown)
@@ -190,7 +190,7 @@ class Execution:
         self.progress.advance(len(steps) % STRIDE)
 
 
-class TeardownBarriers:
+class TeardownGates:
     """Points of the teardown at which the processes of a layout wait for each other; a single process does not wait."""
 
     def imports_released(self) -> bool:
@@ -267,7 +267,7 @@ class Teardown:
         self._blocked: dict[str | None, _FailedUndo] = {}
         self.failures: list[StepFailed] = []
         self.timed_out = False
-        """True if another process did not reach a barrier in time, and may have used released objects."""
+        """True if another process did not reach a gate in time, and may have used released objects."""
         self.after: ResourceSnapshot | None = None
 
     @property

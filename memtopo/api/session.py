@@ -52,9 +52,9 @@ class Session:
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
         self.events = {
-            run.label(i): run.place_of(i).id
-            for run in planned.geometry.of(EventGroup).values()
-            for i in range(run.count)
+            group.label(i): group.place_of(i).id
+            for group in planned.geometry.of(EventGroup).values()
+            for i in range(group.count)
         }
         self._descriptors: set[str] = set()
 

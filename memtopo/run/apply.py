@@ -11,7 +11,7 @@ from memtopo import planner
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
-from memtopo.executor import Execution, StepFailed, Stopped, Teardown, TeardownBarriers
+from memtopo.executor import Execution, StepFailed, Stopped, Teardown, TeardownGates
 from memtopo.kinds.layout import HandleSource, NoHandleSource
 from memtopo.kinds.step import Phase
 from memtopo.plans import folding
@@ -149,11 +149,11 @@ class Run:
         except MemtopoError as error:
             raise StepFailed(None, "hold the layout", error) from error
 
-    def take_down(self, barriers: TeardownBarriers | None = None) -> None:
-        """Undo everything; `barriers` as for `Execution.take_down`."""
+    def take_down(self, gates: TeardownGates | None = None) -> None:
+        """Undo everything; `gates` as for `Execution.take_down`."""
         self.execution.layout.handle_source.settle()
         self._balance.record_before_teardown()
-        self._teardown = self.execution.take_down(barriers)
+        self._teardown = self.execution.take_down(gates)
         if self.failure is None and self._teardown.failures:
             self.failure = self._teardown.failures[0]
 

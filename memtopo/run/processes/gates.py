@@ -1,4 +1,4 @@
-"""Gates: barriers between processes that take down together, and that the death of a process does not block.
+"""Gates between processes that take down together, and that the death of a process does not block.
 
 A gate is a pipe that every process holds open; its read end reports the end of file once all have closed their write
 ends. The system closes those of a process that dies. For a process that is stopped, the others wait until a deadline.
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from memtopo.common.clock import RunningClock
-from memtopo.executor import TeardownBarriers
+from memtopo.executor import TeardownGates
 
 _INTERVAL = 0.2
 """Seconds between two heartbeats while waiting at a gate."""
@@ -53,8 +53,8 @@ def gate_descriptors() -> Iterator[tuple[int, int, int, int]]:
             os.close(end)
 
 
-class GatedTeardown(TeardownBarriers):
-    """Teardown in step with the other workers, each of which has `timeout` seconds to reach a gate.
+class WorkerGates(TeardownGates):
+    """Gates of the teardown with the other workers, each of which has `timeout` seconds to reach a gate.
 
     The two gates are `unused`, before the first memory is released that another process may use, and `emptied`.
     `alive` is called while this process waits.

@@ -18,7 +18,7 @@ from memtopo.driver.handles import Handle, close_handles
 from memtopo.executor import StepFailed, Stopped
 from memtopo.run.apply import Run
 from memtopo.run.processes import messages
-from memtopo.run.processes.gates import Gate, GatedTeardown
+from memtopo.run.processes.gates import Gate, WorkerGates
 from memtopo.run.processes.messages import HandleAnswer, HandleRequest, ToWorker
 from memtopo.run.processes.worker_run import WorkerHooks, WrapDriver, prepare
 from memtopo.sharing.channel import Channel, Received
@@ -71,7 +71,7 @@ class Worker:
     def __init__(self, channel: Channel[ToWorker], unused: Gate, emptied: Gate, stopped: Callable[[], int]) -> None:
         self._channel, self._unused, self._emptied, self._stopped = channel, unused, emptied, stopped
         self._label = ""
-        self._shelf: LayoutExports | None = None
+        self._served: LayoutExports | None = None
         self._timeout = _STARTUP
         self._answer: Received[HandleAnswer] | None = None
 
@@ -99,7 +99,7 @@ class Worker:
             if run.failure or run.stopped:
                 self._channel.send(messages.Failed(str(run.failure or "interrupted")))
         finally:
-            run.take_down(GatedTeardown(self._unused, self._emptied, start.timeout, self.alive))
+            run.take_down(WorkerGates(self._unused, self._emptied, start.timeout, self.alive))
         self._channel.send(messages.Finished(run.report()))
 
     def _start_message(self) -> messages.Start:
@@ -113,14 +113,14 @@ class Worker:
 
     def _follow_commands(self, run: Run) -> None:
         execution = run.execution
-        self._shelf = LayoutExports(run.request.geometry, execution.layout, execution.driver, run.recheck)
+        self._served = LayoutExports(run.request.geometry, execution.layout, execution.driver, run.recheck)
         while not isinstance(command := self._next_command(), messages.TakeDown):
             if isinstance(command, messages.Recheck):
                 self._channel.send(_recheck(run))
             else:
                 self._do(run, command)
                 self._channel.send(messages.Done(run.as_declared, run.verification.kernels_safe))
-        self._shelf = None
+        self._served = None
 
     def _do(self, run: Run, command: ToWorker) -> None:
         match command:
@@ -213,9 +213,9 @@ class Worker:
         self._channel.send(HandleAnswer(request.requester), handles)
 
     def _exports(self) -> LayoutExports:
-        if self._shelf is None:
+        if self._served is None:
             raise MemtopoError("it is not serving")
-        return self._shelf
+        return self._served
 
 
 def _recheck(run: Run) -> messages.CheckResult:

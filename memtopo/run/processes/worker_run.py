@@ -98,10 +98,10 @@ class SiblingHandles:
 
     def __init__(self, geometry: Geometry, request: RequestHandles, external: HandleSource) -> None:
         self._counts = {
-            (holder, run.origin.export): run.origin.each
-            for run in geometry.every
-            if run.origin and run.origin.siblings
-            for holder in run.origin.holders
+            (holder, group.origin.export): group.origin.each
+            for group in geometry.every
+            if group.origin and group.origin.siblings
+            for holder in group.origin.holders
         }
         self._request, self._external = request, external
         self._batch: dict[tuple[str, str, int], Handle] = {}

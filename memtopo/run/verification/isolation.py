@@ -28,16 +28,16 @@ def isolation(geometry: Geometry, driver: Driver, layout: Layout) -> Iterator[Fi
     """Check by queries that holes are unmapped, and where the last mapping of a range ends. Raises `DriverError`."""
     location = gpu(geometry.gpus[0]) if geometry.gpus else Location(LocationKind.HOST_NUMA, 0)
     access_of = granted(geometry)
-    for run in geometry.of(RangeGroup).values():
-        for instance in range(run.count):
-            label = run.label(instance)
-            placements = geometry.placements.get((run.name, instance), ())
-            for low, high in _holes(run.size, placements):
+    for group in geometry.of(RangeGroup).values():
+        for instance in range(group.count):
+            label = group.label(instance)
+            placements = geometry.placements.get((group.name, instance), ())
+            for low, high in _holes(group.size, placements):
                 for at in (low, high - 1):  # a hole may be smaller than the granule of the chunks beside it
                     observed = _query_unmapped(driver, layout.address(label) + at, location)
                     subject = f"{label} at {at:#x}"
                     equal = observed == _UNMAPPED
-                    yield _EQUAL if equal else Finding("hole", subject, "nothing mapped", observed, run.path)
+                    yield _EQUAL if equal else Finding("hole", subject, "nothing mapped", observed, group.path)
             if placements:
                 *_, (placement, _, offset, grants) = mappings(placements, access_of)
                 yield from _range_end(driver, layout, placement, label, offset, grants)

@@ -86,15 +86,15 @@ def replicas(geometry: Geometry) -> dict[Replica, Path]:
     access_of = granted(geometry)
     for placements in geometry.placements.values():
         for placement, index, _, grants in mappings(placements, access_of):
-            run = placement.chunk
-            properties = run.properties_of(index)
-            ours = run.origin is None or run.origin.siblings
+            group = placement.chunk
+            properties = group.properties_of(index)
+            ours = group.origin is None or group.origin.siblings
             if ours and properties.location.kind is LocationKind.GPU and is_visible(geometry, properties.location):
                 access_by_location = dict(grants)
                 for device in geometry.gpus:
                     access = access_by_location.get(gpu(device), Access.NONE)
                     if access is not Access.RW:
-                        found.setdefault(Replica(properties, run.granule, device, Access(access)), placement.path)
+                        found.setdefault(Replica(properties, group.granule, device, Access(access)), placement.path)
     return found
 
 
