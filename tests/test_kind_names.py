@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from memtopo.kinds import KINDS
+from memtopo.kinds.exports import EXPORTABLE
 
 ROOT = Path(__file__).parent.parent / "memtopo"
 APART = ("driver", "api")
@@ -102,3 +103,10 @@ def test_every_reason_is_needed() -> None:
 )
 def test_a_name_of_a_kind_is_found(text: str) -> None:
     assert list(named(text))
+
+
+def test_imports_know_no_kind_of_the_objects_by_name() -> None:
+    kinds = {kind.__class__.__module__ for kind in EXPORTABLE.values()}
+    classes = {kind.group.__name__ for kind in EXPORTABLE.values()}
+    words = {repr(word) for kind in EXPORTABLE.values() for word in (kind.section, kind.group.noun)}
+    assert set(named((ROOT / "kinds/imports.py").read_text())) & (kinds | classes | words) == set()

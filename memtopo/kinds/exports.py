@@ -1,8 +1,8 @@
-"""Exports: chunks, buffers and events that other processes can import."""
+"""Exports: objects that other processes can import, and the registry of their kinds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -16,7 +16,8 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds.buffers import BUFFERS
 from memtopo.kinds.chunks import CHUNKS
 from memtopo.kinds.events import EVENTS
-from memtopo.kinds.kind import ExportKind, Kind, Rule, Scope, Stage
+from memtopo.kinds.exportable import ExportKind
+from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices
 from memtopo.language.entries import Entry
 from memtopo.language.fields import ChunkReference, Reference, Transport
@@ -29,6 +30,21 @@ EXPORTABLE: dict[str, ExportKind] = {kind.group.noun: kind for kind in (CHUNKS, 
 """Kinds whose objects can be exported, by the key that names them in an export."""
 
 
+def enumerated(words: Iterable[str], conjunction: str = "or") -> str:
+    """Return words as in a sentence: `a chunk, a buffer or an event`."""
+    *first, last = words
+    return f"{', '.join(first)} {conjunction} {last}" if first else last
+
+
+def _transports() -> str:
+    """Return the transports of all exportable kinds: `fd or fabric for chunks, ipc for buffers and events`."""
+    sections: dict[tuple[Via, ...], list[str]] = {}
+    for kind in EXPORTABLE.values():
+        sections.setdefault(kind.transports, []).append(kind.plural)
+    each = (f"{enumerated(transports)} for {enumerated(names, 'and')}" for transports, names in sections.items())
+    return ", ".join(each)
+
+
 class Export(Entry):
     """Chunks, buffers or an event, exported to other processes."""
 
@@ -37,13 +53,14 @@ class Export(Entry):
     chunk: ChunkReference | None = Field(default=None, description="A chunk, one of a counted chunk, or a slice.")
     buffer: ChunkReference | None = Field(default=None, description="A buffer, one of a counted one, or a slice.")
     event: ChunkReference | None = Field(default=None, description="An event.")
-    via: Transport = Field(description="fd or fabric for chunks, ipc for buffers and events.")
+    via: Transport = Field(description=f"{_transports()}.")
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
         if not self.what:
-            help = "write '{chunk: NAME, via: fd}', '{buffer: NAME, via: ipc}' or '{event: NAME, via: ipc}'"
-            raise InvalidValue("MT102", "an export names a chunk, a buffer or an event", help=help)
+            examples = [f"'{{{key}: NAME, via: {kind.transports[0]}}}'" for key, kind in EXPORTABLE.items()]
+            message = f"an export names {enumerated(kind.article for kind in EXPORTABLE.values())}"
+            raise InvalidValue("MT102", message, help=f"write {enumerated(examples)}")
         if len(self.what) > 1:
             both = " and ".join(f"{kind} {str(reference)!r}" for kind, reference in self.what)
             raise InvalidValue(
@@ -138,16 +155,16 @@ class Exports(Kind):
 
 
 def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT404 for exports via legacy IPC whose trial between two processes failed."""
+    """Yield MT404 for exports via a transport whose trial between two processes failed."""
     for export in geometry.of(ExportGroup).values():
-        if export.via != "ipc":
+        what = export.exporter.trials.get(export.via)
+        if what is None:
             continue
-        what = "ipc-event" if export.kind == "event" else "ipc"
+        via = "legacy IPC" if export.via == "ipc" else export.via
+        objects = f"{via} of {export.exporter.plural}"
         for place in sorted(set(export.locations)):
             if (trial := machine.trial(place, what)).works is False:
-                message = (
-                    f"export {export.name!r}: legacy IPC of {export.kind}s does not work on {place} of this machine"
-                )
+                message = f"export {export.name!r}: {objects} does not work on {place} of this machine"
                 note = trial.failure("a trial with two processes", "read wrong bytes")
                 help = "'memtopo probe' reports the likely cause"
                 yield Diagnostic("MT404", message, export.path, notes=(note,), help=help)
@@ -182,14 +199,15 @@ def _unsupported(path: Path, kind: ExportKind, via: Via, group: Group) -> Diagno
     """Return MT601 for a transport that the kind or the group does not support."""
     if via not in kind.transports:
         message = f"export {path[-1]!r}: {kind.article} cannot be shared via {via}"
-        note = "legacy IPC supports buffers and events, but not VMM chunks (fact 31)"
-        return Diagnostic("MT601", message, (*path, "via"), notes=(note,), help=f"write 'via: {kind.transports[0]}'")
+        return Diagnostic(
+            "MT601", message, (*path, "via"), notes=(kind.transport_note,), help=f"write 'via: {kind.transports[0]}'"
+        )
     if via in (has := kind.handle_types(group)):
         return None
     message = f"export {path[-1]!r}: {kind.group.noun} {group.name!r} is created with "
     message += f"{' and '.join(has) or 'no handle type'}, not with {via}"
     label = Label("created here", group.path, "key")
-    help = f"declare the chunk with 'handles: [{', '.join([*has, via])}]'"
+    help = f"declare the {kind.group.noun} with 'handles: [{', '.join([*has, via])}]'"
     return Diagnostic("MT601", message, (*path, "via"), labels=(label,), help=help)
 
 

@@ -1,4 +1,4 @@
-"""Imports: chunks, buffers and events exported by other processes."""
+"""Imports: objects exported by other processes. The kinds of `EXPORTABLE` define how they are imported."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from pydantic import Field
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.types import Location, Properties
-from memtopo.geometry.groups import ChunkGroup, Origin
-from memtopo.geometry.sizing import granularity_note, granule, size_error
-from memtopo.kinds.buffers import BufferGroup, whole_blocks
-from memtopo.kinds.events import EventGroup
-from memtopo.kinds.exports import ExportGroup
+from memtopo.driver.types import Location
+from memtopo.geometry.groups import Group, Origin
+from memtopo.kinds.exportable import ExportKind, Imported
+from memtopo.kinds.exports import EXPORTABLE, ExportGroup, enumerated
 from memtopo.kinds.kind import Kind, Scope, Sibling, Stage
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import LARGEST_COUNT, Count, DeviceName, Devices, PositiveAmount, SourceText, Transport
 
-Imported = ChunkGroup | BufferGroup | EventGroup
-"""Groups that can be imported from another process."""
-
 _Declared = tuple[str, str, str]
 """Key of an import, its declared value, and the actual value."""
+
+_LOCATIONS = ("location", "device")
+"""Keys that declare locations."""
+
+_FORMS = tuple(dict.fromkeys(kind.import_keys for kind in EXPORTABLE.values()))
+"""Keys by which imports declare their objects, each for some of the kinds."""
+
+_KEYS = tuple(dict.fromkeys(chain(_LOCATIONS, *_FORMS)))
 
 _LISTED = 8
 """Maximum number of locations in a message."""
@@ -43,18 +46,31 @@ class Import(Entry):
     count: Count | None = Field(default=None, description="Number of handles of a counted export.")
     device: DeviceName | None = Field(default=None, description="GPU of an event.")
 
+    @property
+    def declared(self) -> list[str]:
+        """Declared keys of the objects."""
+        return [key for key in _KEYS if getattr(self, key) is not None]
+
+    def locations(self, key: str) -> list[str]:
+        """Locations that a key declares."""
+        value = getattr(self, key)
+        return value if isinstance(value, list) else [value]
+
 
 class Imports(Kind):
     """Section `imports`."""
 
     section = "imports"
-    description = "Objects exported by other processes, used like chunks, buffers and events: w: {from: server.w}."
+    description = (
+        "Objects exported by other processes, used like "
+        f"{enumerated((kind.plural for kind in EXPORTABLE.values()), 'and')}: w: {{from: server.w}}."
+    )
     plural = "handles of imports"
     article = "an import"
     entry = model = Import
     stage = Stage.IMPORTED
 
-    def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Resolution[Imported | None]:
+    def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Resolution[Group | None]:
         if not entry.source.sibling:
             if wrong := _named_like_process(scope, path, entry):
                 yield wrong
@@ -76,7 +92,7 @@ def _named_like_process(scope: Scope, path: Path, entry: Import) -> Diagnostic |
     return Diagnostic("MT203", message, (*path, "from"), labels=(label,), help=help)
 
 
-def _from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Imported | None]:
+def _from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group | None]:
     source, where = entry.source, (*path, "from")
     sibling = scope.siblings.processes.get(source.holder)
     if sibling is None:
@@ -91,8 +107,10 @@ def _from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Importe
     labels = tuple(label for label, _ in sibling.instances)
     origin = Origin(labels, source.export, exports[0].count, exports[0].via, siblings=True)
     counted = exports[0].counted or sibling.spec.instances is not None
-    group = _imported(path, exports, origin, counted=counted)
-    wrong = [*(yield from _contradictions(scope, path, entry, group, exports[0])), *_unseen(scope, where, group)]
+    imported = Imported(path, origin.each * len(exports), counted, _distributed(exports), origin)
+    kind = exports[0].exporter
+    group = kind.import_exported(imported, [export.group for export in exports])
+    wrong = [*(yield from _contradictions(scope, entry, group, exports[0])), *_unseen(scope, where, kind, imported)]
     yield from wrong
     return None if wrong else group
 
@@ -133,39 +151,19 @@ def _exports(scope: Scope, path: Path, entry: Import, sibling: Sibling) -> Resol
 def _own_export(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
     message = f"import {path[-1]!r} would open {entry.source} in the process that exports it"
     note = "legacy IPC returns INVALID_CONTEXT (fact 31)"
-    help = "use the buffer or event directly, or share chunks via fd, which a process can import from itself"
+    same = enumerated(key for key, kind in EXPORTABLE.items() if export.via in kind.transports)
+    others = enumerated(kind.plural for kind in EXPORTABLE.values() if "fd" in kind.transports)
+    help = f"use the {same} directly, or share {others} via fd, which a process can import from itself"
     label = Label("exported here", export.path, "key")
     return Diagnostic("MT605", message, (*path, "from"), labels=(label,), notes=(note,), help=help)
 
 
-def _unseen(scope: Scope, path: Path, group: Imported) -> Iterator[Diagnostic]:
-    """Yield MT606 for a buffer or event of a GPU that is not visible; chunks can be on any GPU (fact 43)."""
-    if isinstance(group, ChunkGroup):
-        return
-    hidden = next((place for place in group.places if not scope.devices.sees(place)), None)
-    if hidden:
-        note = f"legacy IPC opens {'an event' if isinstance(group, EventGroup) else 'a buffer'} on its own GPU"
+def _unseen(scope: Scope, path: Path, kind: ExportKind, imported: Imported) -> Iterator[Diagnostic]:
+    """Yield MT606 for a GPU that is not visible, unless objects of the kind can be on any GPU (fact 43)."""
+    hidden = next((place for place in imported.places if not scope.devices.sees(place)), None)
+    if hidden and not kind.anywhere:
+        note = f"legacy IPC opens {kind.article} on its own GPU"
         yield scope.devices.unseen(str(hidden), hidden, path, notes=(note,))
-
-
-def _imported(path: Path, exports: Sequence[ExportGroup], origin: Origin, *, counted: bool) -> Imported:
-    name, count, places = str(path[-1]), origin.each * len(exports), _distributed(exports)
-    match exports[0].group:
-        case ChunkGroup() as group:
-            unit = max(export.group.granule for export in exports if isinstance(export.group, ChunkGroup))
-            requested = _properties(group, places)
-            distinct = tuple(dict.fromkeys(places))
-            return ChunkGroup(name, path, count, counted, group.size, group.size, unit, requested, distinct, origin)
-        case BufferGroup() as buffer:
-            return BufferGroup(name, path, count, counted, buffer.size, places, origin, buffer.declared)
-    return EventGroup(name, path, count, counted, 0, places, origin)
-
-
-def _properties(group: ChunkGroup, places: Sequence[Location]) -> tuple[Properties, ...]:
-    """Properties that the driver reports for imported chunks: without handle types (fact 7)."""
-    plain = group.properties[0]
-    found = {place: Properties(place, rdma=plain.rdma, compressible=plain.compressible) for place in set(places)}
-    return tuple(found[place] for place in places)
 
 
 def _distributed(exports: Sequence[ExportGroup]) -> tuple[Location, ...]:
@@ -177,62 +175,54 @@ def _distributed(exports: Sequence[ExportGroup]) -> tuple[Location, ...]:
     return tuple(chain.from_iterable(islice(cycle(found), each) for found in rounds))
 
 
-def _contradictions(
-    scope: Scope, path: Path, entry: Import, group: Imported, export: ExportGroup
-) -> Resolution[list[Diagnostic]]:
+def _contradictions(scope: Scope, entry: Import, group: Group, export: ExportGroup) -> Resolution[list[Diagnostic]]:
     """Diagnostics of an import that declares other properties than its sibling exports; all of them are optional."""
-    if isinstance(group, BufferGroup) and entry.size and entry.size.in_granules:
-        return [_no_granules(path)]
+    path, kind = group.path, export.exporter
+    if wrong := _granules(path, entry, kind):
+        return [wrong]
     label = Label("exported here", export.path, "key")
     found = []
-    for key, declared, actual in (yield from _differences(scope, path, entry, group, export)):
+    for key, declared, actual in (yield from _differences(scope, entry, group, export)):
         message = f"import {path[-1]!r} declares {key} {declared}, but {entry.source} {actual}"
         help = f"leave {key!r} out: it is taken from the export"
         found.append(Diagnostic("MT604", message, (*path, key), labels=(label,), help=help))
     return found
 
 
-def _differences(
-    scope: Scope, path: Path, entry: Import, group: Imported, export: ExportGroup
-) -> Resolution[list[_Declared]]:
+def _differences(scope: Scope, entry: Import, group: Group, export: ExportGroup) -> Resolution[list[_Declared]]:
     found: list[_Declared] = []
     if entry.via and entry.via != export.via:
         found.append(("via", entry.via, f"is exported via {export.via}"))
     if entry.count and entry.count != group.count:
         found.append(("count", f"{entry.count:,}", f"is {group.count:,} handle{'s' * (group.count != 1)}"))
-    for key, names in (("location", entry.location), ("device", [entry.device] if entry.device else None)):
-        if names and (key == "device") != isinstance(group, EventGroup):
-            found.append((key, ", ".join(names[:_LISTED]), _not_of(group, key)))
-        elif names:
-            places = yield from scope.devices.resolve_all(names, path, key, anywhere=True)
+    for key in entry.declared:
+        if key not in export.exporter.import_keys:
+            written = ", ".join(entry.locations(key)[:_LISTED]) if key in _LOCATIONS else str(entry.size)
+            found.append((key, written, _not_of(export.exporter, key)))
+        elif key in _LOCATIONS:
+            places = yield from scope.devices.resolve_all(entry.locations(key), group.path, key, anywhere=True)
             if places and _on_other_locations(places, group):
                 found.append((key, _listed(places), f"is on {_listed(group.locations)}"))
-    if entry.size and isinstance(group, EventGroup):
-        found.append(("size", str(entry.size), _not_of(group, "size")))
-    elif entry.size and not isinstance(group, EventGroup) and not _has_size(entry.size, group, export):
-        size = f"has {exact(group.size)} each" if group.counted else f"has {exact(group.size)}"
-        found.append(("size", str(entry.size), size))
+        elif entry.size and not export.exporter.has_size(entry.size, group, export.group):
+            size = f"has {exact(group.size)} each" if group.counted else f"has {exact(group.size)}"
+            found.append((key, str(entry.size), size))
     return found
 
 
-def _no_granules(path: Path) -> Diagnostic:
-    message = f"import {path[-1]!r} is a buffer, and a buffer has no granules"
+def _granules(path: Path, entry: Import, kind: ExportKind) -> Diagnostic | None:
+    """Return MT105 for a size in granules of a kind without granules."""
+    if kind.in_granules or "size" not in kind.import_keys or not (entry.size and entry.size.in_granules):
+        return None
+    noun = kind.group.noun
+    message = f"import {path[-1]!r} is {kind.article}, and a {noun} has no granules"
     return Diagnostic("MT105", message, (*path, "size"), help="write bytes: 2MiB")
 
 
-def _not_of(group: Imported, key: str) -> str:
-    has = "a device" if isinstance(group, EventGroup) else "a location and a size"
-    return f"is {'an' if isinstance(group, EventGroup) else 'a'} {group.noun}, which has {has}, not a {key}"
+def _not_of(kind: ExportKind, key: str) -> str:
+    return f"is {kind.article}, which has {' and '.join(f'a {each}' for each in kind.import_keys)}, not a {key}"
 
 
-def _has_size(size: Size, group: ChunkGroup | BufferGroup, export: ExportGroup) -> bool:
-    """Return true if a size is that of the exported objects, before or after rounding."""
-    declared = size.bytes(group.granule if isinstance(group, ChunkGroup) else 1)
-    exported = export.group
-    return declared == group.size or (isinstance(exported, ChunkGroup | BufferGroup) and declared == exported.declared)
-
-
-def _on_other_locations(places: Sequence[Location], group: Imported) -> bool:
+def _on_other_locations(places: Sequence[Location], group: Group) -> bool:
     """Return true if a round-robin distribution over `places` differs from that of a group."""
     actual = group.locations
     period = min(group.count, max(len(places) * len(actual), 1))
@@ -243,78 +233,68 @@ def _listed(places: Sequence[Location]) -> str:
     return ", ".join(map(str, places[:_LISTED])) + " …" * (len(places) > _LISTED)
 
 
-def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Imported | None]:
+def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group | None]:
     """Group of an import from outside of the spec, as declared."""
-    if wrong := _undeclared_properties(path, entry):
-        yield wrong
+    form = _form(entry)
+    kind = next((each for each in _kinds(form) if entry.via in (None, *each.transports)), None)
+    if kind is None or set(form) != set(entry.declared):
+        yield _undeclared_properties(path, entry, form)
         return None
-    name, count, counted = str(path[-1]), entry.count or 1, entry.count is not None
-    memory = entry.size is not None
-    names, key = (entry.location or [], "location") if memory else ([entry.device or ""], "device")
-    listed = yield from scope.devices.resolve_all(names, path, key, anywhere=memory and entry.via != "ipc")
+    key = next(key for key in form if key in _LOCATIONS)
+    listed = yield from scope.devices.resolve_all(entry.locations(key), path, key, anywhere=kind.anywhere)
     if listed is None:
         return None
+    count, via = entry.count or 1, entry.via or kind.transports[0]
     places = yield from scope.devices.distributed(listed, count, path, key)
-    if entry.size is not None:
-        return (yield from _memory(scope, path, entry, entry.size, places))
-    if (yield from requires_gpu(f"import {name!r}", places, (*path, key))):
+    if wrong := _granules(path, entry, kind):
+        yield wrong
         return None
-    return EventGroup(name, path, count, counted, 0, places, _outside(entry))
+    if not kind.anywhere and (yield from requires_gpu(f"import {path[-1]!r}", places, (*path, key))):
+        return None
+    origin = Origin((entry.source.holder,), entry.source.export, count, via, siblings=False)
+    imported = Imported(path, count, entry.count is not None, places, origin)
+    return (yield from kind.import_declared(imported, entry.size or Size(0), scope.machine))
 
 
-def _undeclared_properties(path: Path, entry: Import) -> Diagnostic | None:
-    """Return MT603 if the declared properties are those of neither memory nor an event."""
-    memory = {"location": entry.location, "size": entry.size}
+def _form(entry: Import) -> tuple[str, ...]:
+    """Keys that an import declares: those of the last form of which it has a key that the first does not have."""
+    first, *others = _FORMS
+    own = (keys for keys in reversed(others) if any(key in entry.declared for key in keys if key not in first))
+    return next(own, first)
+
+
+def _kinds(form: tuple[str, ...]) -> list[ExportKind]:
+    return [kind for kind in EXPORTABLE.values() if kind.import_keys == form]
+
+
+def _objects(form: tuple[str, ...]) -> str:
+    """Objects that an import declares by some keys: `memory`, or `an event`."""
+    kind = _kinds(form)[0]
+    return "memory" if kind.group.memory else kind.article
+
+
+def _undeclared_properties(path: Path, entry: Import, form: tuple[str, ...]) -> Diagnostic:
+    """Return MT603 for an import from outside that does not declare exactly the keys of one form."""
+    message = f"import {path[-1]!r} declares a {form[0]} like {_objects(form)}, and "
+    if several := [key for key in entry.declared if key not in form]:
+        other = _objects(next(each for each in _FORMS if several[0] in each))
+        help = f"leave {' and '.join(map(repr, several))} out for {_objects(form)}, or {form[0]!r} for {other}"
+        message += f"a {several[0]} like {other}"
+        return Diagnostic("MT603", message, (*path, several[0]), help=help)
+    if missing := [key for key in form if key not in entry.declared]:
+        return _missing(path, form, missing)
+    like = next(kind for kind in EXPORTABLE.values() if entry.via in kind.transports)
+    help = f"leave 'via' out, or declare the {' and '.join(like.import_keys)} of {like.article}"
+    return Diagnostic("MT603", f"{message}via {entry.via} like {like.article}", (*path, "via"), help=help)
+
+
+def _missing(path: Path, form: tuple[str, ...], missing: Sequence[str]) -> Diagnostic:
+    message = f"import {path[-1]!r} is from outside of this spec, and its {' and '.join(missing)} must be declared"
     note = "the plan is made from the declared properties, which are compared with the export when it is imported"
-    if entry.device is None:
-        missing = [key for key, value in memory.items() if value is None]
-        if not missing:
-            return None
-        message = f"import {path[-1]!r} is from outside of this spec, and its {' and '.join(missing)} must be declared"
-        keys = " and ".join(f"'{key}: …'" for key in missing)
-        help = f"add {keys}; for an event, add its device"
-        return Diagnostic("MT603", message, path, "key", notes=(note,), help=help)
-    message = f"import {path[-1]!r} declares a device like an event, and "
-    if several := [key for key, value in memory.items() if value is not None]:
-        help = f"leave {' and '.join(map(repr, several))} out for an event, or 'device' for memory"
-        return Diagnostic("MT603", f"{message}a {several[0]} like memory", (*path, several[0]), help=help)
-    if entry.via not in (None, "ipc"):
-        help = "leave 'via' out, or declare the location and size of a chunk"
-        return Diagnostic("MT603", f"{message}via {entry.via} like a chunk", (*path, "via"), help=help)
-    return None
-
-
-def _outside(entry: Import) -> Origin:
-    via = "ipc" if entry.device else entry.via or "fd"
-    return Origin((entry.source.holder,), entry.source.export, entry.count or 1, via, siblings=False)
-
-
-def _memory(
-    scope: Scope, path: Path, entry: Import, declared: Size, places: Sequence[Location]
-) -> Resolution[ChunkGroup | BufferGroup | None]:
-    """Chunks or buffers from outside of the spec, as declared."""
-    name, count, counted = str(path[-1]), entry.count or 1, entry.count is not None
-    origin = _outside(entry)
-    unit = max(granule(scope.machine, Properties(place)) for place in places)
-    size = declared.bytes(unit)
-    if origin.via != "ipc":
-        if size % unit:
-            yield _misfit(name, size, unit, path, places)
-            return None
-        requested = tuple(Properties(place) for place in places)
-        return ChunkGroup(name, path, count, counted, size, size, unit, requested, tuple(dict.fromkeys(places)), origin)
-    if declared.in_granules:
-        yield _no_granules(path)
-        return None
-    if (yield from requires_gpu(f"import {name!r}", places, (*path, "location"))):
-        return None
-    return BufferGroup(name, path, count, counted, whole_blocks(size), tuple(places), origin, size)
-
-
-def _misfit(name: str, size: int, unit: int, path: Path, places: Sequence[Location]) -> Diagnostic:
-    """Return MT301 without the suggestion of rounding, since the size of an import is fixed."""
-    found = size_error("MT301", f"import {name!r}", size, unit, (*path, "size"), granularity_note(unit, places))
-    return found._replace(help=(found.help or "").removesuffix(", or 'round: up'"))
+    others = [f"for {_objects(each)}, add its {' and '.join(each)}" for each in _FORMS if each != form]
+    keys = " and ".join(f"'{key}: …'" for key in missing)
+    help = "; ".join([f"add {keys}", *others])
+    return Diagnostic("MT603", message, path, "key", notes=(note,), help=help)
 
 
 IMPORTS = Imports()

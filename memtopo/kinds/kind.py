@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
-from memtopo.driver.handles import Handle, Via
-from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry, Instance, Part, Placement
 from memtopo.kinds.devices import Devices
@@ -18,8 +16,6 @@ from memtopo.language.fields import LARGEST_COUNT, parse_reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
-    from memtopo.driver.protocol import Driver
-    from memtopo.kinds.layout import Layout
     from memtopo.kinds.step import Step
 
 G = TypeVar("G", bound=Group)
@@ -120,44 +116,6 @@ class Kind:
         """Notes of a plan about effects that the spec does not show, such as rounded sizes."""
         del geometry
         yield from ()
-
-
-class ExportKind(Kind):
-    """Kind whose objects can be exported to other processes."""
-
-    transports: ClassVar[tuple[Via, ...]]
-    """Supported transports; messages suggest the first."""
-
-    def handle_types(self, group: Group) -> tuple[str, ...]:
-        """Transports that the objects of a group are created for."""
-        del group
-        return self.transports
-
-    def properties(self, group: Group) -> tuple[str, ...]:
-        """Properties that are reported to importers."""
-        del group
-        return ()
-
-    def try_export(self, path: Path, export: Exported) -> Step:
-        """Step that exports one handle as a test, so that a driver error occurs during building."""
-        raise NotImplementedError
-
-    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
-        """Export one handle, which the caller closes."""
-        raise NotImplementedError
-
-
-class Exported(Protocol):
-    """Objects that are exported under one name, as `count` handles via one transport."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def via(self) -> Via: ...
-    @property
-    def count(self) -> int: ...
-    def label(self, index: int) -> str: ...
-    def place_of(self, index: int) -> Location: ...
 
 
 class Scope:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from memtopo.common.units import exact, rounded
+from memtopo.common.units import Size, exact, rounded
 from memtopo.diagnostics.model import Path
-from memtopo.driver.handles import Handle
+from memtopo.driver.handles import Handle, Via
 from memtopo.driver.types import Access, Grant, Location
-from memtopo.geometry.groups import LocatedGroup, round_robin
+from memtopo.geometry.groups import Group, LocatedGroup, round_robin
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.kind import Exported, ExportKind, Scope
+from memtopo.kinds.exportable import Exported, ExportKind, Imported
+from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Count, Devices, PositiveBytes
@@ -83,6 +84,7 @@ class Buffers(ExportKind):
     group = BufferGroup
     drawn = "buffer"
     transports = ("ipc",)
+    trials: ClassVar[Mapping[Via, str]] = {"ipc": "ipc"}
 
     def resolve_entry(self, scope: Scope, entry: Buffer, path: Path) -> Resolution[BufferGroup | None]:
         name = str(path[-1])
@@ -119,6 +121,14 @@ class Buffers(ExportKind):
         with current(driver, layout.contexts[export.place_of(index).id]):
             return Handle.of(driver.ipc_get_mem_handle(layout.buffers[export.label(index)].address))
 
+    def import_exported(self, imported: Imported, exported: Sequence[Group]) -> BufferGroup:
+        return _imported(imported, exported[0].size, exported[0].declared_size)
+
+    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[BufferGroup]:
+        del machine
+        yield from ()
+        return _imported(imported, whole_blocks(size.bytes(1)), size.bytes(1))
+
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(BufferGroup).values():
             if group.size != group.declared and not group.origin:
@@ -129,6 +139,11 @@ class Buffers(ExportKind):
 def whole_blocks(size: int) -> int:
     """Bytes rounded up to whole blocks of legacy IPC."""
     return -(-size // BLOCK) * BLOCK
+
+
+def _imported(imported: Imported, size: int, declared: int) -> BufferGroup:
+    count, counted = imported.count, imported.counted
+    return BufferGroup(imported.name, imported.path, count, counted, size, imported.places, imported.origin, declared)
 
 
 BUFFERS = Buffers()

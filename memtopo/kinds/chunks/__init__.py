@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from memtopo.common.units import exact
+from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Path
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule, rounded_to_multiple, size_error
-from memtopo.kinds.kind import Exported, ExportKind, Rule, Scope
+from memtopo.kinds.exportable import Exported, ExportKind, Imported
+from memtopo.kinds.kind import Rule, Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Boolean, Count, Devices, Handles, PositiveAmount, Rounding
@@ -63,6 +64,8 @@ class Chunks(ExportKind):
     entry = model = Chunk
     group = ChunkGroup
     transports = ("fd", "fabric")
+    in_granules = True
+    anywhere = True
 
     def resolve_entry(self, scope: Scope, entry: Chunk, path: Path) -> Resolution[ChunkGroup | None]:
         name = str(path[-1])
@@ -111,6 +114,29 @@ class Chunks(ExportKind):
         kind = HandleType[export.via.upper()]
         return Handle.of(driver.mem_export_to_shareable_handle(layout.chunks[export.label(index)], kind))
 
+    def import_exported(self, imported: Imported, exported: Sequence[Group]) -> ChunkGroup:
+        """Group with the largest granule, and the properties that the driver reports: no handle types (fact 7)."""
+        groups = [group for group in exported if isinstance(group, ChunkGroup)]
+        size, plain = groups[0].size, groups[0].properties[0]
+        found = {
+            place: Properties(place, rdma=plain.rdma, compressible=plain.compressible) for place in set(imported.places)
+        }
+        return _imported(imported, size, max(group.granule for group in groups), found)
+
+    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[ChunkGroup | None]:
+        found = {place: Properties(place) for place in imported.places}
+        unit = max(granule(machine, each) for each in found.values())
+        declared = size.bytes(unit)
+        if declared % unit:
+            yield _misfit(imported, declared, unit)
+            return None
+        return _imported(imported, declared, unit, found)
+
+    def has_size(self, size: Size, imported: Group, exported: Group) -> bool:
+        assert isinstance(imported, ChunkGroup)
+        assert isinstance(exported, ChunkGroup)
+        return size.bytes(imported.granule) in (imported.size, exported.declared)
+
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(ChunkGroup).values():
             if group.size != group.declared:
@@ -138,6 +164,22 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             if diagnostic := _vmm(group, place, machine) or _unsupported(group, place, machine):
                 yield diagnostic
                 break
+
+
+def _imported(imported: Imported, size: int, unit: int, found: Mapping[Location, Properties]) -> ChunkGroup:
+    properties = tuple(found[place] for place in imported.places)
+    distinct = tuple(dict.fromkeys(imported.places))
+    count, counted = imported.count, imported.counted
+    return ChunkGroup(
+        imported.name, imported.path, count, counted, size, size, unit, properties, distinct, imported.origin
+    )
+
+
+def _misfit(imported: Imported, size: int, unit: int) -> Diagnostic:
+    """Return MT301 without the suggestion of rounding, since the size of an import is fixed."""
+    note = granularity_note(unit, imported.places)
+    found = size_error("MT301", f"import {imported.name!r}", size, unit, (*imported.path, "size"), note)
+    return found._replace(help=(found.help or "").removesuffix(", or 'round: up'"))
 
 
 def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:

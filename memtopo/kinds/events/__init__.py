@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
+from memtopo.common.units import Size
 from memtopo.diagnostics.model import Path
-from memtopo.driver.handles import Handle
-from memtopo.geometry.groups import LocatedGroup
+from memtopo.driver.handles import Handle, Via
+from memtopo.geometry.groups import Group, LocatedGroup
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.kind import Exported, ExportKind, Scope
+from memtopo.kinds.exportable import Exported, ExportKind, Imported
+from memtopo.kinds.kind import Scope
 from memtopo.kinds.resolution import Resolution, requires_gpu
 from memtopo.language.entries import Entry
 from memtopo.language.fields import DeviceName
@@ -52,6 +54,8 @@ class Events(ExportKind):
     group = EventGroup
     drawn = "event"
     transports = ("ipc",)
+    trials: ClassVar[Mapping[Via, str]] = {"ipc": "ipc-event"}
+    import_keys = ("device",)
 
     def resolve_entry(self, scope: Scope, entry: Event, path: Path) -> Resolution[EventGroup | None]:
         name = str(path[-1])
@@ -84,6 +88,20 @@ class Events(ExportKind):
 
         with current(driver, layout.contexts[export.place_of(index).id]):
             return Handle.of(driver.ipc_get_event_handle(layout.events[export.label(index)]))
+
+    def import_exported(self, imported: Imported, exported: Sequence[Group]) -> EventGroup:
+        del exported
+        return _imported(imported)
+
+    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[EventGroup]:
+        del size, machine
+        yield from ()
+        return _imported(imported)
+
+
+def _imported(imported: Imported) -> EventGroup:
+    count, counted = imported.count, imported.counted
+    return EventGroup(imported.name, imported.path, count, counted, 0, imported.places, imported.origin)
 
 
 EVENTS = Events()

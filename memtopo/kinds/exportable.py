@@ -1,0 +1,97 @@
+"""Exportable kinds: kinds whose objects one process exports by handles, and another imports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from memtopo.common.units import Size
+from memtopo.diagnostics.model import Path
+from memtopo.driver.handles import Handle, Via
+from memtopo.driver.types import Location
+from memtopo.geometry.groups import Group, Origin
+from memtopo.kinds.kind import Kind
+from memtopo.kinds.resolution import Resolution
+from memtopo.machine import Machine
+
+if TYPE_CHECKING:
+    from memtopo.driver.protocol import Driver
+    from memtopo.kinds.layout import Layout
+    from memtopo.kinds.step import Step
+
+
+class ExportKind(Kind):
+    """Kind whose objects can be exported to other processes, and imported from them."""
+
+    transports: ClassVar[tuple[Via, ...]]
+    """Supported transports; messages suggest the first, which is the default of an import from outside of the spec."""
+    transport_note: ClassVar[str] = "legacy IPC supports buffers and events, but not VMM chunks (fact 31)"
+    """Note for exports via another transport."""
+    trials: ClassVar[Mapping[Via, str]] = {}
+    """Trials of a machine that show whether a transport works, apart from those of the kind's own rules."""
+    import_keys: ClassVar[tuple[str, ...]] = ("location", "size")
+    """Keys by which an import declares its objects: all of them outside of the spec, any of them from a process."""
+    in_granules: ClassVar[bool] = False
+    """True if an import may declare the size in granules."""
+    anywhere: ClassVar[bool] = False
+    """True if a process can import objects of locations other than its visible GPUs."""
+
+    def handle_types(self, group: Group) -> tuple[str, ...]:
+        """Transports that the objects of a group are created for."""
+        del group
+        return self.transports
+
+    def properties(self, group: Group) -> tuple[str, ...]:
+        """Properties that are reported to importers."""
+        del group
+        return ()
+
+    def try_export(self, path: Path, export: Exported) -> Step:
+        """Step that exports one handle as a test, so that a driver error occurs during building."""
+        raise NotImplementedError
+
+    def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
+        """Export one handle, which the caller closes."""
+        raise NotImplementedError
+
+    def import_exported(self, imported: Imported, exported: Sequence[Group]) -> Group:
+        """Group of an import from a process of the spec: of what each of its instances exports."""
+        raise NotImplementedError
+
+    def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[Group | None]:
+        """Group of an import from outside of the spec, as declared; `size` is 0 for a kind without this key."""
+        raise NotImplementedError
+
+    def has_size(self, size: Size, imported: Group, exported: Group) -> bool:
+        """Return true if a declared size is that of the objects, before or after rounding."""
+        return size.bytes(1) in (imported.size, exported.declared_size)
+
+
+class Exported(Protocol):
+    """Objects that are exported under one name, as `count` handles via one transport."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def via(self) -> Via: ...
+    @property
+    def count(self) -> int: ...
+    def label(self, index: int) -> str: ...
+    def place_of(self, index: int) -> Location: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Entry of an import, resolved apart from its kind: `count` objects, distributed round-robin over `places`."""
+
+    path: Path
+    count: int
+    counted: bool
+    places: tuple[Location, ...]
+    origin: Origin
+
+    @property
+    def name(self) -> str:
+        """Name of the entry."""
+        return str(self.path[-1])
