@@ -10,6 +10,9 @@ from memtopo.plans.report import Checks, Difference, Tally
 MAX_DIFFERENCES = 100
 """Number of differences that a report lists; it counts all of them."""
 
+_LINE = 16
+"""Bytes of a value that a difference shows."""
+
 
 class FindingTally:
     """Counts findings, and keeps the first differences."""
@@ -71,8 +74,20 @@ class FindingTally:
         self.different += 1
         if len(self._differences) < MAX_DIFFERENCES:
             aspect, subject, expected, observed, path = finding
-            self._differences.append(Difference(aspect, subject, _text(expected), _text(observed), path))
+            start = _first_difference(expected, observed)
+            self._differences.append(Difference(aspect, subject, _text(expected, start), _text(observed, start), path))
 
 
-def _text(value: object) -> str:
-    return value[:16].hex(" ", 4) if isinstance(value, bytes) else str(value)
+def _first_difference(expected: object, observed: object) -> int:
+    """Index of the line of bytes with the first difference; 0 if the values are no bytes."""
+    if not isinstance(expected, bytes) or not isinstance(observed, bytes):
+        return 0
+    pairs = zip(expected, observed, strict=False)
+    unequal = next((index for index, (one, other) in enumerate(pairs) if one != other), 0)
+    return unequal // _LINE * _LINE
+
+
+def _text(value: object, start: int) -> str:
+    if not isinstance(value, bytes):
+        return str(value)
+    return f"{f'+{start:#x}: ' if start else ''}{value[start : start + _LINE].hex(' ', 4)}"

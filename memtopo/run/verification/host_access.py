@@ -155,6 +155,6 @@ def _host_mappings(each: MappedMemory, access: Access) -> list[tuple[str, int]]:
 
 
 def _ends(each: MappedMemory) -> dict[int, int]:
-    """Number of bytes of each end, by its offset."""
+    """Number of bytes of each end, by its offset; the ends do not overlap."""
     last = max(0, each.size - WINDOW) // ALIGNED * ALIGNED
-    return {0: min(WINDOW, each.size), last: each.size - last}
+    return {0: min(WINDOW, last or each.size), last: each.size - last}
