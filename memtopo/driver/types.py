@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from memtopo.common.errors import MemtopoError
 
+ADDRESS_BLOCK = 32 << 20
+"""Bytes of the blocks of addresses that the driver divides among reservations, each at a multiple (fact 11)."""
+
 
 class LocationKind(IntEnum):
     """Kind of a location of memory, or of a processor with access (`CUmemLocationType`)."""

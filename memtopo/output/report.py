@@ -127,15 +127,19 @@ def _times(times: tuple[PhaseTime, ...]) -> list[RenderableType]:
     return [heading("time"), Rows(_TIMES, rows)]
 
 
-_DIFFERENCES = (Column("aspect"), Column("of"), Column("wanted"), Column("seen"))
+_DIFFERENCES = (Column("aspect"), Column("of"), Column("wanted"), Column("seen"), Column("place"))
 
 
 def check_sections(checks: Checks) -> list[RenderableType]:
     """Tallies of the checks, and the differences."""
     sections: list[RenderableType] = [heading("checked"), pairs(_tallies(checks.tallies))]
     if checks.differences:
-        rows = [(each.aspect, each.subject, each.wanted, each.seen) for each in checks.differences]
-        sections += [Text(), heading("not as declared", "bold red"), Rows(_DIFFERENCES, rows)]
+        rows = [(each.aspect, each.subject, each.wanted, each.seen, each.place or "") for each in checks.differences]
+        columns = _DIFFERENCES if any(each.place for each in checks.differences) else _DIFFERENCES[:-1]
+        shown = Rows(columns, [row[: len(columns)] for row in rows])
+        sections += [Text(), heading("not as declared", "bold red"), shown]
+        hints = dict.fromkeys(each.hint for each in checks.differences if each.hint)
+        sections += [cell(f"  hint: {hint}") for hint in hints]
     if more := checks.different - len(checks.differences):
         sections.append(cell(f"  … and {more:,} more"))
     return sections

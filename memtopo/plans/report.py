@@ -96,13 +96,15 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Finding that is not as declared, as text."""
+    """Finding that is not as declared, as text; `place` is `file:line:col` of its entry."""
 
     aspect: str
     subject: str
     wanted: str
     seen: str
     path: Path = ()
+    place: str | None = None
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

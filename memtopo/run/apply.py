@@ -17,7 +17,7 @@ from memtopo.kinds.step import Phase
 from memtopo.plans import folding
 from memtopo.plans.report import Checks, Failure, Leak, Left, Placed, Progress, Report
 from memtopo.run.findings import FindingTally
-from memtopo.run.hints import error_hint
+from memtopo.run.hints import difference_hint, error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.verification.isolation import isolation
@@ -173,7 +173,7 @@ class Run:
             exit_code=exit_code,
             plan=request.plan.summary(request.picture, request.warnings),
             times=tuple(self.execution.times),
-            checks=None if self._findings.empty else replace(self._findings.checks(), rates=self.verification.rates),
+            checks=None if self._findings.empty else self._checks(),
             failure=_failure(self.failure, request) if self.failure else None,
             leaks=leaks,
             left=left,
@@ -181,6 +181,15 @@ class Run:
             check=request.check,
             placed=self._placed,
         )
+
+    def _checks(self) -> Checks:
+        """Results of the checks, with the position and a hint for each difference."""
+        found = self._findings.checks()
+        differences = tuple(
+            replace(each, place=self.request.location_of(each.path), hint=difference_hint(each.aspect))
+            for each in found.differences
+        )
+        return replace(found, differences=differences, rates=self.verification.rates)
 
     def _notes(self, teardown: Teardown, left: Left | None, *, clean: bool) -> Iterator[str]:
         if self.request.siblings is None:

@@ -125,6 +125,16 @@ _BY_ERROR: dict[str, ErrorHint] = {
 }
 
 
+_BY_ASPECT = {
+    "address": "the addresses are in use in this process: choose others, or leave 'fixed' out (fact 11)",
+}
+
+
+def difference_hint(aspect: str) -> str | None:
+    """Return what to do about a finding that is not as declared; None if there is no hint."""
+    return _BY_ASPECT.get(aspect)
+
+
 def error_hint(error: DriverError, step: StepDescription | None = None) -> ErrorHint | None:
     """Return the hint for an error of a driver call, by a step if one made it; None if there is none."""
     name = error.name.removeprefix("CUDA_ERROR_")

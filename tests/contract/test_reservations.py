@@ -86,8 +86,17 @@ def test_a_reservation_with_a_mapping_is_not_freed(driver: Driver, granule: int)
         driver.mem_address_free(address, 2 * granule)
 
 
-def test_a_free_address_hint_is_rounded_up_to_32_mib(driver: Driver, granule: int) -> None:
+def test_a_free_address_hint_of_a_large_reservation_is_rounded_up_to_32_mib(driver: Driver) -> None:
     """Fact 11."""
     for hint, granted in ((0x20000000000, 0x20000000000), (0x20000200000, 0x20002000000)):
-        with reserved(driver, granule, address=hint) as address:
+        with reserved(driver, 64 * MiB, address=hint) as address:
             assert address == granted
+
+
+@pytest.mark.parametrize("hint", [0x20000000000, 0x200002000000, 0x530000000000])
+def test_a_free_address_hint_is_granted_to_a_reservation_aligned_to_32_mib(
+    driver: Driver, granule: int, hint: int
+) -> None:
+    """Fact 11: also if it is small, and others of its size exist."""
+    with reserved(driver, granule), reserved(driver, granule, 32 * MiB, address=hint) as address:
+        assert address == hint

@@ -28,6 +28,7 @@ STRICTER = {
     "event_destroy": "an event that is not open is refused, here and in every call: hardware may end the process",
     "event_record": "refused on any stream but the default one, since others only signal, wait and prefetch",
     "stream_wait_event": "likewise, and with flags",
+    "mem_address_reserve": "only addresses from 1 TiB to 84 TiB are free (fact 11)",
     "mem_create": "a fabric handle that was never tried on the recorded machine is refused (fact 4)",
     "mem_export_to_shareable_handle": "a handle that was released is refused: on hardware the process dies (fact 51)",
     "mem_import_from_shareable_handle": "external memory whose size is no multiple of the granularity is refused:"
@@ -58,6 +59,8 @@ STRICTER = {
 
 # Differences where it accepts more than hardware, since a simulator has the state of its own process alone, by method.
 LAXER = {
+    "mem_address_reserve": "a free address hint is granted to reservations of any size: hardware ignores that of one"
+    " that fits into a block of addresses that it has (fact 11)",
     "mem_get_info": "each process has all of the machine's memory: memory of other processes and of external APIs does"
     " not count, nor released memory that others, or descriptors alone, keep (facts 29, 46); and managed memory takes"
     " none (fact 60)",

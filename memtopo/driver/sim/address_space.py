@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from memtopo.driver.sim.calls import Refused, invalid
 from memtopo.driver.sim.devices import MemoryBudget
-from memtopo.driver.types import gpu
+from memtopo.driver.types import ADDRESS_BLOCK, gpu
 
 
 class FreeRanges:
@@ -75,7 +75,6 @@ class FreeRanges:
         return end
 
 
-HINTED = 32 << 20  # hints were rounded up to this (fact 11)
 LOWEST, HIGHEST = 1 << 40, 84 << 40  # a reservation of 64 TiB fits, one of 128 TiB does not (fact 9)
 
 
@@ -92,7 +91,7 @@ class Reservations:
         """Reserve addresses at the rounded hint if they are free, otherwise wherever they fit (facts 9 to 11)."""
         self._check(size, alignment, hint, flags)
         alignment = max(alignment, self._granule)
-        hinted = -(-hint // max(HINTED, alignment)) * max(HINTED, alignment)
+        hinted = -(-hint // max(ADDRESS_BLOCK, alignment)) * max(ADDRESS_BLOCK, alignment)
         at_hint = bool(hint) and self._free.take_at(hinted, size)
         address = hinted if at_hint else self._free.take(size, alignment)
         if address is None:

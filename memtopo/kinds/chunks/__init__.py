@@ -204,7 +204,8 @@ def _handles(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic
         return Diagnostic("MT404", message, where, help="name a NUMA node: location: host:0")
     for word in (*words, *(["fd+fabric"] if HandleType.FD | HandleType.FABRIC in group.handles else [])):
         trial = machine.trial(place, word)
-        if trial.refused or (word in _WINDOWS and not trial.works):
+        untried = word == "fabric" and trial.works is None and trial.advertised is None
+        if trial.refused or untried or (word in _WINDOWS and not trial.works):
             return _not_supported("MT404", group, f"handle type {word!r}", place, trial, path)
     return None
 
@@ -259,6 +260,8 @@ def _reason(what: str, trial: Trial) -> str:
         return trial.failure("a trial of one granule", "created memory without it")
     if "win32" in what:
         return "the driver returns INVALID_VALUE on Linux"
+    if trial.advertised is None:
+        return "it is neither advertised nor was it tried"
     return "no GPU advertises it" if what == "virtual memory management" else "the device does not advertise it"
 
 

@@ -262,7 +262,13 @@ def _advice(group: ManagedAllocation, machine: Machine) -> Diagnostic | None:
 
 
 def _requests(group: ManagedAllocation) -> Iterator[tuple[Path, Location]]:
-    """Advice and prefetch of an allocation, each with its GPU; a prefetch to the host uses the stream of `home`."""
+    """Advice and prefetch of an allocation, each with its GPU.
+
+    A prefetch to the host uses the stream of `home`, and read-mostly copies are made for it; other advice about the
+    host concerns no GPU.
+    """
+    if group.read_mostly:
+        yield (*group.path, "read_mostly"), gpu(group.home)
     if group.prefer and group.prefer.kind is LocationKind.GPU:
         yield (*group.path, "prefer"), group.prefer
     for place in group.accessed_by:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.types import LocationKind, Properties
+from memtopo.driver.types import ADDRESS_BLOCK, LocationKind, Properties
 from memtopo.geometry.groups import Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple, size_error
@@ -22,6 +22,11 @@ from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
+
+LAST_ADDRESS = (1 << 47) - ADDRESS_BLOCK
+"""End of the addresses that can be reserved: an address hint behind it returns OUT_OF_MEMORY (fact 11)."""
+
+_BLOCKS = "the driver rounds an address hint up to a multiple of 32MiB (fact 11)"
 
 
 class Range(Entry):
@@ -72,7 +77,8 @@ class Ranges(Kind):
         from memtopo.kinds.ranges.steps import ReserveRange
 
         del machine
-        for group in geometry.of(RangeGroup).values():
+        # Fixed addresses first, before the driver or a hint takes them for another range.
+        for group in sorted(geometry.of(RangeGroup).values(), key=lambda group: not group.fixed):
             for index in range(group.count):
                 address = group.address_hint(index)
                 yield ReserveRange(group.path, group.label(index), group.size, group.align, address, group.fixed)
@@ -145,6 +151,8 @@ def _range(path: Path, entry: Range, units: _Units) -> Resolution[RangeGroup | N
         return None
     if align or unit > units.address:
         align = max(align, unit)
+    if entry.fixed:
+        align = max(align, ADDRESS_BLOCK)
     group = RangeGroup(
         name,
         path,
@@ -191,10 +199,12 @@ def _address(group: RangeGroup) -> Diagnostic | None:
         down = group.address - group.address % unit
         near = f"{down:#x} or {down + unit:#x}" if down else f"{unit:#x}"
         message = f"range {group.name!r}: {group.address:#x} is not aligned to {exact(unit)}"
-        return Diagnostic("MT307", message, path, help=f"write {near}")
-    if group.address + group.extent > 1 << 47:
+        notes = (_BLOCKS,) if group.fixed and unit == ADDRESS_BLOCK else ()
+        return Diagnostic("MT307", message, path, notes=notes, help=f"write {near}")
+    first = rounded_to_multiple(group.address, ADDRESS_BLOCK, rounding=True) or 0
+    if group.address and first + group.extent > LAST_ADDRESS:
         extent = f"{rounded(group.extent)} at {group.address:#x}"
-        message = f"range {group.name!r}: {extent} are beyond 47 bits of address space"
+        message = f"range {group.name!r}: {extent} are beyond the address space, which ends at {LAST_ADDRESS:#x}"
         return Diagnostic("MT307", message, path)
     return None
 
@@ -202,8 +212,10 @@ def _address(group: RangeGroup) -> Diagnostic | None:
 def _both_fixed(first: RangeGroup, second: RangeGroup) -> Diagnostic:
     end = first.address + first.extent
     message = f"range {second.name!r} is fixed at {second.address:#x}, but {first.name!r} ends at {end:#x}"
+    unit = max(second.align, ADDRESS_BLOCK)
+    free = rounded_to_multiple(end, unit, rounding=True) or end
     label = Label(f"{first.name!r} is fixed here", (*first.path, "address"))
-    return Diagnostic("MT307", message, (*second.path, "address"), labels=(label,), help=f"write {end:#x} or more")
+    return Diagnostic("MT307", message, (*second.path, "address"), labels=(label,), help=f"write {free:#x} or more")
 
 
 RANGES = Ranges()

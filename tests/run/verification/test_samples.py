@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,10 @@ from memtopo.driver.kernels import pattern, word
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, Properties, gpu
-from memtopo.plans.report import Checks
+from memtopo.kinds.step import Finding
+from memtopo.plans.report import Check, Checks
 from memtopo.run.apply import apply
+from memtopo.run.findings import FindingTally
 from memtopo.run.verification.samples import WINDOW
 from tests.helpers import faulty_drivers
 from tests.helpers.failing_driver import Failing
@@ -160,3 +164,32 @@ def _theirs(driver: SimDriver) -> int:
     driver.ctx_push_current(driver.device_primary_ctx_retain(0))
     driver.memset_d8(address, 0xA5, 2 << 20)
     return address
+
+
+@pytest.mark.parametrize("size", [1, 16, 17, 64, 65, 96, 100, 127, 128, 129, 4095])
+def test_managed_memory_of_any_size_is_as_declared(size: int) -> None:
+    """Both ends are verified from both sides, whether or not they would overlap."""
+    machine = invented(1)
+    checks: tuple[Check, ...] = ("fast", "full")
+    for check in checks:
+        report = run(run_request(f"managed: {{m: {{size: {size}B}}}}", machine, check), machine).report
+        assert report.exit_code == 0, report.checks
+
+
+def test_a_difference_shows_the_first_bytes_that_differ() -> None:
+    tally = FindingTally()
+    tally.add([Finding("bytes", "a", bytes(64), bytes(40) + b"\1" + bytes(23))])
+    (shown,) = tally.checks().differences
+    assert shown.wanted == "+0x20: 00000000 00000000 00000000 00000000"
+    assert shown.seen == "+0x20: 00000000 00000000 01000000 00000000"
+
+
+def test_a_missed_address_has_its_position_and_a_hint() -> None:
+    machine = invented(2)
+    text = SPEC.replace("view: {size", "view: {address: 0x600000000000, fixed: true, size")  # not simulated
+    request = replace(run_request(text, machine), location_of=lambda path: f"test.yaml: {path[-1]}")
+    report = run(request, machine).report
+    assert report.checks
+    (difference,) = report.checks.differences
+    assert difference.place == "test.yaml: view"
+    assert "fact 11" in str(difference.hint)
