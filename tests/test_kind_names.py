@@ -47,6 +47,7 @@ REASONS = {
     "rules/unused": "rules between chunks, ranges, mappings and exports",
     "run/apply": "reports the addresses of ranges",
     "run/leaks": "looks for handles of chunks that are open after their release (facts 27, 51, 52)",
+    "run/verification/access": "tries access to what is mapped into ranges",
     "run/verification/external": "waits for semaphores and reads external memory, in one order",
     "run/verification/isolation": "looks at the holes and ends of ranges",
     "run/verification/verifier": "records events and waits for them in the rounds of verification",

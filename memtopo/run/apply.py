@@ -20,7 +20,7 @@ from memtopo.run.findings import FindingTally
 from memtopo.run.hints import difference_hint, error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
 from memtopo.run.request import HoldResult, RunRequest
-from memtopo.run.verification.isolation import isolation
+from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
 from memtopo.run.verification.rounds import Verification
 
 
@@ -107,11 +107,19 @@ class Run:
         with self.execution.timed("check", len(self.execution.plan.steps)) as count:
             try:
                 self._findings.add(self.execution.check())
-                self._findings.add(isolation(self.request.geometry, self.ledger, self.execution.layout))
+                self._check_isolation()
+                self.verification.try_permitted()
             except DriverError as error:
-                raise StepFailed(None, "check of holes and ends", error) from error
+                raise StepFailed(None, "check of holes, ends and access", error) from error
             finally:
                 count.steps = self.execution.checked
+
+    def _check_isolation(self) -> None:
+        unmapped = holes(self.request.geometry)
+        self._findings.add(isolation(self.request.geometry, unmapped, self.ledger, self.execution.layout))
+        if unmapped.unqueried:
+            why = f"{MAX_HOLE_QUERIES:,} granules of holes are queried, evenly spaced"
+            self._findings.not_checked("hole", unmapped.unqueried, why)
 
     def verify(self) -> None:
         """Do all rounds of the verification by bytes. Raises `StepFailed` or `Stopped`.
@@ -156,6 +164,15 @@ class Run:
         self._teardown = self.execution.take_down(gates)
         if self.failure is None and self._teardown.failures:
             self.failure = self._teardown.failures[0]
+        if self.request.check != "none":
+            self._check_free_memory(self._teardown)
+
+    def _check_free_memory(self, teardown: Teardown) -> None:
+        """Compare the memory that was taken with the plan. Each process has simulated GPUs of its own."""
+        own = self.request.machine.simulated
+        geometries = [self.request.geometry] if own else self.request.processes.values()
+        left = self._balance.left(teardown, self._hold_result.descriptors)
+        self._findings.add(self._balance.misplaced(geometries, left))
 
     def report(self) -> Report:
         """Return the report of the run, after its teardown."""

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from memtopo.common.units import rounded
 from memtopo.diagnostics.model import Path
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, ResourceSnapshot, Teardown
 from memtopo.geometry import Geometry
+from memtopo.kinds.step import Finding
 from memtopo.plans.report import DeviceMemory, Leak, Left
+
+_BLOCK = 2 << 20
 
 _NAMED = 4
 """Number of external entries of one holder that a note names."""
@@ -68,6 +72,22 @@ class ResourceBalance:
             leaks.append(Leak(f"{more} file descriptor{'s' * (more > 1)}", "open after taking down"))
         return tuple(leaks)
 
+    def misplaced(self, geometries: Iterable[Geometry], left: Left | None) -> Iterator[Finding]:
+        """Compare the free memory of each GPU while held with what the processes of a layout create there.
+
+        A GPU with more free memory than that lacks a chunk, whatever the driver reports of the chunk. To leave out what
+        other programs free meanwhile, both the memory taken and the memory given back must be too little. More memory
+        taken than planned is no difference: drivers and other programs take some.
+        """
+        least = _created(geometries)
+        for device in left.memory if left else ():
+            if device.held is None or not (planned := least.get(device.device)):
+                continue
+            observed = max(device.before - device.held, device.after - device.held)
+            expected = f"{rounded(planned)} or more less than before and after"
+            seen = expected if observed >= planned else f"{rounded(observed)} less"
+            yield Finding("free memory", device.device, expected, seen)
+
     def owner_notes(self, geometry: Geometry, *, clean: bool) -> Iterator[str]:
         """Name the owner of external memory and semaphores; `clean` adds that no copy of a descriptor is left."""
         for holder, process in self._holders.items():
@@ -108,6 +128,18 @@ class ResourceBalance:
         except DriverError:
             return False
         return True
+
+
+def _created(geometries: Iterable[Geometry]) -> dict[str, int]:
+    """Bytes of each GPU that processes create and the driver takes at once, in whole blocks.
+
+    A chunk takes its own size (fact 3); allocations below a block may take none, since they share one (fact 45).
+    """
+    found: dict[str, int] = {}
+    for group in (group for geometry in geometries for group in geometry.every if not group.memory_kept_by_driver):
+        for place, count in group.shares().items():
+            found[str(place)] = found.get(str(place), 0) + count * (group.size - group.size % _BLOCK)
+    return found
 
 
 def descriptor_notes(left: Left | None) -> Iterator[str]:

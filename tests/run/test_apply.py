@@ -53,6 +53,7 @@ def test_tallies_count_every_observation() -> None:
         "hole": (2, 2, 0),
         "end of range": (2, 2, 0),
         "bytes": (10, 10, 0),  # two ends, hot by gpu0 and gpu1 in kv and gpu0 in view, cold by both
+        "free memory": (2, 2, 0),
     }
 
 

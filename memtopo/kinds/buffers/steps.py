@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
+from memtopo.driver.types import DriverError
 from memtopo.kinds.layout import Layout, Reservation, current
 from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription
 
@@ -133,9 +134,14 @@ def free_buffer(driver: Driver, layout: Layout, label: str) -> None:
 
 def address_range(
     driver: Driver, layout: Layout, label: str, device: int, size: int
-) -> tuple[tuple[str, int], tuple[str, int]]:
-    """Expected address and size of a buffer, and those that the driver reports in the context of a GPU."""
+) -> tuple[tuple[str, int], tuple[str, int] | str]:
+    """Expected address and size of a buffer, and what the driver reports in the context of a GPU."""
     address = layout.buffers[label].address
     with current(driver, layout.contexts[device]):
-        base, observed = driver.mem_get_address_range(address)
+        try:
+            base, observed = driver.mem_get_address_range(address)
+        except DriverError as error:
+            if error.name != "CUDA_ERROR_NOT_FOUND":
+                raise
+            return (hex(address), size), f"nothing that gpu{device} has access to"
     return (hex(address), size), (hex(base), observed)

@@ -79,16 +79,17 @@ class Mappings(Kind):
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.mappings.steps import MapChunk
 
-        expected: dict[tuple[Grant, ...], tuple[Grant, ...]] = {}
-        queried, access_of = _queried(geometry, machine), granted(geometry)
+        expected: dict[tuple[tuple[Grant, ...], bool], tuple[Grant, ...]] = {}
+        gpus = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
+        everywhere, access_of = _host_has_access(geometry), granted(geometry)
         for placements in geometry.placements.values():
             label = placements[0].range.label(placements[0].instance)
             for placement, index, offset, access in mappings(placements, access_of):
-                if access not in expected:
-                    by_place = dict(access)
-                    expected[access] = tuple(Grant(where, by_place.get(place, Access.NONE)) for where, place in queried)
                 chunk = placement.chunk
-                yield MapChunk(placement.path, label, offset, chunk.label(index), chunk.size, expected[access])
+                known = access, everywhere or chunk.place_of(index).kind is not LocationKind.GPU
+                if known not in expected:
+                    expected[known] = tuple(_expected(*known, gpus))
+                yield MapChunk(placement.path, label, offset, chunk.label(index), chunk.size, expected[known])
 
     def rules(self) -> tuple[Rule, ...]:
         return (past_the_end, overlaps)
@@ -251,17 +252,22 @@ def _offset_of(placement: Placement) -> int:
     return placement.offset
 
 
-def _queried(geometry: Geometry, machine: Machine) -> tuple[tuple[Location, Location], ...]:
-    """Locations whose access is queried for each mapping, each with the location whose grant it must match.
+def _host_has_access(geometry: Geometry) -> bool:
+    """Return whether the host is granted access to anything."""
+    grants = (grant for parts in geometry.parts.values() for part in parts for grant in part.grants)
+    return any(grant.location.kind is not LocationKind.GPU for grant in grants)
 
-    These are all visible GPUs, and the host if it is granted any access. The host is queried as a NUMA node: for HOST,
-    the driver reports the access of a GPU if the host has none (fact 42).
+
+def _expected(access: tuple[Grant, ...], with_host: bool, gpus: Sequence[Location]) -> Iterator[Grant]:  # noqa: FBT001
+    """Access to a mapping that the driver must report for every visible GPU, and for the host.
+
+    The host is queried as a NUMA node: for HOST, the driver reports the access of a GPU if the host has none (fact 42).
     """
-    granted_to = {grant.location for parts in geometry.parts.values() for part in parts for grant in part.grants}
-    host = sorted(place for place in granted_to if place.kind is not LocationKind.GPU)
-    visible = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
-    gpus = [(place, place) for place in visible]
-    return (*gpus, *((Location(LocationKind.HOST_NUMA, 0), place) for place in host))
+    granted_to = dict(access)
+    for place in gpus:
+        yield Grant(place, granted_to.get(place, Access.NONE))
+    if with_host:
+        yield Grant(Location(LocationKind.HOST_NUMA, 0), granted_to.get(Location(LocationKind.HOST), Access.NONE))
 
 
 def _past(placement: Placement) -> Diagnostic:

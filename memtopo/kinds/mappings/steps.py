@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from memtopo.common.errors import InternalError
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, Grant
+from memtopo.driver.types import Access, DriverError, Grant
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
+
+_UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
 
 _EQUAL = Finding("access", "", "", "")
 """Finding of equal access. There is one for each mapping and GPU, and only differences need a text."""
@@ -58,16 +60,28 @@ class MapChunk(Step):
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         address = layout.ranges[self.range].address + self.offset
         subject = f"{self.chunk} in {self.range} at {self.offset:#x}"
-        handle = layout.retained[self.chunk] = driver.mem_retain_allocation_handle(address)
-        driver.mem_release(handle)
-        del layout.retained[self.chunk]
-        yield Finding("mapped chunk", subject, layout.chunks[self.chunk], handle, self.path)
+        handle = self._mapped_handle(driver, layout, address)
+        yield Finding("mapped chunk", subject, layout.chunks[self.chunk], handle or "nothing mapped", self.path)
+        if not handle:
+            return
         for location, access in self.access:
             observed = driver.mem_get_access(address, location)
             if observed == access:
                 yield _EQUAL
             else:
                 yield Finding("access", f"{subject} for {location}", access.word, Access(observed).word, self.path)
+
+    def _mapped_handle(self, driver: Driver, layout: Layout, address: int) -> int | None:
+        """Handle of the chunk mapped at an address; None if nothing is mapped there."""
+        try:
+            handle = layout.retained[self.chunk] = driver.mem_retain_allocation_handle(address)
+        except DriverError as error:
+            if error.name != _UNMAPPED:
+                raise
+            return None
+        driver.mem_release(handle)
+        del layout.retained[self.chunk]
+        return handle
 
     def describe(self) -> StepDescription:
         group = self.range.partition(".")[0]

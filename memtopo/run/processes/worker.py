@@ -119,7 +119,7 @@ class Worker:
                 self._channel.send(_recheck(run))
             else:
                 self._do(run, command)
-                self._channel.send(messages.Done(run.as_declared, run.verification.kernels_safe))
+                self._channel.send(messages.Done(run.as_declared, run.verification.safe))
         self._served = None
 
     def _do(self, run: Run, command: ToWorker) -> None:

@@ -1,56 +1,95 @@
-"""Isolation: holes and ends of ranges by queries, and accesses that the driver refuses on the real mappings (fact 23).
-
-Refusals leave host memory out: a copy by the CPU without access there would end the process (fact 40). Memory that this
-run did not create is left out too, since a refusal that does not come is a write.
-"""
+"""Isolation of ranges, by queries: holes are unmapped, and the last mapping of a range ends where it is declared to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from memtopo.diagnostics.model import Path
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, gpu
+from memtopo.driver.types import DriverError, Grant, Location, LocationKind, gpu
 from memtopo.geometry import Geometry, Placement
 from memtopo.geometry.access import granted, mappings
-from memtopo.geometry.groups import RangeGroup
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.step import Finding
-from memtopo.run.verification.verifier import VerificationContext
+
+MAX_HOLE_QUERIES = 1 << 13
+"""Number of granules of holes that are queried beside the ends of each hole, at 4 microseconds each."""
 
 _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
-_REFUSED = "CUDA_ERROR_INVALID_VALUE"
 _EQUAL = Finding("hole", "", "", "")
 
 
-def isolation(geometry: Geometry, driver: Driver, layout: Layout) -> Iterator[Finding]:
+class Hole(NamedTuple):
+    """Offsets `low` to `high` of a range without a mapping."""
+
+    label: str
+    low: int
+    high: int
+    path: Path
+
+
+class Holes(NamedTuple):
+    """All holes of a layout. A mapping in one would fill at least one granule of `unit` bytes."""
+
+    holes: Sequence[Hole]
+    unit: int
+
+    @property
+    def stride(self) -> int:
+        """Bytes between two queries of a hole: one granule, or more if there are too many granules."""
+        granules = sum((hole.high - hole.low) // self.unit for hole in self.holes)
+        return self.unit * max(1, -(-granules // MAX_HOLE_QUERIES))
+
+    @property
+    def unqueried(self) -> int:
+        """Number of granules that are not queried."""
+        stride = self.stride
+        if stride == self.unit:
+            return 0
+        return sum(
+            (hole.high - hole.low) // self.unit - len({(at - hole.low) // self.unit for at in _queries(hole, stride)})
+            for hole in self.holes
+        )
+
+
+def holes(geometry: Geometry) -> Holes:
+    """Holes of all ranges, and the smallest granule that may be mapped there."""
+    found = [
+        Hole(group.label(instance), low, high, group.path)
+        for group in geometry.of(RangeGroup).values()
+        for instance in range(group.count)
+        for low, high in _holes(group.size, geometry.placements.get((group.name, instance), ()))
+    ]
+    granules = [group.granule for group in geometry.of(ChunkGroup).values()]
+    granules += [group.granule for group in geometry.of(RangeGroup).values()]
+    return Holes(found, min(granules, default=1))
+
+
+def isolation(geometry: Geometry, unmapped: Holes, driver: Driver, layout: Layout) -> Iterator[Finding]:
     """Check by queries that holes are unmapped, and where the last mapping of a range ends. Raises `DriverError`."""
     location = gpu(geometry.gpus[0]) if geometry.gpus else Location(LocationKind.HOST_NUMA, 0)
+    stride = unmapped.stride
+    for hole in unmapped.holes:
+        base = layout.address(hole.label)
+        for at in _queries(hole, stride):
+            observed = _query_unmapped(driver, base + at, location)
+            if observed == _UNMAPPED:
+                yield _EQUAL
+            else:
+                yield Finding("hole", f"{hole.label} at {at:#x}", "nothing mapped", observed, hole.path)
     access_of = granted(geometry)
-    for group in geometry.of(RangeGroup).values():
-        for instance in range(group.count):
-            label = group.label(instance)
-            placements = geometry.placements.get((group.name, instance), ())
-            for low, high in _holes(group.size, placements):
-                for at in (low, high - 1):  # a hole may be smaller than the granule of the chunks beside it
-                    observed = _query_unmapped(driver, layout.address(label) + at, location)
-                    subject = f"{label} at {at:#x}"
-                    equal = observed == _UNMAPPED
-                    yield _EQUAL if equal else Finding("hole", subject, "nothing mapped", observed, group.path)
-            if placements:
-                *_, (placement, _, offset, grants) = mappings(placements, access_of)
-                yield from _range_end(driver, layout, placement, label, offset, grants)
+    for placements in geometry.placements.values():
+        *_, (placement, _, offset, grants) = mappings(placements, access_of)
+        label = placement.range.label(placement.instance)
+        yield from _range_end(driver, layout, placement, label, offset, grants)
 
 
-def refusals(context: VerificationContext) -> Iterator[Finding]:
-    """Check that the driver refuses fills and copies by GPUs without access. Raises what `raise_if_stopped` raises."""
-    for device, device_context in context.layout.contexts.items():
-        for subject, call, path in _forbidden_calls(context, device):
-            context.raise_if_stopped()
-            with current(context.driver, device_context):
-                observed = _error_name(call)
-            yield Finding("refused", f"{subject} by gpu{device}", _REFUSED, observed, path)
+def _queries(hole: Hole, stride: int) -> Iterator[int]:
+    """Offsets to query in a hole; it may be smaller than the granule of the chunks beside it."""
+    yield from range(hole.low, hole.high, stride)
+    yield hole.high - 1
 
 
 def _holes(size: int, placements: Sequence[Placement]) -> Iterator[tuple[int, int]]:
@@ -90,28 +129,3 @@ def _range_end(
     observed = f"from {start - base:#x} to {start + length - base:#x}"
     expected = f"from {offset:#x} to {offset + placement.chunk.size:#x}"
     yield Finding("end of range", f"the last mapping in {label}", expected, observed, placement.path)
-
-
-def _forbidden_calls(context: VerificationContext, device: int) -> Iterator[tuple[str, Callable[[], object], Path]]:
-    driver = context.driver
-    for chunk in context.own_memory:
-        if not chunk.ours or chunk.location.kind is not LocationKind.GPU:
-            continue
-        for label, offset, grants in chunk.views:
-            if label not in context.layout.ranges:
-                continue
-            access = dict(grants).get(gpu(device), Access.NONE)
-            address = context.layout.address(label) + offset
-            mapping = f"{chunk.name} in {label} at {offset:#x}"
-            if access != Access.RW:
-                yield f"fill of {mapping}", partial(driver.memset_d8, address, 0, 1), chunk.path
-            if not access:
-                yield f"copy from {mapping}", partial(driver.memcpy_dtoh, address, 8), chunk.path
-
-
-def _error_name(call: Callable[[], object]) -> str:
-    try:
-        call()
-    except DriverError as error:
-        return error.name
-    return "CUDA_SUCCESS"

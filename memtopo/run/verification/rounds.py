@@ -18,17 +18,17 @@ from memtopo.plans.report import Rate
 from memtopo.run.findings import FindingTally
 from memtopo.run.request import RunRequest
 from memtopo.run.verification import replicas
+from memtopo.run.verification.access import PERMITTED, CopyRefused, permissions, refusals
 from memtopo.run.verification.external import ExternalVerifier, Unsignalled
 from memtopo.run.verification.full import FullVerifier
 from memtopo.run.verification.host_access import HostAccessVerifier
-from memtopo.run.verification.isolation import refusals
 from memtopo.run.verification.samples import SampleVerifier
 from memtopo.run.verification.verifier import VerificationContext, Verifier
 
 FORBIDDEN = "forbidden, on a replica"
 
 UNSAFE = "an access is not as declared, and a kernel that accesses memory it may not access ends the process"
-"""Reason to verify nothing by kernels (fact 24)."""
+"""Reason to verify nothing by kernels (fact 24), nor host memory by copies (fact 40)."""
 
 
 class Verification:
@@ -38,9 +38,13 @@ class Verification:
         self._request, self._driver, self._execution, self._findings = request, driver, execution, findings
 
     @property
-    def kernels_safe(self) -> bool:
-        """Return whether every access is as declared, so that no kernel makes a forbidden access."""
-        return not self._findings.differs("access")
+    def safe(self) -> bool:
+        """Return whether every access is as declared, so that no kernel or copy of host memory ends the process.
+
+        Copies of GPU memory are safe in any case (fact 23).
+        """
+        as_declared = not (self._findings.differs("access") or self._findings.differs(PERMITTED))
+        return as_declared or (self._request.check != "full" and not self._on_host)
 
     @property
     def rounds(self) -> int:
@@ -56,6 +60,15 @@ class Verification:
     def rates(self) -> tuple[Rate, ...]:
         """Measured rates."""
         return tuple(rate for verifier in self._verifiers for rate in verifier.rates())
+
+    def try_permitted(self) -> None:
+        """Try granted accesses by calls of the driver, before any process writes: queries may report them falsely.
+
+        A fast check tries those to host memory alone, and finds others as it copies.
+        """
+        if self._findings.differs("access"):
+            return
+        self._findings.add(permissions(self._context, host_only=self._request.check != "full"))
 
     def write(self, index: int) -> None:
         """Write this process's part of a round."""
@@ -84,7 +97,7 @@ class Verification:
 
         Call it between the first fill and its verification, which then shows that the layout is intact.
         """
-        if self._request.check != "full" or not self.kernels_safe:
+        if self._request.check != "full" or not self.safe:
             return
         tries = self._replicas()
         with self._execution.timed("forbid", len(tries), announce=False):
@@ -128,6 +141,11 @@ class Verification:
             found.append(ExternalVerifier(request.geometry, self._driver, self._execution.layout, self._poll))
         return found
 
+    @property
+    def _on_host(self) -> bool:
+        """Return whether this process maps host memory."""
+        return any(each.views and each.location.kind is not LocationKind.GPU for each in self._context.own_memory)
+
     @cached_property
     def _context(self) -> VerificationContext:
         request = self._request
@@ -169,10 +187,10 @@ class Verification:
         self._execution.raise_if_stopped()
 
     def _may_verify(self, index: int) -> bool:
-        """Return whether a round may run; if kernels are not safe, count everything as not checked once."""
+        """Return whether a round may run; if it is not safe, count everything as not checked once."""
         if not self._verifiers:
             raise InternalError("the run has checks although none were requested")
-        if self._request.check != "full" or self.kernels_safe:
+        if self.safe:
             return True
         if index == 0 and not any(self._findings.incomplete(verifier.aspect) for verifier in self._verifiers):
             self.skip(UNSAFE)
@@ -201,6 +219,11 @@ class Verification:
         except Unsignalled as error:
             self._count_missed(verifier, index, before, error.message)
             raise StepFailed(None, verifier.action, error, error.path) from error
+        except CopyRefused as refused:
+            if not self._findings.differs("access"):  # which would be the reason
+                self._findings.add([refused.finding])
+            self._count_missed(verifier, index, before, f"the driver reported {refused.error.message}")
+            raise StepFailed(None, verifier.action, refused.error) from refused.error
         except DriverError as error:
             self._count_missed(verifier, index, before, f"the driver reported {error.message}")
             raise StepFailed(None, verifier.action, error) from error

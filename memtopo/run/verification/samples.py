@@ -14,11 +14,12 @@ from typing import NamedTuple
 from zlib import crc32
 
 from memtopo.driver.kernels import pattern
-from memtopo.driver.types import Access, Grant, LocationKind
+from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.executor import STRIDE
 from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
 from memtopo.kinds.views import MappedMemory
+from memtopo.run.verification.access import CopyRefused
 from memtopo.run.verification.verifier import (
     EventVerification,
     MappedView,
@@ -42,12 +43,15 @@ class Window(NamedTuple):
     label: str
     at: int
 
+    def subject(self, device: int) -> str:
+        """Place of the bytes, and the device that accesses them."""
+        return f"{self.chunk.name} in {self.label} at {self.at:#x} by gpu{device}"
+
     def finding(self, device: int, observed: bytes) -> Finding:
         """Compare the bytes that a device reads there."""
         if observed == self.expected:
             return _EQUAL
-        subject = f"{self.chunk.name} in {self.label} at {self.at:#x} by gpu{device}"
-        return Finding("bytes", subject, self.expected, observed, self.chunk.path)
+        return Finding("bytes", self.subject(device), self.expected, observed, self.chunk.path)
 
 
 @dataclass(slots=True)
@@ -88,20 +92,23 @@ class SampleVerifier(Verifier):
         return sum(map(len, self._round(index).writes.values()))
 
     def write(self, index: int) -> None:
-        """Write every chunk's pattern once, and wait until it has arrived. Raises `DriverError`."""
+        """Write every chunk's pattern once, and wait until it has arrived. Raises `DriverError` or `CopyRefused`."""
         context = self._context
         for device, windows in self._round(index).writes.items():
             for batch in _batches(_joined(windows)):
                 with current(context.driver, context.layout.contexts[device]):
                     for group in batch:
                         context.raise_if_stopped()
-                        context.driver.memcpy_htod(group[0].address, b"".join([window.expected for window in group]))
+                        self._copy(device, group)
                     context.driver.ctx_synchronize()
                 context.advance(sum(map(len, batch)))
         self._events.record(index)
 
     def read(self, index: int) -> Iterator[Finding]:
-        """Read the patterns through every mapping, by every device that has access. Raises `DriverError`."""
+        """Read the patterns through every mapping, by every device that has access.
+
+        Raises `DriverError` or `CopyRefused`.
+        """
         yield from self._events.wait(index)
         for device, windows in self._round(index).reads.items():
             # Lists, not a generator: the code that takes the findings must not run in the device's context.
@@ -119,13 +126,22 @@ class SampleVerifier(Verifier):
         if self._external:
             yield self._external, "this run did not create that memory, and does not write it"
 
+    def _copy(self, device: int, group: Sequence[Window]) -> None:
+        try:
+            self._context.driver.memcpy_htod(group[0].address, b"".join([window.expected for window in group]))
+        except DriverError as error:
+            raise _refused("copy to", group[0], device, error) from error
+
     def _read(self, device: int, batch: Sequence[Sequence[Window]]) -> list[Finding]:
         context, found = self._context, []
         with current(context.driver, context.layout.contexts[device]):
             for group in batch:
                 context.raise_if_stopped()
                 start = group[0].address
-                data = context.driver.memcpy_dtoh(start, group[-1].address + len(group[-1].expected) - start)
+                try:
+                    data = context.driver.memcpy_dtoh(start, group[-1].address + len(group[-1].expected) - start)
+                except DriverError as error:
+                    raise _refused("copy from", group[0], device, error) from error
                 for window in group:
                     at = window.address - start
                     found.append(window.finding(device, data[at : at + len(window.expected)]))
@@ -161,6 +177,11 @@ class SampleVerifier(Verifier):
         for offset, expected in patterns:
             at = view.offset + offset
             yield Window(start + at, expected, chunk, view.label, at)
+
+
+def _refused(verb: str, window: Window, device: int, error: DriverError) -> Exception:
+    """Exception for a copy that failed; adjacent windows in one copy are named by the first."""
+    return CopyRefused.from_error(f"{verb} {window.subject(device)}", window.chunk.path, error)
 
 
 def _patterns(chunk: MappedMemory, index: int) -> list[tuple[int, bytes]]:

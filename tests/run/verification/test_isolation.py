@@ -1,0 +1,115 @@
+"""Isolation of ranges: holes, ends, and access that the driver reports falsely."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import DriverError, Location
+from memtopo.plans.report import Check, Report
+from memtopo.run.apply import apply
+from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes
+from tests.helpers import faults
+from tests.helpers.failing_driver import Failing
+from tests.helpers.machines import invented
+from tests.helpers.reports import tallies
+from tests.helpers.specs import geometry_of, run_request
+
+GRANULE = 2 << 20
+HOLE = """
+ranges: {kv: {size: 16MiB}}
+chunks: {first: {location: gpu0, size: 2MiB}, second: {location: gpu0, size: 2MiB}, last: {location: gpu0, size: 2MiB}}
+map: {kv: [first, second, {chunk: last, offset: 14MiB}]}
+access: {kv: {gpu0: rw}}
+"""
+LARGE = """
+ranges: {kv: {size: 64GiB}, empty: {size: 2MiB, count: 3}}
+chunks: {first: {location: gpu0, size: 2MiB}}
+map: {kv: first}
+access: {kv: {gpu0: rw}}
+"""
+
+
+def differences(report: Report) -> set[tuple[str, str]]:
+    assert report.checks
+    return {(each.aspect, each.subject) for each in report.checks.differences}
+
+
+@pytest.mark.parametrize("granules", range(5))
+def test_a_mapping_in_any_granule_of_a_hole_is_found(granules: int) -> None:
+    class MapsThere(faults.MapsIntoHole):
+        pass
+
+    MapsThere.granules = granules
+    machine = invented(1)
+    with SimDriver(machine) as driver:
+        driver.init()
+        report = apply(run_request(HOLE, machine), Ledger(MapsThere(driver)))
+    low = 2 * GRANULE + granules * GRANULE
+    # The end of a hole is queried besides.
+    expected = {("hole", f"kv at {low:#x}")} | ({("hole", "kv at 0xdfffff")} if granules == 4 else set())
+    assert differences(report) == expected
+    assert report.exit_code == 6
+
+
+def test_queries_of_large_holes_are_limited_and_the_rest_is_not_checked() -> None:
+    machine = invented(1)
+    found = holes(geometry_of(LARGE, machine))
+    granules = (64 << 30) // GRANULE - 1 + 3
+    assert len(found.holes) == 4
+    with SimDriver(machine) as driver:
+        driver.init()
+        counted = Failing(driver, 0, only={"mem_get_access"})
+        report = apply(run_request(LARGE, machine), Ledger(counted))
+    tally = tallies(report.checks)["hole"]
+    assert (report.exit_code, tally.looked_at, tally.not_checked) == (0, tally.as_declared, found.unqueried)
+    assert counted.calls <= MAX_HOLE_QUERIES + 2 * len(found.holes) + 1
+    assert 0 < found.unqueried < granules
+    assert granules - found.unqueried > MAX_HOLE_QUERIES // 2
+
+
+class Recorder(faults.Faulty):
+    """Notes the queries of access at unmapped addresses."""
+
+    def __init__(self, driver: SimDriver) -> None:
+        self.queried: list[int] = []
+        super().__init__(driver)
+
+    def mem_get_access(self, address: int, location: Location) -> int:
+        try:
+            return self._driver.mem_get_access(address, location)
+        except DriverError:
+            self.queried.append(address)
+            raise
+
+
+def test_both_ends_of_every_hole_are_queried_however_large() -> None:
+    machine = invented(1)
+    with SimDriver(machine) as driver:
+        driver.init()
+        recorder = Recorder(driver)
+        report = apply(run_request(LARGE, machine), Ledger(recorder))
+    base = next(iter(recorder.mapped))
+    for placed in report.placed:
+        for index in range(placed.count):
+            low = placed.address + index * placed.step + (GRANULE if placed.first == "kv" else 0)
+            size = (64 << 30) - GRANULE if placed.first == "kv" else GRANULE
+            assert low in recorder.queried
+            assert low + size - 1 in recorder.queried
+    assert base not in recorder.queried
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_a_lost_access_is_named_by_its_mapping(check: Check) -> None:
+    """No kernel is started, which would end the process (fact 24)."""
+    machine = invented(1)
+    with SimDriver(machine) as driver:
+        driver.init()
+        report = apply(run_request(HOLE, machine, check), Ledger(faults.GrantsReadingOnlySilently(driver)))
+    assert report.checks
+    first = report.checks.differences[0]
+    assert first.subject.startswith("copy to first in kv at 0x0" if check == "fast" else "fill of first in kv at 0x0")
+    assert (first.aspect, first.wanted, first.seen) == ("permitted", "CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE")
+    assert first.path == ("chunks", "first")
+    assert (report.outcome, report.exit_code, report.leaks) == ("different", 6, ())
