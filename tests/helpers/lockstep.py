@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.geometry import Geometry
-from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.layout import NoHandleSource
 from memtopo.kinds.step import Phase
 from memtopo.machine import Machine
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import Run
-from memtopo.run.processes.messages import HandleAnswer
 from memtopo.run.processes.worker_run import SiblingHandles
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
-from memtopo.sharing.channel import Received
 from memtopo.sharing.exports import LayoutExports
 from tests.helpers.specs import run_request
 
@@ -73,12 +71,10 @@ def _run(whole: RunRequest, label: str, driver: KernelDriver, runs: Mapping[str,
         exclusive=False,
     )
 
-    def handles(holder: str, export: str, first: int, count: int) -> Received[HandleAnswer]:
+    def handles(holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         run = runs[holder]
-        layout, exports = run.execution.layout, run.request.geometry.of(ExportGroup)
-        served = LayoutExports(exports, layout, run.execution.driver, run.recheck)
-        found = [served.handle(export, index) for index in range(first, first + count)]
-        return Received(HandleAnswer(label), [each.fd for each in found if each.fd is not None])
+        served = LayoutExports(run.request.geometry, run.execution.layout, run.execution.driver, run.recheck)
+        return [served.handle(export, index) for index in range(first, first + count)]
 
     return Run(request, Ledger(driver), handle_source=SiblingHandles(geometry, handles, NoHandleSource()))
 

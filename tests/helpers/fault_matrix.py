@@ -1,0 +1,186 @@
+"""Matrix of faults of a driver: what a fast and a full check find of each, as `docs/verification.md` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.plans.report import Check, Report
+from memtopo.run.apply import apply
+from tests.helpers import faults
+from tests.helpers.lockstep import apply_together
+from tests.helpers.machines import invented
+from tests.helpers.specs import run_request
+
+MEMORY = """
+ranges: {kv: {size: 32MiB, align: 4MiB}, view: {size: 2MiB}}
+chunks:
+  hot: {location: gpu0, size: 2MiB, handles: fd}
+  cold: {location: gpu0, size: 2MiB}
+  long: {location: gpu1, size: 6MiB, compressible: true}
+  far: {location: gpu1, size: 2MiB, rdma: true}
+map: {kv: [hot, {chunk: long, offset: 2MiB}, cold, {chunk: far, offset: 26MiB}], view: hot}
+access:
+  kv:
+    - {offset: 0, size: 8MiB, grant: {gpu0: rw, gpu1: rw}}
+    - {offset: 8MiB, size: 24MiB, grant: {gpu0: rw}}
+  view: {gpu0: r}
+"""
+FIXED = """
+ranges: {kv: {size: 2MiB, address: 0x200000000000, fixed: true}}
+chunks: {hot: {location: gpu0, size: 2MiB}}
+map: {kv: hot}
+access: {kv: {gpu0: rw}}
+"""
+HOST = """
+ranges: {private: {size: 2MiB}, peer: {size: 2MiB}}
+chunks: {h: {location: host, size: 2MiB}, p: {location: host, size: 2MiB}}
+map: {private: h, peer: p}
+access: {private: {gpu0: rw}, peer: {gpu1: rw}}
+"""
+BUFFERS = "buffers: {b: {location: gpu0, size: 4MiB, count: 2}, c: {location: gpu1, size: 8MiB}}\n"
+MANAGED = """
+managed:
+  m: {size: 2MiB, prefer: gpu0, accessed_by: [gpu1], read_mostly: true, prefetch: gpu0}
+  s: {size: 2MiB, attach: single}
+"""
+EVENTS = "events: {e: {device: gpu0}}\n"
+SHARED = """
+processes:
+  server:
+    ranges: {w: {size: 4MiB}}
+    chunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}
+    map: {w: w}
+    access: {w: {gpu0: rw}}
+    exports: {w: {chunk: w, via: fd}}
+  reader:
+    ranges: {v: {size: 4MiB}}
+    imports: {w: {from: server.w}}
+    map: {v: w}
+    access: {v: {gpu1: rw}}
+"""
+
+
+LEAK, FAILURE = "a leak", "a failed call"
+
+
+class Fault(NamedTuple):
+    """A fault, by the text that the documents have for it, and the aspects in which each check finds a difference.
+
+    The aspects are empty where a check finds nothing. `process` is the one whose driver has the fault, in a layout of
+    several.
+    """
+
+    text: str
+    driver: Callable[[KernelDriver], KernelDriver]
+    spec: str
+    fast: str
+    full: str
+    process: str = ""
+
+    def run(self, check: Check) -> tuple[str, int]:
+        """Aspects that differ, as the matrix writes them, and the exit code; of several processes, the highest."""
+        reports = list(self._reports(check))
+        aspects = {each.aspect for report in reports if report.checks for each in report.checks.differences}
+        if any(report.leaks for report in reports):
+            aspects.add(LEAK)
+        if any(report.outcome == "failed" for report in reports):
+            aspects.add(FAILURE)
+        return ", ".join(sorted(aspects)), max(report.exit_code for report in reports)
+
+    def _reports(self, check: Check) -> Iterator[Report]:
+        machine = invented(2)
+        if self.process:
+            yield from apply_together(self.spec, machine, check, {self.process: self.driver}).values()
+            return
+        with SimDriver(machine) as driver:
+            driver.init()
+            yield apply(run_request(self.spec, machine, check), Ledger(self.driver(driver)))
+
+
+MATRIX = (
+    Fault("a chunk is created on another GPU", faults.CreatesElsewhere, MEMORY,
+          "free memory, properties", "free memory, properties"),
+    Fault("the same, and the query denies it", faults.CreatesElsewhereSilently, MEMORY, "free memory", "free memory"),
+    Fault("a chunk of a GPU is created on the host, and the query denies it", faults.CreatesOnHostSilently, MEMORY,
+          "free memory", "free memory"),
+    Fault("handle types are lost", faults.LosesHandleTypes, MEMORY, "properties", "properties"),
+    Fault("`rdma` is lost", faults.LosesRdma, MEMORY, "properties", "properties"),
+    Fault("`compressible` is lost", faults.LosesCompression, MEMORY, "properties", "properties"),
+    Fault("two chunks share memory", faults.SharesMemoryOfChunks, MEMORY, "bytes", "every byte"),
+    Fault("an alignment is ignored", faults.IgnoresAlignment, MEMORY, "alignment", "alignment"),
+    Fault("a fixed address is ignored", faults.IgnoresAddress, FIXED, "address", "address"),
+    Fault("two chunks are mapped in place of each other", faults.SwapsMappings, MEMORY,
+          "bytes, mapped chunk", "every byte, mapped chunk"),
+    Fault("the same, and the query denies it", faults.SwapsMappingsSilently, MEMORY, "bytes", "every byte"),
+    Fault("one chunk is mapped in place of another", faults.MapsFirstInPlaceOfSecond, MEMORY,
+          "bytes, mapped chunk", "every byte, mapped chunk"),
+    Fault("a chunk is mapped at another offset", faults.MapsOneGranuleFurther, MEMORY,
+          "hole, mapped chunk, permitted", "hole, mapped chunk, permitted"),
+    Fault("a chunk is not mapped", faults.MapsNothing, MEMORY, "mapped chunk, permitted", "mapped chunk, permitted"),
+    Fault("something is mapped at the end of a hole", faults.MapsNextToIt, MEMORY, "hole", "hole"),
+    Fault("something is mapped in the middle of a hole", faults.MapsIntoHole, MEMORY, "hole", "hole"),
+    Fault("a hole is reported as mapped", faults.ReportsHolesAsMapped, MEMORY, "hole", "hole"),
+    Fault("the last mapping exceeds its range", faults.ReportsLongerMappings, MEMORY, "end of range", "end of range"),
+    Fault("a GPU is granted access that was not requested", faults.GrantsTooMuch, MEMORY, "access", "access"),
+    Fault("the same, and the query denies it", faults.GrantsTooMuchSilently, MEMORY, "", "every byte, refused"),
+    Fault("read access is granted in place of read and write access", faults.GrantsReadingOnly, MEMORY,
+          "access", "access"),
+    Fault("the same, and the query denies it", faults.GrantsReadingOnlySilently, MEMORY, "permitted", "permitted"),
+    Fault("no access is granted", faults.GrantsNothing, MEMORY, "access", "access"),
+    Fault("the same, and the query denies it", faults.GrantsNothingSilently, MEMORY, "permitted", "permitted"),
+    Fault("access is granted to the first of several mappings alone", faults.GrantsFirstMappingOnly, MEMORY,
+          "access", "access"),
+    Fault("the driver fills memory for a GPU without access", faults.RefusesNothing, MEMORY, "", "refused"),
+    Fault("a GPU is granted access to host memory that was not requested", faults.GrantsTooMuch, HOST,
+          "access", "access"),
+    Fault("the same, and the query denies it", faults.GrantsTooMuchSilently, HOST, "", "every byte, refused"),
+    Fault("a GPU is granted read access to host memory, and the query denies it", faults.GrantsReadingSilently, HOST,
+          "", ""),
+    Fault("the host is granted access that was not requested", faults.GrantsTheHost, HOST, "access", "access"),
+    Fault("the same, and the query denies it", faults.GrantsTheHostSilently, HOST, "", ""),
+    Fault("no access to host memory is granted", faults.GrantsNothing, HOST, "access", "access"),
+    Fault("the same, and the query denies it", faults.GrantsNothingSilently, HOST, "permitted", "permitted"),
+    Fault("a copy to memory is lost", faults.LosesWrite, MEMORY, "bytes", ""),
+    Fault("half of each write is lost", faults.LosesSecondHalf, MEMORY, "bytes", "every byte"),
+    Fault("writes to the middle of a chunk are lost", faults.LosesMiddleGranule, MEMORY, "", "every byte"),
+    Fault("stores of one GPU are lost", faults.LosesFillsOfOneGpu, MEMORY, "", "every byte"),
+    Fault("stores to one chunk change another", faults.StoresIntoFirstMapping, MEMORY, "", "every byte"),
+    Fault("a copy from memory has a wrong bit", faults.FlipsBit, MEMORY, "bytes", ""),
+    Fault("a kernel reads a wrong word once", faults.FlipsBitOnce, MEMORY, "", "every byte"),
+    Fault("stores of the CPU are lost", faults.LosesStoresOfCpu, MANAGED, "both sides", "both sides"),
+    Fault("a buffer is smaller than requested", faults.AllocatesLess, BUFFERS,
+          "buffer, free memory, permitted", "buffer, free memory, permitted"),
+    Fault("two buffers share memory", faults.AllocatesOneBuffer, BUFFERS,
+          "bytes, free memory", "every byte, free memory"),
+    Fault("a buffer is on another GPU", faults.AllocatesOnOtherGpu, BUFFERS, "buffer, permitted", "buffer, permitted"),
+    Fault("managed memory is smaller than requested", faults.AllocatesLess, MANAGED, "a failed call", "a failed call"),
+    Fault("managed memory is memory of the GPU", faults.AllocatesDeviceMemory, MANAGED,
+          "accessed by, managed, permitted, preferred, prefetched, read mostly",
+          "accessed by, managed, permitted, preferred, prefetched, read mostly"),
+    Fault("advice is ignored", faults.IgnoresAdvice, MANAGED,
+          "accessed by, preferred, read mostly", "accessed by, preferred, read mostly"),
+    Fault("a prefetch is ignored", faults.IgnoresPrefetch, MANAGED, "prefetched", "prefetched"),
+    Fault("managed memory is attached to all streams in place of one", faults.AttachesGlobally, MANAGED, "", ""),
+    Fault("managed memory is not attached to its stream", faults.AttachesNothing, MANAGED, "", ""),
+    Fault("an event is not recorded", faults.RecordsNoEvent, EVENTS, "", ""),
+    Fault("an event does not complete", faults.CompletesNoEvent, EVENTS, "event", "event"),
+    Fault("an export gives another chunk", faults.ExportsAnotherChunk, SHARED, "bytes", "every byte", "server"),
+    Fault("an import gives other memory", faults.ImportsAnotherChunk, SHARED, "bytes", "every byte", "reader"),
+    Fault("all imports give the memory of the first", faults.ImportsOneChunk, SHARED, "bytes", "every byte", "reader"),
+    Fault("an imported chunk is on another GPU", faults.ImportsFromOtherGpu, SHARED, "imported", "imported", "reader"),
+    Fault("a mapping is not unmapped", faults.UnmapsNothing, MEMORY, "a leak", "a leak"),
+    Fault("a chunk keeps a reference after its release", faults.KeepsChunk, MEMORY, "a leak", "a leak"),
+    Fault("a reservation is not freed", faults.KeepsAddresses, MEMORY, "", ""),
+    Fault("a buffer is not freed", faults.KeepsBuffers, BUFFERS, "", ""),
+)  # fmt: skip
+
+
+def table() -> str:
+    """Matrix as a table of Markdown."""
+    head = ["| fault | fast | full |", "|---|---|---|"]
+    rows = (f"| {fault.text} | {fault.fast or '–'} | {fault.full or '–'} |" for fault in MATRIX)
+    return "\n".join([*head, *rows]) + "\n"
