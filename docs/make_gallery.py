@@ -60,7 +60,7 @@ def drawn(path: Path) -> Drawn:
         found = validate(document, facts)
         if found.geometry:
             shown = build_diagram(found.geometry, facts)
-            drawing = svg(shown, path.stem, note=f"on {name}: {_gpus(facts)}", locate=document.location)
+            drawing = svg(shown, path.stem, note=f"on {name}: {_gpus(facts)}", locate=document.position)
             return Drawn(path.stem, name, sentence(document.text), description(shown), drawing)
     raise ValueError(f"{path} is valid on none of {', '.join(MACHINES)}")
 

@@ -53,7 +53,7 @@ class Memory:
     def __init__(self, geometry: Geometry) -> None:
         self._devices, self._ranges = geometry.devices, MappedRanges(geometry)
         buffers = [(group, index) for group in geometry.of(BufferGroup).values() for index in range(group.count)]
-        self._buffers = {group.label(index): (group.declared, group.place_of(index)) for group, index in buffers}
+        self._buffers = {group.label(index): (group.declared, group.location_of(index)) for group, index in buffers}
         self._managed = geometry.of(ManagedAllocation)
         self._external = {
             part.label: _ExternalPart(part.offset, part.size, memory.place, memory.name)

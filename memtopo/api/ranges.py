@@ -58,7 +58,7 @@ class MappedRange:
         """Return the location of the chunk that is mapped at an offset."""
         placement = next(from_offset(self.placements, start))
         index = placement.first + (start - placement.offset) // placement.chunk.size
-        return placement.chunk.place_of(index)
+        return placement.chunk.location_of(index)
 
     def _from(self, start: int) -> Iterator[AccessSpan]:
         first = max(0, bisect_right(self.access_spans, start, key=lambda each: each.offset) - 1)

@@ -43,7 +43,7 @@ class Session:
             geometry=planned.geometry,
             machine=self.machine,
             spec=document.name,
-            location_of=document.location,
+            position_of=document.position,
             warnings=planned.warnings,
             exclusive=False,
             machine_facts=planned.target.machine,
@@ -52,7 +52,7 @@ class Session:
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
         self.events = {
-            group.label(i): group.place_of(i).id
+            group.label(i): group.location_of(i).id
             for group in planned.geometry.of(EventGroup).values()
             for i in range(group.count)
         }

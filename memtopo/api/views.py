@@ -240,7 +240,7 @@ class ViewFactory:
         label, offset = self._memory.containing(part.label)
         key = label, part.location
         if key not in self._mappings:
-            address, size = self._session.layout.place(label)
+            address, size = self._session.layout.reservation(label)
             found = segments(simulator, address, self._memory.mappings(label, part.location))
             self._mappings[key] = HostMapping(size, found)
         return self._mappings[key].address + offset

@@ -112,7 +112,7 @@ def _request(loaded: Loaded, spec: str, check: Check, timeout: float) -> RunRequ
         geometry=geometry,
         machine=loaded.target.line,
         spec=loaded.document.name,
-        location_of=loaded.document.location,
+        position_of=loaded.document.position,
         picture=build_diagram(geometry, machine),
         warnings=loaded.warnings,
         machine_facts=machine,

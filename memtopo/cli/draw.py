@@ -81,7 +81,7 @@ def draw_command(
         return loaded.refuse(as_json=stdout == "json")
     loaded.print_diagnostics(sys.stderr)
     note = f"on {humanize.machine(line)}"
-    shown = Drawing(build_diagram(geometry, loaded.target.machine), geometry.name, note, loaded.document.location)
+    shown = Drawing(build_diagram(geometry, loaded.target.machine), geometry.name, note, loaded.document.position)
     drawing = _Drawing(shown, line, ascii, width)
     for file, format_ in files.items():
         if file != "-":

@@ -110,14 +110,14 @@ class Group:
         """Name of one object: `hot`, or `page.3` of a counted entry."""
         return f"{self.name}.{index}" if self.counted else self.name
 
-    def place_of(self, index: int) -> Location:
+    def location_of(self, index: int) -> Location:
         """Location of one object."""
         raise NotImplementedError
 
     @property
     def locations(self) -> Sequence[Location]:
         """Locations of the objects in the order of the round-robin distribution."""
-        return (self.place_of(0),)
+        return (self.location_of(0),)
 
     @property
     def declared_size(self) -> int:
@@ -180,7 +180,7 @@ class ChunkGroup(Group):
         """Properties that one chunk is created with."""
         return self.properties[index % len(self.properties)]
 
-    def place_of(self, index: int) -> Location:
+    def location_of(self, index: int) -> Location:
         """Location of one chunk."""
         return self.properties_of(index).location
 
@@ -254,7 +254,7 @@ class LocatedGroup(Group):
         """Locations of the objects in the order of the round-robin distribution."""
         return self.places
 
-    def place_of(self, index: int) -> Location:
+    def location_of(self, index: int) -> Location:
         """Location of one object."""
         return self.places[index % len(self.places)]
 

@@ -96,9 +96,9 @@ class ExportGroup(Group):
         """Name of the object of one handle."""
         return self.group.label(self.first + index)
 
-    def place_of(self, index: int) -> Location:
+    def location_of(self, index: int) -> Location:
         """Location of the object of one handle."""
-        return self.group.place_of(self.first + index)
+        return self.group.location_of(self.first + index)
 
     @property
     def locations(self) -> tuple[Location, ...]:

@@ -108,9 +108,9 @@ class Layout:
 
     def address(self, label: str) -> int:
         """Address of a range, a buffer or managed memory."""
-        return self.place(label).address
+        return self.reservation(label).address
 
-    def place(self, label: str) -> Reservation:
+    def reservation(self, label: str) -> Reservation:
         """Address and size of a range, a buffer or managed memory."""
         return self.ranges.get(label) or self.buffers.get(label) or self.managed[label]
 

@@ -75,7 +75,7 @@ def mapped_memory(member: Member, machine: Machine | None = None) -> list[Mapped
             identity=member.identity(group, index),
             name=group.label(index),
             size=group.declared_size,
-            location=group.place_of(index),
+            location=group.location_of(index),
             path=group.path,
             views=tuple(mapped.get(group.label(index), ())) or _own_view(group, index, machine),
             ours=not group.external,
@@ -111,5 +111,5 @@ def recorded_events(member: Member) -> Iterator[RecordedEvent]:
     for group in member.geometry.every:
         if group.recordable and not group.external:
             for index in range(group.count):
-                identity, device = member.identity(group, index), group.place_of(index).id
+                identity, device = member.identity(group, index), group.location_of(index).id
                 yield RecordedEvent(identity, group.label(index), device, group.path)

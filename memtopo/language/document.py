@@ -56,8 +56,8 @@ class Document:
             return None
         return self.lines.span(*self.positions.find(path, at, self.root))
 
-    def location(self, path: Path) -> str | None:
-        """Location of a path's key as `file:line:column`; None if there is no text."""
+    def position(self, path: Path) -> str | None:
+        """Position of a path's key as `file:line:column`; None if there is no text."""
         span = self.span(path, "key") if path else None
         return f"{self.name}:{span.line}:{span.column}" if span else None
 

@@ -76,7 +76,7 @@ class Run:
         self.stopped = False
         self._signal = stop
         self._findings = FindingTally()
-        self._balance = ResourceBalance(self.execution, ledger, request.location_of, exclusive=request.exclusive)
+        self._balance = ResourceBalance(self.execution, ledger, request.position_of, exclusive=request.exclusive)
         self._placed: tuple[Placed, ...] = ()
         self._hold_result = HoldResult()
         self._rechecking = Lock()
@@ -203,7 +203,7 @@ class Run:
         """Results of the checks, with the position and a hint for each difference."""
         found = self._findings.checks()
         differences = tuple(
-            replace(each, place=self.request.location_of(each.path), hint=difference_hint(each.aspect))
+            replace(each, place=self.request.position_of(each.path), hint=difference_hint(each.aspect))
             for each in found.differences
         )
         return replace(found, differences=differences, rates=self.verification.rates)
@@ -233,7 +233,7 @@ class Run:
 
 
 def _failure(failed: StepFailed, request: RunRequest) -> Failure:
-    error, path, position = failed.error, failed.path, request.location_of(failed.path)
+    error, path, position = failed.error, failed.path, request.position_of(failed.path)
     if isinstance(error, DriverError):
         known = error_hint(error, failed.step.describe() if failed.step else None)
         cause, advice = known or (None, None)

@@ -22,14 +22,14 @@ _NAMED = 4
 class ResourceBalance:
     """Resources of a run, recorded while it is held and before its teardown, and compared with those left after it.
 
-    `ledger` is the ledger of the run's driver. `exclusive` is as in `RunRequest`, `location_of` likewise.
+    `ledger` is the ledger of the run's driver. `exclusive` is as in `RunRequest`, `position_of` likewise.
     """
 
     def __init__(
-        self, execution: Execution, ledger: Ledger, location_of: Callable[[Path], str | None], *, exclusive: bool
+        self, execution: Execution, ledger: Ledger, position_of: Callable[[Path], str | None], *, exclusive: bool
     ) -> None:
         self._execution, self._ledger = execution, ledger
-        self._location_of, self._exclusive = location_of, exclusive
+        self._position_of, self._exclusive = position_of, exclusive
         self._ledger_before = ledger.counts()
         self._ledger_held: dict[str, int] = {}
         self._held: ResourceSnapshot | None = None
@@ -61,7 +61,7 @@ class ResourceBalance:
     def leaks(self, teardown: Teardown, left: Left | None) -> tuple[Leak, ...]:
         """Return what could not be released, by name where it has one."""
         leaks = [
-            Leak(leak.what, leak.error, leak.stays, leak.path, self._location_of(leak.path)) for leak in teardown.leaks
+            Leak(leak.what, leak.error, leak.stays, leak.path, self._position_of(leak.path)) for leak in teardown.leaks
         ]
         if not leaks:
             leaks.extend(self._open_chunks(left))
@@ -119,7 +119,7 @@ class ResourceBalance:
                 )
                 step = steps[label]
                 name = step.leak_name() or label
-                yield Leak(name, f"{cause} after its release", (), step.path, self._location_of(step.path))
+                yield Leak(name, f"{cause} after its release", (), step.path, self._position_of(step.path))
 
     def _release_again(self, handle: int) -> bool:
         """Release a handle once more; return whether there was another reference."""

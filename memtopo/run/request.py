@@ -19,7 +19,7 @@ from memtopo.plans.report import Check, MachineLine
 class RunRequest:
     """Plan to apply, with the geometry that it was made from.
 
-    `spec` is the name of the file, `location_of` returns the `file:line:col` of a path in it; these, `machine`,
+    `spec` is the name of the file, `position_of` returns the `file:line:col` of a path in it; these, `machine`,
     `picture` and `warnings` go into the report.
 
     For one process of a multi-process layout, `process` is its label and `siblings` has the geometry of every process,
@@ -35,7 +35,7 @@ class RunRequest:
     geometry: Geometry
     machine: MachineLine
     spec: str | None = None
-    location_of: Callable[[Path], str | None] = lambda _path: None
+    position_of: Callable[[Path], str | None] = lambda _path: None
     picture: Diagram | None = None
     warnings: tuple[str, ...] = ()
     process: str = ""

@@ -149,7 +149,7 @@ class HolderHandles:
 
     def _identity(self, group: Group) -> str:
         """Return the locations of a group in terms that are the same in every process."""
-        locations = list(dict.fromkeys(map(group.place_of, range(group.count))))
+        locations = list(dict.fromkeys(map(group.location_of, range(group.count))))
         if all(each.kind is LocationKind.GPU for each in locations):
             return ",".join(self._gpus[each.id] for each in locations)
         return ", ".join(map(str, locations))

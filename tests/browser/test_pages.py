@@ -74,7 +74,7 @@ def test_pages_have_no_defect_at_any_width_scheme_or_in_print(path: Path, browse
     """Nothing is clipped, covered, hard to read, fetched or reported on the console."""
     shown, read = spec_diagram(path)
     file = tmp_path / "page.html"
-    file.write_text(page(shown, path.stem, note="4 × NVIDIA H200", locate=read.location))
+    file.write_text(page(shown, path.stem, note="4 × NVIDIA H200", locate=read.position))
     browser.open(file)
     assert [fault for view in VIEWS for fault in browser.look(view)] == []
     assert browser.complaints() == []
@@ -85,7 +85,7 @@ def test_svg_files_have_no_defect_in_either_scheme(path: Path, browser: Browser,
     """Nothing is clipped, covered, hard to read, fetched or reported on the console."""
     shown, read = spec_diagram(path)
     file = tmp_path / "map.svg"
-    file.write_text(svg(shown, path.stem, note="4 × NVIDIA H200", locate=read.location))
+    file.write_text(svg(shown, path.stem, note="4 × NVIDIA H200", locate=read.position))
     browser.open(file)
     assert [fault for scheme in ("light", "dark") for fault in browser.look(View(960, scheme))] == []
     assert browser.complaints() == []

@@ -95,7 +95,7 @@ def test_an_import_has_the_properties_of_its_export() -> None:
     assert [chunk.origin.of(index) for index in range(4)] == [("server", index) for index in range(4)]
     buffer = member(reader("{from: server.b}", ""), "reader").of(BufferGroup)["x"]
     assert (buffer.size, buffer.declared, buffer.count) == (2 * MiB, 64 << 10, 3)
-    assert [buffer.place_of(index) for index in range(3)] == [gpu(0), gpu(1), gpu(0)]
+    assert [buffer.location_of(index) for index in range(3)] == [gpu(0), gpu(1), gpu(0)]
     event = member(reader("{from: server.e}", ""), "reader").of(EventGroup)["x"]
     assert (event.count, event.counted, event.places) == (1, False, (gpu(1),))
 
@@ -156,7 +156,7 @@ def test_events_of_a_counted_process_keep_their_gpus() -> None:
     text = "processes:\n pe: {count: 3, devices: {mine: [gpu0, gpu1]}, events: {done: {device: mine}}, "
     text += "exports: {done: {event: done, via: ipc}}}\n all: {imports: {done: {from: pe.done}}}\n"
     run = member(text, "all").of(EventGroup)["done"]
-    assert [run.place_of(index) for index in range(run.count)] == [gpu(0), gpu(1), gpu(0)]
+    assert [run.location_of(index) for index in range(run.count)] == [gpu(0), gpu(1), gpu(0)]
     assert [run.label(index) for index in range(run.count)] == ["done.0", "done.1", "done.2"]
 
 

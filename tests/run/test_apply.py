@@ -30,7 +30,7 @@ access: {kv: {gpu0: rw, gpu1: r}, view: {gpu0: r}}
 
 def reported(text: str = SPEC, *, at: int = 0, only: set[str] | None = None) -> Report:
     """The report of a run whose places are those of the spec's text."""
-    made = replace(run_request(text, MACHINE), location_of=document(text).location)
+    made = replace(run_request(text, MACHINE), position_of=document(text).position)
     return run(made, MACHINE, at=at, only=only).report
 
 

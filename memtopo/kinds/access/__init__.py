@@ -282,7 +282,7 @@ def _owners(placement: Placement, segment: Segment) -> set[Location]:
     stop = -(-(min(segment.end, placement.end) - placement.offset) // chunk.size)
     if stop - first >= len(chunk.properties):
         return set(chunk.places)
-    return {chunk.place_of(placement.first + index) for index in range(first, stop)}
+    return {chunk.location_of(placement.first + index) for index in range(first, stop)}
 
 
 def _applied_parts(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Placement]]]:

@@ -61,7 +61,7 @@ class BufferGroup(LocatedGroup):
     def own_access(self, index: int, machine: Machine | None) -> tuple[Grant, ...]:
         """Read and write access of the GPU of the buffer."""
         del machine
-        return (Grant(self.place_of(index), Access.RW),)
+        return (Grant(self.location_of(index), Access.RW),)
 
     def details(self) -> Iterator[str]:
         """Size before rounding."""
@@ -104,7 +104,7 @@ class Buffers(ExportKind):
         del machine
         for group in geometry.of(BufferGroup).values():
             for index in range(group.count):
-                label, device = group.label(index), group.place_of(index).id
+                label, device = group.label(index), group.location_of(index).id
                 if group.origin:
                     yield OpenBuffer(group.path, label, group.size, device, HandleReference.of(group, index))
                 else:
@@ -113,12 +113,12 @@ class Buffers(ExportKind):
     def try_export(self, path: Path, export: Exported) -> Step:
         from memtopo.kinds.buffers.steps import TryExportBuffer
 
-        return TryExportBuffer(path, export.name, export.label(0), export.place_of(0).id, export.count)
+        return TryExportBuffer(path, export.name, export.label(0), export.location_of(0).id, export.count)
 
     def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
         from memtopo.kinds.layout import current
 
-        with current(driver, layout.contexts[export.place_of(index).id]):
+        with current(driver, layout.contexts[export.location_of(index).id]):
             return Handle.of(driver.ipc_get_mem_handle(layout.buffers[export.label(index)].address))
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> BufferGroup:

@@ -187,7 +187,7 @@ def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
     from memtopo.kinds.step import HandleReference
 
     assert group.origin
-    place = group.place_of(index)
+    place = group.location_of(index)
     if geometry.visible and place.kind is LocationKind.GPU and place not in geometry.visible:
         place = gpu(UNSEEN)
     kind = HandleType[group.origin.via.upper()]

@@ -72,7 +72,7 @@ class Events(ExportKind):
         del machine
         for group in geometry.of(EventGroup).values():
             for index in range(group.count):
-                label, device = group.label(index), group.place_of(index).id
+                label, device = group.label(index), group.location_of(index).id
                 if group.origin:
                     yield OpenEvent(group.path, label, device, HandleReference.of(group, index))
                 else:
@@ -81,12 +81,12 @@ class Events(ExportKind):
     def try_export(self, path: Path, export: Exported) -> Step:
         from memtopo.kinds.events.steps import TryExportEvent
 
-        return TryExportEvent(path, export.name, export.label(0), export.place_of(0).id)
+        return TryExportEvent(path, export.name, export.label(0), export.location_of(0).id)
 
     def handle(self, driver: Driver, layout: Layout, export: Exported, index: int) -> Handle:
         from memtopo.kinds.layout import current
 
-        with current(driver, layout.contexts[export.place_of(index).id]):
+        with current(driver, layout.contexts[export.location_of(index).id]):
             return Handle.of(driver.ipc_get_event_handle(layout.events[export.label(index)]))
 
     def import_exported(self, imported: Imported, exported: Sequence[Group]) -> EventGroup:

@@ -88,7 +88,7 @@ class ProducedGroup(Group):
         """Ordinal of the GPU of the object."""
         return frozenset({self.place.id})
 
-    def place_of(self, index: int) -> Location:
+    def location_of(self, index: int) -> Location:
         """Location of the object."""
         del index
         return self.place

@@ -85,7 +85,7 @@ class ManagedAllocation(Group):
         """Ordinal of the GPU that needs a stream for it; None if none does."""
         return self.home if self.attach == "single" else None
 
-    def place_of(self, index: int) -> Location:
+    def location_of(self, index: int) -> Location:
         """Location that it is allocated on."""
         del index
         return gpu(self.home)

@@ -86,7 +86,7 @@ class Mappings(Kind):
             label = placements[0].range.label(placements[0].instance)
             for placement, index, offset, access in mappings(placements, access_of):
                 chunk = placement.chunk
-                known = access, everywhere or chunk.place_of(index).kind is not LocationKind.GPU
+                known = access, everywhere or chunk.location_of(index).kind is not LocationKind.GPU
                 if known not in expected:
                     expected[known] = tuple(_expected(*known, gpus))
                 yield MapChunk(placement.path, label, offset, chunk.label(index), chunk.size, expected[known])

@@ -69,7 +69,7 @@ def _request(start: Start, document: Document, geometry: Geometry, machine: Mach
         geometry=geometry.processes[start.process],
         machine=MachineLine(start.machine_name, start.simulated, (), machine.driver.cuda),
         spec=start.spec,
-        location_of=document.location,
+        position_of=document.position,
         process=start.process,
         siblings=geometry.processes,
         machine_facts=machine,

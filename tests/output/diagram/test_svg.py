@@ -45,7 +45,7 @@ def texts_of(text: str) -> list[str]:
 
 def spec_svg(path: str, **more: object) -> str:
     shown, document = spec_diagram(ROOT / path)
-    return svg(shown, "title", locate=document.location, **more)  # type: ignore[arg-type]
+    return svg(shown, "title", locate=document.position, **more)  # type: ignore[arg-type]
 
 
 def test_the_tooltip_of_a_span_has_all_its_properties() -> None:
@@ -144,15 +144,15 @@ def test_a_line_joins_each_export_to_its_imports() -> None:
 def test_a_drawing_is_deterministic_and_fetches_nothing(path: Path) -> None:
     shown, document = spec_diagram(path)
     for draw in (svg, page):
-        text = draw(shown, "title", locate=document.location)
-        assert text == draw(shown, "title", locate=document.location)
+        text = draw(shown, "title", locate=document.position)
+        assert text == draw(shown, "title", locate=document.position)
         fetched = text.replace("http://www.w3.org/2000/svg", "")
         assert not any(word in fetched for word in ("http:", "https:", "<script", "@import", "src=", "<link"))
 
 
 def test_each_format_has_title_note_and_positions() -> None:
     shown, document = spec_diagram(QUICKSTART)
-    sheet = Drawing(shown, "a title", "a note", document.location)
+    sheet = Drawing(shown, "a title", "a note", document.position)
     for name in ("svg", "html"):
         text = FORMATS[name](sheet)
         assert "a title" in text

@@ -187,7 +187,7 @@ def test_a_difference_shows_the_first_bytes_that_differ() -> None:
 def test_a_missed_address_has_its_position_and_a_hint() -> None:
     machine = invented(2)
     text = SPEC.replace("view: {size", "view: {address: 0x600000000000, fixed: true, size")  # not simulated
-    request = replace(run_request(text, machine), location_of=lambda path: f"test.yaml: {path[-1]}")
+    request = replace(run_request(text, machine), position_of=lambda path: f"test.yaml: {path[-1]}")
     report = run(request, machine).report
     assert report.checks
     (difference,) = report.checks.differences

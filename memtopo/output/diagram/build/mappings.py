@@ -36,7 +36,7 @@ class Mappings(NamedTuple):
     @property
     def location(self) -> Location:
         """Location of the first chunk."""
-        return self.chunk.place_of(self.first)
+        return self.chunk.location_of(self.first)
 
     @property
     def locations(self) -> tuple[Location, ...]:
