@@ -60,7 +60,7 @@ class ExportKind(Kind):
         raise NotImplementedError
 
     def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[Group | None]:
-        """Group of an import from outside of the spec, as declared; `size` is 0 for a kind without this key."""
+        """Group of an import from outside of the spec, as declared; `size` is 0 if no key declares bytes."""
         raise NotImplementedError
 
     def has_size(self, size: Size, imported: Group, exported: Group) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, cycle, islice
 
 from pydantic import Field
@@ -55,6 +55,10 @@ class Import(Entry):
         """Locations that a key declares."""
         value = getattr(self, key)
         return value if isinstance(value, list) else [value]
+
+    def amount(self, keys: Iterable[str]) -> Size | None:
+        """Bytes that one of some keys declares; None if none of them declares bytes."""
+        return next((getattr(self, key) for key in keys if key not in _LOCATIONS), None)
 
 
 class Imports(Kind):
@@ -197,15 +201,15 @@ def _differences(scope: Scope, entry: Import, group: Group, export: ExportGroup)
         found.append(("count", f"{entry.count:,}", f"is {group.count:,} handle{'s' * (group.count != 1)}"))
     for key in entry.declared:
         if key not in export.exporter.import_keys:
-            written = ", ".join(entry.locations(key)[:_LISTED]) if key in _LOCATIONS else str(entry.size)
+            written = ", ".join(entry.locations(key)[:_LISTED]) if key in _LOCATIONS else str(entry.amount([key]))
             found.append((key, written, _not_of(export.exporter, key)))
         elif key in _LOCATIONS:
             places = yield from scope.devices.resolve_all(entry.locations(key), group.path, key, anywhere=True)
             if places and _on_other_locations(places, group):
                 found.append((key, _listed(places), f"is on {_listed(group.locations)}"))
-        elif entry.size and not export.exporter.has_size(entry.size, group, export.group):
+        elif (amount := entry.amount([key])) and not export.exporter.has_size(amount, group, export.group):
             size = f"has {exact(group.size)} each" if group.counted else f"has {exact(group.size)}"
-            found.append((key, str(entry.size), size))
+            found.append((key, str(amount), size))
     return found
 
 
@@ -253,7 +257,7 @@ def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group |
         return None
     origin = Origin((entry.source.holder,), entry.source.export, count, via, siblings=False)
     imported = Imported(path, count, entry.count is not None, places, origin)
-    return (yield from kind.import_declared(imported, entry.size or Size(0), scope.machine))
+    return (yield from kind.import_declared(imported, entry.amount(form) or Size(0), scope.machine))
 
 
 def _form(entry: Import) -> tuple[str, ...]:
@@ -275,10 +279,11 @@ def _objects(form: tuple[str, ...]) -> str:
 
 def _undeclared_properties(path: Path, entry: Import, form: tuple[str, ...]) -> Diagnostic:
     """Return MT603 for an import from outside that does not declare exactly the keys of one form."""
-    message = f"import {path[-1]!r} declares a {form[0]} like {_objects(form)}, and "
+    own = next((key for key in form if key not in _FORMS[0]), form[0])
+    message = f"import {path[-1]!r} declares a {own} like {_objects(form)}, and "
     if several := [key for key in entry.declared if key not in form]:
         other = _objects(next(each for each in _FORMS if several[0] in each))
-        help = f"leave {' and '.join(map(repr, several))} out for {_objects(form)}, or {form[0]!r} for {other}"
+        help = f"leave {' and '.join(map(repr, several))} out for {_objects(form)}, or {own!r} for {other}"
         message += f"a {several[0]} like {other}"
         return Diagnostic("MT603", message, (*path, several[0]), help=help)
     if missing := [key for key in form if key not in entry.declared]:
