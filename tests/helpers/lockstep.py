@@ -11,6 +11,7 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
+from memtopo.executor import TeardownGates
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import NoHandleSource
 from memtopo.kinds.step import Phase
@@ -27,11 +28,16 @@ WrapDriver = Callable[[KernelDriver], KernelDriver]
 
 
 def apply_together(
-    spec: str | Path, machine: Machine, check: Check = "fast", wrap: Mapping[str, WrapDriver] | None = None
+    spec: str | Path,
+    machine: Machine,
+    check: Check = "fast",
+    wrap: Mapping[str, WrapDriver] | None = None,
+    gates: Callable[[Run], TeardownGates] | None = None,
 ) -> dict[str, Report]:
     """Apply a layout of several processes, each on a simulator of its own, and return their reports by label.
 
-    `wrap` wraps the drivers of some processes. Legacy IPC does not work within one process (fact 31).
+    `wrap` wraps the drivers of some processes; `gates` gives each run its gates of the teardown, in which the processes
+    go one after another, the last of the spec first. Legacy IPC does not work within one process (fact 31).
     """
     whole = run_request(spec, machine, check)
     with _drivers(whole.geometry, machine) as drivers:
@@ -44,7 +50,7 @@ def apply_together(
         _each(runs, Run.check)
         _verify(runs)
         for run in reversed(runs.values()):
-            run.take_down()
+            run.take_down(gates(run) if gates else None)
         return {label: run.report() for label, run in runs.items()}
 
 

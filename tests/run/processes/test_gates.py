@@ -1,0 +1,96 @@
+"""Gates of the teardown: what is released before each, and how long a process waits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from memtopo.executor import TeardownGates
+from memtopo.run.apply import Run
+from memtopo.run.processes.gates import Gate, WorkerGates
+from tests.helpers.lockstep import apply_together
+from tests.helpers.machines import invented
+
+SPEC = """
+processes:
+  server:
+    ranges: {r: {size: 2MiB}}
+    chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}
+    map: {r: c}
+    access: {r: {gpu0: rw}}
+    exports: {shared: {chunk: c, via: fd}}
+  reader:
+    ranges: {r: {size: 4MiB}}
+    chunks: {own: {location: gpu0, size: 2MiB}}
+    imports: {i: {from: server.shared}}
+    map: {r: [own, i]}
+    access: {r: {gpu0: rw}}
+"""
+
+
+class Observer(TeardownGates):
+    """Notes what a run has at each gate."""
+
+    def __init__(self, run: Run, seen: dict[str, list[tuple[set[str], set[str], int, int]]]) -> None:
+        self._run, self._seen = run, seen
+
+    def imports_released(self) -> bool:
+        self._note()
+        return True
+
+    def all_released(self) -> bool:
+        self._note()
+        return True
+
+    def _note(self) -> None:
+        layout = self._run.execution.layout
+        state = set(layout.chunks), set(layout.ranges), len(layout.mappings), len(layout.contexts)
+        self._seen.setdefault(self._run.request.process, []).append(state)
+
+
+def test_imports_are_released_before_the_first_gate_and_own_memory_between_the_two() -> None:
+    seen: dict[str, list[tuple[set[str], set[str], int, int]]] = {}
+    reports = apply_together(SPEC, invented(1), gates=lambda run: Observer(run, seen))
+    assert all(report.exit_code == 0 for report in reports.values())
+    assert seen == {
+        "server": [({"c"}, {"r"}, 0, 1), (set(), set(), 0, 1)],
+        "reader": [({"own"}, {"r"}, 0, 1), (set(), set(), 0, 1)],
+    }
+
+
+@pytest.fixture
+def ends() -> Iterator[list[Gate]]:
+    """Both gates, of this process and of another one."""
+    first, second = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+    found = [Gate(*first), Gate(*second), *(Gate(*map(os.dup, pipe)) for pipe in (first, second))]
+    try:
+        yield found
+    finally:
+        for gate in found:
+            gate.close()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_each_gate_is_awaited_until_the_other_process_leaves_it(ends: list[Gate], number: int) -> None:
+    """The other process leaves the other gate at once, and this one when this process is seen to wait."""
+    here, others = ends[:2], ends[2:]
+    others[1 - number].leave()
+    waits: list[int] = []
+
+    def alive(_: int) -> None:
+        waits.append(1)
+        if len(waits) == 2:
+            others[number].leave()
+
+    gates = WorkerGates(here[0], here[1], 60, alive)
+    wait = [gates.imports_released, gates.all_released]
+    assert wait[number]()
+    assert len(waits) >= 2
+
+
+def test_a_gate_that_the_other_process_does_not_leave_is_given_up(ends: list[Gate]) -> None:
+    gates = WorkerGates(ends[0], ends[1], 0, lambda _: None)
+    assert not gates.imports_released()
+    assert not gates.all_released()

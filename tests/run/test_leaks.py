@@ -1,0 +1,72 @@
+"""What is open after a teardown, and what is not held."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import Properties, gpu
+from memtopo.plans.report import Report
+from memtopo.run.apply import Run, apply
+from memtopo.run.request import HoldResult
+from tests.helpers import faults
+from tests.helpers.machines import invented
+from tests.helpers.specs import run_request
+
+SPEC = """
+ranges: {r: {size: 2MiB}}
+chunks: {c: {location: gpu0, size: 2MiB, handles: fd}}
+map: {r: c}
+access: {r: {gpu0: rw}}
+"""
+
+
+def test_a_resource_that_no_step_opened_is_a_leak() -> None:
+    def hold(run: Run) -> HoldResult:
+        run.ledger.mem_create(2 << 20, Properties(gpu(0)))
+        return HoldResult()
+
+    machine = invented(1)
+    with SimDriver(machine) as driver:
+        driver.init()
+        report = apply(run_request(SPEC, machine), Ledger(driver), hold=hold)
+    assert [leak.what for leak in report.leaks] == ["something that no step owns"]
+    assert (report.outcome, report.exit_code) == ("leaked", 5)
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_descriptor_that_stays_open_is_a_leak_unless_it_is_kept_on_purpose(kept: int) -> None:
+    opened: list[int] = []
+
+    def hold(_: Run) -> HoldResult:
+        opened.append(os.open("/dev/null", os.O_RDONLY))
+        return HoldResult(descriptors=kept)
+
+    machine = invented(1)
+    try:
+        with SimDriver(machine) as driver:
+            driver.init()
+            report = apply(run_request(SPEC, machine), Ledger(driver), hold=hold)
+    finally:
+        os.close(opened[0])
+    assert [leak.what for leak in report.leaks] == ([] if kept else ["1 file descriptor"])
+    assert report.exit_code == (0 if kept else 5)
+
+
+@pytest.mark.parametrize("fault", [None, faults.LosesHandleTypes, faults.GrantsNothing])
+def test_only_a_layout_that_is_as_declared_is_held(fault: type[faults.Faulty] | None) -> None:
+    held: list[Run] = []
+
+    def hold(run: Run) -> HoldResult:
+        held.append(run)
+        return HoldResult()
+
+    machine = invented(1)
+    with SimDriver(machine) as driver:
+        driver.init()
+        spec = SPEC.replace(", handles: fd", "") if fault is faults.GrantsNothing else SPEC
+        report: Report = apply(run_request(spec, machine), Ledger(fault(driver) if fault else driver), hold=hold)
+    assert (report.exit_code, len(held)) == ((6, 0) if fault else (0, 1))
