@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Any, Literal, Unpack
 
@@ -16,9 +17,9 @@ from memtopo.api.views import View
 from memtopo.common.units import exact
 from memtopo.driver.kernels import KernelDriver
 from memtopo.language import Document
-from memtopo.machine.target import Target
+from memtopo.machine.target import LOCAL, Target
 from memtopo.sharing.client import Client, connect
-from memtopo.sharing.endpoints import Endpoint, endpoint
+from memtopo.sharing.endpoints import NAME, Endpoint, endpoint
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice
@@ -41,7 +42,8 @@ class Lease(HolderHandles):
 class Attached(Live):
     """Imported exports of a holder. An export of chunks is a range of the same name, with its chunks in order.
 
-    Buffers and events of a counted export have their own names: `b.0`, `b.1`.
+    Buffers and events of a counted export have their own names: `b.0`, `b.1`. An export of a multi-process layout is
+    `server.w`; in `ranges`, `buffers` and methods other than `export`, it is `server_w`.
     """
 
     def __init__(self, session: Session, lease: Lease, offers: Mapping[str, Offer], socket: str) -> None:
@@ -54,13 +56,14 @@ class Attached(Live):
 
     def export(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of the memory of an export, or of a part of it."""
-        offer = self.exports.get(name.partition(".")[0])
+        found = name if name in self.exports else name.rpartition(".")[0]
+        offer = self.exports.get(found)
         if offer is None:
             raise unknown("export", name, self.exports)
         if offer.kind == "event":
             raise Unsuitable(f"export {name!r} is an event, which has no memory", hint="event() returns it")
         get = {"buffer": self.buffer, "memory": self.external}.get(offer.kind, self.range)
-        return get(name, dtype, **part)
+        return get(entry_names(self.exports)[found] + name.removeprefix(found), dtype, **part)
 
     def notice(self, timeout: float = 0.0) -> Notice | None:
         """Return the next notice of the holder, if there is one; wait for up to `timeout` seconds.
@@ -92,11 +95,15 @@ class Attachment(LiveContext[Attached]):
 
     def _build(self) -> Attached:
         with connect(self._where, allow_uids=self._allowed) as client:
-            name, offers = client.status().name, self._chosen(client.offers())
+            status, offers = client.status(), self._chosen(client.offers())
+        name = status.name
+        if status.machine.simulated and self._machine == LOCAL:
+            message = f"layout {name!r} is held on the simulated machine {status.machine.name!r}, not on GPUs"
+            raise Unsuitable(message, hint=f"attach to it with machine={status.machine.name!r}")
         found = resolved(self._machine)
         driver = found.open()
         gpus = uuids(driver)
-        spec = importing_spec(name, offers.values(), gpus, self._device, self._access)
+        spec = importing_spec(name, offers, gpus, self._device, self._access)
         return self._attached(Document.from_object(spec, f"<exports of {name}>"), found, driver, gpus, offers)
 
     def _attached(
@@ -145,9 +152,12 @@ def attach(
 HOLDER = "holder"
 """Name of the holder in the spec."""
 
+_COMMON = 100
+"""Characters that a name which cannot be used has in common with the one that is used instead."""
+
 
 def importing_spec(
-    name: str, offers: Iterable[Offer], gpus: Sequence[str], device: str | int | None, access: str
+    name: str, offers: Mapping[str, Offer], gpus: Sequence[str], device: str | int | None, access: str
 ) -> dict[str, Any]:
     """Return a spec with an import for each offer and, for each offer of chunks, a range in which they are mapped.
 
@@ -155,20 +165,34 @@ def importing_spec(
     GPU, and for a semaphore.
     """
     found: dict[str, Any] = {
-        "memtopo": 1, "name": name, "ranges": {}, "map": {}, "access": {}, "imports": {}, "external": {},
+        "memtopo": 1, "name": name if NAME.fullmatch(name) else HOLDER,
+        "ranges": {}, "map": {}, "access": {}, "imports": {}, "external": {},
     }  # fmt: skip
-    for offer in offers:
+    for entry, offer in zip(entry_names(offers).values(), offers.values(), strict=True):
         locations = _locations(offer, gpus)
         if offer.kind == "memory":
-            found["external"][offer.name] = _external(offer, locations[0])
+            found["external"][entry] = _external(offer, locations[0])
             continue
-        found["imports"][offer.name] = _import(offer, locations)
+        found["imports"][entry] = _import(offer, locations)
         if offer.kind == "chunk":
-            found["ranges"][offer.name] = {"size": exact(offer.size * offer.count)}
-            found["map"][offer.name] = [offer.name]
+            found["ranges"][entry] = {"size": exact(offer.size * offer.count)}
+            found["map"][entry] = [entry]
             users = _users(locations) if device is None else [_device(device, gpus)]
-            found["access"][offer.name] = dict.fromkeys(users, access)
+            found["access"][entry] = dict.fromkeys(users, access)
     return found
+
+
+def entry_names(exports: Iterable[str]) -> dict[str, str]:
+    """Return the name of each export's entry in the spec: its own, but `_` for each `.` of a multi-process layout's."""
+    names = {export: export for export in exports if NAME.fullmatch(export)}
+    used = set(names)
+    for export in exports:
+        if export not in names:
+            name = export.replace(".", "_")
+            candidates = chain((name,), (f"{name[:_COMMON]}_{number}" for number in count(2)))
+            names[export] = next(each for each in candidates if NAME.fullmatch(each) and each not in used)
+            used.add(names[export])
+    return {export: names[export] for export in exports}
 
 
 def _external(offer: Offer, location: str) -> dict[str, Any]:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from memtopo.driver.cuda import CudaMeter
     from memtopo.plans.report import MachineLine
 
+LOCAL = "local"
+"""Name of the machine that this process runs on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -51,7 +54,7 @@ def resolve(text: str) -> Target:
     `local` queries the real GPUs, including UUIDs and bus ids. Raises `Unavailable` if there is no such machine; there
     is no fallback to another one.
     """
-    if text == "local":
+    if text == LOCAL:
         return _local()
     machine = load(text)
     return Target(text, machine, simulated=True, _opener=lambda: _simulator(machine))
@@ -131,7 +134,7 @@ def _local() -> Target:
     machine = queries.changed(
         machine, devices=[device.model_copy(update={"free_bytes": left}) for device, left in pairs]
     )
-    return Target("local", machine, simulated=False, _opener=lambda: driver)
+    return Target(LOCAL, machine, simulated=False, _opener=lambda: driver)
 
 
 def uuids(machine: Machine) -> list[str]:

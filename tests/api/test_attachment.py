@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,8 @@ import numpy as np
 import pytest
 
 import memtopo
+from memtopo.api.attachment import entry_names
+from memtopo.api.errors import Unsuitable
 from memtopo.common.errors import MemtopoError
 from memtopo.sharing.errors import NoLayout
 from tests.api.child_process import Process
@@ -223,3 +228,45 @@ def test_two_hundred_attachments_leave_descriptors_unchanged(start: Start) -> No
             before = open_descriptors()
     assert open_descriptors() == before
     assert holder.end()[0]["handles"] == 200 * 34
+
+
+def hold_processes(runtime: Path, machine: str) -> subprocess.Popen[str]:
+    """Hold specs/weights.yaml, and wait until it serves."""
+    command = [sys.executable, "-m", "memtopo", "apply", "specs/weights.yaml", "--machine", machine, "--hold"]
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    assert process.stderr
+    assert any(line.startswith("holding ") for line in process.stderr)
+    return process
+
+
+@pytest.mark.parametrize("exports", [None, ["server.shards"]])
+def test_exports_of_a_multi_process_layout_are_attached_by_process_and_name(
+    runtime: Path, exports: list[str] | None
+) -> None:
+    with hold_processes(runtime, "h200x2") as holder:
+        try:
+            with memtopo.attach("weights", exports, machine="h200x2") as shared:
+                assert list(shared.exports) == ["server.shards"]
+                view = np.from_dlpack(shared.export("server.shards"))
+                assert view.nbytes == shared.ranges["server_shards"].size == 512 << 20
+                del view
+        finally:
+            holder.terminate()
+
+
+def test_entries_of_exports_have_names_of_their_own() -> None:
+    exports = ("a.b", "a_b", "a.b_2", "x" * 128 + ".y", "plain")
+    assert entry_names(exports) == {
+        "a.b": "a_b_2", "a_b": "a_b", "a.b_2": "a_b_2_2", "x" * 128 + ".y": "x" * 100 + "_2", "plain": "plain"
+    }  # fmt: skip
+
+
+def test_attaching_to_a_simulated_layout_names_its_machine(start: Start) -> None:
+    start(spec=HOLD, machine="h200x2")
+    with (
+        pytest.raises(Unsuitable, match="is held on the simulated machine 'h200x2', not on GPUs") as raised,
+        memtopo.attach("kv-store"),
+    ):
+        pass
+    assert raised.value.hint == "attach to it with machine='h200x2'"
