@@ -19,9 +19,12 @@ from memtopo.plans.report import Checks, MachineLine
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import NAME, Endpoint, endpoint
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
+from memtopo.sharing.messages import LIMIT
 from memtopo.sharing.offers import Offer
 
 _UUID_BYTES = 16
+_LONGEST_NAME = 128
+"""Characters of a layout's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,9 @@ class ExternalMemory:
 
     def offer(self, name: str) -> Offer:
         """Return the offer under a name. Raises `UsageError`."""
-        if not isinstance(self.size, int) or self.size <= 0:
-            raise UsageError(f"external memory {name!r} has a size of {self.size!r}; it must be a number of bytes")
+        if not isinstance(self.size, int) or isinstance(self.size, bool) or not 0 < self.size < LIMIT:
+            message = f"external memory {name!r} has a size of {self.size!r}; it must be a number of bytes below 2**63"
+            raise UsageError(message)
         gpu, words = _uuid(self.gpu), ("dedicated",) if self.dedicated else ()
         return Offer(name, "memory", "opaque_fd", 1, self.size, _gpu_name(gpu), gpu, words)
 
@@ -190,7 +194,8 @@ class Serving:
         ready: Callable[[], None],
         wake: socket.socket | None = None,
     ) -> HoldSummary:
-        info = HolderInfo(self._endpoint.name or Path(self._endpoint.file).stem, None, self._machine)
+        name = self._endpoint.name or Path(self._endpoint.file).stem[:_LONGEST_NAME]
+        info = HolderInfo(name, None, self._machine)
         return hold(self._exports, claimed, info, stop=stop, allow_uids=self._allow_uids, ready=ready, wake=wake)
 
     def _stop(self, ours: socket.socket) -> None:

@@ -33,7 +33,8 @@ LONGEST_TEXT = 4096
 _SECRET_CHARACTERS = 88
 """Length of the 64 bytes of a secret in base64."""
 
-_LIMIT = 1 << 63
+LIMIT = 1 << 63
+"""Numbers of a message are below."""
 _SHORT = 300
 _LONGEST_REASON = 1000
 _DEVICES = 64
@@ -73,12 +74,12 @@ class Fields:
                 return word
         raise self._wrong(key, f"one of {', '.join(words)}")
 
-    def number(self, key: str, low: int = 0, high: int = _LIMIT) -> int:
+    def number(self, key: str, low: int = 0, high: int = LIMIT) -> int:
         """Return an integer of [low, high)."""
         value = self._fields.get(key)
         if isinstance(value, int) and not isinstance(value, bool) and low <= value < high:
             return value
-        raise self._wrong(key, f"an integer of {low} or more" if high == _LIMIT else f"one of {low} to {high - 1}")
+        raise self._wrong(key, f"an integer of {low} or more" if high == LIMIT else f"one of {low} to {high - 1}")
 
     def seconds(self, key: str, most: float = 1e12) -> float:
         value = self._fields.get(key)

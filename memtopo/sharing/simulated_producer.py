@@ -13,10 +13,12 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
 from memtopo.driver.sim import external_api
 from memtopo.plans.report import MachineLine
 from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import reason
 from memtopo.sharing.external import External, ExternalExports, ExternalMemory, Serving
 from memtopo.sharing.external import Semaphore as ExternalSemaphore
 
@@ -102,7 +104,12 @@ def main() -> None:
     signals: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: signals.append(number))
     spec = ProducerSpec.decode(sys.stdin.buffer.readline())
-    simulated_serving(spec, os.environ["MEMTOPO_SOCKET"]).run(lambda: signals[0] if signals else _orphaned())
+    try:
+        simulated_serving(spec, os.environ["MEMTOPO_SOCKET"]).run(lambda: signals[0] if signals else _orphaned())
+    except MemtopoError as error:
+        sys.exit(f"memtopo: simulated producer: {error.message}")
+    except OSError as error:
+        sys.exit(f"memtopo: simulated producer: {reason(error)}")
 
 
 def _prepare(semaphore: Semaphore, fd: int) -> None:

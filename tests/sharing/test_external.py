@@ -176,3 +176,14 @@ def test_an_invalid_endpoint_is_refused(tmp_path: Path) -> None:
             memtopo.serve("cam era", exports)
         with pytest.raises(ExchangeError, match="does not exist"):
             memtopo.serve(tmp_path / "nowhere" / "camera.sock", exports).__enter__()
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 1 << 63])
+def test_a_size_that_clients_refuse_is_not_served(tmp_path: Path, size: int) -> None:
+    with given(size) as exports, pytest.raises(UsageError, match=r"it must be a number of bytes below 2\*\*63"):
+        memtopo.serve(tmp_path / "camera.sock", exports)
+
+
+def test_the_name_of_a_long_socket_is_shortened(tmp_path: Path) -> None:
+    with given() as exports, memtopo.serve(tmp_path / ("c" * 200), exports) as served, reached(served) as client:
+        assert client.status().name == "c" * 128

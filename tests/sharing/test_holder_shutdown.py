@@ -5,17 +5,20 @@ import signal
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from memtopo.plans.report import Checks
+from memtopo.sharing import wire
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
-from tests.helpers.holders import Holder, Process, until
+from tests.helpers.holders import PATIENCE, Holder, Process, heard, raw, until
 from tests.helpers.memfd_exports import MACHINE, OFFERS, Memfds
 
 
@@ -163,6 +166,60 @@ def test_an_importer_ends_with_its_connection_however_its_process_dies(
         until(lambda: client.status().importers == ())
         assert client.release().gone
     holder.end(None)
+
+
+def test_a_release_that_timed_out_does_not_happen_later(holder: Holder) -> None:
+    holder.send(signal.SIGSTOP)
+    with connect(endpoint("kv"), timeout=0.1) as client, pytest.raises(ExchangeError, match="no answer to 'release'"):
+        client.release(grace=0.0)
+    holder.send(signal.SIGCONT)
+    with connect(endpoint("kv")) as client:
+        assert client.status().state == "serving"
+    assert holder.end()["held"]["why"] == "signal"
+
+
+class BlockingChecks(Memfds):
+    """Exports whose checks wait: the first one until `begin`, the second one until `go_on`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begin, self.go_on = threading.Event(), threading.Event()
+        self.started = 0
+
+    def check(self) -> Checks:
+        self.started += 1
+        assert (self.begin if self.started == 1 else self.go_on).wait(PATIENCE)
+        return super().check()
+
+
+def test_clients_that_check_do_not_starve_others(runtime: Path) -> None:
+    provider, stop = BlockingChecks(), threading.Event()
+    ready = threading.Event()
+    about = HolderInfo("kv", None, MACHINE)
+    where = runtime / "memtopo" / "kv.sock"
+    with claim(endpoint("kv")) as claimed, ExitStack() as stack:
+        serving = threading.Thread(
+            target=lambda: hold(provider, claimed, about, stop=lambda: int(stop.is_set()), ready=ready.set)
+        )
+        serving.start()
+        stack.callback(serving.join)
+        for event in (stop, provider.begin, provider.go_on):
+            stack.callback(event.set)
+        assert ready.wait(PATIENCE)
+        first, *others = checking = [stack.enter_context(raw(where)) for _ in range(30)]
+        wire.send(first, wire.encode({"request": "check"}))
+        until(lambda: provider.started == 1)
+        for sock in others:
+            wire.send(sock, wire.encode({"request": "check"}))
+        showing = stack.enter_context(raw(where))
+        wire.send(showing, wire.encode({"request": "status"}))
+        provider.begin.set()
+        assert (packet := heard(showing))
+        assert packet.message["ok"]["name"] == "kv"
+        provider.go_on.set()
+        answers = [heard(sock) for sock in checking]
+        assert all(answer and answer.message["ok"]["different"] == 0 for answer in answers)
+        assert provider.started == 2  # one for all that waited
 
 
 def test_the_same_handles_count_once(client: Client) -> None:

@@ -332,6 +332,27 @@ def test_both_ends_refuse_another_user_unless_it_is_allowed(start: Callable[...,
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_another_user_may_not_release_a_layout(start: Callable[..., Any], shared: Path) -> None:
+    path = shared / "open.sock"
+    holder = start(name="open", socket=str(path), allow_uids=[NOBODY])
+    told = start("other_user", path=str(path), uid=NOBODY, allow=[0], release=True).said()
+    assert (told["code"], "only uid 0" in told["error"]) == ("owner", True)
+    assert holder.end()["held"]["why"] == "signal"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
+def test_other_users_have_half_of_the_places(start: Callable[..., Any], shared: Path) -> None:
+    path = shared / "open.sock"
+    start(name="open", socket=str(path), allow_uids=[NOBODY])
+    assert start("other_user", path=str(path), uid=NOBODY, allow=[0], connections=128).said() == {
+        "connected": 64,
+        "code": "busy",
+    }
+    with connect(endpoint(socket=str(path))) as client:
+        assert len(client.status().importers) == 64
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_a_client_waits_while_the_system_limits_descriptors_in_flight(start: Callable[..., Any], shared: Path) -> None:
     os.chown(shared, NOBODY, NOBODY)
     path = shared / "kv.sock"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import selectors
 import socket
 import time
@@ -87,6 +89,12 @@ class ClientConnection:
         self._descriptors_sent = self._descriptors_sent and wire.unread(self.sock)
         return self._descriptors_sent
 
+    def gone(self) -> bool:
+        """Return at once whether the client has ended the connection, with or without requests before."""
+        poll = select.poll()
+        poll.register(self.sock, select.POLLRDHUP)
+        return bool(poll.poll(0))
+
     def stuck(self, now: float) -> float:
         """Return the seconds for which the client has not read what it was sent."""
         if self.flushed and not self.unread():
@@ -140,8 +148,7 @@ class Clients:
         self._most, self._patience, self._allow_uids = most, patience, allow_uids
         self._clock = RunningClock()
         self._connections: dict[int, ClientConnection] = {}
-        self.count = 0
-        """Number of clients so far."""
+        self._last_id = 0
 
     def all(self) -> Collection[ClientConnection]:
         """Return all connections, by ascending id."""
@@ -152,13 +159,14 @@ class Clients:
         try:
             of = peer(sock)
             check_user(of, f"process {of.pid}", self._allow_uids)
+            self._check_share(of)
             self._make_room()
         except ExchangeError as error:
             with sock, suppress(OSError):
                 wire.send(sock, wire.encode(encode_error(error)))
             return
-        self.count += 1
-        connection = self._connections[self.count] = ClientConnection(self.count, sock, of, self._clock)
+        self._last_id += 1
+        connection = self._connections[self._last_id] = ClientConnection(self._last_id, sock, of, self._clock)
         self.resume(connection)
 
     def check_importer(self, connection: ClientConnection) -> None:
@@ -214,8 +222,22 @@ class Clients:
             if self._idle(each, now, IDLE) or each.stuck(now) > self._patience:
                 self.drop(each)
 
+    def _check_share(self, of: Peer) -> None:
+        """Leave half of the places to the user of this process. Raises `ExchangeError`."""
+        ours = os.geteuid()
+        if of.uid != ours and sum(each.peer.uid != ours for each in self.all()) >= self._most // 2:
+            message = f"{self._most // 2} clients of other users are connected, and that is the limit"
+            raise ExchangeError("busy", message, hint="try again in a moment")
+
     def _make_room(self) -> None:
-        """Close the longest idle connection if there are too many. Raises `ExchangeError` if none is idle."""
+        """Close ended connections, else the longest idle one, if there are too many.
+
+        Raises `ExchangeError` if none is idle.
+        """
+        if len(self._connections) < self._most:
+            return
+        for each in [each for each in self.all() if each.gone()]:
+            self.drop(each)
         if len(self._connections) < self._most:
             return
         now = self._clock.time()

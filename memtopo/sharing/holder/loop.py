@@ -14,7 +14,7 @@ from functools import partial
 
 from memtopo.common.errors import MemtopoError
 from memtopo.sharing.claims import Claim
-from memtopo.sharing.errors import BadPacket
+from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
@@ -64,6 +64,7 @@ class ServerLoop:
             allow_uids=terms.allow_uids,
         )
         self._retries: list[_Retry] = []
+        self._awaiting_check: list[ClientConnection] = []
         self._accept_again_at: float | None = None
         self._longest_wait = _LONGEST_WAIT_WITHOUT_SIGNALS
         self._notes: list[str] = []
@@ -88,9 +89,11 @@ class ServerLoop:
                 self._begin_shutdown("deadline", self._terms.grace)
             if self._shutdown.why and self._shutdown.complete(now, bound=bool(self._bound())):
                 return
-            for key, events in self._selector.select(self._wait(now)):
-                key.data(events)
+            self._handle_ready(self._wait(now))
+            if self._awaiting_check:  # the requests of connections that were just accepted are answered first
+                self._handle_ready(0.0)
             self._retry()
+            self._check()
             self._accept_again()
             self._clients.drop_unresponsive()
 
@@ -111,7 +114,7 @@ class ServerLoop:
             why=self._shutdown.why,
             signal=self._shutdown.signal,
             seconds=seconds,
-            clients=self._clients.count,
+            clients=self._responder.served_clients,
             handles=self._responder.served_handles,
             lost=lost,
             kept=kept,
@@ -148,16 +151,22 @@ class ServerLoop:
     def _watch_listener(self) -> None:
         self._selector.register(self._listener, selectors.EVENT_READ, lambda _: self._accept())
 
+    def _handle_ready(self, seconds: float) -> None:
+        for key, events in self._selector.select(seconds):
+            key.data(events)
+
     def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError:  # no descriptor is free: new clients wait in the queue of the socket
-            self._selector.unregister(self._listener)
-            self._accept_again_at = time.monotonic() + _ACCEPT_PAUSE
-            return
-        self._clients.admit(sock)
+        """Admit the connections that wait in the queue of the socket, at most as many as it can have."""
+        for _ in range(self._terms.max_clients):
+            try:
+                sock, _ = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError:  # no descriptor is free: new clients wait in the queue of the socket
+                self._selector.unregister(self._listener)
+                self._accept_again_at = time.monotonic() + _ACCEPT_PAUSE
+                return
+            self._clients.admit(sock)
 
     def _accept_again(self) -> None:
         if self._accept_again_at is not None and time.monotonic() >= self._accept_again_at:
@@ -191,9 +200,14 @@ class ServerLoop:
         return True
 
     def _answer(self, connection: ClientConnection, fields: Fields, until: float | None = None) -> bool:
-        """Answer a request. Return false if it is retried later; after `until` it is refused."""
+        """Answer a request. Return false if it is answered later; a retried one is refused after `until`."""
         now = time.monotonic()
         try:
+            if request_of(fields) == "check":
+                fields.allow_only("request")
+                self._awaiting_check.append(connection)
+                self._clients.pause(connection)
+                return False
             self._execute(connection, fields)
         except TooManyInFlight:
             if until is not None and now >= until:
@@ -217,8 +231,28 @@ class ServerLoop:
             self._clients.check_importer(connection)
         self._responder.answer(connection, request, fields, self._clients.all())
 
+    def _check(self) -> None:
+        """Check once for all clients that wait for it, after the requests of others were answered."""
+        waiting, self._awaiting_check = self._awaiting_check, []
+        waiting = [each for each in waiting if each in self._clients.all() and not each.gone()]
+        if not waiting:
+            return
+        answer = self._responder.check()
+        for each in waiting:
+            self._clients.resume(each)
+            try:
+                each.send(answer)
+            except OSError:
+                self._clients.drop(each)
+                continue
+            self._clients.update_events(each)
+
     def _release(self, connection: ClientConnection, fields: Fields) -> None:
         fields.allow_only("request", "force", "grace")
+        if connection.peer.uid not in (0, os.geteuid()):
+            raise ExchangeError("owner", f"only uid {os.geteuid()}, which holds it, may release the layout")
+        if connection.gone():  # it timed out while this process was stopped: its user was told that nothing happened
+            return
         force, grace = fields.flag("force"), fields.seconds("grace", LONGEST_GRACE)
         bound = [each for each in self._bound() if each is not connection]
         if bound and not force:

@@ -7,7 +7,9 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import islice
+from typing import Any
 
+from memtopo.common.errors import MemtopoError
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
@@ -41,14 +43,13 @@ class Responder:
         self._provider, self._info, self._batch, self._deadline = provider, info, batch, deadline
         self._since = time.time()
         self.offers: Mapping[str, Offer] = {offer.name: offer for offer in provider.offers()}
-        self.served_handles = 0
+        self.served_handles = self.served_clients = 0
         self.releasing = False
         self._answers: dict[str, Callable[[ClientConnection, Fields, Clients], None]] = {
             "status": self._status,
             "offers": self._list_offers,
             "importers": self._list_importers,
             "handles": self._handles,
-            "check": self._check,
             "source": self._source,
         }
 
@@ -92,9 +93,12 @@ class Responder:
         page = messages.page(importers)
         connection.send({"ok": {"importers": page, "more": len(page) < len(importers)}})
 
-    def _check(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
-        fields.allow_only("request")
-        connection.send({"ok": messages.encode_checks(self._provider.check())})
+    def check(self) -> dict[str, Any]:
+        """Check the layout, and return the answer for all clients that wait for one."""
+        try:
+            return {"ok": messages.encode_checks(self._provider.check())}
+        except MemtopoError as error:
+            return messages.encode_error(error)
 
     def _handles(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "export", "first", "count")
@@ -124,6 +128,7 @@ class Responder:
             raise
         finally:
             close_handles(handles)
+        self.served_clients += not connection.attached
         connection.record(offer.name, first, count)
         self.served_handles += count
 
