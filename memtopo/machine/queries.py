@@ -33,12 +33,14 @@ def read(
     release: str | None = None,
     numa_nodes: Sequence[int] | None = None,
     host_name: str | None = None,
+    host_bytes: int | None = None,
 ) -> Machine:
     """Return the record of the machine behind an initialised driver.
 
-    The caller provides what the driver does not report: the kernel module's `release`, the `host_name`, and the
-    `numa_nodes` with memory; if they are None, the nodes nearest to the GPUs are used. UUIDs, bus ids and the host's
-    name are included only with `identify`. Raises `DriverError` if the driver cannot count or name its GPUs.
+    The caller provides what the driver does not report: the kernel module's `release`, the `host_name`, the bytes of
+    the host's memory, and the `numa_nodes` with memory; if they are None, the nodes nearest to the GPUs are used.
+    UUIDs, bus ids and the host's name are included only with `identify`. Raises `DriverError` if the driver cannot
+    count or name its GPUs.
     """
     devices = [_device(driver, ordinal, identify=identify) for ordinal in range(driver.device_get_count())]
     return Machine(
@@ -47,6 +49,7 @@ def read(
         peers=_peers(driver, len(devices)),
         host=_host(driver, _nodes(devices, numa_nodes)),
         host_name=host_name if identify else None,
+        host_bytes=host_bytes,
     )
 
 

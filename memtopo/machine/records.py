@@ -17,6 +17,9 @@ from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 CONTEXT_BYTES = 512 << 20
 """Approximate memory of a context on its GPU (fact 30)."""
 
+ASSUMED_HOST_BYTES = 1 << 40
+"""Memory of a host whose record does not have it, for simulations: unlimited memory would be more than any has."""
+
 _PAGE = 4096
 _HOST_VMM = {
     LocationKind.HOST: "HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED",
@@ -184,7 +187,10 @@ class Surroundings(_Record):
 
 
 class Machine(_Record):
-    """Record of one computer. `peers[a][b]` is the access of GPU a to the memory of GPU b; None if a is b."""
+    """Record of one computer. `peers[a][b]` is the access of GPU a to the memory of GPU b; None if a is b.
+
+    `host_bytes` is the memory of the host, of all NUMA nodes together.
+    """
 
     memtopo_machine: Literal[1] = 1
     recorded: str | None = None
@@ -193,7 +199,13 @@ class Machine(_Record):
     peers: list[list[Peer | None]]
     host: dict[HostLocation, Memory] = {}
     host_name: str | None = None
+    host_bytes: int | None = Field(default=None, gt=0)
     surroundings: Surroundings | None = None
+
+    @property
+    def host_room(self) -> int:
+        """Bytes of the host's memory: the recorded ones, else as many as simulations of the machine assume."""
+        return self.host_bytes or ASSUMED_HOST_BYTES
 
     def granularity(self, properties: Properties) -> Granularity | None:
         """Return the recorded granularity of exactly these properties; None if it was not recorded."""

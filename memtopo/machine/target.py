@@ -119,13 +119,18 @@ def meter() -> CudaMeter:
 def _local() -> Target:
     import platform  # noqa: PLC0415
 
-    from memtopo.driver.cuda import free_memory, kernel_release, numa_nodes, open_cuda  # noqa: PLC0415
+    from memtopo.driver.cuda import free_memory, host_memory, kernel_release, numa_nodes, open_cuda  # noqa: PLC0415
     from memtopo.machine import queries  # noqa: PLC0415 imported where it is used
 
     driver = open_cuda()
     try:
         machine = queries.read(
-            driver, identify=True, release=kernel_release(), numa_nodes=numa_nodes(), host_name=platform.node() or None
+            driver,
+            identify=True,
+            release=kernel_release(),
+            numa_nodes=numa_nodes(),
+            host_name=platform.node() or None,
+            host_bytes=host_memory(),
         )
     except DriverError as error:
         raise Unavailable(f"the GPUs cannot be queried: {error.message}", hint="look at nvidia-smi") from error

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import NamedTuple
 
 from memtopo.common.units import GiB, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
-from memtopo.driver.types import gpu
+from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry.model import Geometry
 from memtopo.machine import CONTEXT_BYTES, Machine
 
 
 def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT402 if the objects and contexts of all processes exceed the (free) memory of a GPU."""
+    """Yield MT402 if the objects and contexts of all processes exceed the (free) memory of a GPU, or of the host."""
     members = [(member, member.gpus) for member in geometry.members.values()]
     for ordinal, device in enumerate(machine.devices):
-        shares = _summed(share for member, _ in members for share in _shares(member, ordinal))
+        shares = _summed(share for member, _ in members for share in _shares(member, {gpu(ordinal)}))
         contexts = sum(ordinal in gpus for _, gpus in members)
         total = sum(share.size for share in shares)
         over = total + contexts * CONTEXT_BYTES - device.room
         if over > 0 and (shares or len(members) > 1):
             has = f"{_tenths(device.room)}{' free' if device.free_bytes is not None else ''}"
             yield _too_much(shares, contexts, f"gpu{ordinal}, which has {has}: {_over(over)} too much")
+    yield from _host(geometry, machine)
+
+
+def _host(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT402 if the objects of all processes in host memory, on any NUMA node, exceed it."""
+    places = {place for place in machine.locations if place.kind is not LocationKind.GPU}
+    shares = _summed(share for member in geometry.members.values() for share in _shares(member, places))
+    over = sum(share.size for share in shares) - machine.host_room
+    if over > 0:
+        assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
+        yield _needs(shares, f"the host, which has {rounded(machine.host_room)}: {_over(over)} too much", assumed)
 
 
 class _Share(NamedTuple):
@@ -39,10 +50,16 @@ def _too_much(shares: list[_Share], contexts: int, of: str) -> Diagnostic:
     taken = f"{each} about {rounded(contexts * CONTEXT_BYTES)}"
     if not shares:
         return Diagnostic("MT402", f"{taken} on {of}", ("processes",), "key", help="declare fewer processes")
+    found = _needs(shares, of)
+    return found._replace(notes=(*found.notes, f"{taken} of the GPU's memory besides"))
+
+
+def _needs(shares: list[_Share], of: str, more: str = "") -> Diagnostic:
+    """Diagnostic of the entries that need memory, the largest first."""
     largest, *others = shares
     total = sum(share.size for share in shares)
     labels = tuple(Label(f"{rounded(share.size)} of it here", (*share.path, "size")) for share in others[:3])
-    notes = (f"{largest.name!r} takes {rounded(largest.size)} of it", f"{taken} of the GPU's memory besides")
+    notes = (f"{largest.name!r} takes {rounded(largest.size)} of it{more}",)
     message = f"the layout needs {_tenths(total)} on {of}"
     return Diagnostic("MT402", message, (*largest.path, "size"), labels=labels, notes=notes)
 
@@ -56,10 +73,10 @@ def _summed(shares: Iterable[_Share]) -> list[_Share]:
     return sorted(merged.values(), key=lambda share: -share.size)
 
 
-def _shares(geometry: Geometry, ordinal: int) -> Iterator[_Share]:
-    """Memory of a GPU that each entry of one process may occupy; imports belong to another process."""
+def _shares(geometry: Geometry, places: Container[Location]) -> Iterator[_Share]:
+    """Memory at some locations that each entry of one process may occupy; imports belong to another process."""
     for group in geometry.every:
-        if size := group.demand().get(gpu(ordinal)):
+        if size := sum(size for place, size in group.demand().items() if place in places):
             yield _Share(group.name, group.path, size)
 
 

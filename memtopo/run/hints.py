@@ -125,6 +125,11 @@ _BY_ERROR: dict[str, ErrorHint] = {
 }
 
 
+_HOST_MEMORY = ErrorHint(
+    "the host, or this NUMA node, has too little free memory, or a control group limits it",
+    "'free -h' and 'numactl --hardware' show the free memory",
+)
+
 _BY_ASPECT = {
     "address": "the addresses are in use in this process: choose others, or leave 'fixed' out (fact 11)",
 }
@@ -139,6 +144,8 @@ def error_hint(error: DriverError, step: StepDescription | None = None) -> Error
     """Return the hint for an error of a driver call, by a step if one made it; None if there is none."""
     name = error.name.removeprefix("CUDA_ERROR_")
     found = _BY_CALL.get((error.call, name)) or _BY_ERROR.get(name)
+    if name == "OUT_OF_MEMORY" and step and step.where.startswith("host"):
+        return _HOST_MEMORY
     if found is None or found.cause is None:
         return found
     about = step or StepDescription("it", "its own")

@@ -17,7 +17,7 @@ chunks: {{c: {{location: gpu0, size: {size}}}}}
 map: {{a: [c]}}
 access: {{a: {{gpu0: rw}}}}
 """
-FULL = ONE_CHUNK.format(size="3TiB", wish="").replace("gpu0, size", "host, size")  # more than the simulator's host has
+FULL = ONE_CHUNK.format(size="2MiB", wish="").replace("a: {size: 2MiB", "a: {size: 100TiB")  # too many addresses
 ELSEWHERE = ONE_CHUNK.format(size="2MiB", wish=", address: 0x600000000000, fixed: true")  # no such simulated address
 WRONG = "memtopo: 1\nname: wrong\nchunks: {c: {location: gpu0, sise: 2MiB}}\n"
 

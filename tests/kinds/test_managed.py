@@ -192,10 +192,10 @@ def test_managed_memory_counts_in_full_on_every_gpu_that_may_hold_it() -> None:
     machine = invented(2)
     busy = machine.devices[1].model_copy(update={"free_bytes": 30 << 30})
     live = queries.changed(machine, devices=[machine.devices[0], busy])
-    text = "buffers: {b: {location: gpu1, size: 10GiB}}\nmanaged: {m: {size: 20GiB, prefer: gpu0%s}}"
+    text = "buffers: {b: {location: gpu1, size: 10GiB}}\nmanaged: {m: {size: 20GiB, accessed_by: [gpu0%s]}}"
     assert codes(text % "", live) == []
-    assert codes(text % ", accessed_by: gpu1", machine) == []
-    (diagnostic,) = diagnose(text % ", accessed_by: gpu1", live)
+    assert codes(text % ", gpu1", machine) == []
+    (diagnostic,) = diagnose(text % ", gpu1", live)
     assert diagnostic.code == "MT402"
     assert diagnostic.message == "the layout needs 30.0 GiB on gpu1, which has 30.0 GiB free: 512 MiB too much"
     assert diagnostic.path == ("managed", "m", "size")

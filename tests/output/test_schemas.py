@@ -165,7 +165,7 @@ def test_schema_requires_version_and_name(head: str) -> None:
 PRINTED = {
     "planned": ("plan", "plan", "2MiB", "", M),
     "ok": ("report", "apply", "2MiB", "", M),
-    "failed": ("report", "apply", "3TiB", "", M),  # more than the simulator has of host memory
+    "failed": ("report", "apply", "100TiB", "", M),  # more addresses than the simulator has
     "different": ("report", "apply", "2MiB", ", address: 0x600000000000, fixed: true", M),  # no simulated address
     "drawn": ("picture", "draw", "2MiB", "", M),
     "right": ("diagnostics", "validate", "2MiB", "", M),
@@ -181,7 +181,7 @@ def printed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     kind, command, size, wish, on = PRINTED[request.param]
     spec = tmp_path_factory.mktemp("schemas") / "spec.yaml"
     text = ONE_CHUNK.format(size=size, wish=wish)
-    spec.write_text(text.replace("gpu0, size: 3TiB", "host, size: 3TiB"))
+    spec.write_text(text.replace("gpu0, size: 100TiB", "gpu0, size: 2MiB"))
     document = run_memtopo(command, spec, on, "--json").document
     assert document.get("outcome", request.param) == request.param
     return kind, document

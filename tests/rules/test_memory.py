@@ -83,3 +83,40 @@ def test_buffers_count_with_their_blocks() -> None:
     shared = text + "exports: {b: {buffer: b, via: ipc}}\n"
     room = GiB // 2 + (4 << 20)
     assert [codes(each, invented(2, memory=room)) for each in (text, shared)] == [[], ["MT402", "MT402"]]
+
+
+def test_host_memory_of_all_nodes_limits_a_layout() -> None:
+    text = "chunks: {a: {location: host:0, size: 1TiB, count: 64}, b: {location: host, size: 2MiB}}"
+    (unknown,) = [each for each in diagnose(text, invented(1)) if each.code == "MT402"]
+    assert unknown.message == "the layout needs 65536.0 GiB on the host, which has 1 TiB: 64512.0 GiB too much"
+    assert "assumed" in unknown.notes[0]
+    machine = queries.changed(invented(1), host_bytes=8 * GiB)
+    (known,) = [each for each in diagnose(text.replace("1TiB, count: 64", "8GiB"), machine) if each.code == "MT402"]
+    assert known.message == "the layout needs 8.0 GiB on the host, which has 8 GiB: 2 MiB too much"
+    assert "MT402" not in codes(text.replace("1TiB, count: 64", "7GiB"), machine)
+
+
+def test_host_memory_that_is_exhausted_has_its_own_hint() -> None:
+    machine = invented(1)
+    request = run_request("chunks: {a: {location: host:0, size: 2GiB}}", machine)
+    failure = run(request, queries.changed(machine, host_bytes=GiB)).report.failure
+    assert failure
+    assert "OUT_OF_MEMORY" in failure.error
+    assert "nvidia-smi" not in str(failure.hint)
+    assert "host" in str(failure.cause)
+
+
+@pytest.mark.parametrize(
+    ("advice", "places"),
+    [
+        ("prefer: host, accessed_by: [gpu0, gpu1]", []),
+        ("prefer: gpu1, accessed_by: gpu0", ["gpu1"]),
+        ("prefer: host, prefetch: gpu0", ["gpu0"]),
+        ("accessed_by: [gpu0, gpu1]", ["gpu0", "gpu1"]),
+        ("attach: global", ["gpu0"]),
+    ],
+)
+def test_managed_memory_counts_where_it_may_be(advice: str, places: list[str]) -> None:
+    text = f"managed: {{m: {{size: 81GiB, {advice}}}}}"
+    found = [each for each in diagnose(text, invented(2)) if each.code == "MT402"]
+    assert [place for place in ("gpu0", "gpu1") if any(f" on {place}," in each.message for each in found)] == places

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable
-from memtopo.driver.cuda.system import free_memory, inaccessible_devices, kernel_release, links, numa_nodes
+from memtopo.driver.cuda.system import free_memory, host_memory, inaccessible_devices, kernel_release, links, numa_nodes
 from memtopo.driver.types import DriverError
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ __all__ = [
     "CudaMeter",
     "CudaTrialCalls",
     "free_memory",
+    "host_memory",
     "inaccessible_devices",
     "kernel_release",
     "links",

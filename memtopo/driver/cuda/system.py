@@ -27,6 +27,14 @@ def numa_nodes(file: Path = Path("/sys/devices/system/node/has_memory")) -> tupl
     return tuple(nodes) or None
 
 
+def host_memory() -> int | None:
+    """Bytes of the host's memory; None if they are unknown."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
+
+
 def inaccessible_devices(root: Path = Path("/")) -> list[str]:
     """Device files of NVIDIA's driver that this process may not open for reading and writing."""
     files = [Path("/dev") / name for name in _names(root / "dev") if _is_gpu(name)]

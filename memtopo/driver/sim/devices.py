@@ -84,7 +84,6 @@ class Devices:
         return next((gpu(i) for i in range(self.count()) if self.uuid(i).hex() == number), INVISIBLE_GPU)
 
 
-HOST_BYTES = 1 << 40  # machines do not record host memory; unlimited would be more than any has
 HOST_NODE = Location(LocationKind.HOST_NUMA, 0)
 """Location of host memory, also on a machine that lists no such node (fact 6)."""
 
@@ -95,7 +94,7 @@ class MemoryBudget:
     def __init__(self, machine: Machine) -> None:
         nodes = [location for location in machine.locations if location.kind == LocationKind.HOST_NUMA]
         self._total = {gpu(i): device.memory_bytes for i, device in enumerate(machine.devices)}
-        self._total |= dict.fromkeys([*nodes, HOST_NODE], HOST_BYTES)
+        self._total |= dict.fromkeys([*nodes, HOST_NODE], machine.host_room)
         self._used = dict.fromkeys(self._total, 0)
 
     def take(self, location: Location, size: int) -> None:

@@ -114,12 +114,18 @@ class ManagedAllocation(Group):
             yield f"prefetched to {self.prefetch}"
 
     def shares(self) -> Mapping[Location, int]:
-        """The GPU that it is allocated on."""
-        return {gpu(self.home): 1}
+        """The location that it prefers, or the GPU that it is allocated on."""
+        return {self.prefer or gpu(self.home): 1}
 
     def demand(self) -> Mapping[Location, int]:
-        """Bytes of each GPU that it may migrate to, which is all of it."""
-        return {gpu(ordinal): self.size for ordinal in sorted(self.contexts)}
+        """Bytes of each location that it may occupy, which is all of it.
+
+        With a preferred location these are that one and the target of the prefetch, since the GPUs of `accessed_by`
+        access it there without migration.
+        """
+        gpus = map(gpu, sorted(self.contexts))
+        named = (place for place in (self.prefer, self.prefetch) if place)
+        return dict.fromkeys(named if self.prefer else gpus, self.size)
 
 
 class ManagedMemory(Kind):
