@@ -12,17 +12,21 @@ from memtopo.driver.kernels import pattern, word
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, Properties, gpu
+from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import Finding
+from memtopo.kinds.views import Member, mapped_memory
 from memtopo.plans.report import Check, Checks
 from memtopo.run.apply import apply
 from memtopo.run.findings import FindingTally
-from memtopo.run.verification.samples import WINDOW
+from memtopo.run.verification.full import FullVerifier
+from memtopo.run.verification.samples import WINDOW, SampleVerifier
+from memtopo.run.verification.verifier import VerificationContext
 from tests.helpers import faulty_drivers
 from tests.helpers.failing_driver import Failing
 from tests.helpers.faulty_drivers import run_on
 from tests.helpers.machines import invented
 from tests.helpers.reports import tallies
-from tests.helpers.specs import Run, run, run_request
+from tests.helpers.specs import Run, run, run_request, validate_text
 
 SPEC = """
 ranges: {kv: {size: 8MiB}, view: {size: 2MiB}}
@@ -193,3 +197,23 @@ def test_a_missed_address_has_its_position_and_a_hint() -> None:
     (difference,) = report.checks.differences
     assert difference.place == "test.yaml: view"
     assert "fact 11" in str(difference.hint)
+
+
+@pytest.mark.parametrize("method", [SampleVerifier, FullVerifier])
+def test_imported_memory_is_reported_as_not_written(method: type[SampleVerifier | FullVerifier]) -> None:
+    """Memory of another layout is not called external memory, which is that of another API."""
+    text = """
+ranges: {kv: {size: 4MiB}}
+imports: {w: {from: weights/w, location: gpu0, size: 2MiB, count: 2}}
+map: {kv: w}
+access: {kv: {gpu0: rw}}
+"""
+    machine = invented(2)
+    geometry = validate_text(text, machine).geometry
+    assert geometry
+    memory = {"": mapped_memory(Member(geometry), machine)}
+    verifier = method(VerificationContext("", memory, {"": []}, SimDriver(machine), Layout()))
+    assert verifier.expected(0) == 0
+    ((count, why),) = set(verifier.not_verified())
+    assert count
+    assert why == "this run did not create that memory, and does not write it"
