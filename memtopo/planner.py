@@ -68,6 +68,13 @@ def plan(geometry: Geometry, machine: Machine) -> Plan:
         return Plan(geometry.name, (), _memory(*geometry.processes.values()), (), plans)
 
 
+def plan_states(plan: Plan, geometry: Geometry) -> dict[str, Plan]:
+    """Plans of the other states of a planned layout, by name; each has the memory of the whole layout."""
+    with collector_paused():
+        variants = (variant for kind in KINDS for variant in kind.variants(geometry, plan.steps))
+        return {name: replace(plan, steps=tuple(steps)) for name, steps in variants}
+
+
 def with_kernels(plan: Plan, gpus: Sequence[int]) -> Plan:
     """Plan that also loads the kernels which verify every byte."""
     opened = sum(1 for step in plan.steps if step.phase is Phase.OPEN)

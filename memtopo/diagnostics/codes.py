@@ -73,6 +73,9 @@ CODES = {
     "MT705": Code("a wait without a signal", "warning"),
     "MT706": Code("a use that is only possible for chunks"),
     "MT707": Code("contradictory declarations of an external object"),
+    # states
+    "MT801": Code("a reserved name of a state"),
+    "MT802": Code("memory that cannot be offloaded"),
     # valid, but probably unintended
     "MT501": Code("a chunk is not mapped", "warning"),
     "MT502": Code("nothing is mapped in a range", "warning"),

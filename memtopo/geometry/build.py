@@ -73,7 +73,7 @@ def _resolve_own(scope: Scope) -> Iterator[Diagnostic]:
 
 def _resolve_dependent(scope: Scope) -> Iterator[Diagnostic]:
     """Resolve imports, then ranges, mappings and access."""
-    yield from _resolve(scope, (Stage.IMPORTED, Stage.RESERVED, Stage.MAPPED, Stage.GRANTED))
+    yield from _resolve(scope, (Stage.IMPORTED, Stage.RESERVED, Stage.MAPPED, Stage.GRANTED, Stage.STATES))
     if not scope.unresolved:
         yield from scope.devices.unused()
 

@@ -17,6 +17,7 @@ from memtopo.kinds.managed import MANAGED
 from memtopo.kinds.mappings import MAPPINGS
 from memtopo.kinds.ranges import RANGES
 from memtopo.kinds.semaphores import SEMAPHORES
+from memtopo.kinds.states import STATES
 
 __all__ = ["KINDS", "Kind"]
 
@@ -32,6 +33,7 @@ KINDS: tuple[Kind, ...] = (
     MANAGED,
     EXTERNAL,
     SEMAPHORES,
+    STATES,
 )
 """All kinds, in the order of their steps within a phase.
 

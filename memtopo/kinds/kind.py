@@ -33,6 +33,7 @@ class Stage(IntEnum):
     RESERVED = 3
     MAPPED = 4
     GRANTED = 5
+    STATES = 6
 
 
 class Kind:
@@ -104,18 +105,28 @@ class Kind:
         del geometry, steps
         yield from ()
 
-    def changes(self, kept: Mapping[Hashable, Step], after: Mapping[Hashable, Step]) -> Iterator[Step]:
-        """Steps that change the state of a layout which belongs to other steps, such as the access of its mappings.
+    def variants(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
+        """Names and steps of other states of the layout, which it can be switched to; `steps` are those of the plan."""
+        del geometry, steps
+        yield from ()
 
-        `kept` are the steps that stay, as they were, and `after` all steps that the layout will have, by their effect.
-        """
-        del kept, after
+    def changes(self, difference: Difference) -> Iterator[Step]:
+        """Steps that change what no step creates, such as the access of mappings."""
+        del difference
         yield from ()
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         """Notes of a plan about effects that the spec does not show, such as rounded sizes."""
         del geometry
         yield from ()
+
+
+class Difference(NamedTuple):
+    """Steps of a layout before and after a change, and the old ones that stay, all by their effect."""
+
+    before: Mapping[Hashable, Step]
+    kept: Mapping[Hashable, Step]
+    after: Mapping[Hashable, Step]
 
 
 class Scope:

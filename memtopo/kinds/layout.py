@@ -88,6 +88,8 @@ class Layout:
     events: dict[str, int] = field(default_factory=dict)
     modules: dict[int, int] = field(default_factory=dict)
     """Loaded kernels by GPU."""
+    copies: dict[str, int] = field(default_factory=dict)
+    """Event of each copy to an offload area that is under way, by the label of its first chunk."""
     managed: dict[str, Reservation] = field(default_factory=dict)
     streams: dict[int, int] = field(default_factory=dict)
     """Stream of each GPU that waits for external semaphores, or that managed memory is attached to."""

@@ -104,6 +104,10 @@ class Step:
     renews_needs: ClassVar[bool] = False
     """True if the resources that the step needs are created again when it goes, since only their end undoes the step,
     or the step has used them up."""
+    keeps_bytes: ClassVar[bool] = False
+    """True if the step stands for bytes of memory that may be gone; see `Kind.changes`."""
+    before_undo: ClassVar[bool] = False
+    """True if a change does the step before it undoes any."""
     undo_call: ClassVar[str] = ""
     """Driver call that undoes it; empty if the undo of another step ends it."""
 
@@ -124,6 +128,21 @@ class Step:
     def needs(self) -> tuple[Hashable, ...]:
         """Resources that have to be undone after this step if they are undone."""
         return ()
+
+    @property
+    def reads(self) -> tuple[Hashable, ...]:
+        """Resources that must not be undone before `awaited` is done."""
+        return ()
+
+    @property
+    def awaited(self) -> Step | None:
+        """Step that waits for the end of this one's work."""
+        return None
+
+    @property
+    def position(self) -> tuple[str, int]:
+        """Range and offset by which a change orders the steps of one phase; empty for the order of the plan."""
+        return "", 0
 
     def do(self, driver: Driver, layout: Layout) -> None:
         """Make the call, and add its result to the layout."""

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.kinds import KINDS
+from memtopo.kinds.kind import Difference
 from memtopo.kinds.step import Phase, Step
+
+_ORDER: Mapping[Phase, int] = {phase: index for index, phase in enumerate(Phase)}
+
+
+class Action(NamedTuple):
+    """A step that a transition does, or undoes."""
+
+    step: Step
+    undo: bool = False
 
 
 @dataclass(frozen=True)
 class Transition:
-    """Steps that change a layout: `undo` in order, then `do` in order; all other steps of the old plan stay.
+    """Actions that change a layout, in order; the steps of the old plan that they do not undo stay.
 
-    Memory that goes is released before memory that comes is created, so that the peak is the larger of the two plans
-    at each location.
+    Memory that goes is released before memory that comes is created, so that the peak at each location is the larger
+    of the two plans. Bytes that are kept are copied before anything is undone.
     """
 
-    undo: tuple[Step, ...]
-    do: tuple[Step, ...]
+    actions: tuple[Action, ...]
 
     @property
-    def empty(self) -> bool:
-        """True if nothing changes."""
-        return not self.undo and not self.do
+    def undo(self) -> tuple[Step, ...]:
+        """Steps that are undone, in order."""
+        return tuple(action.step for action in self.actions if action.undo)
+
+    @property
+    def do(self) -> tuple[Step, ...]:
+        """Steps that are done, in order."""
+        return tuple(action.step for action in self.actions if not action.undo)
 
 
 def transition(old: Sequence[Step], new: Sequence[Step]) -> Transition:
@@ -39,16 +54,25 @@ def transition(old: Sequence[Step], new: Sequence[Step]) -> Transition:
         kept = {effect: step for effect, step in before.items() if effect not in gone}
         undo = [step for effect, step in reversed(before.items()) if effect in gone]
         do = [step for effect, step in after.items() if effect not in kept]
-        do += [step for kind in KINDS for step in kind.changes(kept, after)]
-        if not (do or undo):
-            return Transition((), ())
-        first = [step for step in reversed(old) if step.repeated]
+        difference = Difference(before, kept, after)
+        changes = [step for kind in KINDS for step in kind.changes(difference)]
+        if not (do or undo or changes):
+            return Transition(())
+        first = [step for step in changes if step.before_undo]
+        do += [step for step in changes if not step.before_undo]
         do += [step for step in new if step.repeated]
-        return Transition((*first, *undo), _by_phase(do))
+        return Transition(
+            (
+                *(Action(step, undo=True) for step in reversed(old) if step.repeated),
+                *map(Action, first),
+                *_undo(undo, first),
+                *map(Action, sorted(do, key=lambda step: (_ORDER[step.phase], *step.position))),
+            )
+        )
 
 
 def _by_effect(steps: Sequence[Step]) -> dict[Hashable, Step]:
-    """Steps by their effect, in order, without those that every change repeats and those of other steps' state."""
+    """Steps by their effect, in order, without those that every change repeats and those that leave nothing."""
     return {effect: step for step in steps if not step.repeated and (effect := step.effect) is not None}
 
 
@@ -66,6 +90,13 @@ def _gone(before: Mapping[Hashable, Step], after: Mapping[Hashable, Step]) -> se
     return gone
 
 
-def _by_phase(steps: Sequence[Step]) -> tuple[Step, ...]:
-    order: Mapping[Phase, int] = {phase: index for index, phase in enumerate(Phase)}
-    return tuple(sorted(steps, key=lambda step: order[step.phase]))
+def _undo(undo: Sequence[Step], first: Sequence[Step]) -> Iterator[Action]:
+    """Undo steps, each after the work that reads its resources; the other work is awaited at the end."""
+    readers = {resource: step for step in first for resource in step.reads}
+    waits = {step: wait for step in first if (wait := step.awaited)}
+    for step in undo:
+        for resource in (step.provides, *step.needs):
+            if resource in readers and (wait := waits.pop(readers[resource], None)):
+                yield Action(wait)
+        yield Action(step, undo=True)
+    yield from map(Action, waits.values())

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.driver.protocol import Driver
-from memtopo.executor import Execution, StepFailed, Stopped
-from memtopo.kinds.layout import Layout
+from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.step import Step
 from memtopo.planner import Plan
-from memtopo.plans.transition import transition
+from memtopo.plans.transition import Action, transition
 
 
 class RollbackFailed(Exception):
@@ -47,42 +45,41 @@ class _Change:
         done = execution.done
         # A teardown in between has to find all that exists; undoing what does not exist has no effect.
         execution.done = [*done, *steps.do]
-        with execution.timed("change", len(steps.undo) + len(steps.do)), collector_paused():
+        with execution.timed("change", len(steps.actions)), collector_paused():
             try:
-                for step in steps.undo:
-                    self._call(step, step.undo, f"undo {step.verb}")
-                    self._undone.append(step)
-                for step in steps.do:
-                    self._attempted.append(step)
-                    self._call(step, step.do, step.verb)
+                for action in steps.actions:
+                    execution.raise_if_stopped()
+                    self._take(action)
             except BaseException as error:
                 self._roll_back(error)
                 execution.done = done
                 raise
         execution.plan, execution.done = self._new, list(self._new.steps)
 
-    def _call(self, step: Step, method: Callable[[Driver, Layout], None], action: str) -> None:
-        self._execution.raise_if_stopped()
-        self._make_call(step, method, action)
+    def _take(self, action: Action) -> None:
+        if action.undo:
+            self._call(action)
+            self._undone.append(action.step)
+        else:
+            self._attempted.append(action.step)
+            self._call(action)
 
-    def _make_call(self, step: Step, method: Callable[[Driver, Layout], None], action: str) -> None:
+    def _call(self, action: Action) -> None:
+        step, driver, layout = action.step, self._execution.driver, self._execution.layout
         try:
-            method(self._execution.driver, self._execution.layout)
-        except Stopped:
-            raise
+            step.undo(driver, layout) if action.undo else step.do(driver, layout)
         except Exception as error:
-            raise StepFailed(step, f"{action} {step.describe().subject}", error) from error
+            verb = f"undo {step.verb}" if action.undo else step.verb
+            raise StepFailed(step, f"{verb} {step.describe().subject}", error) from error
 
     def _roll_back(self, failure: BaseException) -> None:
         """Undo what was attempted, and do again what was undone. Raises `RollbackFailed`."""
         back = transition(list(self._present()), self._old.steps)
         try:
             for step in reversed(self._attempted):
-                self._make_call(step, step.undo, f"undo {step.verb}")
-            for step in back.undo:
-                self._make_call(step, step.undo, f"undo {step.verb}")
-            for step in back.do:
-                self._make_call(step, step.do, step.verb)
+                self._call(Action(step, undo=True))
+            for action in back.actions:
+                self._call(action)
         except StepFailed as error:
             raise RollbackFailed(failure, error) from error
 
@@ -98,3 +95,6 @@ class _Change:
             if step.effect not in undone:
                 yield changed.get(step.effect, step)
         yield from (step for step in self._attempted if step.renews_needs and not step.undo_call)
+        if self._undone:
+            # What was undone had been copied before.
+            yield from (step for step in self._new.steps if step.keeps_bytes)

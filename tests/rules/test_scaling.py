@@ -55,6 +55,10 @@ ENTRIES: dict[str, Sequence[str]] = {
         "s$: {from: camera/s, via: timeline_fd, device: gpu0, wait: $, signal: $}",
         "s$: {from: camera, via: timeline_fd, device: gpu0, signal: 1}", "s$: {from: camera, via: opaque_fd, wait: 1}",
     ],
+    "states": [
+        "s$: {drop: [r$]}", "s$: {drop: c$, offload: {c1: host:0}}", "s$: {drop: [u$]}", "s$: {offload: {c$: u$}}",
+        "awake: {drop: c$}", "s$: {drop: [c$, c$]}", "s$: {offload: {r$: gpu1}}", "s$: [c$]",
+    ],
     "exports": [
         "o$: {chunk: c$, via: fd}", "o$: {chunk: u$, via: fd}", "o$: {buffer: b$, via: ipc}",
         "o$: {event: e$, via: ipc}", "o$: {event: c$, via: fd}", "o$: {chunk: w$, via: fd}", "o$: [c$]",

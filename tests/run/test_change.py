@@ -107,7 +107,7 @@ def test_only_what_differs_is_touched() -> None:
     assert [(step.verb, step.describe().subject, step.describe().where) for step in steps.do[:-2]] == [
         ("grant", "w", "gpu1 r")
     ]
-    assert transition(plan_of(BEFORE, TWO).steps, plan_of(BEFORE, TWO).steps).empty
+    assert not transition(plan_of(BEFORE, TWO).steps, plan_of(BEFORE, TWO).steps).actions
 
 
 def test_every_failing_call_of_a_change_restores_the_layout() -> None:

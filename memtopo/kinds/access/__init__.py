@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -16,7 +16,7 @@ from memtopo.geometry.access import LONGEST_GRANT, AccessParts, Granted, Segment
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
-from memtopo.kinds.kind import Kind, Rule, Scope, Stage
+from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, Grants, PositiveAmount, parse_reference
@@ -96,10 +96,10 @@ class AccessKind(Kind):
                 for low, high in _calls(placements, span):
                     yield SetAccess(span.path, label, low, high - low, span.grants)
 
-    def changes(self, kept: Mapping[Hashable, Step], after: Mapping[Hashable, Step]) -> Iterator[Step]:
+    def changes(self, difference: Difference) -> Iterator[Step]:
         from memtopo.kinds.access.steps import access_changes
 
-        return access_changes(kept, after)
+        return access_changes(difference)
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for name, views in _views(geometry, granted(geometry)).items():

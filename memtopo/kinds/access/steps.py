@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, Location, LocationKind
-from memtopo.geometry.access import LONGEST_GRANT
+from memtopo.kinds.kind import Difference
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.step import Phase, Step, StepDescription
+
+SHORT_GRANT = 128
+"""Maximum number of mappings of one call in a change, so that bytes return while the next mappings get access."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,10 @@ class SetAccess(Step):
     def effect(self) -> None:
         """None: access belongs to mappings."""
 
+    @property
+    def position(self) -> tuple[str, int]:
+        return self.range, self.offset
+
     def do(self, driver: Driver, layout: Layout) -> None:
         driver.mem_set_access(layout.ranges[self.range].address + self.offset, self.size, self.grants)
 
@@ -42,17 +49,15 @@ class SetAccess(Step):
         return StepDescription(self.range, granted, 0, (group, self.grants))
 
 
-def access_changes(kept: Mapping[Hashable, Step], after: Mapping[Hashable, Step]) -> Iterator[SetAccess]:
-    """Grants for new mappings, and for kept mappings those that differ; adjacent mappings with equal grants share one.
-
-    `kept` are the old steps that stay, and `after` all new steps, by their effect.
-    """
+def access_changes(difference: Difference) -> Iterator[SetAccess]:
+    """Grants for new mappings, and those that differ for kept ones; adjacent mappings with equal grants share one."""
+    _, kept, after = difference
     last: SetAccess | None = None
     mappings = 0
     for effect, step in after.items():
         if not isinstance(step, MapChunk) or not (grants := _differing(kept.get(effect), step)):
             continue
-        if last and mappings < LONGEST_GRANT and _continues(last, step, grants):
+        if last and mappings < SHORT_GRANT and _continues(last, step, grants):
             last = replace(last, size=last.size + step.size)
             mappings += 1
             continue

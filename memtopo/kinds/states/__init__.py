@@ -1,0 +1,277 @@
+"""States: physical memory that a layout gives back for a while, under addresses that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+from pydantic import BeforeValidator, Field
+
+from memtopo.diagnostics.model import At, Diagnostic, Label, Path
+from memtopo.driver.types import Access, Location, LocationKind, Properties
+from memtopo.geometry.access import granted, mappings
+from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
+from memtopo.geometry.model import Geometry
+from memtopo.geometry.sizing import granule, rounded_to_multiple
+from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
+from memtopo.kinds.resolution import Resolution, indices
+from memtopo.language.entries import Entry
+from memtopo.language.fields import ChunkReference, DeviceName, one_or_more
+from memtopo.language.names import Reference
+from memtopo.machine import Machine
+
+if TYPE_CHECKING:
+    from memtopo.kinds.step import Step
+
+AWAKE = "awake"
+"""Name of the layout as it is written; no state has it."""
+
+
+class State(Entry):
+    """State in which some physical memory is gone; its addresses stay reserved."""
+
+    drop: Annotated[
+        list[ChunkReference],
+        BeforeValidator(one_or_more, json_schema_input_type=ChunkReference | list[ChunkReference]),
+    ] = Field(default=[], description="Ranges or chunks whose memory goes, and comes back with undefined bytes.")
+    offload: dict[ChunkReference, DeviceName] = Field(
+        default={}, description="Ranges or chunks whose memory goes, with the location that keeps their bytes: host:0."
+    )
+
+
+class Absent(NamedTuple):
+    """Chunks of a group, from index `first` to `stop`, that have no memory in a state.
+
+    `area` is the label of the area that keeps their bytes, in order; None if they are dropped.
+    """
+
+    group: ChunkGroup
+    first: int
+    stop: int
+    area: str | None
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class StateGroup(Group):
+    """One state and the chunks that are absent in it."""
+
+    noun = "layout state"
+
+    name: str
+    path: Path
+    absent: tuple[Absent, ...]
+    count: int = 1
+    counted: bool = False
+    size: int = 0
+    origin: None = None
+
+    @property
+    def locations(self) -> Sequence[Location]:
+        """None: a state has no memory of its own."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadArea(Group):
+    """Memory that keeps the bytes of offloaded chunks. It exists in all states, so that no switch has to create it."""
+
+    noun = "offload area"
+    memory = True
+
+    name: str
+    path: Path
+    size: int
+    place: Location
+    count: int = 1
+    counted: bool = False
+    origin: None = None
+
+    def location_of(self, index: int) -> Location:
+        """Location of the memory."""
+        del index
+        return self.place
+
+    def shares(self) -> Mapping[Location, int]:
+        """One object at its location."""
+        return {self.place: 1}
+
+
+class States(Kind):
+    """Section `states`."""
+
+    section = "states"
+    description = "States without some of the memory: asleep: {offload: {weights: host:0}, drop: [kv]}."
+    plural = "absent chunks of states"
+    article = "a state"
+    entry = model = State
+    group = StateGroup
+    unique = False
+    stage = Stage.STATES
+
+    def resolve(self, scope: Scope) -> Iterator[Diagnostic]:
+        yield from super().resolve(scope)
+        absent = (each for state in scope.of(StateGroup).values() for each in state.absent)
+        total = sum(each.stop - each.first for each in absent)
+        if (yield from scope.too_many({self.section: total})):
+            scope.leave_out(self)
+
+    def resolve_entry(self, scope: Scope, entry: State, path: Path) -> Resolution[StateGroup | None]:
+        name = str(path[-1])
+        if name == AWAKE:
+            message = f"{AWAKE!r} is the name of the layout as it is written"
+            yield Diagnostic("MT801", message, path, "key", help="choose another name")
+            return None
+        absent: list[Absent] = []
+        complete = True
+        for index, reference in enumerate(entry.drop):
+            found = yield from _chunks(scope, reference, (*path, "drop", index), "value")
+            complete &= found is not None
+            absent += (Absent(*each, None, (*path, "drop", index)) for each in found or ())
+        for reference, device in entry.offload.items():
+            where = (*path, "offload", str(reference))
+            found = yield from _chunks(scope, reference, where, "key")
+            place = yield from scope.devices.resolve(device, where)
+            complete &= found is not None and place is not None
+            if found and place:
+                for each in found:
+                    absent.append((yield from self._offloaded(scope, *each, place, where)))
+        if not complete or (yield from _contradicting(absent)):
+            return None
+        return StateGroup(name, path, tuple(absent))
+
+    def _offloaded(
+        self, scope: Scope, group: ChunkGroup, first: int, stop: int, place: Location, path: Path
+    ) -> Resolution[Absent]:
+        """Absent chunks with their area, which states that offload the same chunks to the same location share."""
+        whole = (first, stop) == (0, group.count)
+        label = f"{group.name if whole else Reference(group.name, first, stop)}@{place}"
+        if label not in scope.of(OffloadArea):
+            unit = granule(scope.machine, Properties(place))
+            size = rounded_to_multiple((stop - first) * group.size, unit, rounding=True)
+            assert size
+            yield from scope.add(self, label, OffloadArea(label, path, size, place))
+        return Absent(group, first, stop, label, path)
+
+    def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        from memtopo.kinds.states.steps import area_steps
+
+        for area in geometry.of(OffloadArea).values():
+            yield from area_steps(area, geometry, machine)
+
+    def variants(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
+        from memtopo.kinds.states.steps import Offloaded, Place
+
+        reached = copying_mappings(geometry)
+        for state in geometry.of(StateGroup).values():
+            gone: set[Hashable] = set()
+            kept: list[Step] = []
+            for each in state.absent:
+                for number, index in enumerate(range(each.first, each.stop)):
+                    label = each.group.label(index)
+                    gone.add(("chunk", label))
+                    if each.area is not None:
+                        where, offset, device = reached[label]
+                        area = Place(each.area, number * each.group.size)
+                        kept.append(Offloaded(each.path, label, each.group.size, area, Place(where, offset), device))
+            yield state.name, [*remaining(steps, gone), *kept]
+
+    def changes(self, difference: Difference) -> Iterator[Step]:
+        from memtopo.kinds.states.steps import copies
+
+        return copies(difference)
+
+    def rules(self) -> tuple[Rule, ...]:
+        return (offloading,)
+
+
+def offloading(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT802 for offloaded chunks that no copy of the driver can reach, or that another process owns."""
+    del machine
+    if not any(each.area for state in geometry.of(StateGroup).values() for each in state.absent):
+        return
+    reached = copying_mappings(geometry)
+    for state in geometry.of(StateGroup).values():
+        for each in state.absent:
+            if each.area is None:
+                continue
+            label = Label("declared here", each.group.path, "key")
+            if each.group.origin:
+                message = f"{each.group.name!r} is imported, so its bytes belong to another process"
+                yield Diagnostic("MT802", message, each.path, "key", labels=(label,), help="drop it instead")
+                continue
+            labels = (each.group.label(index) for index in range(each.first, each.stop))
+            if chunk := next((name for name in labels if name not in reached), None):
+                message = f"{chunk!r} cannot be offloaded: no GPU has write access to it"
+                help = "grant a GPU rw access to a range that it is mapped in, or drop it"
+                yield Diagnostic("MT802", message, each.path, "key", labels=(label,), help=help)
+
+
+def copying_mappings(geometry: Geometry) -> dict[str, tuple[str, int, int]]:
+    """Range, offset and GPU by which each chunk can be copied: a GPU with write access, its own if possible."""
+    access_of = granted(geometry)
+    found: dict[str, tuple[str, int, int]] = {}
+    for placements in geometry.placements.values():
+        where = placements[0].range.label(placements[0].instance)
+        for placement, index, offset, access in mappings(placements, access_of):
+            gpus = [at.id for at, right in access if at.kind is LocationKind.GPU and right is Access.RW]
+            if not gpus:
+                continue
+            own = placement.chunk.location_of(index)
+            label = placement.chunk.label(index)
+            if own.kind is LocationKind.GPU and own.id in gpus:
+                found[label] = where, offset, own.id
+            else:
+                found.setdefault(label, (where, offset, gpus[0]))
+    return found
+
+
+def remaining(steps: Sequence[Step], gone: set[Hashable]) -> Iterator[Step]:
+    """Steps that need none of the resources that are gone, directly or through other steps."""
+    gone = set(gone)
+    for step in steps:
+        if step.provides in gone or any(need in gone for need in step.needs):
+            if step.provides is not None:
+                gone.add(step.provides)
+        elif step.effect is not None or step.repeated:
+            yield step
+
+
+def _chunks(
+    scope: Scope, reference: Reference, path: Path, at: At
+) -> Resolution[list[tuple[ChunkGroup, int, int]] | None]:
+    """Chunks of a reference as group, first index and end: of a chunk's entry, or all that is mapped in ranges."""
+    if group := scope.of(ChunkGroup).get(reference.name):
+        span = yield from indices(reference, group, path, at=at)
+        return None if span is None else [(group, *span)]
+    if ranges := scope.of(RangeGroup).get(reference.name):
+        span = yield from indices(reference, ranges, path, at=at)
+        if span is None:
+            return None
+        placed = (each for i in range(*span) for each in scope.placements.get((ranges.name, i), ()))
+        return list(dict.fromkeys((each.chunk, each.first, each.first + each.count) for each in placed))
+    if not any(scope.spec.may_have(section, reference.name) for section in ("chunks", "ranges", "imports")):
+        known = [*scope.spec.section("ranges"), *scope.spec.section("chunks")]
+        yield scope.errors.undeclared("range or chunk", reference.name, path, known, at)
+    return None
+
+
+def _contradicting(absent: Sequence[Absent]) -> Resolution[bool]:
+    """Yield MT204 and return true if a chunk is listed twice in one state."""
+    by_group: dict[str, list[Absent]] = {}
+    for each in absent:
+        by_group.setdefault(each.group.name, []).append(each)
+    for several in by_group.values():
+        several.sort(key=lambda each: each.first)
+        for one, other in pairwise(several):
+            if other.first < one.stop:
+                message = f"{other.group.label(other.first)!r} is listed twice in this state"
+                labels = (Label("first listed here", one.path),)
+                yield Diagnostic("MT204", message, other.path, labels=labels, help="keep one of them")
+                return True
+    return False
+
+
+STATES = States()

@@ -1,0 +1,227 @@
+"""Steps of states: the areas of offloaded chunks, and the copies to them and back."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Access, EventFlags, Grant, Properties, gpu
+from memtopo.geometry.groups import Group
+from memtopo.geometry.model import Geometry
+from memtopo.kinds.access.steps import SetAccess
+from memtopo.kinds.chunks.steps import CreateChunk
+from memtopo.kinds.kind import Difference
+from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.step import Phase, Step, StepDescription
+from memtopo.machine import Machine
+
+LONGEST_COPY = 256 << 20
+"""Maximum bytes of one copy, so that memory is released while the next copy runs."""
+
+
+def area_steps(area: Group, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    """Steps that create an area, with access of the GPUs that the layout uses."""
+    grants = tuple(Grant(gpu(ordinal), Access.RW) for ordinal in geometry.gpus)
+    visible = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
+    expected = tuple(Grant(each, dict(grants).get(each, Access.NONE)) for each in visible)
+    yield ReserveRange(area.path, area.name, area.size, 0, 0, fixed=False)
+    yield CreateChunk(area.path, area.name, area.size, Properties(area.location_of(0)))
+    yield MapChunk(area.path, area.name, 0, area.name, area.size, expected)
+    yield SetAccess(area.path, area.name, 0, area.size, grants)
+
+
+class Place(NamedTuple):
+    """Offset in a range or an area."""
+
+    range: str
+    offset: int
+
+    def address(self, layout: Layout) -> int:
+        """Address of the place in a layout."""
+        return layout.ranges[self.range].address + self.offset
+
+    def after(self, size: int) -> Place:
+        """Place that is `size` bytes further."""
+        return Place(self.range, self.offset + size)
+
+
+@dataclass(frozen=True, slots=True)
+class Offloaded(Step):
+    """Bytes of a chunk, `kept` in an area; a change to this state and from it copies them.
+
+    The GPU `device` copies them where the chunk is `mapped` in other states.
+    """
+
+    chunk: str
+    size: int
+    kept: Place
+    mapped: Place
+    device: int
+
+    phase = Phase.SETTLE
+    verb = "keep"
+    call = ""
+    keeps_bytes = True
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return ("chunk", self.kept.range), ("range", self.mapped.range)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        """Nothing: `copies` has the copies of a change."""
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.chunk, self.kept.range, self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy(Step):
+    """Copy of the bytes of adjacent chunks by a GPU."""
+
+    chunks: tuple[str, ...]
+    size: int
+    source: Place
+    target: Place
+    device: int
+
+    call = "cuMemcpyAsync"
+
+    @property
+    def effect(self) -> None:
+        """None: a copy leaves no resource."""
+
+    def describe(self) -> StepDescription:
+        where = f"{self.source.range} to {self.target.range}"
+        return StepDescription(self.chunks[0], where, self.size, (self.verb, where))
+
+    def copy(self, driver: Driver, layout: Layout) -> None:
+        """Start the copy in stream 0 of the current context."""
+        driver.memcpy_async(self.target.address(layout), self.source.address(layout), self.size)
+
+    def extended(self, other: _Copy) -> Self | None:
+        """Both copies as one, if the other one continues this one at both ends and the sum is not too long."""
+        here = (self.source.after(self.size), self.target.after(self.size), self.device)
+        if here != (other.source, other.target, other.device) or self.size + other.size > LONGEST_COPY:
+            return None
+        return replace(self, chunks=(*self.chunks, *other.chunks), size=self.size + other.size)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOut(_Copy):
+    """Copy of chunks to their area, before their memory is released. `awaited` is the step that waits for its end."""
+
+    phase = Phase.SETTLE
+    verb = "copy out"
+    before_undo = True
+
+    @property
+    def reads(self) -> tuple[Hashable, ...]:
+        return tuple(("chunk", label) for label in self.chunks)
+
+    @property
+    def awaited(self) -> Step:
+        return AwaitCopy(self.path, self.chunks[0], self.target.range, self.device)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        with current(driver, layout.contexts[self.device]):
+            event = layout.copies[self.chunks[0]] = driver.event_create(EventFlags.DISABLE_TIMING)
+            self.copy(driver, layout)
+            driver.event_record(event)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        await_copy(driver, layout, self.chunks[0], self.device)
+
+    def leak_name(self) -> str:
+        return f"event of the copy of {self.chunks[0]}"
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitCopy(Step):
+    """Wait for a copy to an area, before the memory that it reads is unmapped (fact 18)."""
+
+    chunk: str
+    area: str
+    device: int
+
+    phase = Phase.SETTLE
+    verb = "await copy"
+    call = "cuEventSynchronize"
+
+    @property
+    def effect(self) -> None:
+        """None: a wait leaves no resource."""
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        await_copy(driver, layout, self.chunk, self.device)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.chunk, self.area)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyIn(_Copy):
+    """Copy of chunks from their area, after access is granted."""
+
+    phase = Phase.GRANT
+    verb = "copy in"
+
+    @property
+    def position(self) -> tuple[str, int]:
+        return self.target.range, self.target.offset + self.size - 1
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        with current(driver, layout.contexts[self.device]):
+            self.copy(driver, layout)
+
+
+def await_copy(driver: Driver, layout: Layout, label: str, device: int) -> None:
+    """Wait for the copy of a chunk, and destroy its event; no effect if it is not under way."""
+    if label in layout.copies:
+        with current(driver, layout.contexts[device]):
+            driver.event_synchronize(layout.copies[label])
+            driver.event_destroy(layout.copies[label])
+            del layout.copies[label]
+
+
+def copies(difference: Difference) -> Iterator[Step]:
+    """Copies of the bytes that a change takes from chunks, and of those that it gives back.
+
+    Bytes that another area is to keep are copied from one to the other.
+    """
+    before, kept, after = difference
+    exist, will = _chunks(before.values()), _chunks(after.values())
+    coming = {each.chunk: each for each in before.values() if isinstance(each, Offloaded) and each.effect not in kept}
+    out: list[_Copy] = []
+    for each in after.values():
+        if not isinstance(each, Offloaded) or each.effect in kept:
+            continue
+        if each.chunk in exist:
+            out.append(CopyOut(each.path, (each.chunk,), each.size, each.mapped, each.kept, each.device))
+        elif earlier := coming.get(each.chunk):
+            out.append(CopyOut(each.path, (each.chunk,), each.size, earlier.kept, each.kept, each.device))
+    # In the order of the undo, which begins with the last mapping.
+    yield from reversed(list(_merged(out)))
+    back = (each for each in coming.values() if each.chunk in will and each.chunk not in exist)
+    yield from _merged(
+        CopyIn(each.path, (each.chunk,), each.size, each.kept, each.mapped, each.device) for each in back
+    )
+
+
+def _chunks(steps: Iterable[Step]) -> set[str]:
+    return {step.label for step in steps if isinstance(step, CreateChunk)}
+
+
+def _merged(copies: Iterable[_Copy]) -> Iterator[_Copy]:
+    """Copies of adjacent chunks as one."""
+    last: _Copy | None = None
+    for each in copies:
+        extended = last and last.extended(each)
+        if last and not extended:
+            yield last
+        last = extended or each
+    if last:
+        yield last

@@ -1,0 +1,111 @@
+"""States of layouts: memory goes and comes back, addresses stay, and offloaded bytes return."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from memtopo import planner
+from memtopo.executor import StepFailed
+from memtopo.kinds.layout import current
+from memtopo.planner import Plan
+from memtopo.run.change import change
+from tests.helpers.machines import invented
+from tests.helpers.specs import geometry_of, plan_of
+from tests.run.test_change import Built, built
+
+TWO = invented(2)
+SLEEPING = """
+ranges: {weights: {size: 8MiB}, kv: {size: 8MiB}, view: {size: 2MiB}}
+chunks:
+  w: {location: [gpu0, gpu1], size: 2MiB, count: 4}
+  page: {location: gpu1, size: 2MiB, count: 4}
+map: {weights: [w], kv: [page], view: [page.1]}
+access: {weights: {gpu0: rw, gpu1: r}, kv: {gpu1: rw}, view: {gpu0: r}}
+states:
+  asleep: {offload: {weights: host:0}, drop: kv}
+  half: {drop: page.0:2, offload: {w.1: host:0}}
+  empty: {drop: [weights, kv]}
+"""
+M = 2 << 20
+
+
+def plans() -> dict[str, Plan]:
+    plan = plan_of(SLEEPING, TWO)
+    return {"awake": plan, **planner.plan_states(plan, geometry_of(SLEEPING, TWO))}
+
+
+def write(layout: Built, name: str, data: list[bytes]) -> None:
+    """Write some bytes to each 2 MiB of a range."""
+    execution = layout.execution
+    base = execution.layout.ranges[name].address
+    with current(execution.driver, execution.layout.contexts[0]):
+        for index, each in enumerate(data):
+            execution.driver.memcpy_htod(base + index * M + 77, each)
+
+
+def load(layout: Built, name: str, count: int) -> list[bytes]:
+    execution = layout.execution
+    base = execution.layout.ranges[name].address
+    with current(execution.driver, execution.layout.contexts[0]):
+        return [execution.driver.memcpy_dtoh(base + index * M + 77, count) for index in range(4)]
+
+
+def test_offloaded_bytes_return_under_the_same_addresses() -> None:
+    """Through a second sleep, too, with other bytes."""
+    states = plans()
+    with built(states["awake"]) as layout:
+        ranges = dict(layout.execution.layout.ranges)
+        for written in ([b"one", b"two", b"six", b"ten"], [b"1st", b"2nd", b"3rd", b"4th"]):
+            write(layout, "weights", written)
+            change(layout.execution, states["asleep"])
+            assert sorted(layout.execution.layout.chunks) == ["w.1@host:0", "w@host:0"]
+            change(layout.execution, states["awake"])
+            assert load(layout, "weights", 3) == written
+        assert layout.execution.layout.ranges == ranges
+
+
+def test_every_pair_of_states_can_be_switched() -> None:
+    states = plans()
+    with built(states["awake"]) as layout:
+        found: dict[str, object] = {}
+        for one, other in permutations(states, 2):
+            for name in (one, other):
+                change(layout.execution, states[name])
+                state = layout.state()
+                assert found.setdefault(name, state) == state
+        change(layout.execution, states["awake"])
+
+
+def test_a_chunk_is_offloaded_from_its_own_gpu_where_that_may_write() -> None:
+    text = SLEEPING.replace("gpu1: r}", "gpu1: rw}")
+    asleep = planner.plan_states(plan_of(text, TWO), geometry_of(text, TWO))["asleep"]
+    assert [step.device for step in asleep.steps if step.keeps_bytes] == [0, 1, 0, 1]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("one", "other"), [("awake", "asleep"), ("asleep", "awake"), ("half", "asleep")])
+def test_every_failing_call_of_a_switch_restores_state_and_bytes(one: str, other: str) -> None:
+    states = plans()
+    written = [b"one", b"two", b"six", b"ten"]
+    for at in range(1, calls_of(states, one, other) + 1):
+        with built(states["awake"]) as layout:
+            write(layout, "weights", written)
+            change(layout.execution, states[one])
+            before = layout.state()
+            layout.failing.at = layout.failing.calls + at
+            with pytest.raises(StepFailed):
+                change(layout.execution, states[other])
+            layout.failing.at = 0
+            assert layout.state() == before, (at, layout.failing.failed)
+            change(layout.execution, states["awake"])
+            assert load(layout, "weights", 3) == written
+
+
+def calls_of(states: dict[str, Plan], one: str, other: str) -> int:
+    """Number of driver calls of a switch."""
+    with built(states["awake"]) as layout:
+        change(layout.execution, states[one])
+        before = layout.failing.calls
+        change(layout.execution, states[other])
+        return layout.failing.calls - before
