@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from memtopo import planner
 from memtopo.common.units import MiB
 from memtopo.driver.types import Advice, Location, LocationKind, MemAttach, MemoryHandleType, SemaphoreHandleType, gpu
 from memtopo.kinds.external.steps import DuplicateDescriptor, ImportMemory, MapExternal
 from memtopo.kinds.managed.steps import Advise, AllocateManaged, AttachStream, Prefetch
-from memtopo.kinds.resources import Attach, CreateStream, RetainContext, Synchronize
+from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize
 from memtopo.kinds.semaphores.steps import AwaitStream, ImportSemaphore
 from memtopo.kinds.step import Phase
 from tests.helpers.machines import invented
@@ -40,6 +41,20 @@ def test_a_gpu_has_one_stream_for_semaphores_and_single_managed_memory() -> None
     assert [step.device for step in steps if isinstance(step, CreateStream)] == [0, 2]
     first = next(index for index, step in enumerate(steps) if isinstance(step, AllocateManaged))
     assert all(steps.index(step) < first for step in steps_of(PLAN, CreateStream))
+
+
+def test_a_shared_resource_has_the_path_of_the_first_entry_that_needs_it() -> None:
+    assert [step.path for step in steps_of(PLAN, CreateStream)] == [("managed", "own"), ("semaphores", "ready")]
+    assert [step.path for step in steps_of(PLAN, Attach)] == [("external", "frame"), ("external", "still")]
+
+
+def test_kernels_are_loaded_after_all_contexts_and_before_everything_else() -> None:
+    plan = planner.with_kernels(PLAN, [0, 2])
+    assert [(step.verb, step.describe().subject) for step in plan.steps[:5]] == [
+        *(("retain context", f"gpu{device}") for device in range(3)),
+        *(("load kernels", f"gpu{device}") for device in (0, 2)),
+    ]
+    assert [step for step in plan.steps if not isinstance(step, LoadKernels)] == list(PLAN.steps)
 
 
 def test_managed_memory_is_allocated_then_advised_then_attached() -> None:

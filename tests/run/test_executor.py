@@ -90,11 +90,78 @@ def test_a_failed_step_is_named_and_earlier_steps_remain_until_teardown() -> Non
         execution = Execution(plan_of(SPEC, MACHINE), driver)
         with pytest.raises(StepFailed) as failed:
             execution.build()
-        assert failed.value.action == "create page.1"
+        assert str(failed.value).startswith("create page.1: cuMemCreate: CUDA_ERROR_UNKNOWN")
+        assert (failed.value.action, failed.value.path) == ("create page.1", ("chunks", "page"))
         assert isinstance(failed.value.step, CreateChunk)
         assert driver.counts() == {"reservations": 3, "handles": 2, "mappings": 0, "contexts": 2}
         assert execution.take_down().leaks == ()
         assert driver.empty
+
+
+def test_a_failed_check_names_its_step_and_counts_those_before_it() -> None:
+    with ledger(at=3, only={"mem_get_allocation_properties_from_handle"}) as driver:
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
+        execution.build()
+        with pytest.raises(StepFailed) as failed:
+            list(execution.check())
+        assert str(failed.value).startswith("check of create page.1: cuMemGetAllocationPropertiesFromHandle: ")
+        assert (failed.value.action, failed.value.path) == ("check of create page.1", ("chunks", "page"))
+        assert failed.value.step is execution.plan.steps[execution.checked]
+        execution.take_down()
+
+
+@pytest.mark.parametrize(
+    ("method", "action"), [("mem_address_reserve", "reserve b.0"), ("mem_get_info", "free memory before building")]
+)
+def test_a_phase_that_fails_is_timed_with_the_steps_that_were_begun(method: str, action: str) -> None:
+    with ledger(at=2, only={method}) as driver:
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
+        with pytest.raises(StepFailed) as failed:
+            execution.build()
+        assert sum(time.steps for time in execution.times) == len(execution.done)
+        assert failed.value.action == action
+        execution.take_down()
+
+
+def test_phases_can_be_built_one_by_one_after_a_baseline() -> None:
+    with ledger() as driver:
+        execution = Execution(plan_of(SPEC, MACHINE), driver)
+        execution.build(Phase.OPEN)
+        assert [time.phase for time in execution.times] == ["open"]
+        assert execution.baseline is None
+        execution.build(Phase.RESERVE, Phase.CREATE)
+        assert driver.counts() == {"reservations": 3, "handles": 5, "mappings": 0, "contexts": 2}
+        assert execution.baseline
+        free = {device: driver.mem_get_info()[0] for device in contexts(driver, execution)}
+        assert {device: execution.baseline.free[device] - free[device] for device in free} == {0: 3 * M, 1: 2 * M}
+        execution.build(Phase.MAP, Phase.GRANT, Phase.SETTLE)
+        assert all(finding.expected == finding.observed for finding in execution.check())
+        execution.take_down()
+
+
+def contexts(driver: Ledger, execution: Execution) -> Iterator[int]:
+    """Yield each GPU while its context is current."""
+    for device, context in execution.layout.contexts.items():
+        driver.ctx_push_current(context)
+        yield device
+        driver.ctx_pop_current()
+
+
+def test_times_of_parts_of_a_phase_are_added() -> None:
+    progress = Counting()
+    with SimDriver(MACHINE) as driver:
+        execution = Execution(plan_of("", MACHINE), driver, progress=progress)
+        with execution.timed("write", 3):
+            pass
+        with execution.timed("read", 4) as count:
+            count.steps = 2
+        first = execution.times[1].seconds
+        for steps in (5, 6):
+            with execution.timed("read", steps, announce=False):
+                pass
+        assert [(time.phase, time.steps) for time in execution.times] == [("write", 3), ("read", 13)]
+        assert 0 < first < execution.times[1].seconds < 60
+        assert progress.phases == [("write", 3), ("read", 4)]
 
 
 @pytest.mark.parametrize("count", range(0, 30, 3))
@@ -199,7 +266,11 @@ def test_progress_reports_phases_steps_and_one_end() -> None:
         execution = Execution(plan_of(pages + "map: {a: p}", MACHINE), driver, progress=progress)
         execution.build()
         assert progress.steps == sum(steps for _, steps in progress.phases) > 8 * STRIDE
-        execution.take_down()
+        for consumed in (lambda: list(execution.check()), execution.take_down):
+            progress.steps = 0
+            consumed()
+            assert progress.steps == len(execution.plan.steps) > execution.checked - 1
+            assert progress.steps % STRIDE
     assert [name for name, _ in progress.phases] == ["open", "reserve", "create", "map", "settle", "take down"]
     assert progress.phases[2] == ("create", 4 * STRIDE)
     assert progress.ends == 1
