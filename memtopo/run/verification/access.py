@@ -7,7 +7,7 @@ did not create is left out, since a fill that is not refused is a write.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Access, DriverError, LocationKind, gpu
 from memtopo.kinds.layout import current
 from memtopo.kinds.step import Finding
+from memtopo.kinds.views import MappedMemory
 from memtopo.run.verification.verifier import VerificationContext
 
 PERMITTED = "permitted"
@@ -55,21 +56,21 @@ def permissions(context: VerificationContext, *, host_only: bool) -> Iterator[Fi
     The last byte is tried, so that memory which is too small is found as well. With `host_only` only host memory is
     tried, where a copy without access would end the process. Raises what `raise_if_stopped` raises.
     """
+    memory = [each for each in context.own_memory if not host_only or each.location.kind is not LocationKind.GPU]
     for device, device_context in context.layout.contexts.items():
         # A list, not a generator: the code that takes the findings must not run in the device's context.
         found: list[Finding] = []
         with current(context.driver, device_context):
-            for view in _views(context, device):
-                if view.on_host or not host_only:
-                    context.raise_if_stopped()
-                    found.extend(_permitted(context, view, device))
+            for view in _views(context, memory, device):
+                context.raise_if_stopped()
+                found.extend(_permitted(context, view, device))
         yield from found
 
 
 def refusals(context: VerificationContext) -> Iterator[Finding]:
     """Check that the driver refuses fills and copies by GPUs without access. Raises what `raise_if_stopped` raises."""
     for device, device_context in context.layout.contexts.items():
-        for view in _views(context, device, mapped=True):
+        for view in _views(context, context.own_memory, device, mapped=True):
             for subject, call in _forbidden_calls(context, view):
                 context.raise_if_stopped()
                 with current(context.driver, device_context):
@@ -77,9 +78,11 @@ def refusals(context: VerificationContext) -> Iterator[Finding]:
                 yield Finding("refused", f"{subject} by gpu{device}", _REFUSED, observed, view.path)
 
 
-def _views(context: VerificationContext, device: int, *, mapped: bool = False) -> Iterator[_View]:
+def _views(
+    context: VerificationContext, memory: Sequence[MappedMemory], device: int, *, mapped: bool = False
+) -> Iterator[_View]:
     """Memory at each of its addresses; with `mapped`, in ranges alone."""
-    for chunk in context.own_memory:
+    for chunk in memory:
         if not chunk.ours:
             continue
         on_host = chunk.location.kind is not LocationKind.GPU
