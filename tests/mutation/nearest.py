@@ -12,11 +12,11 @@ ELSEWHERE = {
     "memtopo/geometry": ("tests/plans", "tests/kinds"),
     "memtopo/kinds": ("tests/rules", "tests/geometry", "tests/plans"),
     "memtopo/planner.py": ("tests/plans",),
-    "memtopo/rules": ("tests/rules", "tests/geometry", "tests/kinds"),
-    "memtopo/rules/files": ("tests/ci",),
+    "memtopo/rules": ("tests/rules/test_bad.py", "tests/rules", "tests/geometry", "tests/kinds"),
+    "memtopo/rules/files": ("tests/ci/test_collecting.py", "tests/ci/test_ignoring.py", "tests/ci"),
     "memtopo/spec.py": ("tests/language", "tests/kinds"),
 }
-"""Folders of tests that do not have the name of the room that they test; the longest prefix of a file counts."""
+"""Tests that do not have the name of the room that they test, files before folders; the longest prefix counts."""
 
 SKIPPED = ("tests/browser", "tests/gpu")
 """Tests that need more than Python."""
@@ -34,8 +34,8 @@ def stages(root: Path, file: str) -> Iterator[list[str]]:
     named = re.compile(rf"/test_{own}(_\w+)?\.py$")
     imports = re.compile(rf"{re.escape(dotted)}\b|from {re.escape(dotted.rpartition('.')[0])} import .*\b{own}\b")
     folders = _folders(file)
-    room = list(dict.fromkeys(name for folder in folders for name in texts if name.startswith(f"{folder}/")))
-    near = [name for name in room if named.search(name)]
+    room = list(dict.fromkeys(name for each in folders for name in texts if f"{name}/".startswith(f"{each}/")))
+    near = [name for name in room if named.search(name) or name in folders]
     importing = [name for name in texts if imports.search(texts[name]) and not name.startswith(FAR)]
     done: set[str] = set()
     for stage in (near or room, room, importing, list(texts)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from memtopo.common.units import GiB
+from memtopo.diagnostics.model import Diagnostic, Label
 from memtopo.machine import queries
 from tests.helpers.machines import invented
 from tests.helpers.specs import codes, diagnose, run, run_request, validate_text
@@ -30,6 +31,44 @@ def test_a_context_needs_memory() -> None:
     assert diagnostic.code == "MT402"
     assert diagnostic.notes[-1] == "a context takes about 512 MiB of the GPU's memory besides"
     assert run(run_request(text.format("81408MiB"), machine), machine).report.exit_code == 0
+
+
+def test_the_largest_entry_is_blamed_and_the_next_three_are_named() -> None:
+    sizes = {"a": "30GiB", "b": "40GiB", "d": "2GiB", "e": "1GiB"}
+    chunks = [f"{name}: {{location: gpu0, size: {size}}}" for name, size in sizes.items()]
+    text = f"chunks: {{{', '.join(chunks)}, c: {{location: [gpu0, gpu1], size: 10GiB, count: 2}}}}"
+    (diagnostic,) = [each for each in diagnose(text, invented(2)) if each.code == "MT402"]
+    assert diagnostic == Diagnostic(
+        "MT402",
+        "the layout needs 83.0 GiB on gpu0, which has 80.0 GiB: 3.5 GiB too much",
+        ("chunks", "b", "size"),
+        labels=tuple(
+            Label(f"{size} of it here", ("chunks", name, "size"))
+            for name, size in (("a", "30 GiB"), ("c", "10 GiB"), ("d", "2 GiB"))
+        ),
+        notes=("'b' takes 40 GiB of it", "a context takes about 512 MiB of the GPU's memory besides"),
+    )
+
+
+def test_shares_of_the_instances_of_a_process_are_one_entry() -> None:
+    text = "processes:\n a: {count: 3, chunks: {c: {location: gpu0, size: 20GiB}, d: {location: gpu0, size: 30GiB}}}"
+    (diagnostic,) = [each for each in diagnose(text, invented(2)) if each.code == "MT402"]
+    assert diagnostic.path == ("processes", "a", "chunks", "d", "size")
+    assert diagnostic.message == "the layout needs 150.0 GiB on gpu0, which has 80.0 GiB: 71.5 GiB too much"
+    assert diagnostic.labels == (Label("60 GiB of it here", ("processes", "a", "chunks", "c", "size")),)
+    assert diagnostic.notes == (
+        "'d' takes 90 GiB of it",
+        "the contexts of 3 processes take about 1.5 GiB of the GPU's memory besides",
+    )
+
+
+@pytest.mark.parametrize(
+    ("last", "over"), [("510MiB", None), ("512MiB", None), ("514MiB", "2 MiB"), ("1536MiB", "1.0 GiB")]
+)
+def test_a_layout_may_fill_a_gpu_to_the_last_byte(last: str, over: str | None) -> None:
+    text = f"chunks: {{a: {{location: gpu0, size: 79GiB}}, b: {{location: gpu0, size: {last}}}}}"
+    found = [each.message.rpartition(": ")[2] for each in diagnose(text, invented(1)) if each.code == "MT402"]
+    assert found == ([f"{over} too much"] if over else [])
 
 
 MEMORY = (
@@ -93,7 +132,8 @@ def test_host_memory_of_all_nodes_limits_a_layout() -> None:
     machine = queries.changed(invented(1), host_bytes=8 * GiB)
     (known,) = [each for each in diagnose(text.replace("1TiB, count: 64", "8GiB"), machine) if each.code == "MT402"]
     assert known.message == "the layout needs 8.0 GiB on the host, which has 8 GiB: 2 MiB too much"
-    assert "MT402" not in codes(text.replace("1TiB, count: 64", "7GiB"), machine)
+    for fits in ("7GiB", "8190MiB"):
+        assert "MT402" not in codes(text.replace("1TiB, count: 64", fits), machine)
 
 
 def test_host_memory_that_is_exhausted_has_its_own_hint() -> None:
