@@ -47,6 +47,7 @@ class Devices(Kind):
     description = "Names for GPUs, each an ordinal, a UUID (GPU-…) or a bus id. gpu0, host and host:0 are built in."
     plural = "devices"
     article = "a device"
+    form = "prefill: 0"
     entry = Identities
     model = None
 
@@ -55,6 +56,7 @@ SECTIONS: dict[str, Kind] = {kind.section: kind for kind in (Devices(), *KINDS)}
 """Sections of the language, in order."""
 
 _TOP = ("memtopo", "name", *SECTIONS, "processes")
+_HOSTS = ("host", "hosts", "node", "nodes", "machines")
 _PROCESS = ("count", "visible", *SECTIONS)
 
 
@@ -155,7 +157,7 @@ def _sections(name: str, root: Mapping[str, Any], path: Path, refused: frozenset
 
 
 def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
-    yield from messages.first(messages.unknown((key,), _TOP) for key in root if key not in _TOP)
+    yield from messages.first(_unknown_section(key) for key in root if key not in _TOP)
     if "memtopo" not in {*root, *refused}:
         help = f"begin the spec with 'memtopo: {VERSION}', the version of the language"
         yield Diagnostic("MT102", "'memtopo' is missing", help=help)
@@ -168,13 +170,20 @@ def _head(root: Mapping[str, Any], refused: set[str]) -> Iterator[Diagnostic]:
         yield messages.bad_name(root["name"], ("name",), at="value")
 
 
+def _unknown_section(key: str) -> Diagnostic:
+    found = messages.unknown((key,), _TOP)
+    return found._replace(help="a spec describes the memory of one host") if key in _HOSTS else found
+
+
 def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dict[str, Any], set[str]]]:
     """Entries of a section, and the names of those with errors; errors of `known` names are already reported."""
     name = str(path[-1])
     if value in ("", {}):
         return {}, set()  # building a validator takes a millisecond per section
     if not isinstance(value, dict):
-        yield Diagnostic("MT103", f"{name!r} is a mapping from names to entries", path)
+        form = SECTIONS[name].form
+        help = f"write '{name}: {{{form}}}'" if form else None
+        yield Diagnostic("MT103", f"{name!r} is a mapping from names to entries", path, help=help)
         return {}, {""}
     misnamed = {key: wrong for key in value if (wrong := _misnamed(path, key))}
     yield from messages.first(misnamed.values())
@@ -183,7 +192,7 @@ def _section(path: Path, value: object, known: set[str]) -> Resolution[tuple[dic
     try:
         return _adapter(name).validate_python(entries), bad
     except PydanticError as error:
-        yield from pydantic_errors.diagnose(error, path, SECTIONS[name].keys)
+        yield from pydantic_errors.diagnose(error, path, SECTIONS[name].keys, SECTIONS[name].form)
         bad |= {str(each["loc"][0]) for each in error.errors(include_url=False, include_context=False)}
     return _adapter(name).validate_python({key: entry for key, entry in entries.items() if key not in bad}), bad
 

@@ -60,7 +60,7 @@ def unknown(path: Path, known: Sequence[str]) -> Diagnostic:
     """Diagnostic of a key that is not one of the `known` keys."""
     key = str(path[-1])
     meant = nearest(key, known)
-    help = f"did you mean {meant!r}?" if meant else listed(known)
+    help = f"did you mean {meant!r}?" if meant else f"known are {', '.join(known)}"
     return Diagnostic("MT101", f"unknown key {shorten(key)!r}", path, "key", help=help)
 
 

@@ -26,10 +26,13 @@ _SHAPES = {
 }
 
 
-def diagnose(error: ValidationError, within: Path, known: Keys) -> list[Diagnostic]:
-    """Return the first diagnostics of a section; `known` returns the keys that are allowed at a location in it."""
+def diagnose(error: ValidationError, within: Path, known: Keys, form: str = "") -> list[Diagnostic]:
+    """Return the first diagnostics of a section.
+
+    `known` returns the keys that are allowed at a location in it; `form` is an entry of it as a spec writes it.
+    """
     found = _without_misspelled(error.errors(include_url=False), known)
-    return first(_diagnostic(each, _path(within, each), known) for each in found)
+    return first(_diagnostic(each, _path(within, each), known, form) for each in found)
 
 
 def _path(within: Path, error: Any) -> Path:
@@ -60,7 +63,7 @@ def _intended(found: Sequence[Any], known: Keys) -> Iterator[tuple[object, ...]]
             yield (*entry, near.get(case))
 
 
-def _diagnostic(error: Any, path: Path, known: Keys) -> Diagnostic:
+def _diagnostic(error: Any, path: Path, known: Keys, form: str) -> Diagnostic:
     kind = error["type"]
     if kind == "extra_forbidden":
         return unknown(path, known(error["loc"]))
@@ -70,7 +73,8 @@ def _diagnostic(error: Any, path: Path, known: Keys) -> Diagnostic:
     if isinstance(cause, InvalidValue):
         return Diagnostic(cause.code, cause.message, path, cause.at, help=cause.help)
     if kind in _SHAPES:
-        return Diagnostic("MT103", f"expected {_SHAPES[kind]}, found {_found(error['input'])}", path)
+        help = f"write '{path[-1]}: {form.partition(': ')[2]}'" if form and len(error["loc"]) == 1 else None
+        return Diagnostic("MT103", f"expected {_SHAPES[kind]}, found {_found(error['input'])}", path, help=help)
     return Diagnostic("MT103", str(error["msg"]).lower(), path)
 
 

@@ -46,7 +46,13 @@ class Part(NamedTuple):
     offset: int
     size: int
     grants: tuple[Grant, ...]
+    keys: tuple[Path, ...]
+    """Path of the device of each grant."""
     path: Path
+
+    def key_of(self, place: Location) -> Path:
+        """Path of the device that is granted access at a location."""
+        return next(key for grant, key in zip(self.grants, self.keys, strict=True) if grant.location == place)
 
     @property
     def end(self) -> int:

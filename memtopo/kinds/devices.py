@@ -9,13 +9,18 @@ from itertools import chain
 from memtopo.common.units import shorten
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind, gpu
-from memtopo.kinds.resolution import NameErrors, Resolution
+from memtopo.kinds.resolution import NameErrors, Resolution, collected
 from memtopo.language.entries import Spec
 from memtopo.machine import Machine
 
 _GPU = re.compile(r"(?:gpu)?(0|[1-9][0-9]{0,5})")
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
 _BUS = re.compile(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9])?")
+_ORDINAL = re.compile(r"(?:(?:cuda|gpu|device|nvidia)[:_ -]?)?(0|[1-9][0-9]{0,5})", re.IGNORECASE)
+_ALL = re.compile(r"(?:(?:cuda|gpu)s?:?)?(?:\*|\[\*?\])|all|gpus|cuda", re.IGNORECASE)
+_MISSING = "the machine has no "
+_LISTED = 8
+"""GPUs that a message lists."""
 _BUILT_IN = re.compile(r"gpu[0-9]+|host")
 
 
@@ -73,9 +78,13 @@ class Devices:
     ) -> Resolution[list[Location] | None]:
         """Locations of the names under one key of an entry; None if one of them has an error."""
         found: list[Location | None] = []
+        wrong: list[Diagnostic] = []
         for index, name in enumerate(names):
             where = (*path, key) if len(names) == 1 else (*path, key, index)
-            found.append((yield from self.resolve(name, where, anywhere=anywhere)))
+            place, errors = collected(self.resolve(name, where, anywhere=anywhere))
+            found.append(place)
+            wrong += errors
+        yield from _folded(wrong)
         places = [place for place in found if place is not None]
         return places if len(places) == len(found) else None
 
@@ -154,7 +163,17 @@ class Devices:
             return (yield from self._host(name, path, at))
         if not self._spec.may_have("devices", name):
             known = chain(self._spec.section("devices"), map(str, self._machine.locations))
-            yield self._errors.undeclared("device", name, path, known, at)
+            wrong = self._errors.undeclared("device", name, path, known, at)
+            yield wrong._replace(help=self._meant(name) or wrong.help)
+        return None
+
+    def _meant(self, name: str) -> str | None:
+        """Help for a name as other tools write it: an ordinal, `cuda:0`, or a pattern for all GPUs."""
+        gpus = [f"gpu{ordinal}" for ordinal in range(len(self._machine.devices))]
+        if match := _ORDINAL.fullmatch(name):
+            return f"did you mean 'gpu{match[1]}'?"
+        if _ALL.fullmatch(name) and gpus:
+            return f"name each of them: [{', '.join(gpus[:_LISTED])}{', …' * (len(gpus) > _LISTED)}]"
         return None
 
     def _gpu(self, ordinal: int, path: Path, at: At) -> Resolution[Location | None]:
@@ -163,7 +182,7 @@ class Devices:
             return gpu(ordinal)
         has = f": {'only gpu0' if count == 1 else f'gpu0 to gpu{count - 1}'}" if count else ""
         note = f"it has {count} GPU{'s' * (count != 1)}{has}"
-        yield Diagnostic("MT401", f"the machine has no gpu{ordinal}", path, at, notes=(note,))
+        yield Diagnostic("MT401", f"{_MISSING}gpu{ordinal}", path, at, notes=(note,))
         return None
 
     def _host(self, name: str, path: Path, at: At) -> Resolution[Location | None]:
@@ -171,7 +190,7 @@ class Devices:
         if place in self._machine.locations:
             return place
         nodes = ", ".join(self._machine.host) or "no host memory"
-        yield Diagnostic("MT401", f"the machine has no {name}", path, at, notes=(f"it has {nodes}",))
+        yield Diagnostic("MT401", f"{_MISSING}{name}", path, at, notes=(f"it has {nodes}",))
         return None
 
     def _identified(self, value: str, path: Path) -> Resolution[Location | None]:
@@ -182,8 +201,19 @@ class Devices:
         known = any(device.uuid for device in self._machine.devices)
         note = "the machine was recorded without identities" if not known else "no GPU of the machine has that identity"
         help = "record it with 'memtopo probe --identify', or use an ordinal" if not known else None
-        yield Diagnostic("MT401", f"the machine has no GPU {value}", path, notes=(note,), help=help)
+        yield Diagnostic("MT401", f"{_MISSING}GPU {value}", path, notes=(note,), help=help)
         return None
+
+
+def _folded(found: Sequence[Diagnostic]) -> Iterator[Diagnostic]:
+    """Diagnostics of one list; several GPUs that the machine does not have become one diagnostic."""
+    missing = [each for each in found if each.code == "MT401"]
+    yield from (each for each in found if each.code != "MT401")
+    if missing:
+        first, *others = missing
+        names = [each.message.removeprefix(_MISSING) for each in others]
+        more = f", {', '.join(names[:_LISTED])}{' …' * (len(names) > _LISTED)}" if names else ""
+        yield first._replace(message=f"{first.message}{more}")
 
 
 def _several(spec: Spec, name: str) -> Diagnostic:

@@ -121,6 +121,7 @@ class Exports(Kind):
     description = "Objects that other processes can import: w: {chunk: hot, via: fd}."
     plural = "handles of exports"
     article = "an export"
+    form = "w: {chunk: hot, via: fd}"
     referred = "which cannot be exported to other processes"
     entry = model = Export
     unique = False

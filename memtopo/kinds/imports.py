@@ -71,6 +71,7 @@ class Imports(Kind):
     )
     plural = "handles of imports"
     article = "an import"
+    form = "w: {from: server.w}"
     entry = model = Import
     stage = Stage.IMPORTED
 

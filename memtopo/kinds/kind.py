@@ -46,6 +46,8 @@ class Kind:
     """Plural noun for its objects in messages."""
     article: ClassVar[str]
     """Name of one entry in messages, with its article: `a buffer`."""
+    form: ClassVar[str] = ""
+    """An entry as a spec writes it, for messages about entries of another form."""
     entry: ClassVar[Any]
     """Type of one entry, for pydantic."""
     model: ClassVar[type[Entry] | None]

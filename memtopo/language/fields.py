@@ -88,7 +88,14 @@ Point = Annotated[int | Literal[True], FromText(semaphore_value, _SEMAPHORE_VALU
 
 HANDLE_NAMES = {str(kind.name).lower(): kind for kind in HandleType if kind}
 ACCESS_NAMES = {access.word: access for access in (Access.R, Access.RW, Access.NONE)}
-HandleTypeName = Annotated[HandleType, FromText(one_of(HANDLE_NAMES, "a handle type"), {"enum": [*HANDLE_NAMES]})]
+_HANDLE_HINTS = {
+    **dict.fromkeys(("posix_fd", "posix", "file_descriptor", "opaque_fd"), "did you mean 'fd'?"),
+    "ipc": "legacy IPC cannot carry chunks (fact 31): write fd, or declare a buffer and export it via ipc",
+    **dict.fromkeys(("win32", "win32_kmt"), "Windows only: write fd or fabric"),
+}
+HandleTypeName = Annotated[
+    HandleType, FromText(one_of(HANDLE_NAMES, "a handle type", _HANDLE_HINTS), {"enum": [*HANDLE_NAMES]})
+]
 AccessName = Annotated[Access, FromText(one_of(ACCESS_NAMES, "an access"), {"enum": [*ACCESS_NAMES]})]
 
 Name = Annotated[str, WithJsonSchema(text_like(NAME_PATTERN))]

@@ -15,6 +15,7 @@ NAME = re.compile(NAME_PATTERN)
 REFERENCE = re.compile(rf"({NAME_PATTERN})(?:\.([0-9]{{1,7}})(?::([0-9]{{1,7}}))?)?")
 _SIBLING = re.compile(rf"({NAME_PATTERN})\.({NAME_PATTERN})")
 _INDEXED = re.compile(rf"{NAME_PATTERN}[./]({NAME_PATTERN}\.[0-9:]+|[0-9]+\.{NAME_PATTERN})")
+_REMOTE = re.compile(r"[^/\s]*:[^/\s]*/.*|[a-z+]+://.*")
 _EXPORT = re.compile(rf"(?:{NAME_PATTERN}(?:\.[0-9]{{1,3}})?\.)?{NAME_PATTERN}")
 _OUTSIDE = rf"({NAME_PATTERN}|[^\n]*/[^\n]*)"
 SOURCES = rf"{NAME_PATTERN}\.{NAME_PATTERN}|{_OUTSIDE}/{_EXPORT.pattern}"
@@ -89,6 +90,8 @@ def source(value: object) -> Source:
     if not slash and (match := _SIBLING.fullmatch(written)):
         return Source(match[1], match[2], sibling=True)
     help = "write PROCESS.EXPORT of a sibling, LAYOUT/EXPORT of a held layout, or /path/to/socket/EXPORT"
+    if _REMOTE.fullmatch(written):
+        help = "the holder is on this host: write LAYOUT/EXPORT, or /path/to/socket/EXPORT"
     if _INDEXED.fullmatch(written):
         help = "an import is of a whole export, of every process if it is counted; 'map' may name a part of it: w.0:4"
     raise InvalidValue("MT104", f"{shorten(written)!r} names no export", help=help)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -12,6 +13,8 @@ from pydantic_core import core_schema
 from memtopo.common.units import NotASize, Size, parse_count, parse_size, shorten
 from memtopo.diagnostics import messages
 from memtopo.diagnostics.model import InvalidValue
+
+_NO_HINTS: Mapping[str, str] = MappingProxyType({})
 
 
 class FromText:
@@ -43,13 +46,18 @@ def text(value: object, expected: str) -> str:
     raise InvalidValue("MT103", f"expected {expected}, found a {'list' if isinstance(value, list) else 'mapping'}")
 
 
-def one_of(words: Mapping[str, Any], what: str) -> Callable[[object], Any]:
-    """Return a function that reads one of a few words as the value that it stands for."""
+def one_of(words: Mapping[str, Any], what: str, hints: Mapping[str, str] = _NO_HINTS) -> Callable[[object], Any]:
+    """Return a function that reads one of a few words as the value that it stands for.
+
+    `hints` has the help for other words that are probably written; words in it that are allowed are not suggested.
+    """
+    suggested = [word for word in words if word not in hints]
 
     def read(value: object) -> Any:
         found = text(value, what)
         if found not in words:
-            raise InvalidValue("MT107", f"{shorten(found)!r} is not {what}", help=messages.choose(found, list(words)))
+            help = hints.get(found.lower()) or messages.choose(found, suggested)
+            raise InvalidValue("MT107", f"{shorten(found)!r} is not {what}", help=help)
         return words[found]
 
     return read

@@ -45,7 +45,7 @@ def test_a_grant_without_peer_access_is_reported_once_at_its_part() -> None:
     parts += ", {offset: 4MiB, size: 2MiB, grant: {gpu0: r}}]"
     found = diagnose(f"{HEAD}map: {{kv: [page.0, page.2, page.0]}}\naccess: {{kv: {parts}}}", APART)
     assert [(diagnostic.code, diagnostic.path) for diagnostic in found if diagnostic.severity == "error"] == [
-        ("MT403", ("access", "kv", 0))
+        ("MT403", ("access", "kv", 0, "grant", "gpu1"))
     ]
 
 

@@ -56,6 +56,7 @@ class AccessKind(Kind):
     description = "Devices with access to a range: kv: {gpu0: rw, gpu1: r}. No other access is granted."
     plural = "parts of access"
     article = "access"
+    form = "kv: {gpu0: rw}"
     referred = "and access can be granted to ranges only"
     entry = Shaped
     model = AccessPart
@@ -165,7 +166,7 @@ def _parts(
         return [], False
     if isinstance(entry, dict):
         grants = yield from _grants(scope, entry, path)
-        return ([] if grants is None else [Part(group, span, 0, group.size, grants, path)]), grants is not None
+        return ([] if grants is None else [Part(group, span, 0, group.size, *grants, path)]), grants is not None
     found: list[Part | None] = []
     for index, item in enumerate(entry):
         found.append((yield from _part(scope, item, (*path, index), group, span)))
@@ -182,10 +183,11 @@ def _part(
             note = f"access can be granted to whole chunks only, whose granularity is {exact(group.granule)}"
             yield size_error("MT303", f"range {group.name!r}", amount, group.granule, (*path, field), note)
             return None
-    return None if grants is None else Part(group, span, offset, size, grants, path)
+    return None if grants is None else Part(group, span, offset, size, *grants, path)
 
 
-def _grants(scope: Scope, entry: Grants, path: Path) -> Resolution[tuple[Grant, ...] | None]:
+def _grants(scope: Scope, entry: Grants, path: Path) -> Resolution[tuple[tuple[Grant, ...], tuple[Path, ...]] | None]:
+    """Grants in the order of their locations, and the path of each one's device."""
     found: dict[Location, str] = {}
     for name in entry:
         place = yield from scope.devices.resolve(name, (*path, name), "key")
@@ -200,7 +202,8 @@ def _grants(scope: Scope, entry: Grants, path: Path) -> Resolution[tuple[Grant, 
             yield Diagnostic("MT204", message, (*path, name), "key", labels=(label,), help="keep one of them")
             return None
         found[place] = name
-    return tuple(Grant(place, entry[name]) for place, name in sorted(found.items()))
+    by_place = sorted(found.items())
+    return tuple(Grant(place, entry[name]) for place, name in by_place), tuple((*path, name) for _, name in by_place)
 
 
 def _declared_twice(scope: Scope, key: str, parts: Sequence[Part], spans: list[_Span]) -> Resolution[bool]:
@@ -331,21 +334,22 @@ def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnosti
 
 
 def _no_access(part: Part, place: Location, owner: Location, placement: Placement, trial: Trial | None) -> Diagnostic:
+    where = part.key_of(place)
     label = Label(f"{placement.chunk.name!r} is on {owner}", placement.chunk.path, "key")
     if trial and trial.works is False:
         message = f"{place} cannot access the memory of {owner} of this machine, where {placement.chunk.name!r} is"
         note = trial.failure("a store in a trial", "was lost without an error")
         code = "MT403" if owner.kind is LocationKind.GPU else "MT406"
         help = "'memtopo probe' reports the likely cause"
-        return Diagnostic(code, message, part.path, labels=(label,), notes=(note,), help=help)
+        return Diagnostic(code, message, where, "key", labels=(label,), notes=(note,), help=help)
     if place.kind is LocationKind.GPU:
         message = f"{place} has no peer access to the memory of {owner}, where {placement.chunk.name!r} is"
         return Diagnostic(
-            "MT403", message, part.path, labels=(label,), help=f"grant access to {owner} only, or move the chunk"
+            "MT403", message, where, "key", labels=(label,), help=f"grant access to {owner} only, or move the chunk"
         )
     message = f"{place} cannot be granted access to {placement.chunk.name!r}, which is memory of {owner}"
     note = "the driver returns NOT_SUPPORTED; the host can be granted access to host memory only"
-    return Diagnostic("MT406", message, part.path, labels=(label,), notes=(note,))
+    return Diagnostic("MT406", message, where, "key", labels=(label,), notes=(note,))
 
 
 class _View(NamedTuple):

@@ -80,6 +80,7 @@ class Buffers(ExportKind):
     description = "Memory of cuMemAlloc, by name, which legacy IPC can share."
     plural = "buffers"
     article = "a buffer"
+    form = "b: {location: gpu0, size: 2MiB}"
     entry = model = Buffer
     group = BufferGroup
     drawn = "buffer"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from memtopo.common.units import Size, exact
-from memtopo.diagnostics.model import Diagnostic, Path
+from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.handles import Handle
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import ChunkGroup, Group
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 UNSEEN = -2
 """Ordinal that the driver reports for an imported chunk on a GPU that is not visible to the process (fact 43)."""
+
+_LISTED = 7
+"""Entries with the same error that a diagnostic shows besides the first one."""
 
 _WINDOWS = ("win32", "win32_kmt")
 
@@ -61,6 +64,7 @@ class Chunks(ExportKind):
     description = "Physical memory on GPUs or the host, by name."
     plural = "chunks"
     article = "a chunk"
+    form = "hot: {location: gpu0, size: 2MiB}"
     entry = model = Chunk
     group = ChunkGroup
     transports = ("fd", "fabric")
@@ -148,11 +152,17 @@ class Chunks(ExportKind):
 
 def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT404 for handle types whose trial failed; an attribute alone is not sufficient (fact 4)."""
+    alike: dict[tuple[object, ...], list[Diagnostic]] = {}
     for group in geometry.of(ChunkGroup).values():
         for place in group.places:
             if diagnostic := _handles(group, place, machine) or _received(group, place, machine):
-                yield diagnostic
+                key = (diagnostic.message.partition(": ")[2].partition(" on ")[0], diagnostic.notes)
+                alike.setdefault(key, []).append(diagnostic)
                 break
+    for first, *others in alike.values():
+        labels = tuple(Label(f"likewise {str(each.path[-2])!r}", each.path) for each in others[:_LISTED])
+        more = (f"and {len(others) - _LISTED:,} more entries",) if len(others) > _LISTED else ()
+        yield first._replace(labels=(*first.labels, *labels), notes=(*first.notes, *more))
 
 
 def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:

@@ -50,6 +50,7 @@ class Events(ExportKind):
     description = "Events of GPUs, by name."
     plural = "events"
     article = "an event"
+    form = "done: {device: gpu0}"
     entry = model = Event
     group = EventGroup
     drawn = "event"

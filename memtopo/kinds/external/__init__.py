@@ -154,6 +154,7 @@ class ExternalMemory(Kind):
     description = "Memory allocated by another API such as Vulkan, by name."
     plural = "external"
     article = "an external object"
+    form = "frame: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB}"
     entry = model = External
     group = ExternalObject
     drawn = "external"

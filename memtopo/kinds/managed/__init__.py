@@ -135,6 +135,7 @@ class ManagedMemory(Kind):
     description = "Memory of cuMemAllocManaged, by name, which migrates between GPUs and the host."
     plural = "managed"
     article = "managed memory"
+    form = "m: {size: 2MiB}"
     entry = model = Managed
     group = ManagedAllocation
     drawn = "managed"

@@ -56,6 +56,7 @@ class Mappings(Kind):
     description = "Chunks mapped into a range, one after another: kv: [hot, page.0:4, {chunk: cold, offset: 64MiB}]."
     plural = "mappings"
     article = "a mapping"
+    form = "kv: [hot]"
     referred = "and only chunks can be mapped into ranges"
     entry = MapList
     model = MapEntry
@@ -292,8 +293,10 @@ def _overlap(first: Placement, second: Placement) -> Diagnostic:
     start = max(first.offset, second.offset)
     message = f"{_names(second)} overlaps {_names(first)} at {exact(start)} of {second.range.label(second.instance)!r}"
     label = Label(f"{_names(first)} is mapped from {exact(first.offset)} to {exact(first.end)} here", first.path)
-    fits = first.end + second.count * second.chunk.size <= second.range.size
-    help = f"the first free offset after it is {exact(first.end)}" if fits else "the range is too small for both"
+    end = first.end + second.count * second.chunk.size
+    help = f"the first free offset after it is {exact(first.end)}"
+    if end > second.range.size:
+        help += f", for which the size of {second.range.name!r} is at least {exact(end)}"
     return Diagnostic("MT304", message, second.path, labels=(label,), help=help)
 
 

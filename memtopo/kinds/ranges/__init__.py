@@ -49,6 +49,7 @@ class Ranges(Kind):
     description = "Reserved virtual address ranges, by name."
     plural = "ranges"
     article = "a range"
+    form = "kv: {size: 2MiB}"
     entry = model = Range
     group = RangeGroup
     stage = Stage.RESERVED

@@ -134,6 +134,7 @@ class Semaphores(Kind):
     description = "Semaphores created by another API, by name, which order its work and that of CUDA."
     plural = "semaphores"
     article = "a semaphore"
+    form = "ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}"
     entry = model = Semaphore
     group = ImportedSemaphore
     drawn = "semaphore"

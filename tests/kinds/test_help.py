@@ -1,0 +1,82 @@
+"""Help of diagnostics: what would be right, for forms that users of other tools are likely to write."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.diagnostics.model import Diagnostic
+from memtopo.machine import Machine
+from tests.helpers.machines import invented
+from tests.helpers.specs import diagnose
+
+FILLED = """
+ranges: {kv: {size: 4MiB}}
+chunks: {hot: {location: gpu0, size: 2MiB}, cold: {location: gpu1, size: 2MiB}}
+map: {kv: [hot, cold]}
+"""
+
+
+def errors(text: str, machine: Machine | None = None) -> list[Diagnostic]:
+    return [each for each in diagnose(text, machine) if each.severity == "error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "help"),
+    [
+        ("chunks: {c: {location: gpu0, size: 2MiB, handles: posix_fd}}", "did you mean 'fd'?"),
+        ("chunks: {c: {location: gpu0, size: 2MiB, handles: [ipc]}}", "legacy IPC cannot carry chunks"),
+        ("chunks: {c: {location: gpu0, size: 2MiB, handles: shm}}", "write one of fd, fabric"),
+        ("chunks: {c: {location: 'cuda:1', size: 2MiB}}", "did you mean 'gpu1'?"),
+        ("chunks: {c: {location: 0, size: 2MiB}}", "did you mean 'gpu0'?"),
+        ("chunks: {c: {location: gpu*, size: 2MiB}}", "name each of them: [gpu0, gpu1]"),
+        ("chunks: {c: {location: all, size: 2MiB}}", "name each of them: [gpu0, gpu1]"),
+        ("imports: {s: server.w}", "write 's: {from: server.w}'"),
+        ("access: {kv: rw}", "write 'kv: {gpu0: rw}'"),
+        ("exports: [page]", "write 'exports: {w: {chunk: hot, via: fd}}'"),
+        ("hosts: [a, b]", "a spec describes the memory of one host"),
+        ("imports: {w: {from: nodeA:5555/x}}", "the holder is on this host: write LAYOUT/EXPORT"),
+        ("sizes: 1", "known are memtopo, name, devices, ranges, chunks, map, access, buffers"),
+    ],
+)
+def test_help_says_what_to_write(text: str, help: str) -> None:
+    (found,) = errors(text)
+    assert str(found.help).startswith(help)
+
+
+def test_an_unknown_key_has_all_known_keys() -> None:
+    (found,) = errors("sizes: 1")
+    assert str(found.help).endswith("semaphores, processes")
+
+
+def test_an_overlap_has_the_offset_and_the_size_that_would_do() -> None:
+    (found,) = errors(
+        FILLED.replace("cold]", "{chunk: cold, offset: 0}, {chunk: hot, offset: 4MiB}]").replace("4MiB}}", "6MiB}}")
+    )
+    assert found.help == "the first free offset after it is 2MiB"
+    text = FILLED.replace("[hot, cold]", "[hot, cold, {chunk: hot, offset: 2MiB}]")
+    (found,) = errors(text)
+    assert found.help == "the first free offset after it is 4MiB, for which the size of 'kv' is at least 6MiB"
+
+
+def test_missing_gpus_of_one_list_are_one_diagnostic() -> None:
+    (found,) = errors("chunks: {c: {location: [gpu0, gpu4, gpu5, gpu6], size: 2MiB, count: 4}}")
+    assert found.message == "the machine has no gpu4, gpu5, gpu6"
+
+
+def test_chunks_with_the_same_unsupported_handle_are_one_diagnostic() -> None:
+    each = ", ".join(f"c{index}: {{location: gpu{index % 2}, size: 2MiB, handles: fabric}}" for index in range(12))
+    (found,) = errors(f"chunks: {{{each}}}")
+    assert found.code == "MT404"
+    assert [label.path for label in found.labels] == [("chunks", f"c{index}", "handles") for index in range(1, 8)]
+    assert found.notes[-1] == "and 4 more entries"
+
+
+def test_a_device_without_access_is_underlined_alone() -> None:
+    found = errors(FILLED + "access: {kv: {gpu0: rw, gpu1: r}}", invented(2, peers=False))
+    assert [(each.code, each.path, each.at) for each in found] == [
+        ("MT403", ("access", "kv", "gpu1"), "key"),
+        ("MT403", ("access", "kv", "gpu0"), "key"),
+    ]
+    part = "access: {kv: [{size: 4MiB, grant: {gpu0: rw, gpu1: rw, host: r}}]}"
+    found = errors(FILLED + part)
+    assert {(each.code, each.path) for each in found} == {("MT406", ("access", "kv", 0, "grant", "host"))}
