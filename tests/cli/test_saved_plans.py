@@ -151,3 +151,14 @@ def test_output_never_overwrites_a_file_of_another_program(tmp_path: Path, comma
     assert spec.read_text() == Path(QUICKSTART).read_text()
     for _ in range(2):
         assert run_memtopo(*words, str(tmp_path / "out.json")).status == 0
+
+
+def test_a_plan_whose_memory_differs_is_stale(saved: Path) -> None:
+    """Even if its calls are the same."""
+    document = json.loads(saved.read_text())
+    document["plan"]["memory"]["gpu0"] += 2 << 20
+    saved.write_text(json.dumps(document))
+    done = run_memtopo("apply", str(saved), "-m", "h200x2")
+    assert done.status == 7
+    assert "-memory on gpu0: 50MiB" in done.err
+    assert "+memory on gpu0: 48MiB" in done.err

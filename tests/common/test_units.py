@@ -89,6 +89,7 @@ def test_a_size_is_digits_and_a_unit(text: str, size: Size) -> None:
         ("99999999TiB", None),
         ("99999999tb", None),
         ("18446744073709551616B", None),
+        ("18446744073709551616 granules", None),
         ("9" * 5000, None),
         ("9" * 5000 + "MiB", None),
     ],

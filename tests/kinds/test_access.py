@@ -109,3 +109,21 @@ def test_a_failed_trial_of_access_refuses_the_grant(
     found = diagnose(f"{text}map: {{kv: hot}}\naccess: {{kv: {grants}}}", made)
     assert [each.code for each in found] == expected
     assert all(note in each.notes[0] for each in found)
+
+
+def one_way() -> Machine:
+    """A machine whose gpu0 can access the memory of gpu1, and not the other way round."""
+    apart, peers = invented(2, peers=False), invented(2)
+    return changed(peers, peers=[peers.peers[0], apart.peers[1]])
+
+
+@pytest.mark.parametrize(("owner", "user", "expected"), [("gpu1", "gpu0", []), ("gpu0", "gpu1", ["MT403"])])
+def test_peer_access_of_one_gpu_is_not_that_of_the_other(owner: str, user: str, expected: list[str]) -> None:
+    text = f"ranges: {{r: {{size: 2MiB}}}}\nchunks: {{c: {{location: {owner}, size: 2MiB}}}}\nmap: {{r: c}}\n"
+    assert codes(f"{text}access: {{r: {{{user}: r}}}}", one_way()) == expected
+
+
+def test_a_size_that_splits_a_mapping_is_corrected_from_the_offset_of_its_part() -> None:
+    text = "ranges: {r: {size: 16MiB}}\nchunks: {c: {location: gpu0, size: 4MiB, count: 4}}\nmap: {r: c}\n"
+    found = diagnose(f"{text}access: {{r: [{{offset: 4MiB, size: 6MiB, grant: {{gpu0: r}}}}]}}")
+    assert [(each.code, each.help) for each in found if each.code == "MT308"] == [("MT308", "write 'size: 8MiB'")]

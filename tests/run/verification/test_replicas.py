@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from memtopo.driver.sim import SimDriver
-from memtopo.driver.types import Access, HandleType, LocationKind, Properties, gpu
+from memtopo.driver.types import Access, DriverError, HandleType, LocationKind, Properties, gpu
 from memtopo.machine import Machine
 from memtopo.plans.report import Tally
 from memtopo.run.verification import replicas as module
@@ -112,3 +112,39 @@ def test_a_requested_stop_ends_the_children_at_once() -> None:
     with pytest.raises(KeyboardInterrupt):
         list(try_all({replica: ()}, ReplicaHost(invented(1), simulated=True), stop))
     assert time.monotonic() - start < module.EXIT_LIMIT
+
+
+class RefusesForbiddenStore(SimDriver):
+    """Answers the second store with an error of its own, and stays usable unless `fatal`."""
+
+    error, stores, fatal = "CUDA_ERROR_INVALID_VALUE", 0, False
+
+    def store(self, address: int, value: int) -> None:
+        self.stores += 1
+        if self.stores == 2:
+            raise DriverError("cuLaunchKernel", self.error)
+        super().store(address, value)
+
+    def mem_get_info(self) -> tuple[int, int]:
+        if self.fatal and self.stores == 2:
+            raise DriverError("cuMemGetInfo", self.error)
+        return super().mem_get_info()
+
+
+@pytest.mark.parametrize(
+    ("error", "fatal", "seen"),
+    [
+        ("CUDA_ERROR_ILLEGAL_ADDRESS", True, ENDS_PROCESS),
+        ("CUDA_ERROR_ILLEGAL_ADDRESS", False, "cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS"),
+        ("CUDA_ERROR_INVALID_VALUE", True, "cuLaunchKernel: CUDA_ERROR_INVALID_VALUE"),
+        ("CUDA_ERROR_INVALID_VALUE", False, "cuLaunchKernel: CUDA_ERROR_INVALID_VALUE"),
+    ],
+)
+def test_only_an_illegal_address_that_every_later_call_reports_ends_the_process(
+    error: str, fatal: bool, seen: str
+) -> None:
+    """Fact 24."""
+    with RefusesForbiddenStore(invented(1)) as driver:
+        driver.init()
+        driver.error, driver.fatal = error, fatal
+        assert module._try(driver, Replica(Properties(gpu(0)), GRANULE, 0, Access.R)) == Tried(seen)
