@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
@@ -30,6 +30,23 @@ class Phase(StrEnum):
     SETTLE = "settle"
 
 
+class ErrorHint(NamedTuple):
+    """Likely cause of an error, with the number of the fact in `docs/driver-facts.md`, and what to do.
+
+    A cause may have the placeholders `{subject}`, `{where}` and `{bytes}`, filled from the description of the step.
+    """
+
+    cause: str | None
+    advice: str
+
+
+PROBE_ADVICE = "'memtopo probe' shows what works here"
+"""Advice for an error that depends on the machine."""
+
+DEFECT_ADVICE = "'memtopo validate' should have found this: please report it, with the spec"
+"""Advice for an error that only a defect of memtopo can cause."""
+
+
 class StepDescription(NamedTuple):
     """Step as a plan shows it. Consecutive steps with equal `like`, `bytes_each` and `note` are folded into one row."""
 
@@ -41,13 +58,17 @@ class StepDescription(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Comparison after building: the expected and the observed value of an `aspect` of a `subject`."""
+    """Comparison after building: the expected and the observed value of an `aspect` of a `subject`.
+
+    `hint` says what to do if they differ.
+    """
 
     aspect: str
     subject: str
     expected: object
     observed: object
     path: Path = ()
+    hint: str | None = None
 
 
 class HandleReference(NamedTuple):
@@ -110,6 +131,10 @@ class Step:
     """True if a change does the step before it undoes any."""
     undo_call: ClassVar[str] = ""
     """Driver call that undoes it; empty if the undo of another step ends it."""
+    hints: ClassVar[Mapping[str, ErrorHint]] = {}
+    """Hints for errors of `call`, by the error's name without `CUDA_ERROR_`."""
+    undo_hints: ClassVar[Mapping[str, ErrorHint]] = {}
+    """Hints for errors of `undo_call`."""
 
     @property
     def effect(self) -> Hashable:

@@ -17,7 +17,7 @@ from memtopo.kinds.step import Phase
 from memtopo.plans import folding
 from memtopo.plans.report import Checks, Failure, Leak, Left, Placed, Progress, Report
 from memtopo.run.findings import FindingTally
-from memtopo.run.hints import difference_hint, error_hint
+from memtopo.run.hints import error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
@@ -200,12 +200,9 @@ class Run:
         )
 
     def _checks(self) -> Checks:
-        """Results of the checks, with the position and a hint for each difference."""
+        """Results of the checks, with the position of each difference."""
         found = self._findings.checks()
-        differences = tuple(
-            replace(each, place=self.request.position_of(each.path), hint=difference_hint(each.aspect))
-            for each in found.differences
-        )
+        differences = tuple(replace(each, place=self.request.position_of(each.path)) for each in found.differences)
         return replace(found, differences=differences, rates=self.verification.rates)
 
     def _notes(self, teardown: Teardown, left: Left | None, *, clean: bool) -> Iterator[str]:
@@ -235,7 +232,7 @@ class Run:
 def _failure(failed: StepFailed, request: RunRequest) -> Failure:
     error, path, position = failed.error, failed.path, request.position_of(failed.path)
     if isinstance(error, DriverError):
-        known = error_hint(error, failed.step.describe() if failed.step else None)
+        known = error_hint(error, failed.step)
         cause, advice = known or (None, None)
         return Failure(failed.action, f"{error.call}: {error.name}", error.reason, path, position, advice, cause)
     if isinstance(error, MemtopoError) and not isinstance(error, InternalError):

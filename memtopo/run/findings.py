@@ -46,7 +46,7 @@ class FindingTally:
         """Count findings."""
         all_counts = self._counts
         for finding in findings:
-            aspect, _, expected, observed, _ = finding
+            aspect, _, expected, observed, _, _ = finding
             counts = all_counts.get(aspect) or all_counts.setdefault(aspect, [0, 0])
             counts[0] += 1
             if expected == observed:
@@ -73,9 +73,10 @@ class FindingTally:
     def _add_difference(self, finding: Finding) -> None:
         self.different += 1
         if len(self._differences) < MAX_DIFFERENCES:
-            aspect, subject, expected, observed, path = finding
+            aspect, subject, expected, observed, path, hint = finding
             start = _first_difference(expected, observed)
-            self._differences.append(Difference(aspect, subject, _text(expected, start), _text(observed, start), path))
+            wanted, seen = _text(expected, start), _text(observed, start)
+            self._differences.append(Difference(aspect, subject, wanted, seen, path, hint=hint))
 
 
 def _first_difference(expected: object, observed: object) -> int:

@@ -3,47 +3,97 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 
+from memtopo import kinds
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver, call_name
 from memtopo.driver.sim import SimDriver
-from memtopo.driver.types import DriverError
+from memtopo.driver.types import Access, DriverError, Grant, Location, LocationKind, Properties, gpu
+from memtopo.kinds.access.steps import SetAccess
+from memtopo.kinds.chunks.steps import CreateChunk
+from memtopo.kinds.ranges.steps import ReserveRange
+from memtopo.kinds.step import Step
 from memtopo.run.apply import apply
-from memtopo.run.hints import _BY_CALL, _BY_ERROR, error_hint
+from memtopo.run.hints import _BY_ERROR, _OF_COPIES, error_hint
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
 
 FACTS = (Path(__file__).parent.parent.parent / "docs" / "driver-facts.md").read_text()
-EVERY = [*_BY_CALL.values(), *_BY_ERROR.values()]
 SPEC = "ranges: {r: {size: 4MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: c}\naccess: {r: {gpu0: rw}}\n"
 
 
+def _step_classes(base: type[Step] = Step) -> Iterator[type[Step]]:
+    for module in walk_packages(kinds.__path__, f"{kinds.__name__}."):
+        import_module(module.name)
+    for each in base.__subclasses__():
+        yield each
+        yield from _step_classes(each)
+
+
+def _causes() -> Iterator[str | None]:
+    yield from _OF_COPIES.values()
+    yield from (hint.cause for hint in _BY_ERROR.values())
+    for step in _step_classes():
+        yield from (hint.cause for hint in [*step.hints.values(), *step.undo_hints.values()])
+
+
 def test_every_cited_fact_exists() -> None:
-    cited = {
+    cited = [
         number
-        for each in EVERY
-        for citation in re.findall(r"\(facts? ([^)]*)\)", each.cause or "")
+        for cause in _causes()
+        for citation in re.findall(r"\(facts? ([^)]*)\)", cause or "")
         for number in re.findall(r"\d+", citation)
-    }
-    assert cited
+    ]
+    assert len(cited) > 30
     assert all(f'id="fact-{number}"' in FACTS for number in cited)
 
 
 def test_every_hint_is_for_a_call_that_memtopo_makes() -> None:
     calls = {call_name(method) for method in dir(Driver) if not method.startswith("_")}
-    assert {call for call, _ in _BY_CALL} <= calls
+    steps = list(_step_classes())
+    assert {step.call for step in steps if step.hints} <= calls
+    assert {step.undo_call for step in steps if step.undo_hints} <= calls
+    assert _OF_COPIES.keys() <= calls
 
 
 def test_a_hint_depends_on_call_and_error() -> None:
-    addresses = error_hint(DriverError("cuMemAddressReserve", "CUDA_ERROR_OUT_OF_MEMORY"))
-    memory = error_hint(DriverError("cuMemCreate", "CUDA_ERROR_OUT_OF_MEMORY"))
+    create, reserve = (
+        CreateChunk((), "c", 2 << 20, Properties(gpu(0))),
+        ReserveRange((), "r", 2 << 20, 0, 0, fixed=False),
+    )
+    addresses = error_hint(DriverError("cuMemAddressReserve", "CUDA_ERROR_OUT_OF_MEMORY"), reserve)
+    memory = error_hint(DriverError("cuMemCreate", "CUDA_ERROR_OUT_OF_MEMORY"), create)
     assert addresses
     assert memory
     assert "fact 9" in str(addresses.cause)
     assert "nvidia-smi" in memory.advice
-    assert error_hint(DriverError("cuMemCreate", "CUDA_ERROR_SOMETHING_NEW")) is None
+    assert error_hint(DriverError("cuMemCreate", "CUDA_ERROR_SOMETHING_NEW"), create) is None
+
+
+def test_a_hint_for_an_undo_is_not_one_for_the_call() -> None:
+    reserve = ReserveRange((), "r", 2 << 20, 0, 0, fixed=False)
+    reserved = error_hint(DriverError("cuMemAddressReserve", "CUDA_ERROR_INVALID_VALUE"), reserve)
+    freed = error_hint(DriverError("cuMemAddressFree", "CUDA_ERROR_INVALID_VALUE"), reserve)
+    assert "granularity" in str(reserved and reserved.cause)
+    assert "mapped inside" in str(freed and freed.cause)
+
+
+def test_a_hint_of_a_step_is_not_given_for_another_call() -> None:
+    grant = SetAccess((), "r", 0, 2 << 20, (Grant(gpu(0), Access.RW),))
+    assert error_hint(DriverError("cuMemMap", "CUDA_ERROR_INVALID_VALUE"), grant) is None
+    assert error_hint(DriverError("cuMemMap", "CUDA_ERROR_INVALID_VALUE")) is None
+
+
+def test_host_memory_that_is_exhausted_has_its_own_hint() -> None:
+    host = CreateChunk((), "c", 2 << 20, Properties(Location(LocationKind.HOST_NUMA, 0)))
+    found = error_hint(DriverError("cuMemCreate", "CUDA_ERROR_OUT_OF_MEMORY"), host)
+    assert found
+    assert "numactl" in found.advice
 
 
 def test_report_of_a_failure_has_cause_and_advice() -> None:
@@ -57,3 +107,14 @@ def test_report_of_a_failure_has_cause_and_advice() -> None:
     assert "fact" in failure.cause
     assert failure.hint == "declare the size that the exporter created it with"
     assert failure.path == ("map", "r", 0)
+
+
+def test_difference_of_a_fixed_address_has_a_hint() -> None:
+    made = invented(1)
+    with SimDriver(made) as sim:
+        sim.init()
+        taken = sim.mem_address_reserve(4 << 20, 0, 0x7_0000_0000)
+        text = f"ranges: {{r: {{size: 4MiB, address: {taken:#x}, fixed: true}}}}\n"
+        checks = apply(run_request(text, made), Ledger(sim)).checks
+    assert checks
+    assert [(each.aspect, "fact 11" in str(each.hint)) for each in checks.differences] == [("address", True)]

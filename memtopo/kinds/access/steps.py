@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.kinds.kind import Difference
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.step import Phase, Step, StepDescription
+from memtopo.kinds.step import DEFECT_ADVICE, PROBE_ADVICE, ErrorHint, Phase, Step, StepDescription
 
 SHORT_GRANT = 128
 """Maximum number of mappings of one call in a change, so that bytes return while the next mappings get access."""
@@ -31,6 +32,16 @@ class SetAccess(Step):
     phase = Phase.GRANT
     verb = "grant"
     call = "cuMemSetAccess"
+    hints: ClassVar = {
+        "NOT_SUPPORTED": ErrorHint(
+            "one of the devices cannot access the other's memory (fact 20)",
+            f"grant it to peers alone; {PROBE_ADVICE}",
+        ),
+        "ALREADY_MAPPED": ErrorHint(
+            "a mapping runs past its range, into what the context uses (fact 15)", DEFECT_ADVICE
+        ),
+        "INVALID_VALUE": ErrorHint("access is set for whole mappings without a hole (fact 20)", DEFECT_ADVICE),
+    }
 
     @property
     def effect(self) -> None:

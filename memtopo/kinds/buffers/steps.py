@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,17 @@ class OpenBuffer(Step):
     verb = "open buffer"
     call = "cuIpcOpenMemHandle"
     undo_call = "cuIpcCloseMemHandle"
+    hints: ClassVar = {
+        "INVALID_CONTEXT": ErrorHint(
+            "a handle cannot be opened in the process that created it (fact 31)", "import it in another process"
+        ),
+        "INVALID_HANDLE": ErrorHint(
+            "the exporter has ended (fact 46)", "keep it alive for as long as its memory is used"
+        ),
+        "INVALID_VALUE": ErrorHint(
+            "the exporter has freed the memory (fact 46)", "keep it allocated for as long as it is used"
+        ),
+    }
 
     @property
     def provides(self) -> Hashable:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HandleType, Location, LocationKind, Properties
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription
+from memtopo.kinds.step import (
+    DEFECT_ADVICE,
+    PROBE_ADVICE,
+    ErrorHint,
+    Finding,
+    HandleReference,
+    Phase,
+    Step,
+    StepDescription,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +35,16 @@ class CreateChunk(Step):
     verb = "create"
     call = "cuMemCreate"
     undo_call = "cuMemRelease"
+    hints: ClassVar = {
+        "NOT_PERMITTED": ErrorHint(
+            "a fabric handle needs an IMEX channel, also where it is advertised (fact 4)",
+            f"use 'handles: [fd]', or have the administrator set up IMEX; {PROBE_ADVICE}",
+        ),
+        "INVALID_VALUE": ErrorHint(
+            "size and properties must be ones that the device supports (facts 3, 6)", PROBE_ADVICE
+        ),
+        "INVALID_DEVICE": ErrorHint("the device is not visible to this process (fact 3)", "see CUDA_VISIBLE_DEVICES"),
+    }
 
     @property
     def provides(self) -> Hashable:
@@ -71,6 +91,11 @@ class ImportChunk(Step):
     verb = "import"
     call = "cuMemImportFromShareableHandle"
     undo_call = "cuMemRelease"
+    hints: ClassVar = {
+        "UNKNOWN": ErrorHint(
+            "what was received is not a handle of this driver (fact 27)", "see what the exporter sends"
+        )
+    }
 
     @property
     def provides(self) -> Hashable:
@@ -115,6 +140,11 @@ class TryExportChunk(Step):
     phase = Phase.EXPORT
     verb = "export"
     call = "cuMemExportToShareableHandle"
+    hints: ClassVar = {
+        "INVALID_VALUE": ErrorHint(
+            "the chunk was created without that handle type, or is itself imported (fact 26)", DEFECT_ADVICE
+        )
+    }
 
     @property
     def needs(self) -> tuple[Hashable, ...]:

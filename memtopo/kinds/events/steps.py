@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription
+from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,9 @@ class OpenEvent(Step):
     verb = "open event"
     call = "cuIpcOpenEventHandle"
     undo_call = "cuEventDestroy"
+    hints: ClassVar = {
+        "MAP_FAILED": ErrorHint("what was received is not an event (fact 47)", "see what the exporter sends")
+    }
 
     @property
     def provides(self) -> Hashable:
@@ -102,6 +106,9 @@ class TryExportEvent(Step):
     phase = Phase.EXPORT
     verb = "export event"
     call = "cuIpcGetEventHandle"
+    hints: ClassVar = {
+        "INVALID_HANDLE": ErrorHint("the event was created for one process (facts 32, 47)", DEFECT_ADVICE)
+    }
 
     @property
     def needs(self) -> tuple[Hashable, ...]:

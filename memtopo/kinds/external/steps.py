@@ -6,13 +6,14 @@ import fcntl
 import os
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MemoryHandleType
 from memtopo.kinds.buffers.steps import address_range, free_buffer
 from memtopo.kinds.layout import Descriptor, Layout, Reservation, current
-from memtopo.kinds.step import Finding, HandleReference, Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,13 @@ class ImportMemory(Step):
     verb = "import memory"
     call = "cuImportExternalMemory"
     undo_call = "cuDestroyExternalMemory"
+    hints: ClassVar = {
+        "UNKNOWN": ErrorHint(
+            "what was received for {subject} is not a descriptor of external memory, or belongs to another GPU than "
+            "{where} (facts 54, 55)",
+            "see what the producer sends, and on which GPU it allocated it",
+        )
+    }
     renews_needs = True
 
     @property
@@ -125,6 +133,12 @@ class MapExternal(Step):
     verb = "map buffer"
     call = "cuExternalMemoryGetMappedBuffer"
     undo_call = "cuMemFree"
+    hints: ClassVar = {
+        "INVALID_VALUE": ErrorHint(
+            "{subject} is smaller than the {bytes} that the spec declares (fact 53)",
+            "declare the size that the producer allocated it with",
+        )
+    }
 
     @property
     def provides(self) -> Hashable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
@@ -15,7 +16,7 @@ from memtopo.driver.types import (
     RangeAttribute,
 )
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.step import Finding, Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, Finding, Phase, Step, StepDescription
 
 _ASPECTS = {
     Advice.SET_READ_MOSTLY: "read mostly",
@@ -31,6 +32,8 @@ _ATTRIBUTES = {
 
 _REPORTED = (LocationKind.GPU, LocationKind.HOST)
 """Kinds of locations that range attributes report (fact 60)."""
+
+_NOT_CONCURRENT = "{where} cannot use managed memory while the CPU does (fact 60)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class Advise(Step):
     phase = Phase.CREATE
     verb = "advise"
     call = "cuMemAdvise"
+    hints: ClassVar = {"INVALID_DEVICE": ErrorHint(_NOT_CONCURRENT, "remove the advice for that GPU")}
     renews_needs = True
 
     @property
@@ -170,6 +174,7 @@ class Prefetch(Step):
     phase = Phase.SETTLE
     verb = "prefetch"
     call = "cuMemPrefetchAsync"
+    hints: ClassVar = {"INVALID_DEVICE": ErrorHint(_NOT_CONCURRENT, "remove 'prefetch'")}
 
     @property
     def needs(self) -> tuple[Hashable, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from memtopo.common.errors import InternalError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
+from memtopo.kinds.step import ErrorHint, Finding, Phase, Step, StepDescription, range_name
 
 _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
 
@@ -31,6 +32,16 @@ class MapChunk(Step):
     verb = "map"
     call = "cuMemMap"
     undo_call = "cuMemUnmap"
+    hints: ClassVar = {
+        "NOT_SUPPORTED": ErrorHint(
+            "only a whole chunk can be mapped: an imported one is not of the size that was declared (facts 13, 28)",
+            "declare the size that the exporter created it with",
+        ),
+        "INVALID_VALUE": ErrorHint(
+            "something is mapped there already, perhaps past the end of the range before it (facts 14, 15)",
+            "see whether other code in this process maps memory",
+        ),
+    }
 
     @property
     def effect(self) -> Hashable:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
 from memtopo.kinds.layout import Layout, Reservation
-from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
+from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, Phase, Step, StepDescription, range_name
+
+_IN_USE = "the addresses are in use in this process: choose others, or leave 'fixed' out (fact 11)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,21 @@ class ReserveRange(Step):
     verb = "reserve"
     call = "cuMemAddressReserve"
     undo_call = "cuMemAddressFree"
+    hints: ClassVar = {
+        "OUT_OF_MEMORY": ErrorHint(
+            "this is about addresses, not memory: 64 TiB can be reserved, 128 TiB cannot (fact 9)",
+            "make the ranges smaller, or give back what this process has reserved",
+        ),
+        "INVALID_VALUE": ErrorHint(
+            "a size must be a multiple of the granularity, an alignment a power of two (facts 9, 10)", DEFECT_ADVICE
+        ),
+    }
+    undo_hints: ClassVar = {
+        "INVALID_VALUE": ErrorHint(
+            "a range cannot be freed while anything is mapped inside (fact 12)",
+            "see which mapping could not be undone",
+        )
+    }
 
     @property
     def provides(self) -> Hashable:
@@ -47,7 +65,7 @@ class ReserveRange(Step):
         if self.align:
             yield Finding("alignment", self.label, 0, address % self.align, self.path)
         if self.fixed:
-            yield Finding("address", self.label, hex(self.address), hex(address), self.path)
+            yield Finding("address", self.label, hex(self.address), hex(address), self.path, _IN_USE)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, "", self.size, (self.align, self.fixed))

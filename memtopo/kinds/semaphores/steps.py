@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import SemaphoreHandleType
 from memtopo.kinds.layout import Layout, Wait, current
-from memtopo.kinds.step import Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, Phase, Step, StepDescription
 
 GRACE = 5.0
 """Seconds that teardown waits for a signal of the producer."""
@@ -34,6 +35,12 @@ class ImportSemaphore(Step):
     verb = "import semaphore"
     call = "cuImportExternalSemaphore"
     undo_call = "cuDestroyExternalSemaphore"
+    hints: ClassVar = {
+        "UNKNOWN": ErrorHint(
+            "what was received for {subject} is not the descriptor of a semaphore (fact 54)",
+            "see what the producer sends",
+        )
+    }
     renews_needs = True
 
     @property
