@@ -43,8 +43,8 @@ class InvalidSpec(ApiError, ValueError):
 class NotApplied(ApiError):
     """Layout that was not built as declared, or not taken down completely; `report` has the details.
 
-    `exit_code` is that of `memtopo apply`: 4 if everything was undone, 5 if something is left, 6 if the memory is not
-    as declared.
+    `exit_code` is that of `memtopo apply`: 4 if everything was undone (3 if a holder was missing), 5 if something is
+    left, 6 if the memory is not as declared.
     """
 
     def __init__(self, report: Report) -> None:

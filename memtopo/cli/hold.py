@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from memtopo.common.errors import UsageError
-from memtopo.common.text import printable
+from memtopo.common.text import printable, process_name
 from memtopo.output import plain
 from memtopo.run.apply import Run
 from memtopo.run.processes import Coordinator, ProcessExports
@@ -83,7 +84,8 @@ def hold_options(
     if hold:
         return HoldOptions(socket, lasting, grace, tuple(allow_uids))
     for flag, given in (("--for", lasting is not None), ("--socket", socket is not None)):
-        if given:
+        # The variables may be set for other commands, or by a memtopo that started this one.
+        if given and f"MEMTOPO_{flag.removeprefix('--').upper()}" not in os.environ:
             raise UsageError(f"{flag} is for held layouts only", hint="add --hold")
     return None
 
@@ -101,7 +103,7 @@ def _notes(held: HoldSummary) -> Iterator[str]:
 
 
 def _process(importer: Importer) -> str:
-    return f"process {importer.pid} of user {importer.uid}"
+    return f"{process_name(importer.pid)} of user {importer.uid}"
 
 
 def _exports(importer: Importer) -> str:

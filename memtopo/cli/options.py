@@ -38,11 +38,16 @@ def timeout_seconds(text: str) -> float:
     return found
 
 
-LayoutName = Annotated[str | None, typer.Argument(metavar="NAME", help="A held layout.", show_default=False)]
+LayoutName = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="A held layout, or the path of its socket.", show_default=False)
+]
 Socket = Annotated[
     str | None,
     typer.Option(
-        "--socket", envvar="MEMTOPO_SOCKET", metavar="PATH", help="Its socket, if it is not at the default path."
+        "--socket",
+        envvar="MEMTOPO_SOCKET",
+        metavar="PATH",
+        help="Socket of a holder that is not at the default path.",
     ),
 ]
 AllowUid = Annotated[

@@ -62,6 +62,11 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def process_name(pid: int) -> str:
+    """Name of another process, such as `process 4711`; the kernel reports 0 for one of another pid namespace."""
+    return f"process {pid}" if pid else "a process of another pid namespace"
+
+
 def _escape(char: str) -> str:
     if char in _SHORT:
         return _SHORT[char]

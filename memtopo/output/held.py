@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from memtopo.common.text import process_name
 from memtopo.common.units import rounded
 from memtopo.output import humanize, report
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs
@@ -30,6 +31,9 @@ _IMPORTERS = (
     Column("process", "right"), Column("uid", "right"), Column("for", "right"), Column("handles", "right"),
     Column("bytes", "right"), Column("of"),
 )  # fmt: skip
+
+_UNKNOWN = "?"
+"""Id of a process of another pid namespace."""
 
 
 def layout_list(survey: Survey, now: float) -> RenderableType:
@@ -73,8 +77,8 @@ def checked(found: Looked) -> RenderableType:
 
 def released(done: Released) -> RenderableType:
     """Result of a release and its consequences for importers, with its verdict as the last line."""
-    lost = [f"process {each.pid} lost {_taken(each, 'ipc')}, which it used over ipc" for each in done.lost]
-    kept = [f"process {each.pid} may keep {rounded(each.bytes)} of memory from being free" for each in done.kept]
+    lost = [f"{process_name(each.pid)} lost {_taken(each, 'ipc')}, which it used over ipc" for each in done.lost]
+    kept = [f"{process_name(each.pid)} may keep {rounded(each.bytes)} of memory from being free" for each in done.kept]
     verdict = "released: taken down" if done.gone else "released: its holder has not finished taking it down"
     consequences: list[RenderableType] = [notes([*lost, *kept]), Text()] if lost or kept else []
     head = Text.assemble(("release", "bold"), "  ", cell(done.name))
@@ -85,11 +89,11 @@ def _entry(entry: Entry, now: float) -> tuple[str, ...]:
     if entry.since is None:
         return entry.name, entry.state, *[""] * 4
     age = humanize.age(now - entry.since)
-    return entry.name, entry.state, str(entry.pid), f"{entry.exports:,}", f"{entry.importers:,}", age
+    return entry.name, entry.state, str(entry.pid or _UNKNOWN), f"{entry.exports:,}", f"{entry.importers:,}", age
 
 
 def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
-    yield "held by", f"process {status.pid}, uid {status.uid}"
+    yield "held by", f"{process_name(status.pid)}, uid {status.uid}"
     yield "since", f"{_time(status.since)}, for {humanize.age(now - status.since)}"
     if status.deadline is None:
         yield "until", "a signal or a release"
@@ -109,7 +113,7 @@ def _offer(offer: Offer) -> tuple[str, ...]:
 def _importer(importer: Importer, now: float) -> tuple[str, ...]:
     age = humanize.age(now - importer.since)
     counts = f"{importer.handles:,}", rounded(importer.bytes)
-    return str(importer.pid), str(importer.uid), age, *counts, _taken(importer)
+    return str(importer.pid or _UNKNOWN), str(importer.uid), age, *counts, _taken(importer)
 
 
 def _taken(importer: Importer, via: str | None = None) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from threading import Lock
 
 from memtopo import planner
-from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.errors import InternalError, MemtopoError, Unavailable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, StepFailed, Stopped, Teardown, TeardownGates
@@ -224,9 +224,15 @@ class Run:
             # The difference may also be the cause of a later failure; the report has both.
             return "different", 6
         if self.failure:
-            expected = isinstance(self.failure.error, (MemtopoError, OSError, MemoryError))
-            return "failed", 4 if expected and not isinstance(self.failure.error, InternalError) else 70
+            return "failed", _exit_code(self.failure.error)
         return "ok", 0
+
+
+def _exit_code(error: BaseException | None) -> int:
+    if isinstance(error, Unavailable):
+        return error.exit_code
+    expected = isinstance(error, (MemtopoError, OSError, MemoryError)) and not isinstance(error, InternalError)
+    return 4 if expected else 70
 
 
 def _failure(failed: StepFailed, request: RunRequest) -> Failure:

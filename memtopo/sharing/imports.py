@@ -7,6 +7,7 @@ from contextlib import closing
 from typing import NamedTuple
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.text import process_name
 from memtopo.common.units import exact
 from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.types import LocationKind
@@ -121,7 +122,7 @@ class HolderHandles:
             if declared != offered:
                 message = f"{_described(each)} declares {what} {declared}; {holder}/{each.origin.export} has {offered}"
                 hint = "declare what the holder exports"
-                raise ImportMismatch(f"{message} (holder: process {client.pid})", hint=hint)
+                raise ImportMismatch(f"{message} (holder: {process_name(client.pid)})", hint=hint)
 
     def _comparisons(self, each: Group, offer: Offer) -> Iterator[_Comparison]:
         assert each.origin

@@ -155,12 +155,15 @@ def start_producers(
     """Start the programs that a layout needs, and end them with the `with`; holders that it does not use are ignored.
 
     `machine` is the simulated machine, called `name`, if there is one: there, external objects that no process offers
-    are simulated. Raises `ProducerFailed` if a program does not serve within `patience` seconds, `Stopped`.
+    are simulated. Elsewhere a producer that is neither bound nor running is a `UsageError`. Raises `ProducerFailed` if
+    a program does not serve within `patience` seconds, `Stopped`.
     """
     used = {holder: bound[holder] for holder in sorted(holders(geometry)) if holder in bound}
     sockets = {holder: path for holder, path in used.items() if isinstance(path, str)}
     programs = [Program(holder, words) for holder, words in used.items() if not isinstance(words, str)]
     simulated = _simulated_programs(geometry, machine, name, used) if machine else []
+    if machine is None:
+        _require_holders(geometry, used)
     started = [*programs, *simulated]
     with ExitStack() as stack:
         try:
@@ -191,6 +194,17 @@ def _simulated_programs(geometry: Geometry, machine: Machine, name: str, bound: 
         for holder, spec in specs.items()
         if holder not in bound and not _is_held(holder)
     ]
+
+
+def _require_holders(geometry: Geometry, bound: Mapping[str, Bound]) -> None:
+    """Require a process for each external object, before anything is built. Raises `UsageError`."""
+    for member in geometry.members.values():
+        for each in produced(member):
+            (holder,) = each.origin.holders
+            if holder not in bound and "/" not in holder and not _is_held(holder):
+                message = f"{each.name!r} comes from {holder!r}, which is neither bound nor running"
+                hint = f"--with {holder}=/path/to/its/socket, or --with '{holder}=COMMAND'; in Python, bind="
+                raise UsageError(message, hint=hint)
 
 
 def _is_held(name: str) -> bool:

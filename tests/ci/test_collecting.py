@@ -135,3 +135,16 @@ def test_unreadable_folders_are_named_and_others_traversed(folder: Path) -> None
     )
     done = subprocess.run([sys.executable, "-c", script], env=environment(), capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["closed", "open/x.yaml"] * 2
+
+
+@pytest.mark.parametrize("argument", ["specs", "specs/*.yaml", "specs/**/*.yaml"])
+def test_a_link_that_leads_out_of_the_folder_is_not_read(folder: Path, argument: str) -> None:
+    (folder / "specs").mkdir()
+    (folder / "specs" / "x.yaml").symlink_to("y.yaml")
+    (folder / "specs" / "y.yaml").write_text(GOOD)
+    (folder / "specs" / "secret.yaml").symlink_to(folder / "secret")
+    (folder / "secret").write_text("password: 1234\n")
+    done = run_memtopo("validate", argument, M)
+    assert done.status == 1
+    assert "specs/secret.yaml: error[MT001]: it is a link to a file outside of 'specs'" in done.err + done.out
+    assert "password" not in done.err + done.out

@@ -107,3 +107,10 @@ def test_controls_in_reports_of_a_holder_are_escaped(monkeypatch: pytest.MonkeyP
     shown = "\n".join(lines(held.layout(evil, NOW), monkeypatch, 80))
     assert "\x1b" not in shown
     assert "\\x1b[31m" in shown
+
+
+def test_a_process_of_another_pid_namespace_has_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = replace(STATUS, pid=0, importers=(replace(IMPORTER, pid=0),))
+    found = lines(held.layout(status, NOW), monkeypatch, 100)
+    assert any("a process of another pid namespace, uid 1000" in line for line in found)
+    assert any(line.split()[:2] == ["?", "1000"] for line in found)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.common.errors import UsageError
 from memtopo.executor import Stopped
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
@@ -214,6 +215,16 @@ def test_folders_of_dead_processes_are_removed_and_others_stay(folders: Path) ->
 def test_without_a_temporary_folder_no_program_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
     with pytest.raises(ProducerFailed, match="no folder for its socket: no such file"), Program("camera", ["true"]):
+        pass
+
+
+def test_a_producer_that_is_neither_bound_nor_running_is_wrong_usage_on_real_gpus(runtime: Path) -> None:
+    spec = validate_text(OF_TWO, invented(2))
+    assert spec.geometry
+    with (
+        pytest.raises(UsageError, match="'depth' comes from 'lidar', which is neither bound nor running"),
+        start_producers(spec.geometry, {"camera": (*BEHAVING, "serve")}, None),
+    ):
         pass
 
 

@@ -223,7 +223,7 @@ def unpack_handle(handle: bytes, errors: HandleErrors) -> SharedHandle:
 def open_handle(shared: SharedHandle, kind: str, files: Files, errors: HandleErrors) -> tuple[int, Tag]:
     """Open the file that a handle names; returns a new descriptor and the tag. Refuses if it is gone."""
     if not shared.is_alive:
-        raise Refused(errors.exporter_gone, "the process that shared it is gone")
+        raise Refused(errors.exporter_gone, "the process that shared it is gone, or in another pid namespace")
     found = files.adopt(f"/proc/{shared.pid}/fd/{shared.fd}", kind)
     if found is None:
         raise Refused(errors.object_gone, f"the process that shared it has no such {kind} any more")

@@ -69,7 +69,8 @@ class OpenBuffer(Step):
             "a handle cannot be opened in the process that created it (fact 31)", "import it in another process"
         ),
         "INVALID_HANDLE": ErrorHint(
-            "the exporter has ended (fact 46)", "keep it alive for as long as its memory is used"
+            "the exporter has ended (fact 46), or runs in another pid namespace",
+            "keep it alive for as long as its memory is used; containers have to share a pid namespace (--pid)",
         ),
         "INVALID_VALUE": ErrorHint(
             "the exporter has freed the memory (fact 46)", "keep it allocated for as long as it is used"

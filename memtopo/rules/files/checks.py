@@ -22,7 +22,12 @@ _UNUSED = "MT505"
 
 def read(each: Source) -> Document:
     """Read a file or standard input; errors are diagnostics of the document."""
-    return language.read_stdin() if each.name == STDIN else language.read_file(each.name, patience=each.patience)
+    if each.name == STDIN:
+        return language.read_stdin()
+    if each.outside:
+        message = f"it is a link to a file outside of {each.folder!r}, and is not read"
+        return Document(each.name, diagnostics=(Diagnostic("MT001", message, help="name the file itself"),))
+    return language.read_file(each.name, patience=each.patience)
 
 
 def check(

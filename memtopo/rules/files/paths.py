@@ -18,11 +18,21 @@ _PATIENCE = 10.0
 class Source(NamedTuple):
     """File by the name that is reported, and the seconds to wait for it if it is a pipe; `-` is standard input.
 
-    A pipe that was named explicitly is waited for; a pipe found in a folder is not.
+    A pipe that was named explicitly is waited for; a pipe found in a folder is not. A file that was found must lie
+    below `folder`: a link to elsewhere may be another's, and diagnostics quote what they read.
     """
 
     name: str
     patience: float = _PATIENCE
+    folder: str | None = None
+
+    @property
+    def outside(self) -> bool:
+        """True if the name leads out of the folder in which it was found."""
+        if self.folder is None:
+            return False
+        folder = os.path.realpath(self.folder)
+        return os.path.commonpath((folder, os.path.realpath(self.name))) != folder
 
 
 def collect(arguments: Iterable[str]) -> list[Source]:
@@ -46,10 +56,12 @@ def _files(argument: str) -> list[Source]:
         return [Source(argument)]
     if os.path.isdir(argument):
         files, hint = _folder(argument), "a folder stands for the *.yaml and *.yml files in it and below"
-        return _sorted(files) or _no_files(f"folder {argument!r} has no spec", hint)
+        return _sorted(files, argument) or _no_files(f"folder {argument!r} has no spec", hint)
     if is_pattern(argument) and not os.path.lexists(argument):
         hint = "a pattern is matched from the current folder; ** stands for any number of folders"
-        return _sorted(matching(argument)) or _no_files(f"pattern {argument!r} matches no file", hint)
+        return _sorted(matching(argument), _literal(argument)) or _no_files(
+            f"pattern {argument!r} matches no file", hint
+        )
     return [Source(argument)]
 
 
@@ -57,8 +69,14 @@ def _no_files(message: str, hint: str) -> list[Source]:
     raise Unavailable(message, hint=hint)
 
 
-def _sorted(files: Iterable[str]) -> list[Source]:
-    return [Source(file, patience=0.0) for file in sorted(set(files), key=lambda file: file.split("/"))]
+def _literal(pattern: str) -> str:
+    """Return the folder in which the search for a pattern begins."""
+    match = _MAGIC.search(pattern)
+    return os.path.dirname(pattern[: match.start()] if match else pattern) or "."
+
+
+def _sorted(files: Iterable[str], folder: str) -> list[Source]:
+    return [Source(file, 0.0, folder) for file in sorted(set(files), key=lambda file: file.split("/"))]
 
 
 def _folder(top: str) -> Iterator[str]:

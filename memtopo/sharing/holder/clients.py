@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 
 from memtopo.common.clock import RunningClock
+from memtopo.common.text import process_name
 from memtopo.sharing import wire
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.messages import encode_error
@@ -158,7 +159,7 @@ class Clients:
         """Admit a new connection, or refuse it with a reason and close it."""
         try:
             of = peer(sock)
-            check_user(of, f"process {of.pid}", self._allow_uids)
+            check_user(of, process_name(of.pid), self._allow_uids)
             self._check_share(of)
             self._make_room()
         except ExchangeError as error:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from memtopo.common.errors import MemtopoError
-from memtopo.common.text import nearest
+from memtopo.common.text import nearest, process_name
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
 from memtopo.driver.handles import Handle, close_handles
@@ -151,7 +151,7 @@ def request_of(fields: Fields) -> str:
 
 def still_bound(bound: Clients) -> ExchangeError:
     """Return the refusal of a release while importers are bound to the layout."""
-    processes = ", ".join(f"process {each.peer.pid}" for each in islice(bound, _LISTED_PROCESSES))
+    processes = ", ".join(process_name(each.peer.pid) for each in islice(bound, _LISTED_PROCESSES))
     more = f" and {len(bound) - _LISTED_PROCESSES} more" if len(bound) > _LISTED_PROCESSES else ""
     return ExchangeError(
         "attached",

@@ -189,7 +189,7 @@ def test_an_import_that_differs_from_its_declaration_fails(tmp_path: Path) -> No
 def test_an_import_from_a_layout_that_is_not_held_fails() -> None:
     done = memtopo("apply", str(ATTACHED), *M, "--json")
     report = json.loads(done.stdout)
-    assert (done.returncode, report["outcome"]) == (4, "failed")
+    assert (done.returncode, report["outcome"]) == (3, "failed")
     assert "held" in report["failure"]["error"]
 
 
@@ -199,6 +199,12 @@ def test_options_of_a_hold_require_hold() -> None:
         assert done.returncode == 2
         assert "add --hold" in done.stderr
     assert memtopo("apply", str(HELD), *M, "--with", "nothing").returncode == 2
+
+
+def test_variables_of_options_of_a_hold_are_ignored_without_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MEMTOPO_SOCKET", "/nowhere/kv.sock")
+    monkeypatch.setenv("MEMTOPO_FOR", "5s")
+    assert memtopo("apply", str(HELD), *M).returncode == 0
 
 
 def rounds(count: int, machine: str) -> None:
