@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 
@@ -13,7 +14,7 @@ from memtopo.machine import Trial
 from memtopo.plans.report import Report
 from memtopo.run import processes
 from memtopo.run.processes.coordinator import NotStarted, startup_limit
-from tests.helpers.machines import invented
+from tests.helpers.machines import identified, invented
 from tests.helpers.specs import codes, ensemble
 from tests.run.processes.crash_runs import run_with_crash
 
@@ -187,3 +188,15 @@ def test_a_worker_that_does_not_start_is_reported() -> None:
     assert (report.outcome, report.exit_code) == ("failed", 4)
     assert report.failure
     assert "ended with status 1" in report.failure.error
+
+
+def test_visible_gpus_are_given_to_a_real_process_by_uuid_in_their_order(tmp_path: Path) -> None:
+    """An ordinal would be another GPU where the order of the driver is another (fact 38)."""
+    text = "processes: {p: {visible: [gpu2, gpu0], buffers: {b: {location: gpu0, size: 2MiB}}}}"
+    seen = tmp_path / "seen"
+    worker = ("/bin/sh", "-c", 'echo "$CUDA_VISIBLE_DEVICES" > "$0"', str(seen))
+    made = ensemble(text, identified(["GPU-" + each * 32 for each in "abc"]), worker=worker, timeout=5)
+    real = replace(made.request.machine, simulated=False)
+    report = processes.apply(replace(made, request=replace(made.request, machine=real)))
+    assert report.exit_code == 4
+    assert seen.read_text() == f"GPU-{'c' * 32},GPU-{'a' * 32}\n"

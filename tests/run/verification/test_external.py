@@ -21,9 +21,11 @@ from memtopo.run import processes
 from memtopo.run.apply import apply
 from memtopo.run.processes import Ensemble
 from memtopo.sharing.imports import HolderHandles
+from tests.helpers.faults import Faulty
 from tests.helpers.in_process_producer import uuid
 from tests.helpers.machines import invented
 from tests.helpers.scripted_producer import ScriptedProducer, scripted_producer
+from tests.helpers.shared_producers import handle_source
 from tests.helpers.specs import document, ensemble, run_request
 
 MACHINE = invented(2)
@@ -191,3 +193,26 @@ def test_a_signal_by_an_importer_is_not_taken_for_the_producer_s(producer: Scrip
         runs = [pool.submit(how) for _ in range(2)]
         reports = [run.result()[0] for run in runs]
     assert [report.exit_code for report in reports] == [4, 4], reports
+
+
+class RecordsParts(Faulty):
+    """Notes the parts of external memory that are mapped."""
+
+    parts: tuple[tuple[int, int], ...] = ()
+
+    def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
+        self.parts = *self.parts, (offset, size)
+        return self._driver.external_memory_get_mapped_buffer(memory, offset, size)
+
+
+def test_each_part_of_external_memory_is_mapped_at_its_offset() -> None:
+    parts = "buffers: {y: {offset: 1MiB, size: 2MiB}, uv: {offset: 6MiB, size: 1MiB}}"
+    text = f"external: {{frame: {{from: camera, via: opaque_fd, device: gpu0, size: 8MiB, {parts}}}}}\n"
+    machine = invented(1)
+    made = run_request(text, machine)
+    with SimDriver(machine) as driver:
+        driver.init()
+        recorder = RecordsParts(driver)
+        report = apply(made, Ledger(recorder), handle_source=handle_source(made, machine))
+    assert report.exit_code == 0, report
+    assert recorder.parts == ((0, 8 << 20), (1 << 20, 2 << 20), (6 << 20, 1 << 20))
