@@ -21,7 +21,7 @@ from memtopo.rules.validation import validate
 from tests.helpers.specs import ROOT, document
 
 BLOCK = re.compile(r"^```(\S+)([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-PAGES = [ROOT / "README.md", ROOT / "docs" / "spec.md", ROOT / "docs" / "drawing.md"]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("spec.md", "drawing.md", "changing.md"))]
 
 
 class Block(NamedTuple):

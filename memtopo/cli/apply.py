@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -67,6 +67,13 @@ Timeout = Annotated[
     ),
 ]
 
+Rehearse = Annotated[
+    bool,
+    typer.Option(
+        "--rehearse", envvar="MEMTOPO_REHEARSE", help="Also go through the states of the spec and back, and check each."
+    ),
+]
+
 
 def apply_command(
     spec: SpecFile,
@@ -79,6 +86,7 @@ def apply_command(
     allow_uid: AllowUid = None,
     bound: With = None,
     timeout: Timeout = "30s",
+    rehearse: Rehearse = False,
     as_json: AsJson = False,
 ) -> int:
     """Build a spec, check it, report, and take it down.
@@ -92,7 +100,9 @@ def apply_command(
     loaded = load(spec, machine)
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
-    request = _request(loaded, spec, check, bound_holders.silence)
+    request = replace(_request(loaded, spec, check, bound_holders.silence), rehearse=rehearse)
+    if rehearse and request.geometry.processes:
+        raise UsageError("--rehearse is for specs of one process", hint="apply each process as a spec of its own")
     loaded.print_diagnostics(sys.stderr)
     with Stopper(ending=True) as stopper:  # around the report too: a second signal must not cut it off
         report = _Application(request, loaded, bound_holders, stopper.signal).run(holding)

@@ -125,8 +125,6 @@ class Step:
     renews_needs: ClassVar[bool] = False
     """True if the resources that the step needs are created again when it goes, since only their end undoes the step,
     or the step has used them up."""
-    keeps_bytes: ClassVar[bool] = False
-    """True if the step stands for bytes of memory that may be gone; see `Kind.changes`."""
     before_undo: ClassVar[bool] = False
     """True if a change does the step before it undoes any."""
     undo_call: ClassVar[str] = ""
@@ -153,6 +151,11 @@ class Step:
     def needs(self) -> tuple[Hashable, ...]:
         """Resources that have to be undone after this step if they are undone."""
         return ()
+
+    @property
+    def keeps(self) -> Hashable:
+        """Resource whose bytes exist while the step is done, even if the resource is gone; None for other steps."""
+        return None
 
     @property
     def reads(self) -> tuple[Hashable, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -42,6 +42,8 @@ class MappedMemory:
     path: Path
     views: tuple[View, ...]
     ours: bool = True
+    resource: Hashable = None
+    """Resource that its step provides."""
 
 
 class Member(NamedTuple):
@@ -79,6 +81,7 @@ def mapped_memory(member: Member, machine: Machine | None = None) -> list[Mapped
             path=group.path,
             views=tuple(mapped.get(group.label(index), ())) or _own_view(group, index, machine),
             ours=not group.external,
+            resource=(group.noun, group.label(index)),
         )
         for group in member.geometry.every
         if group.memory and not group.produced

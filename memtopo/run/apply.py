@@ -19,6 +19,7 @@ from memtopo.plans.report import Checks, Failure, Leak, Left, Placed, Progress, 
 from memtopo.run.findings import FindingTally
 from memtopo.run.hints import error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
+from memtopo.run.rehearsal import Rehearsal
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
 from memtopo.run.verification.rounds import Verification
@@ -47,6 +48,8 @@ def apply(
             run.build()
             run.check()
             run.verify()
+            if request.rehearse and run.as_declared:
+                run.rehearse()
             if hold and run.as_declared:
                 run.hold(hold)
     finally:
@@ -131,6 +134,11 @@ class Run:
             if index == 0:
                 self.verification.try_forbidden()
             self.verification.read(index)
+
+    def rehearse(self) -> None:
+        """Go through the states of the layout and back, and check each. Raises `StepFailed` or `Stopped`."""
+        with self.execution.timed("rehearse"):
+            Rehearsal(self.execution, self.request.geometry, self.verification, self._findings).walk()
 
     def recheck(self) -> Checks:
         """Compare every step with the driver's state again, by queries alone; the report leaves the result out.

@@ -11,15 +11,16 @@ from memtopo.planner import Plan
 from memtopo.plans.transition import Action, transition
 
 
-class RollbackFailed(Exception):
+class RollbackFailed(StepFailed):
     """Failure of a change whose rollback failed, too: the layout can only be taken down.
 
-    `failure` is the first failure, `rollback` that of the rollback.
+    It has the step and the error of the rollback; `failure` is the failure of the change.
     """
 
     def __init__(self, failure: BaseException, rollback: StepFailed) -> None:
-        super().__init__(f"{failure}; then, on the way back, {rollback}")
-        self.failure, self.rollback = failure, rollback
+        action = f"{rollback.action}, to roll back a change ({failure})"
+        super().__init__(rollback.step, action, rollback.error, rollback.path)
+        self.failure = failure
 
 
 def change(execution: Execution, plan: Plan) -> None:
@@ -97,4 +98,4 @@ class _Change:
         yield from (step for step in self._attempted if step.renews_needs and not step.undo_call)
         if self._undone:
             # What was undone had been copied before.
-            yield from (step for step in self._new.steps if step.keeps_bytes)
+            yield from (step for step in self._new.steps if step.keeps is not None)

@@ -45,6 +45,8 @@ class RunRequest:
     seed: int = field(default_factory=lambda: secrets.randbits(64))
     exclusive: bool = True
     timeout: float = 60.0
+    rehearse: bool = False
+    """Whether to go through the states of the layout after it is verified."""
 
     @property
     def processes(self) -> Mapping[str, Geometry]:

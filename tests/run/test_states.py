@@ -81,7 +81,7 @@ def test_every_pair_of_states_can_be_switched() -> None:
 def test_a_chunk_is_offloaded_from_its_own_gpu_where_that_may_write() -> None:
     text = SLEEPING.replace("gpu1: r}", "gpu1: rw}")
     asleep = planner.plan_states(plan_of(text, TWO), geometry_of(text, TWO))["asleep"]
-    assert [step.device for step in asleep.steps if step.keeps_bytes] == [0, 1, 0, 1]  # type: ignore[attr-defined]
+    assert [step.device for step in asleep.steps if step.keeps] == [0, 1, 0, 1]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("one", "other"), [("awake", "asleep"), ("asleep", "awake"), ("half", "asleep")])

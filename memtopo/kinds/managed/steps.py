@@ -52,7 +52,7 @@ class AllocateManaged(Step):
 
     @property
     def provides(self) -> Hashable:
-        return ("managed", self.label)
+        return ("managed memory", self.label)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
@@ -102,7 +102,7 @@ class Advise(Step):
 
     @property
     def needs(self) -> tuple[Hashable, ...]:
-        return (("managed", self.label),)
+        return (("managed memory", self.label),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         address, size = layout.managed[self.label]
@@ -148,7 +148,7 @@ class AttachStream(Step):
 
     @property
     def needs(self) -> tuple[Hashable, ...]:
-        return ("managed", self.label), ("stream", self.device)
+        return ("managed memory", self.label), ("stream", self.device)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         address = layout.managed[self.label].address
@@ -178,7 +178,7 @@ class Prefetch(Step):
 
     @property
     def needs(self) -> tuple[Hashable, ...]:
-        return (("managed", self.label),)
+        return (("managed memory", self.label),)
 
     def do(self, driver: Driver, layout: Layout) -> None:
         address, size = layout.managed[self.label]

@@ -65,7 +65,10 @@ class Offloaded(Step):
     phase = Phase.SETTLE
     verb = "keep"
     call = ""
-    keeps_bytes = True
+
+    @property
+    def keeps(self) -> Hashable:
+        return ("chunk", self.chunk)
 
     @property
     def needs(self) -> tuple[Hashable, ...]:

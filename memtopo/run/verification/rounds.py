@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from functools import cached_property
 
 from memtopo.common.errors import InternalError
@@ -109,6 +110,14 @@ class Verification:
         for why, count in replicas.without_replica(self._request.geometry, self._context.own_memory).items():
             if count:
                 self._findings.not_checked(FORBIDDEN, count, why)
+
+    def of_bytes(self, without: Container[Hashable]) -> Verifier | None:
+        """Verifier of the bytes of this process's memory, without chunks that are absent; None without checks."""
+        if self._request.check == "none":
+            return None
+        own = [each for each in self._context.own_memory if each.resource not in without]
+        context = replace(self._context, memory={self._request.process: own}, events={self._request.process: ()})
+        return FullVerifier(context) if self._request.check == "full" else SampleVerifier(context)
 
     def skip(self, why: str) -> None:
         """Count everything as not checked."""

@@ -1,0 +1,67 @@
+"""Rehearsals: every switch between the states of a layout is made, and the bytes that a state keeps are verified."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.wrappers import Forwarder
+from memtopo.plans.report import Check, Report
+from memtopo.run import apply
+from tests.helpers.machines import invented
+from tests.helpers.specs import ROOT, run_request
+from tests.run.test_states import SLEEPING
+
+MACHINE = invented(2)
+
+
+class WithoutCopies(Forwarder):
+    """A driver whose copies do nothing from the `first` one on."""
+
+    def __init__(self, driver: KernelDriver, first: int) -> None:
+        super().__init__(driver)
+        self._driver, self.first, self.calls = driver, first, 0
+
+    def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
+        self.calls += 1
+        if not self.first or self.calls < self.first:
+            self._driver.memcpy_async(destination, source, count, stream)
+
+
+def rehearse(first: int = 0, check: Check = "fast", text: str = SLEEPING) -> tuple[Report, int]:
+    """Report of a rehearsal, and the number of copies that it made."""
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        copies = WithoutCopies(driver, first)
+        ledger = Ledger(copies)
+        report = apply.apply(replace(run_request(text, MACHINE, check), rehearse=True), ledger)
+        assert ledger.empty
+        return report, copies.calls
+
+
+@pytest.mark.parametrize("check", ["none", "fast", "full"])
+def test_a_rehearsal_goes_through_every_state_and_leaves_nothing(check: Check) -> None:
+    report, copies = rehearse(check=check)
+    assert (report.outcome, report.exit_code, report.leaks) == ("ok", 0, ())
+    assert copies > 10
+    assert "rehearse" in [time.phase for time in report.times]
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_bytes_that_do_not_return_are_a_difference(check: Check) -> None:
+    """Whichever copy is missing: out or back, of either GPU."""
+    text = SLEEPING[: SLEEPING.index("  half:")].replace("gpu1: r}", "gpu1: rw}")
+    _, copies = rehearse(check=check, text=text)
+    assert copies >= 4
+    for first in range(1, copies + 1):
+        report, _ = rehearse(first, check, text)
+        assert (report.outcome, report.exit_code) == ("different", 6), first
+
+
+def test_the_sleep_mode_is_rehearsed() -> None:
+    report, _ = rehearse(text=(ROOT / "specs/sleep-mode.yaml").read_text())
+    assert report.outcome == "ok"
