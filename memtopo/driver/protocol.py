@@ -110,7 +110,7 @@ class Driver(Protocol):
         """Unmap whole mappings (fact 17); does not synchronise (fact 18)."""
 
     def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
-        """Set access for whole mappings without a hole (fact 20)."""
+        """Set access for whole mappings without a hole (facts 20, 63); not atomic if it is refused (fact 62)."""
 
     def mem_get_access(self, address: int, location: Location) -> int:
         """Access flags of a location at an address (fact 22)."""

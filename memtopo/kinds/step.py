@@ -109,8 +109,8 @@ class HandleReference(NamedTuple):
 class Step:
     """One state-changing call, required by the spec's entry at `path`.
 
-    If `do` raises `DriverError`, it has changed nothing. `undo` runs after success and failure, and has no effect if
-    `do` did not finish. `check` only queries.
+    If `do` raises `DriverError`, it has changed nothing, except access that ends with the mapping (fact 62). `undo`
+    runs after success and failure, and has no effect if `do` did not finish. `check` only queries.
     """
 
     path: Path

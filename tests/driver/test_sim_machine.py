@@ -78,7 +78,7 @@ def test_granularity_is_the_machines() -> None:
 
 
 def test_gpus_that_are_no_peers() -> None:
-    """A GPU that cannot access another's memory is given none, and changes nothing; host memory is for all"""
+    """A GPU that cannot access another's memory is given none; the grants before it stay (fact 62)"""
     with SimDriver(invented(peers=False)) as sim:
         sim.init()
         assert sim.device_can_access_peer(1, 0) is False
@@ -86,7 +86,8 @@ def test_gpus_that_are_no_peers() -> None:
         with laid_out(sim, (M,)) as address:
             with refused("CUDA_ERROR_NOT_SUPPORTED"):
                 sim.mem_set_access(address, M, both)
-            assert sim.mem_get_access(address, gpu(0)) == 0
+            assert sim.mem_get_access(address, gpu(0)) == Access.RW
+            assert sim.mem_get_access(address, gpu(1)) == 0
         with laid_out(sim, (M,), properties=Properties(NODE)) as address:
             sim.mem_set_access(address, M, both)
             assert sim.mem_get_access(address, gpu(1)) == Access.R

@@ -14,10 +14,8 @@ STRICTER = {
     "mem_unmap": "a range that runs past the end of what is reserved is refused: hardware checks its start alone",
     "ctx_push_current": "a context that was released is refused: hardware refuses the calls that use it",
     "driver_get_version": "refused before init like every call: hardware accepts it",
-    "memset_d8": "of an allocation it is refused from another device's context, and past the allocation's end: neither"
-    " was tried on hardware",
-    "memcpy_htod": "a copy to host memory that ends the process on hardware is refused (fact 40); of an allocation, see"
-    " memset_d8",
+    "memcpy_htod": "a copy to host memory that ends the process on hardware is refused (facts 40, 67); of memory that"
+    " was opened from another process it is refused from another device's context: not tried on hardware",
     "memcpy_dtoh": "likewise a copy from it",
     "device_primary_ctx_release": "with the last retain its allocations, opened memory and events are gone, and any use"
     " of them is refused: not tried on hardware",

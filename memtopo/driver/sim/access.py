@@ -25,25 +25,31 @@ class AccessRules:
         """Set access of whole mappings without a hole; of two grants for one location the last applies (fact 20)."""
         if not grants:
             raise invalid("no access is given")
-        mappings = self._mappings.whole(address, size)
-        owners = {mapping.chunk.properties.location for mapping in mappings}
         for grant in grants:
-            self._check(grant, owners)
-        granted = {_user(grant.location): int(grant.access) for grant in grants}
-        for mapping in mappings:
-            mapping.access.update(granted)
+            self._check(grant)
+        allowed: dict[Location, tuple[tuple[Grant, ...], Refused | None]] = {}
+        for mapping in self._mappings.contiguous(address, size):
+            owner = mapping.chunk.properties.location
+            if owner not in allowed:
+                allowed[owner] = self._until_refused(grants, owner)
+            before, refused = allowed[owner]
+            _apply(mapping, before)
+            if refused:
+                raise refused
 
     def granted(self, address: int, location: Location) -> int:
         """Access of one location at an address (facts 22, 42); always none for an allocation (fact 45)."""
+        if not address:
+            raise invalid("the address is 0")
         if not self._is_known(location):
             raise Refused("CUDA_ERROR_INVALID_DEVICE", f"{location} does not exist")
         if self._allocations.find(address):
             return 0
         mapping = self._mappings.around(address)
-        own = mapping.access.get(_user(location), 0)
-        if own or location.kind != LocationKind.HOST or mapping.chunk.properties.location.kind == LocationKind.GPU:
-            return own
-        return max(mapping.access.values(), default=0)
+        if location.kind == LocationKind.HOST:
+            # The first GPU's access or the host's own: the one that was changed last (fact 42).
+            return next((access for user, access in reversed(mapping.access.items()) if user in {HOST, gpu(0)}), 0)
+        return mapping.access.get(_user(location), 0)
 
     def address_range(self, address: int, device: int) -> tuple[int, int]:
         """Base and size of the mapping or allocation around an address, if the device has access to it."""
@@ -53,25 +59,27 @@ class AccessRules:
         mapping = self._mappings.find(address)
         if mapping is None or not mapping.access.get(gpu(device)):
             raise Refused("CUDA_ERROR_NOT_FOUND", f"{gpu(device)} has no access to anything there")
-        return mapping.start, mapping.end - mapping.start
+        on_gpu = mapping.chunk.properties.location.kind == LocationKind.GPU
+        return mapping.start if on_gpu else 0, mapping.end - mapping.start  # fact 66
 
     def reach(
         self, address: int, count: int, device: int, wanted: Access, *, copying: bool
     ) -> list[Mapping] | list[Allocation]:
         """Mappings, or the one allocation, behind `count` bytes; checks the device's access (facts 23, 40)."""
         if allocation := self._allocations.find(address):
-            self._check_use(allocation, address + count, device, reads=copying and wanted == Access.R)
+            if count:
+                self._check_use(allocation, address + count, device, wanted, copying=copying)
             return [allocation]
-        found, at, user = [], address, gpu(device)
+        found, at = [], address
         while at < address + count:
-            mapping = self._mappings.around(at)
-            granted = mapping.access.get(user, 0)
-            if copying and mapping.chunk.properties.location.kind != LocationKind.GPU:
-                _check_host_copy(granted, mapping.access.get(HOST, 0), wanted)
-            elif granted & wanted != wanted:
-                raise invalid(f"{user} has no {wanted.word} access there")
-            found.append(mapping)
-            at = mapping.end
+            found.append(self._mappings.around(at))
+            at = found[-1].end
+        if copying and any(_on_host(mapping) for mapping in found):
+            _check_host_copy(found, device, wanted)
+        else:
+            _check_device(found, device, wanted)
+        if not copying and any(map(_continued_by_host, found[1:])):
+            raise invalid("the bytes run into host memory to which access was last changed for the host (fact 67)")
         return found
 
     def cpu_reach(self, address: int, count: int, wanted: Access) -> tuple[Physical, int]:
@@ -89,24 +97,39 @@ class AccessRules:
             self._mappings.around(address)
         return found is not None and found.advised is not None
 
-    def _check_use(self, allocation: Allocation, end: int, device: int, *, reads: bool) -> None:
-        # A copy from a buffer of external memory works from a peer's context too (fact 55). Otherwise what is refused
-        # here was never tried on hardware.
-        peer = allocation.kind == "buffer" and reads and self._machine.can_access(device, allocation.device)
+    def _check_use(self, allocation: Allocation, end: int, device: int, wanted: Access, *, copying: bool) -> None:
+        # From a peer's context copies work, fills do not (facts 55, 68). What else is refused here was never tried.
+        copied = allocation.kind == "own" or (allocation.kind == "buffer" and wanted == Access.R)
+        peer = copying and copied and self._machine.can_access(device, allocation.device)
         if device not in allocation.users and not peer:
             raise invalid(f"{gpu(device)} has no access to the allocation")
         if end > allocation.end:
             raise invalid("the bytes run past the end of the allocation")
 
-    def _check(self, grant: Grant, owners: set[Location]) -> None:
+    def _check(self, grant: Grant) -> None:
         if not self._is_known(grant.location):
             raise invalid(f"{grant.location} does not exist")
         if grant.access not in {0, 1, 3}:
             raise invalid("access must be none, read or read and write")
-        if grant.location.kind == LocationKind.GPU:
-            self._check_peers(grant.location.id, owners)
-        elif any(owner.kind == LocationKind.GPU for owner in owners):
-            raise unsupported("the host cannot access a gpu's memory")
+
+    def _until_refused(self, grants: tuple[Grant, ...], owner: Location) -> tuple[tuple[Grant, ...], Refused | None]:
+        """Grants before the first one that is refused for memory of an owner, and the refusal."""
+        for index, grant in enumerate(grants):
+            if refused := self._refusal(grant, owner):
+                return grants[:index], refused
+        return grants, None
+
+    def _refusal(self, grant: Grant, owner: Location) -> Refused | None:
+        if grant.location.kind != LocationKind.GPU:
+            if owner.kind == LocationKind.GPU and grant.access:
+                return unsupported("the host cannot access a gpu's memory")
+            return None
+        # Never seen on hardware: every pair of GPUs that was measured could access each other.
+        # A GPU that this process does not have is no exception (fact 43).
+        known = owner.kind == LocationKind.GPU and owner in self._machine.locations
+        if known and not self._machine.can_access(grant.location.id, owner.id):
+            return unsupported(f"{grant.location} cannot access the memory of {owner}")
+        return None
 
     def _is_known(self, location: Location) -> bool:
         """Return whether a location is accepted: an existing GPU, the host, or any NUMA node, existing or not."""
@@ -114,12 +137,22 @@ class AccessRules:
             return location in self._machine.locations
         return location.kind != LocationKind.HOST_NUMA_CURRENT
 
-    def _check_peers(self, device: int, owners: set[Location]) -> None:
-        # Never seen on hardware: every pair of GPUs that was measured could access each other.
-        # A GPU that this process does not have is no exception (fact 43).
-        for owner in owners & self._machine.locations.keys():
-            if owner.kind == LocationKind.GPU and not self._machine.can_access(device, owner.id):
-                raise unsupported(f"gpu{device} cannot access the memory of {owner}")
+
+def _apply(mapping: Mapping, grants: tuple[Grant, ...]) -> None:
+    """Change access of one mapping, grant by grant; what was changed last is kept at the end (fact 42).
+
+    What is refused on account of the chunk's anchor has no access any more (fact 64).
+    """
+    anchor, owner = mapping.chunk.anchor, mapping.chunk.properties.location
+    for location, access in grants:
+        user = _user(location)
+        if mapping.access.get(user, 0) == access:
+            continue
+        mapping.access.pop(user, None)
+        if anchor and user != HOST:
+            anchor.grant(mapping.start, access, peer=user != owner)
+        if access:
+            mapping.access[user] = int(access)
 
 
 def _user(location: Location) -> Location:
@@ -127,14 +160,32 @@ def _user(location: Location) -> Location:
     return location if location.kind == LocationKind.GPU else HOST
 
 
-def _check_host_copy(device: int, host: int, wanted: Access) -> None:
-    """Refuse copies of host memory: made by the CPU if the host has any access, otherwise by the device (fact 40)."""
-    if wanted == Access.R:
-        survives = bool(host or device)
-    elif device == Access.R:
+def _on_host(mapping: Mapping) -> bool:
+    return mapping.chunk.properties.location.kind != LocationKind.GPU
+
+
+def _continued_by_host(mapping: Mapping) -> bool:
+    return next(reversed(mapping.access), None) == HOST and _on_host(mapping)
+
+
+def _check_device(mappings: list[Mapping], device: int, wanted: Access) -> None:
+    user = gpu(device)
+    if any(mapping.access.get(user, 0) & wanted != wanted for mapping in mappings):
+        raise invalid(f"{user} has no {wanted.word} access there")
+
+
+def _check_host_copy(mappings: list[Mapping], device: int, wanted: Access) -> None:
+    """Refuse copies of host memory, made by the CPU if the host has any access, else by the device (facts 40, 67)."""
+    user = gpu(device)
+    if wanted == Access.RW and any(mapping.access.get(user, 0) == Access.R for mapping in mappings):
         raise invalid("the device may only read there")
+    hosts = [mapping.access.get(HOST, 0) for mapping in mappings]
+    if not any(hosts):
+        survives = all(mapping.access.get(user, 0) & wanted == wanted for mapping in mappings)
+    elif len(mappings) == 1 and wanted == Access.R:
+        survives = True
     else:
-        survives = host == Access.RW or (device == Access.RW and not host)
+        survives = all(host & wanted == wanted for host in hosts)
     if not survives:
         raise invalid("the CPU would make this copy and may not: on hardware the process dies of SIGSEGV")
 

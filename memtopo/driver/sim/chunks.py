@@ -8,7 +8,7 @@ from itertools import count
 from memtopo.driver.sim.calls import Refused, invalid, unsupported
 from memtopo.driver.sim.devices import HOST_NODE, MemoryBudget
 from memtopo.driver.sim.physical import Arena, Physical
-from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties
+from memtopo.driver.types import AllocationType, HandleType, Location, LocationKind, Properties, gpu
 from memtopo.machine import Machine
 
 FIRST_HANDLE = 0x3E00_0000
@@ -29,6 +29,53 @@ class Chunk:
     references: int = 1
     mappings: int = 0
     imported: bool = False
+    anchor: Anchor | None = None
+
+    def __post_init__(self) -> None:
+        if self.properties.rdma:
+            self.anchor = Anchor()
+
+
+@dataclass(slots=True)
+class Anchor:
+    """The mapping of an RDMA-capable chunk that its other mappings depend on (fact 64), by address.
+
+    It is `first`: the mapping that was made while there was none. Access that is granted while there is none makes a
+    mapping a `stray` one, beside which the driver can neither map the chunk nor grant access to other mappings of it.
+    """
+
+    first: int | None = None
+    stray: int | None = None
+
+    def map(self, address: int) -> None:
+        """Note a mapping; refuses it beside a stray one."""
+        if self.stray is not None:
+            raise _beside_stray()
+        if self.first is None:
+            self.first = address
+
+    def unmap(self, address: int) -> None:
+        """Note that a mapping has gone."""
+        self.first = None if self.first == address else self.first
+        self.stray = None if self.stray == address else self.stray
+
+    def grant(self, address: int, access: int, *, peer: bool) -> None:
+        """Note access of a GPU to a mapping; refuses a peer's without a first one, and any beside a stray one."""
+        if self.first is not None:
+            return
+        if not access:
+            self.stray = None if self.stray == address and not peer else self.stray
+        elif peer:
+            raise invalid("the first mapping of this rdma chunk is gone, and the gpu is not the chunk's (fact 64)")
+        elif self.stray in {None, address}:
+            self.stray = address
+        else:
+            raise _beside_stray()
+
+
+def _beside_stray() -> Refused:
+    reason = "the first mapping of this rdma chunk is gone, and another was granted access since (fact 64)"
+    return Refused("CUDA_ERROR_UNKNOWN", reason)
 
 
 class Chunks:
@@ -42,6 +89,8 @@ class Chunks:
     def create(self, size: int, properties: Properties, flags: int) -> int:
         """Create a chunk with one reference (fact 3)."""
         created = self._creation.check(size, properties, flags)
+        self._budget.check(created.location, size)
+        self._creation.check_permitted(properties)
         self._budget.take(created.location, size)
         granule = self._creation.granularity(properties)
         return self._opened(Chunk(next(self._numbers), size, granule, created, self._arena.take(size)))
@@ -120,6 +169,12 @@ class Creation:
             created = self._checked[properties] = self._check_properties(properties)
         return created
 
+    def check_permitted(self, properties: Properties) -> None:
+        """Refuse fabric handles that failed in a trial (fact 4); the driver looks at free memory first (fact 65)."""
+        if HandleType.FABRIC in properties.handles:
+            for feature in _extras(properties):
+                self._check_trial(properties.location, feature)
+
     def check_fabric(self) -> None:
         """Refuse fabric handles on a machine where they work on no GPU."""
         gpus = [location for location in self._machine.locations if location.kind == LocationKind.GPU]
@@ -137,7 +192,8 @@ class Creation:
         else:
             self._check_host(properties)
         for feature in ("vmm", *_extras(properties)):
-            self._check_trial(properties.location, feature)
+            if "fabric" not in feature:
+                self._check_trial(properties.location, feature)
         if properties.location.kind == LocationKind.HOST:
             properties = properties._replace(location=HOST_NODE)
         # Compression is silently left out of memory that network cards can reach (fact 41).
@@ -157,6 +213,9 @@ class Creation:
     def _check_trial(self, location: Location, feature: str) -> None:
         """Refuse what failed in a trial (fact 4); without a trial, rare features are assumed not to work."""
         trial = self._machine.trial(location, feature)
+        if trial.works is None and location.kind != LocationKind.GPU and "fabric" in feature:
+            # A machine has fabric or not: a node's memory was refused where the GPUs' was (fact 4).
+            trial = self._machine.trial(gpu(0), feature)
         if trial.works is None:
             if feature in {"win32", "win32_kmt"}:
                 raise invalid(f"{feature} handles belong to another operating system")  # fact 3

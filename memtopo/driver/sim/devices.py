@@ -97,10 +97,14 @@ class MemoryBudget:
         self._total |= dict.fromkeys([*nodes, HOST_NODE], machine.host_room)
         self._used = dict.fromkeys(self._total, 0)
 
-    def take(self, location: Location, size: int) -> None:
-        """Take memory; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
+    def check(self, location: Location, size: int) -> None:
+        """Refuse a size that is not free, with `CUDA_ERROR_OUT_OF_MEMORY`."""
         if size > self.free(location):
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", f"{location} has {rounded(self.free(location))} free")
+
+    def take(self, location: Location, size: int) -> None:
+        """Take memory; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
+        self.check(location, size)
         self._used[location] += size
 
     def give(self, location: Location, size: int) -> None:

@@ -110,7 +110,7 @@ class ChunkSharing:
             shared_handle = shared_files.unpack_handle(handle, _FABRIC)
             fd, tag = shared_files.open_handle(shared_handle, "chunk", self._files, _FABRIC)
         location = self._devices.locate(tag.location)
-        properties = Properties(location, HandleType.NONE, tag.rdma, tag.compressible)
+        properties = Properties(location, HandleType.NONE, compressible=tag.compressible)
         return self._chunks.adopt(properties, tag.granule, self._arena.adopt(fd, tag))
 
     def _described(self, fd: int | bytes) -> tuple[int, Tag]:

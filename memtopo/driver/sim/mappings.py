@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from memtopo.driver.sim.address_space import Reservations
 from memtopo.driver.sim.calls import invalid, unsupported
@@ -40,13 +41,15 @@ class Mappings:
         if flags:
             raise invalid("flags must be 0")
         chunk = self._chunks.get(handle)
-        if size <= 0:
-            raise invalid("the size is 0")
+        if size <= 0 or not address:
+            raise invalid("the size or the address is 0")
         if offset:
             raise unsupported("only a whole chunk can be mapped: the offset must be 0")
         if size != chunk.size:
             raise unsupported("only a whole chunk can be mapped: the size must be the chunk's")
         index = self._free_index(address, size, chunk.granule)
+        if chunk.anchor:
+            chunk.anchor.map(address)
         self._starts.insert(index, address)
         self._at[address] = Mapping(address, address + size, chunk)
         chunk.mappings += 1
@@ -59,7 +62,10 @@ class Mappings:
         if not self._addresses.covers(address, address + size):
             raise invalid("the range is not reserved")
         for start in self._starts[first:last]:
-            self._chunks.unmapped(self._at.pop(start).chunk)
+            chunk = self._at.pop(start).chunk
+            if chunk.anchor:
+                chunk.anchor.unmap(start)
+            self._chunks.unmapped(chunk)
         del self._starts[first:last]
 
     def find(self, address: int) -> Mapping | None:
@@ -77,15 +83,16 @@ class Mappings:
             raise invalid("nothing is mapped at the address")
         return mapping
 
-    def whole(self, address: int, size: int) -> list[Mapping]:
-        """Mappings that fill a range without a hole; refuses to cut one (fact 20)."""
+    def contiguous(self, address: int, size: int) -> list[Mapping]:
+        """Mappings from the start of a range to its first hole; both ends of the range have to be ends of mappings."""
         if size <= 0:
             raise invalid("the size is 0")
         first, last = self._span(address, address + size)
         found = [self._at[start] for start in self._starts[first:last]]
-        if sum(mapping.end - mapping.start for mapping in found) != size:
-            raise invalid("the range is not mapped throughout")
-        return found
+        if not found or found[0].start != address or found[-1].end != address + size:
+            raise invalid("the range does not begin and end with a mapping")
+        hole = next((at for at, (one, next) in enumerate(pairwise(found), 1) if one.end != next.start), len(found))
+        return found[:hole]
 
     def any_in(self, address: int, size: int) -> bool:
         """Return whether anything is mapped in a range (fact 12)."""

@@ -19,9 +19,10 @@ SHORT_GRANT = 128
 
 @dataclass(frozen=True, slots=True)
 class SetAccess(Step):
-    """Grant access to whole mappings without holes between them (fact 20). `MapChunk` checks the result.
+    """Grant access to whole mappings without holes between them (facts 20, 63). `MapChunk` checks the result.
 
-    There is nothing to undo: unmapping ends the access, and revoking it would take 24 µs per chunk.
+    A refused call has made the grants that stand before the refused one (fact 62). There is nothing to undo in either
+    case: unmapping ends the access, and revoking it would take 24 µs per chunk.
     """
 
     range: str
