@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import memtopo
+from memtopo.common.errors import UsageError
 from memtopo.driver.sim import external_api
 from memtopo.machine import target
 from memtopo.machine.target import Target
@@ -147,8 +148,11 @@ def test_a_running_holder_is_not_simulated(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_no_holder_is_simulated_on_a_real_machine() -> None:
-    with start_producers(geometry_of(SPEC, MACHINE), {}, None) as found:
-        assert (found.sockets, found.simulated) == ({}, [])
+    with (
+        pytest.raises(UsageError, match="'camera', which is neither bound nor running"),
+        start_producers(geometry_of(SPEC, MACHINE), {}, None),
+    ):
+        pass
 
 
 def test_a_simulated_producer_ends_with_its_standard_input(tmp_path: Path) -> None:
@@ -164,6 +168,15 @@ def test_a_simulated_producer_ends_with_its_standard_input(tmp_path: Path) -> No
         process.stdin.close()
         assert process.wait(PATIENCE) == 0
     assert os.listdir(tmp_path) == []
+
+
+def test_a_simulated_producer_that_cannot_serve_prints_one_line(tmp_path: Path) -> None:
+    script = ProducerSpec("test", (), ())
+    command = [sys.executable, "-m", "memtopo.sharing.simulated_producer"]
+    env = environment(MEMTOPO_SOCKET=str(tmp_path / "missing" / "camera.sock"))
+    done = subprocess.run(command, input=script.encode(), cwd=ROOT, env=env, capture_output=True, check=False)
+    (line,) = done.stderr.decode().splitlines()
+    assert (done.returncode, line.startswith("memtopo: simulated producer: folder ")) == (1, True)
 
 
 def test_a_specification_is_the_same_after_encoding_and_decoding() -> None:
