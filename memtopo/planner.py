@@ -29,7 +29,7 @@ class Plan:
     """
 
     name: str
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = field(repr=False)
     memory: dict[str, int]
     notes: tuple[str, ...]
     processes: Mapping[str, Plan] = field(default_factory=dict)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Annotated
 
@@ -16,6 +17,7 @@ from memtopo.diagnostics.explanations import Explanation
 from memtopo.output import explain as rendering
 from memtopo.output import json, plain
 
+_NUMBERED = re.compile(r"MT[0-9]{3}")
 Codes = Annotated[list[str] | None, typer.Argument(metavar="CODE", help="MT301, …", show_default=False)]
 All = Annotated[bool, typer.Option("--all", envvar="MEMTOPO_ALL", help="Explain every code.")]
 Markdown = Annotated[bool, typer.Option("--markdown", envvar="MEMTOPO_MARKDOWN", help="Print as Markdown.")]
@@ -62,6 +64,6 @@ def _text(found: list[Explanation]) -> list[str]:
 def _known(code: str) -> str:
     if code.upper() in CODES:
         return code.upper()
-    meant = nearest(code.upper(), CODES)
+    meant = None if _NUMBERED.fullmatch(code.upper()) else nearest(code.upper(), CODES)
     hint = f"did you mean {meant}? 'memtopo explain' lists them all" if meant else "'memtopo explain' lists them all"
     raise UsageError(f"there is no code {code!r}", hint=hint)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
@@ -68,6 +69,9 @@ def _console(stream: TextIO, width: int | None = None, *, colour: bool | None = 
 INDENT = 2
 WIDEST_WHOLE_CELL = 24
 NARROWEST_WHOLE = 76
+NARROWEST_WORDS = 50
+"""Columns of a terminal from which on the words of a first column are not divided."""
+LONGEST_WHOLE_WORD = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +108,10 @@ class Rows:
         table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
         cells = [[cell(value) if isinstance(value, str) else value for value in row] for row in self.rows]
         for index, column in enumerate(self.columns):
-            whole = options.max_width >= NARROWEST_WHOLE and self._stays_whole([row[index] for row in cells], index)
-            table.add_column(column.heading, justify=column.align, no_wrap=whole, overflow="fold")
+            column_cells = [row[index] for row in cells]
+            whole = options.max_width >= NARROWEST_WHOLE and self._stays_whole(column_cells, index)
+            least = _longest_word(column_cells) if options.max_width >= NARROWEST_WORDS and index == 0 else None
+            table.add_column(column.heading, justify=column.align, no_wrap=whole, overflow="fold", min_width=least)
         for row in cells:
             table.add_row(*row)
         yield Padding(table, (0, 0, 0, INDENT))
@@ -114,6 +120,11 @@ class Rows:
         """Return True for a column that does not fold: neither the last one nor one with a long cell."""
         last = index == len(self.columns) - 1
         return not last and all(cell.cell_len <= WIDEST_WHOLE_CELL for cell in cells)
+
+
+def _longest_word(cells: Sequence[Text]) -> int:
+    """Columns of the longest word that stays whole, at most `LONGEST_WHOLE_WORD`."""
+    return min(LONGEST_WHOLE_WORD, max((cell_len(word) for each in cells for word in each.plain.split()), default=0))
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> Padding:

@@ -100,6 +100,12 @@ def test_an_unknown_code_is_wrong_usage() -> None:
     assert "did you mean MT305?" in done.err
 
 
+def test_a_number_without_a_code_gets_no_suggestion() -> None:
+    done = run_memtopo("explain", "MT999")
+    assert done.status == 2
+    assert "did you mean" not in done.err
+
+
 @pytest.mark.parametrize("arguments", [("--all",), ("MT301", "mt302"), ()])
 def test_explain_json_is_one_document_with_the_codes(arguments: tuple[str, ...]) -> None:
     read = run_memtopo("explain", *arguments, "--json").document["codes"]

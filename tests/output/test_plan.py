@@ -132,3 +132,12 @@ def test_many_subjects_are_the_first_and_the_last(first: str, last: str, told: s
 )
 def test_durations_have_three_digits_and_a_unit(seconds: float, told: str) -> None:
     assert humanize.duration(seconds) == told
+
+
+def test_names_of_steps_are_not_divided_at_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    wide = ("gpu0", "gpu1", "gpu2", "gpu3")
+    row = Row("settle", "synchronize", "cuCtxSynchronize", "gpu0", "gpu3", 4, 0, wide, ())
+    text = plan_text(replace(PLAN, rows=(*PLAN.rows, row)))
+    assert "  synchronize " in text
+    assert max(map(len, text.splitlines())) <= 60

@@ -256,3 +256,9 @@ def test_planning_restores_the_garbage_collector() -> None:
 def test_an_empty_spec_has_no_steps() -> None:
     assert plan_of("", MACHINE).steps == ()
     assert diagnose("", invented(0)) == ()
+
+
+def test_the_repr_of_a_plan_does_not_grow_with_its_steps() -> None:
+    text = "ranges: {r: {size: 2MiB, count: N}}\nchunks: {c: {location: gpu0, size: 2MiB, count: N}}\nmap: {r: c}"
+    shown = [repr(plan_of(text.replace("N", str(count)), invented(2))) for count in (1, 1000)]
+    assert len(shown[1]) < len(shown[0]) + 20
