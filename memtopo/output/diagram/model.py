@@ -91,7 +91,7 @@ class MemoryDiagram:
     """One memory with chunks: a GPU's, or the host's, whose total is unknown; `names` are the spec's names for it.
 
     `taken` is what other processes and contexts of a live device had in use; it is unknown for a recorded one. `free`
-    is what remains of the total.
+    is what remains of the total besides the contexts of the layout.
     """
 
     device: str

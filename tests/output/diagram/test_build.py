@@ -15,6 +15,7 @@ from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
 from memtopo.language import read_file
+from memtopo.machine import CONTEXT_BYTES
 from memtopo.output import json as rendering
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.diagram.build.ranges import MOST_SINGLE
@@ -22,7 +23,7 @@ from memtopo.output.diagram.model import DeviceAccess, Diagram, MappingSpan
 from memtopo.rules.validation import validate
 from tests.helpers.diagrams import ENOUGH_MEMORY, PARTS_AND_HOLES, text_diagram
 from tests.helpers.machines import invented
-from tests.helpers.specs import ROOT, SPECS, geometry_of
+from tests.helpers.specs import ROOT, SPECS, geometry_of, run, run_request
 
 
 def one_range(mapped: str, chunks: str = "c: {location: gpu0, size: 2MiB, count: 8}", access: str = "{}") -> Diagram:
@@ -68,7 +69,8 @@ def test_sums_are_those_of_the_geometry_and_the_plan(path: Path) -> None:
     held = Counter[str]()
     for each in shown.memory:
         assert each.used == sum(share.size for share in each.shares)
-        assert each.free == (None if each.total is None else each.total - each.used)
+        contexts = CONTEXT_BYTES * (each.device in [f"gpu{ordinal}" for ordinal in found.gpus])
+        assert each.free == (None if each.total is None else each.total - each.used - contexts)
         held.update({share.chunk: share.count for share in each.shares})
     others = sum(run.count for run in found.of(BufferGroup).values()) + len(found.of(ManagedAllocation))
     assert held.total() == sum(run.count for run in found.of(ChunkGroup).values()) + others
@@ -176,7 +178,7 @@ def test_memory_has_all_names_of_its_device() -> None:
         "gpu0",
         ("left", "first"),
         ENOUGH_MEMORY,
-        ENOUGH_MEMORY - 2 * MiB,
+        ENOUGH_MEMORY - 2 * MiB - CONTEXT_BYTES,
     )
     assert (host.device, host.total, host.free) == ("host:0", None, None)
 
@@ -186,8 +188,8 @@ def test_memory_in_use_on_a_live_device_is_not_free() -> None:
     live = facts.model_copy(update={"devices": [facts.devices[0].model_copy(update={"free_bytes": 1060 * MiB})]})
     text = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: [c]}"
     (before,), (now,) = (build_diagram(geometry_of(text, each), each).memory for each in (facts, live))
-    assert (before.taken, before.free) == (None, 1098 * MiB)
-    assert (now.taken, now.free, now.total) == (40 * MiB, 1058 * MiB, 1100 * MiB)
+    assert (before.taken, before.free) == (None, 1098 * MiB - CONTEXT_BYTES)
+    assert (now.taken, now.free, now.total) == (40 * MiB, 1058 * MiB - CONTEXT_BYTES, 1100 * MiB)
 
 
 @pytest.mark.parametrize("count", [1, 1000, 100_000])
@@ -230,7 +232,7 @@ def test_managed_memory_is_a_resource_with_its_advice() -> None:
     assert index.notes == ("prefers host", "accessed by gpu1, host")
     assert table.notes == ("attached to one stream", "read mostly", "prefetched to gpu1")
     shares = {memory.device: [share.chunk for share in memory.shares] for memory in found.memory}
-    assert shares == {"gpu1": [index.mark, table.mark]}
+    assert shares == {"gpu1": [table.mark], "host": [index.mark]}
     assert found.flows == ()
 
 
@@ -287,3 +289,12 @@ def test_external_resources_belong_to_the_importing_process() -> None:
     )
     assert [(flow.source, flow.target, flow.name) for flow in found.flows] == [("camera", "taker", "frame")]
     assert [[thing.mark for thing in each.picture.things] for each in found.processes] == [[], ["taker: frame"]]
+
+
+def test_free_memory_is_that_of_the_report_while_the_layout_is_held() -> None:
+    machine = invented(2)
+    text = "ranges: {r: {size: 2GiB}}\nchunks: {c: {location: gpu0, size: 2GiB}}\nmap: {r: c}\naccess: {r: {gpu0: rw}}"
+    (memory,) = build_diagram(geometry_of(text, machine), machine).memory
+    left = run(run_request(text, machine), machine).report.left
+    assert left
+    assert [memory.free] == [each.held for each in left.memory if each.device == "gpu0"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from memtopo.driver.types import Location, LocationKind
+from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
-from memtopo.machine import Machine
+from memtopo.machine import CONTEXT_BYTES, Machine
 from memtopo.output.diagram.build.names import Marks
 from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
 
@@ -28,7 +28,8 @@ def memory(owners: Sequence[Owner], machine: Machine, marks: Marks) -> Iterator[
     """Each memory with chunks of some processes, GPUs by ordinal first."""
     names = _names(owners)
     for location, shares in sorted(_shares(owners, marks).items()):
-        yield _memory(location, names.get(location, ()), shares, machine)
+        contexts = sum(owner.processes for owner in owners if location in map(gpu, owner.geometry.gpus))
+        yield _memory(location, names.get(location, ()), shares, contexts, machine)
 
 
 def _names(owners: Sequence[Owner]) -> Mapping[Location, Sequence[str]]:
@@ -57,7 +58,10 @@ def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]
     return found
 
 
-def _memory(location: Location, names: Sequence[str], shares: _Shares, machine: Machine) -> MemoryDiagram:
+def _memory(
+    location: Location, names: Sequence[str], shares: _Shares, contexts: int, machine: Machine
+) -> MemoryDiagram:
+    """One memory; what is free is what remains besides the contexts of the processes on a GPU (fact 30)."""
     used = sum(count * size for (_, size), (count, _) in shares.items())
     device = machine.devices[location.id] if location.kind is LocationKind.GPU else None
     return MemoryDiagram(
@@ -66,7 +70,7 @@ def _memory(location: Location, names: Sequence[str], shares: _Shares, machine: 
         used=used,
         total=device.memory_bytes if device else None,
         taken=device.memory_bytes - device.free_bytes if device and device.free_bytes is not None else None,
-        free=max(0, device.room - used) if device else None,
+        free=max(0, device.room - used - contexts * CONTEXT_BYTES) if device else None,
         shares=tuple(
             MemoryShare(mark, count, size, count * size, first.path) for (mark, size), (count, first) in shares.items()
         ),
