@@ -123,6 +123,19 @@ def test_peer_access_of_one_gpu_is_not_that_of_the_other(owner: str, user: str, 
     assert codes(f"{text}access: {{r: {{{user}: r}}}}", one_way()) == expected
 
 
+@pytest.mark.parametrize(("owner", "user", "expected"), [("gpu1", "gpu0", []), ("gpu0", "gpu1", ["MT403"])])
+def test_a_store_that_was_lost_in_one_direction_does_not_count_for_the_other(
+    owner: str, user: str, expected: list[str]
+) -> None:
+    peers = invented(2)
+    link = peers.peers[1][0]
+    assert link
+    lost = link.model_copy(update={"store": Trial(advertised=True, works=False)})
+    machine = changed(peers, peers=[peers.peers[0], [lost, None]])
+    text = f"ranges: {{r: {{size: 2MiB}}}}\nchunks: {{c: {{location: {owner}, size: 2MiB}}}}\nmap: {{r: c}}\n"
+    assert codes(f"{text}access: {{r: {{{user}: rw}}}}", machine) == expected
+
+
 def test_a_size_that_splits_a_mapping_is_corrected_from_the_offset_of_its_part() -> None:
     text = "ranges: {r: {size: 16MiB}}\nchunks: {c: {location: gpu0, size: 4MiB, count: 4}}\nmap: {r: c}\n"
     found = diagnose(f"{text}access: {{r: [{{offset: 4MiB, size: 6MiB, grant: {{gpu0: r}}}}]}}")

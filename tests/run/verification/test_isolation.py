@@ -113,3 +113,33 @@ def test_a_lost_access_is_named_by_its_mapping(check: Check) -> None:
     assert (first.aspect, first.wanted, first.seen) == ("permitted", "CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE")
     assert first.path == ("chunks", "first")
     assert (report.outcome, report.exit_code, report.leaks) == ("different", 6, ())
+
+
+UNREADABLE = """
+ranges: {host: {size: 2MiB}, other: {size: 2MiB}}
+chunks: {h: {location: host, size: 2MiB}, g: {location: gpu1, size: 2MiB}}
+map: {host: h, other: g}
+access: {host: {gpu0: r}, other: {gpu1: rw}}
+"""
+
+
+class CopiesNoHostMemory(faults.Faulty):
+    """Fails the test if host memory is copied by a GPU without access."""
+
+    def memcpy_dtoh(self, address: int, count: int) -> bytes:
+        host = next(iter(self.mapped))
+        context = self._driver.ctx_pop_current()
+        self._driver.ctx_push_current(context)
+        if host <= address < host + GRANULE and context != self._driver.device_primary_ctx_retain(0):
+            raise AssertionError("on hardware the process would be dead")
+        return self._driver.memcpy_dtoh(address, count)
+
+
+def test_host_memory_that_a_gpu_may_not_read_is_not_copied() -> None:
+    """The CPU would make the copy, and end the process (fact 40). A fill is refused without harm."""
+    machine = invented(2)
+    with SimDriver(machine) as driver:
+        driver.init()
+        report = apply(run_request(UNREADABLE, machine, "full"), Ledger(CopiesNoHostMemory(driver)))
+    assert report.exit_code == 0, report
+    assert tallies(report.checks)["refused"].looked_at == 2 + 2

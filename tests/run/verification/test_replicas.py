@@ -115,9 +115,9 @@ def test_a_requested_stop_ends_the_children_at_once() -> None:
 
 
 class RefusesForbiddenStore(SimDriver):
-    """Answers the second store with an error of its own, and stays usable unless `fatal`."""
+    """Answers the second store with `error`, and later calls with `later` if it is one."""
 
-    error, stores, fatal = "CUDA_ERROR_INVALID_VALUE", 0, False
+    error, later, stores = "", "", 0
 
     def store(self, address: int, value: int) -> None:
         self.stores += 1
@@ -126,25 +126,29 @@ class RefusesForbiddenStore(SimDriver):
         super().store(address, value)
 
     def mem_get_info(self) -> tuple[int, int]:
-        if self.fatal and self.stores == 2:
-            raise DriverError("cuMemGetInfo", self.error)
+        if self.later and self.stores == 2:
+            raise DriverError("cuMemGetInfo", self.later)
         return super().mem_get_info()
 
 
+ILLEGAL, OTHER = "CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_INVALID_VALUE"
+
+
 @pytest.mark.parametrize(
-    ("error", "fatal", "seen"),
+    ("error", "later", "seen"),
     [
-        ("CUDA_ERROR_ILLEGAL_ADDRESS", True, ENDS_PROCESS),
-        ("CUDA_ERROR_ILLEGAL_ADDRESS", False, "cuLaunchKernel: CUDA_ERROR_ILLEGAL_ADDRESS"),
-        ("CUDA_ERROR_INVALID_VALUE", True, "cuLaunchKernel: CUDA_ERROR_INVALID_VALUE"),
-        ("CUDA_ERROR_INVALID_VALUE", False, "cuLaunchKernel: CUDA_ERROR_INVALID_VALUE"),
+        (ILLEGAL, ILLEGAL, ENDS_PROCESS),
+        (ILLEGAL, "", f"cuLaunchKernel: {ILLEGAL}"),
+        (ILLEGAL, OTHER, f"cuLaunchKernel: {ILLEGAL}"),
+        (OTHER, ILLEGAL, f"cuLaunchKernel: {OTHER}"),
+        (OTHER, "", f"cuLaunchKernel: {OTHER}"),
     ],
 )
 def test_only_an_illegal_address_that_every_later_call_reports_ends_the_process(
-    error: str, fatal: bool, seen: str
+    error: str, later: str, seen: str
 ) -> None:
     """Fact 24."""
     with RefusesForbiddenStore(invented(1)) as driver:
         driver.init()
-        driver.error, driver.fatal = error, fatal
+        driver.error, driver.later = error, later
         assert module._try(driver, Replica(Properties(gpu(0)), GRANULE, 0, Access.R)) == Tried(seen)
