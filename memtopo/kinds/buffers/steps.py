@@ -13,33 +13,62 @@ from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Step,
 
 
 @dataclass(frozen=True, slots=True)
-class AllocateBuffer(Step):
-    """Allocate `size` bytes of GPU memory (fact 45)."""
+class DeviceMemoryStep(Step):
+    """Base of steps that create or import `size` bytes of memory of a GPU, outside of ranges."""
 
     label: str
     size: int
     device: int
+
+    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
+        name = self.leak_name()
+        return (name,) if name and device == self.device else ()
+
+
+@dataclass(frozen=True, slots=True)
+class BufferStep(DeviceMemoryStep):
+    """Base of steps that create, open or map a buffer, which is freed unless a step undoes it otherwise."""
+
+    aspect: ClassVar = "buffer"
+    """Aspect of the finding that compares its address and size."""
+
+    @property
+    def provides(self) -> Hashable:
+        return ("buffer", self.label)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.label in layout.buffers:
+            driver.mem_free(layout.buffers[self.label].address)
+            del layout.buffers[self.label]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        yield Finding(self.aspect, self.label, *self._address_range(driver, layout), self.path)
+
+    def _address_range(self, driver: Driver, layout: Layout) -> tuple[tuple[str, int], tuple[str, int] | str]:
+        """Expected address and size, and what the driver reports in the context of the GPU."""
+        address = layout.buffers[self.label].address
+        with current(driver, layout.contexts[self.device]):
+            try:
+                base, observed = driver.mem_get_address_range(address)
+            except DriverError as error:
+                if error.name != "CUDA_ERROR_NOT_FOUND":
+                    raise
+                return (hex(address), self.size), f"nothing that gpu{self.device} has access to"
+        return (hex(address), self.size), (hex(base), observed)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocateBuffer(BufferStep):
+    """Allocate `size` bytes of GPU memory (fact 45)."""
 
     phase = Phase.CREATE
     verb = "allocate"
     call = "cuMemAlloc"
     undo_call = "cuMemFree"
 
-    @property
-    def provides(self) -> Hashable:
-        return ("buffer", self.label)
-
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
             layout.buffers[self.label] = Reservation(driver.mem_alloc(self.size), self.size)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        free_buffer(driver, layout, self.label)
-
-    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        yield Finding(
-            "buffer", self.label, *address_range(driver, layout, self.label, self.device, self.size), self.path
-        )
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, f"gpu{self.device}", self.size)
@@ -47,17 +76,11 @@ class AllocateBuffer(Step):
     def leak_name(self) -> str:
         return f"buffer {self.label}"
 
-    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        return (self.leak_name(),) if device == self.device else ()
-
 
 @dataclass(frozen=True, slots=True)
-class OpenBuffer(Step):
+class OpenBuffer(BufferStep):
     """Open the handle of a buffer, with lazy peer access; each open requires a close (fact 46)."""
 
-    label: str
-    size: int
-    device: int
     source: HandleReference
 
     phase = Phase.IMPORT
@@ -78,10 +101,6 @@ class OpenBuffer(Step):
     }
 
     @property
-    def provides(self) -> Hashable:
-        return ("buffer", self.label)
-
-    @property
     def needs(self) -> tuple[Hashable, ...]:
         return (("holder", self.source.holder),)
 
@@ -96,19 +115,11 @@ class OpenBuffer(Step):
                 driver.ipc_close_mem_handle(layout.buffers[self.label].address)
             del layout.buffers[self.label]
 
-    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        yield Finding(
-            "buffer", self.label, *address_range(driver, layout, self.label, self.device, self.size), self.path
-        )
-
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, "ipc")
 
     def leak_name(self) -> str:
         return f"opened buffer {self.label}"
-
-    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        return (self.leak_name(),) if device == self.device else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,25 +147,3 @@ class TryExportBuffer(Step):
         return StepDescription(
             self.label, self.buffer.partition(".")[0], note=f"ipc, {self.count:,} handles" if self.count > 1 else "ipc"
         )
-
-
-def free_buffer(driver: Driver, layout: Layout, label: str) -> None:
-    """Free the allocated or mapped buffer with a label."""
-    if label in layout.buffers:
-        driver.mem_free(layout.buffers[label].address)
-        del layout.buffers[label]
-
-
-def address_range(
-    driver: Driver, layout: Layout, label: str, device: int, size: int
-) -> tuple[tuple[str, int], tuple[str, int] | str]:
-    """Expected address and size of a buffer, and what the driver reports in the context of a GPU."""
-    address = layout.buffers[label].address
-    with current(driver, layout.contexts[device]):
-        try:
-            base, observed = driver.mem_get_address_range(address)
-        except DriverError as error:
-            if error.name != "CUDA_ERROR_NOT_FOUND":
-                raise
-            return (hex(address), size), f"nothing that gpu{device} has access to"
-    return (hex(address), size), (hex(base), observed)

@@ -210,7 +210,7 @@ class ExternalMemory(Kind):
             yield ImportMemory(group.path, group.name, group.size, group.place.id, kind, group.dedicated)
         for group in geometry.of(ExternalObject).values():
             for part in group.mapped:
-                yield MapExternal(part.path, part.label, group.name, group.place.id, part.offset, part.size)
+                yield MapExternal(part.path, part.label, part.size, group.place.id, group.name, part.offset)
 
     def rules(self) -> tuple[Rule, ...]:
         return (importable,)

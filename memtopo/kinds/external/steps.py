@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import MemoryHandleType
-from memtopo.kinds.buffers.steps import address_range, free_buffer
+from memtopo.kinds.buffers.steps import BufferStep, DeviceMemoryStep
 from memtopo.kinds.layout import Descriptor, Layout, Reservation, current
-from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, HandleReference, Phase, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +63,12 @@ class DuplicateDescriptor(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class ImportMemory(Step):
+class ImportMemory(DeviceMemoryStep):
     """Import the descriptor in the context of the GPU of the memory; the driver takes ownership of it (fact 55).
 
     The import accepts any size; mapping fails if the size is wrong (fact 53). The driver has no query for it.
     """
 
-    label: str
-    size: int
-    device: int
     kind: MemoryHandleType
     dedicated: bool
 
@@ -115,21 +112,16 @@ class ImportMemory(Step):
     def leak_name(self) -> str:
         return external_memory_name(self.label)
 
-    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        return (self.leak_name(),) if device == self.device else ()
-
 
 @dataclass(frozen=True, slots=True)
-class MapExternal(Step):
+class MapExternal(BufferStep):
     """Map `size` bytes of external memory at `offset` as a buffer (fact 53)."""
 
-    label: str
     memory: str
-    device: int
     offset: int
-    size: int
 
     phase = Phase.MAP
+    aspect = "external"
     verb = "map buffer"
     call = "cuExternalMemoryGetMappedBuffer"
     undo_call = "cuMemFree"
@@ -141,10 +133,6 @@ class MapExternal(Step):
     }
 
     @property
-    def provides(self) -> Hashable:
-        return ("buffer", self.label)
-
-    @property
     def needs(self) -> tuple[Hashable, ...]:
         return (("external", self.memory),)
 
@@ -153,22 +141,11 @@ class MapExternal(Step):
             address = driver.external_memory_get_mapped_buffer(layout.external[self.memory], self.offset, self.size)
             layout.buffers[self.label] = Reservation(address, self.size)
 
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        free_buffer(driver, layout, self.label)
-
-    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
-        yield Finding(
-            "external", self.label, *address_range(driver, layout, self.label, self.device, self.size), self.path
-        )
-
     def describe(self) -> StepDescription:
         return StepDescription(self.label, f"gpu{self.device}", self.size, self.memory)
 
     def leak_name(self) -> str:
         return f"mapped buffer {self.label}"
-
-    def blocked_by_wait(self, device: int) -> tuple[str, ...]:
-        return (self.leak_name(),) if device == self.device else ()
 
     def blocks(self) -> tuple[str, ...]:
         return (external_memory_name(self.memory),)
