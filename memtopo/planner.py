@@ -138,6 +138,6 @@ def _memory(*members: Geometry) -> dict[str, int]:
     """Bytes created at each location; imports belong to another process."""
     total: dict[Location, int] = {}
     for group in (group for member in members for group in member.every):
-        for place, count in group.shares().items():
-            total[place] = total.get(place, 0) + count * group.size
-    return {str(place): total[place] for place in sorted(total)}
+        for location, count in group.shares().items():
+            total[location] = total.get(location, 0) + count * group.size
+    return {str(location): total[location] for location in sorted(total)}

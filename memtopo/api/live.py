@@ -105,7 +105,7 @@ class Live:
         found = self._session.geometry.of(ImportedSemaphore).get(name)
         if found is None:
             raise unknown("semaphore", name, self._session.geometry.of(ImportedSemaphore))
-        return ExternalSemaphore(name, found.place.id, self._session.driver, self._session.layout)
+        return ExternalSemaphore(name, found.location.id, self._session.driver, self._session.layout)
 
     def check(self) -> Checks:
         """Check the whole layout again, by queries only; several threads may. Raises `MemtopoError`."""

@@ -56,7 +56,7 @@ class Memory:
         self._buffers = {group.label(index): (group.declared, group.location_of(index)) for group, index in buffers}
         self._managed = geometry.of(ManagedAllocation)
         self._external = {
-            part.label: _ExternalPart(part.offset, part.size, memory.place, memory.name)
+            part.label: _ExternalPart(part.offset, part.size, memory.location, memory.name)
             for memory in geometry.of(ExternalObject).values()
             for part in memory.mapped
         }

@@ -121,12 +121,12 @@ def segments(parts: Sequence[Part]) -> Iterator[Segment]:
     latest: dict[Location, list[tuple[int, int, Access]]] = {}
     for low, high in pairwise(bounds):
         while upcoming >= 0 and parts[upcoming].offset == low:
-            for place, access in parts[upcoming].grants:
-                heapq.heappush(latest.setdefault(place, []), (-upcoming, parts[upcoming].end, access))
+            for location, access in parts[upcoming].grants:
+                heapq.heappush(latest.setdefault(location, []), (-upcoming, parts[upcoming].end, access))
             upcoming = next(remaining)
         effective = _latest(latest, low)
-        if granted := tuple(Grant(place, access) for place, (access, _) in sorted(effective.items()) if access):
-            given = {place: parts[index] for place, (_, index) in effective.items()}
+        if granted := tuple(Grant(location, access) for location, (access, _) in sorted(effective.items()) if access):
+            given = {location: parts[index] for location, (_, index) in effective.items()}
             newest = max(index for _, index in effective.values())
             yield Segment(low, high, granted, given, parts[newest].path)
 
@@ -134,11 +134,11 @@ def segments(parts: Sequence[Part]) -> Iterator[Segment]:
 def _latest(latest: dict[Location, list[tuple[int, int, Access]]], low: int) -> dict[Location, tuple[Access, int]]:
     """Access of each location at an offset, and the index of the part that determines it."""
     effective: dict[Location, tuple[Access, int]] = {}
-    for place, heap in latest.items():
+    for location, heap in latest.items():
         while heap and heap[0][1] <= low:
             heapq.heappop(heap)
         if heap:
-            effective[place] = heap[0][2], -heap[0][0]
+            effective[location] = heap[0][2], -heap[0][0]
     return effective
 
 

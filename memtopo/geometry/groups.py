@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from memtopo.diagnostics.model import Path
@@ -39,18 +39,18 @@ class Origin:
         return f"{holder}{'.' if self.siblings else '/'}{self.export}"
 
 
-def round_robin(count: int, places: Sequence[Location]) -> Mapping[Location, int]:
+def round_robin(count: int, locations: Sequence[Location]) -> Mapping[Location, int]:
     """Number of objects at each location, if `count` objects are distributed round-robin."""
-    whole, rest = divmod(count, len(places))
+    whole, rest = divmod(count, len(locations))
     found: dict[Location, int] = {}
-    for index, place in enumerate(places):
-        found[place] = found.get(place, 0) + whole + (index < rest)
+    for index, location in enumerate(locations):
+        found[location] = found.get(location, 0) + whole + (index < rest)
     return found
 
 
-def gpus(places: Iterable[Location]) -> frozenset[int]:
+def gpus(locations: Iterable[Location]) -> frozenset[int]:
     """Ordinals of the GPUs among some locations."""
-    return frozenset(place.id for place in places if place.kind is LocationKind.GPU)
+    return frozenset(location.id for location in locations if location.kind is LocationKind.GPU)
 
 
 class InnerPart(NamedTuple):
@@ -144,7 +144,7 @@ class Group:
 
     def demand(self) -> Mapping[Location, int]:
         """Largest number of bytes that the objects may occupy in the memory of each location."""
-        return {place: count * self.size for place, count in self.shares().items()}
+        return {location: count * self.size for location, count in self.shares().items()}
 
     @property
     def contexts(self) -> frozenset[int]:
@@ -172,7 +172,7 @@ class ChunkGroup(Group):
     declared: int
     granule: int
     properties: tuple[Properties, ...]
-    places: tuple[Location, ...]
+    distinct_locations: tuple[Location, ...]
     """Locations of the chunks, without repetition."""
     origin: Origin | None = None
 
@@ -201,7 +201,7 @@ class ChunkGroup(Group):
     @property
     def contexts(self) -> frozenset[int]:
         """Ordinals of the GPUs that hold chunks which this process creates."""
-        return frozenset() if self.origin else gpus(self.places)
+        return frozenset() if self.origin else gpus(self.distinct_locations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,26 +239,21 @@ class RangeGroup(Group):
 
 @dataclass(frozen=True, slots=True)
 class LocatedGroup(Group):
-    """Equal objects distributed round-robin over `places`: `count` of them, created by this process or imported."""
+    """Equal objects distributed round-robin over `locations`: `count` of them, created by this process or imported."""
 
     name: str
     path: Path
     count: int
     counted: bool
     size: int
-    places: tuple[Location, ...]
+    locations: tuple[Location, ...] = field()  # else the property of the base would be its default
     origin: Origin | None = None
-
-    @property
-    def locations(self) -> tuple[Location, ...]:
-        """Locations of the objects in the order of the round-robin distribution."""
-        return self.places
 
     def location_of(self, index: int) -> Location:
         """Location of one object."""
-        return self.places[index % len(self.places)]
+        return self.locations[index % len(self.locations)]
 
     @property
     def contexts(self) -> frozenset[int]:
         """Ordinals of the GPUs of the objects, including imported ones."""
-        return gpus(self.places)
+        return gpus(self.locations)

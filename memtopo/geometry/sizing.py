@@ -28,9 +28,9 @@ def size_error(code: str, what: str, amount: int, unit: int, path: Path, note: s
     return Diagnostic(code, message, path, notes=(note,), help=help)
 
 
-def granularity_note(unit: int, places: Iterable[Location]) -> str:
+def granularity_note(unit: int, locations: Iterable[Location]) -> str:
     """Note about the granularity of chunks at some locations."""
-    names = ", ".join(str(place) for place in dict.fromkeys(places))
+    names = ", ".join(str(location) for location in dict.fromkeys(locations))
     return f"the granularity of chunks with these properties on {names} is {exact(unit)} on this machine"
 
 

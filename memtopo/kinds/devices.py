@@ -37,7 +37,9 @@ class Devices:
     @property
     def declared(self) -> dict[str, Location]:
         """Locations of the declared names without errors."""
-        return {name: place for name in self._spec.section("devices") if (place := self._known.get(name)) is not None}
+        return {
+            name: location for name in self._spec.section("devices") if (location := self._known.get(name)) is not None
+        }
 
     def declare(self) -> Iterator[Diagnostic]:
         """Resolve the declared names and the key `visible`."""
@@ -67,11 +69,11 @@ class Devices:
         self._used.add(name)
         if name not in self._known:
             self._known[name] = yield from self._built_in(name, path, at)
-        place = self._known[name]
-        if place and not anywhere and not self.sees(place):
-            yield self.unseen(name, place, path, at)
+        location = self._known[name]
+        if location and not anywhere and not self.sees(location):
+            yield self.unseen(name, location, path, at)
             return None
-        return place
+        return location
 
     def resolve_all(
         self, names: Sequence[str], path: Path, key: str = "location", *, anywhere: bool = False
@@ -81,35 +83,41 @@ class Devices:
         wrong: list[Diagnostic] = []
         for index, name in enumerate(names):
             where = (*path, key) if len(names) == 1 else (*path, key, index)
-            place, errors = collected(self.resolve(name, where, anywhere=anywhere))
-            found.append(place)
+            location, errors = collected(self.resolve(name, where, anywhere=anywhere))
+            found.append(location)
             wrong += errors
         yield from _folded(wrong)
-        places = [place for place in found if place is not None]
-        return places if len(places) == len(found) else None
+        locations = [location for location in found if location is not None]
+        return locations if len(locations) == len(found) else None
 
     def distributed(
-        self, places: Sequence[Location], count: int, path: Path, key: str = "location"
+        self, locations: Sequence[Location], count: int, path: Path, key: str = "location"
     ) -> Resolution[tuple[Location, ...]]:
         """Locations that a round-robin distribution of `count` objects uses; yields MT506 if it does not use all."""
-        if len(places) > count:
-            message = f"{path[-1]!r} lists {len(places):,} locations for a count of {count:,}: the others are not used"
-            help = f"write 'count: {len(places)}', or leave the others out"
+        if len(locations) > count:
+            message = (
+                f"{path[-1]!r} lists {len(locations):,} locations for a count of {count:,}: the others are not used"
+            )
+            help = f"write 'count: {len(locations)}', or leave the others out"
             if self._spec.instances is not None:
                 help = "for one location in each process, use one name with a list under 'devices'"
             yield Diagnostic("MT506", message, (*path, key, count), help=help)
-        return tuple(places[:count])
+        return tuple(locations[:count])
 
-    def sees(self, place: Location) -> bool:
+    def sees(self, location: Location) -> bool:
         """Return true if a location is visible to the process; host memory always is."""
-        return not self.visible or place.kind is not LocationKind.GPU or place in self.visible
+        return not self.visible or location.kind is not LocationKind.GPU or location in self.visible
 
-    def unseen(self, name: str, place: Location, path: Path, at: At = "value", notes: Sequence[str] = ()) -> Diagnostic:
+    def unseen(
+        self, name: str, location: Location, path: Path, at: At = "value", notes: Sequence[str] = ()
+    ) -> Diagnostic:
         """Return MT606 for a GPU that is not visible to the process."""
-        message = f"process {self._spec.name!r} does not see {name!r}" + (f", {place}" if name != str(place) else "")
+        message = f"process {self._spec.name!r} does not see {name!r}" + (
+            f", {location}" if name != str(location) else ""
+        )
         label = Label("visible GPUs", self._spec.at("visible"))
         notes = (f"visible to it: {', '.join(map(str, self.visible))}", *notes)
-        help = f"add {place} to 'visible', or use a visible GPU"
+        help = f"add {location} to 'visible', or use a visible GPU"
         return Diagnostic("MT606", message, path, at, labels=(label,), notes=notes, help=help)
 
     def _restrict(self, names: Sequence[str]) -> Iterator[Diagnostic]:
@@ -118,15 +126,17 @@ class Devices:
         found: list[Location | None] = []
         for index, name in enumerate(names):
             found.append((yield from self._visible(name, path if len(names) == 1 else (*path, index))))
-        places = [place for place in found if place is not None]
-        if len(places) == len(found):
-            self.visible = tuple(dict.fromkeys(places))
+        locations = [location for location in found if location is not None]
+        if len(locations) == len(found):
+            self.visible = tuple(dict.fromkeys(locations))
 
     def _visible(self, name: str, path: Path) -> Resolution[Location | None]:
-        place = yield from self.resolve(name, path)
-        if place is None or place.kind is LocationKind.GPU:
-            return place
-        message = f"{name!r} is {'the host' if name in ('host', str(place)) else place}, and 'visible' lists GPUs only"
+        location = yield from self.resolve(name, path)
+        if location is None or location.kind is LocationKind.GPU:
+            return location
+        message = (
+            f"{name!r} is {'the host' if name in ('host', str(location)) else location}, and 'visible' lists GPUs only"
+        )
         yield Diagnostic("MT103", message, path, help="leave it out: host memory is visible to every process")
         return None
 
@@ -186,9 +196,9 @@ class Devices:
         return None
 
     def _host(self, name: str, path: Path, at: At) -> Resolution[Location | None]:
-        place = Location(LocationKind.HOST_NUMA, int(name[5:])) if ":" in name else Location(LocationKind.HOST)
-        if place in self._machine.locations:
-            return place
+        location = Location(LocationKind.HOST_NUMA, int(name[5:])) if ":" in name else Location(LocationKind.HOST)
+        if location in self._machine.locations:
+            return location
         nodes = ", ".join(self._machine.host) or "no host memory"
         yield Diagnostic("MT401", f"{_MISSING}{name}", path, at, notes=(f"it has {nodes}",))
         return None

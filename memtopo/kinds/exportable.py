@@ -83,12 +83,12 @@ class Exported(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """Entry of an import, resolved apart from its kind: `count` objects, distributed round-robin over `places`."""
+    """Entry of an import, resolved apart from its kind: `count` objects, distributed round-robin over `locations`."""
 
     path: Path
     count: int
     counted: bool
-    places: tuple[Location, ...]
+    locations: tuple[Location, ...]
     origin: Origin
 
     @property

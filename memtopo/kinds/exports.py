@@ -103,9 +103,9 @@ class ExportGroup(Group):
     @property
     def locations(self) -> tuple[Location, ...]:
         """Locations over which the handles are distributed round-robin."""
-        places = tuple(self.group.locations)
-        first = self.first % len(places)
-        rotated = (places[first:] + places[:first])[: self.count]
+        locations = tuple(self.group.locations)
+        first = self.first % len(locations)
+        rotated = (locations[first:] + locations[:first])[: self.count]
         return rotated[:1] if len(set(rotated)) == 1 else rotated
 
     @property
@@ -163,9 +163,9 @@ def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             continue
         via = "legacy IPC" if export.via == "ipc" else export.via
         objects = f"{via} of {export.exporter.plural}"
-        for place in sorted(set(export.locations)):
-            if (trial := machine.trial(place, what)).works is False:
-                message = f"export {export.name!r}: {objects} does not work on {place} of this machine"
+        for location in sorted(set(export.locations)):
+            if (trial := machine.trial(location, what)).works is False:
+                message = f"export {export.name!r}: {objects} does not work on {location} of this machine"
                 note = trial.failure("a trial with two processes", "read wrong bytes")
                 help = "'memtopo probe' reports the likely cause"
                 yield Diagnostic("MT404", message, export.path, notes=(note,), help=help)

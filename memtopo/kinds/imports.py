@@ -165,7 +165,7 @@ def _own_export(path: Path, entry: Import, export: ExportGroup) -> Diagnostic:
 
 def _unseen(scope: Scope, path: Path, kind: ExportKind, imported: Imported) -> Iterator[Diagnostic]:
     """Yield MT606 for a GPU that is not visible, unless objects of the kind can be on any GPU (fact 43)."""
-    hidden = next((place for place in imported.places if not scope.devices.sees(place)), None)
+    hidden = next((location for location in imported.locations if not scope.devices.sees(location)), None)
     if hidden and not kind.anywhere:
         note = f"legacy IPC opens {kind.article} on its own GPU"
         yield scope.devices.unseen(str(hidden), hidden, path, notes=(note,))
@@ -205,9 +205,9 @@ def _differences(scope: Scope, entry: Import, group: Group, export: ExportGroup)
             written = ", ".join(entry.locations(key)[:_LISTED]) if key in _LOCATIONS else str(entry.amount([key]))
             found.append((key, written, _not_of(export.exporter, key)))
         elif key in _LOCATIONS:
-            places = yield from scope.devices.resolve_all(entry.locations(key), group.path, key, anywhere=True)
-            if places and _on_other_locations(places, group):
-                found.append((key, _listed(places), f"is on {_listed(group.locations)}"))
+            locations = yield from scope.devices.resolve_all(entry.locations(key), group.path, key, anywhere=True)
+            if locations and _on_other_locations(locations, group):
+                found.append((key, _listed(locations), f"is on {_listed(group.locations)}"))
         elif (amount := entry.amount([key])) and not export.exporter.has_size(amount, group, export.group):
             size = f"has {exact(group.size)} each" if group.counted else f"has {exact(group.size)}"
             found.append((key, str(amount), size))
@@ -227,15 +227,15 @@ def _not_of(kind: ExportKind, key: str) -> str:
     return f"is {kind.article}, which has {' and '.join(f'a {each}' for each in kind.import_keys)}, not a {key}"
 
 
-def _on_other_locations(places: Sequence[Location], group: Group) -> bool:
-    """Return true if a round-robin distribution over `places` differs from that of a group."""
+def _on_other_locations(locations: Sequence[Location], group: Group) -> bool:
+    """Return true if a round-robin distribution over `locations` differs from that of a group."""
     actual = group.locations
-    period = min(group.count, max(len(places) * len(actual), 1))
-    return any(one != other for one, other in islice(zip(cycle(places), cycle(actual), strict=False), period))
+    period = min(group.count, max(len(locations) * len(actual), 1))
+    return any(one != other for one, other in islice(zip(cycle(locations), cycle(actual), strict=False), period))
 
 
-def _listed(places: Sequence[Location]) -> str:
-    return ", ".join(map(str, places[:_LISTED])) + " …" * (len(places) > _LISTED)
+def _listed(locations: Sequence[Location]) -> str:
+    return ", ".join(map(str, locations[:_LISTED])) + " …" * (len(locations) > _LISTED)
 
 
 def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group | None]:
@@ -250,14 +250,14 @@ def _from_outside(scope: Scope, path: Path, entry: Import) -> Resolution[Group |
     if listed is None:
         return None
     count, via = entry.count or 1, entry.via or kind.transports[0]
-    places = yield from scope.devices.distributed(listed, count, path, key)
+    locations = yield from scope.devices.distributed(listed, count, path, key)
     if wrong := _granules(path, entry, kind):
         yield wrong
         return None
-    if not kind.anywhere and (yield from requires_gpu(f"import {path[-1]!r}", places, (*path, key))):
+    if not kind.anywhere and (yield from requires_gpu(f"import {path[-1]!r}", locations, (*path, key))):
         return None
     origin = Origin((entry.source.holder,), entry.source.export, count, via, siblings=False)
-    imported = Imported(path, count, entry.count is not None, places, origin)
+    imported = Imported(path, count, entry.count is not None, locations, origin)
     return (yield from kind.import_declared(imported, entry.amount(form) or Size(0), scope.machine))
 
 

@@ -53,9 +53,9 @@ def indices(reference: Reference, group: Group, path: Path, *, at: At = "value")
     return None
 
 
-def requires_gpu(what: str, places: Iterable[Location], path: Path) -> Resolution[bool]:
+def requires_gpu(what: str, locations: Iterable[Location], path: Path) -> Resolution[bool]:
     """Yield MT405 and return true if a location is not a GPU."""
-    if all(place.kind is LocationKind.GPU for place in places):
+    if all(location.kind is LocationKind.GPU for location in locations):
         return False
     yield Diagnostic("MT405", f"{what} must be on a GPU, not on the host", path, help="name a GPU")
     return True

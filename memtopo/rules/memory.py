@@ -28,8 +28,8 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def _host(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT402 if the objects of all processes in host memory, on any NUMA node, exceed it."""
-    places = {place for place in machine.locations if place.kind is not LocationKind.GPU}
-    shares = _summed(share for member in geometry.members.values() for share in _shares(member, places))
+    locations = {location for location in machine.locations if location.kind is not LocationKind.GPU}
+    shares = _summed(share for member in geometry.members.values() for share in _shares(member, locations))
     over = sum(share.size for share in shares) - machine.host_room
     if over > 0:
         assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
@@ -73,10 +73,10 @@ def _summed(shares: Iterable[_Share]) -> list[_Share]:
     return sorted(merged.values(), key=lambda share: -share.size)
 
 
-def _shares(geometry: Geometry, places: Container[Location]) -> Iterator[_Share]:
+def _shares(geometry: Geometry, locations: Container[Location]) -> Iterator[_Share]:
     """Memory at some locations that each entry of one process may occupy; imports belong to another process."""
     for group in geometry.every:
-        if size := sum(size for place, size in group.demand().items() if place in places):
+        if size := sum(size for location, size in group.demand().items() if location in locations):
             yield _Share(group.name, group.path, size)
 
 

@@ -137,8 +137,8 @@ def _created(geometries: Iterable[Geometry]) -> dict[str, int]:
     """
     found: dict[str, int] = {}
     for group in (group for geometry in geometries for group in geometry.every if not group.memory_kept_by_driver):
-        for place, count in group.shares().items():
-            found[str(place)] = found.get(str(place), 0) + count * (group.size - group.size % _BLOCK)
+        for location, count in group.shares().items():
+            found[str(location)] = found.get(str(location), 0) + count * (group.size - group.size % _BLOCK)
     return found
 
 

@@ -139,7 +139,7 @@ class HolderHandles:
     def _external_comparisons(self, each: ProducedGroup, offer: Offer) -> Iterator[_Comparison]:
         """Yield properties that no driver checks: the GPU, for a semaphore only if it is offered, and `dedicated`."""
         if each.memory or offer.gpu:
-            yield _Comparison("device", self._gpu(self._gpus[each.place.id]), self._gpu(offer.gpu or offer.location))
+            yield _Comparison("device", self._gpu(self._gpus[each.location.id]), self._gpu(offer.gpu or offer.location))
         if isinstance(each, ExternalObject):
             dedicated = {True: "dedicated memory", False: "memory that is not dedicated"}
             yield _Comparison("it as", dedicated[each.dedicated], dedicated["dedicated" in offer.properties])

@@ -97,7 +97,7 @@ def producer_specs(members: Iterable[Geometry], machine: str, gpus: Sequence[str
     memory: dict[str, dict[str, Memory]] = {}
     semaphores: dict[str, dict[str, Semaphore]] = {}
     for each in (external for member in members for external in produced(member)):
-        (holder,), name, gpu = each.origin.holders, each.origin.export, gpus[each.place.id]
+        (holder,), name, gpu = each.origin.holders, each.origin.export, gpus[each.location.id]
         memory_of_holder = memory.setdefault(holder, {})
         semaphores_of_holder = semaphores.setdefault(holder, {})
         match each:

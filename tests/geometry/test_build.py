@@ -103,7 +103,7 @@ def test_overlaps_overruns_and_unknown_names_are_refused(entries: str, expected:
 
 
 @pytest.mark.parametrize(
-    ("places", "count", "expected"),
+    ("locations", "count", "expected"),
     [
         ("gpu0", 3, ["gpu0", "gpu0", "gpu0"]),
         ("[gpu0, gpu1]", 5, ["gpu0", "gpu1", "gpu0", "gpu1", "gpu0"]),
@@ -111,11 +111,11 @@ def test_overlaps_overruns_and_unknown_names_are_refused(entries: str, expected:
         ("[gpu0, gpu1]", 1, ["gpu0"]),
     ],
 )
-def test_counted_chunks_are_distributed_round_robin(places: str, count: int, expected: list[str]) -> None:
-    run = geometry_of(f"chunks: {{page: {{location: {places}, size: 2MiB, count: {count}}}}}").of(ChunkGroup)["page"]
+def test_counted_chunks_are_distributed_round_robin(locations: str, count: int, expected: list[str]) -> None:
+    run = geometry_of(f"chunks: {{page: {{location: {locations}, size: 2MiB, count: {count}}}}}").of(ChunkGroup)["page"]
     assert [str(run.properties_of(index).location) for index in range(run.count)] == expected
-    assert {str(place): share for place, share in run.shares().items()} == Counter(expected)
-    assert set(map(str, run.places)) == set(expected)
+    assert {str(location): share for location, share in run.shares().items()} == Counter(expected)
+    assert set(map(str, run.distinct_locations)) == set(expected)
     assert [run.label(index) for index in range(run.count)] == [f"page.{index}" for index in range(count)]
 
 

@@ -25,7 +25,7 @@ def test_devices_are_named_by_ordinal_uuid_bus_id_host_or_node(value: str, expec
     text = f"devices: {{d: {value}}}\nchunks: {{a: {{location: d, size: 2MiB}}}}"
     geometry = geometry_of(text, identified())
     assert geometry.devices == {"d": expected}
-    assert geometry.of(ChunkGroup)["a"].places == (expected,)
+    assert geometry.of(ChunkGroup)["a"].distinct_locations == (expected,)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ VISIBLE = (
 
 
 @pytest.mark.parametrize(
-    ("visible", "place", "expected"),
+    ("visible", "location", "expected"),
     [
         ("gpu0", "gpu0", []),
         ("[gpu1, gpu0]", "[gpu0, gpu1]", []),
@@ -105,8 +105,8 @@ VISIBLE = (
         ("", "gpu0", ["MT103"]),
     ],
 )
-def test_a_process_uses_visible_gpus_only(visible: str, place: str, expected: list[str]) -> None:
-    text = VISIBLE.replace("SEEN", visible).replace("PLACE", place)
+def test_a_process_uses_visible_gpus_only(visible: str, location: str, expected: list[str]) -> None:
+    text = VISIBLE.replace("SEEN", visible).replace("PLACE", location)
     assert codes(text) == expected
 
 

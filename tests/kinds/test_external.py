@@ -27,7 +27,7 @@ semaphores:
 """
     found = geometry_of(text)
     frame, other = found.of(ExternalObject).values()
-    assert (frame.size, frame.place, frame.dedicated) == (8 * MiB + 1, gpu(1), False)
+    assert (frame.size, frame.location, frame.dedicated) == (8 * MiB + 1, gpu(1), False)
     assert [each[:3] for each in frame.mapped] == [
         ("frame", 0, 8 * MiB + 1), ("frame.y", 0, 4 * MiB), ("frame.uv", 1, 8 * MiB)
     ]  # fmt: skip
@@ -35,7 +35,7 @@ semaphores:
     assert (frame.origin.holders, frame.origin.export, frame.origin.via) == (("camera",), "frame", "opaque_fd")
     assert (other.origin.holders, other.origin.export, other.dedicated) == (("/run/x.sock",), "frame", True)
     ready, taken = found.of(ImportedSemaphore).values()
-    assert (ready.place, ready.timeline, ready.wait, ready.signal) == (gpu(1), True, 1, 2)
+    assert (ready.location, ready.timeline, ready.wait, ready.signal) == (gpu(1), True, 1, 2)
     assert (ready.origin.export, ready.origin.via) == ("ready", "timeline_fd")
     assert (taken.timeline, taken.wait, taken.signal) == (False, None, 0)
     assert (taken.origin.export, taken.origin.via, taken.origin.each, taken.origin.siblings) == (
@@ -48,7 +48,10 @@ semaphores:
 def test_instances_of_a_counted_process_use_their_own_device() -> None:
     text = "processes:\n  p: {count: 2, devices: {d: [gpu0, gpu1]}, semaphores: {f: {from: camera, via: timeline_fd, "
     text += "device: d}}}"
-    assert [each.of(ImportedSemaphore)["f"].place for each in geometry_of(text).processes.values()] == [gpu(0), gpu(1)]
+    assert [each.of(ImportedSemaphore)["f"].location for each in geometry_of(text).processes.values()] == [
+        gpu(0),
+        gpu(1),
+    ]
     assert codes(text.replace("semaphores", "external").replace("timeline_fd", "opaque_fd, size: 1MiB")) == ["MT707"]
     hidden = text.replace("semaphores:", "visible: gpu1, semaphores:").replace("device: d", "device: gpu0")
     assert set(codes(hidden)) == {"MT606"}

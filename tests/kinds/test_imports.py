@@ -89,7 +89,7 @@ def test_an_import_from_a_process_needs_processes() -> None:
 def test_an_import_has_the_properties_of_its_export() -> None:
     """Fact 7."""
     chunk = member(reader("{from: server.w}"), "reader").of(ChunkGroup)["x"]
-    assert (chunk.size, chunk.count, chunk.counted, chunk.places) == (2 * MiB, 4, True, (gpu(0),))
+    assert (chunk.size, chunk.count, chunk.counted, chunk.distinct_locations) == (2 * MiB, 4, True, (gpu(0),))
     assert not chunk.handles
     assert chunk.origin
     assert [chunk.origin.of(index) for index in range(4)] == [("server", index) for index in range(4)]
@@ -97,7 +97,7 @@ def test_an_import_has_the_properties_of_its_export() -> None:
     assert (buffer.size, buffer.declared, buffer.count) == (2 * MiB, 64 << 10, 3)
     assert [buffer.location_of(index) for index in range(3)] == [gpu(0), gpu(1), gpu(0)]
     event = member(reader("{from: server.e}", ""), "reader").of(EventGroup)["x"]
-    assert (event.count, event.counted, event.places) == (1, False, (gpu(1),))
+    assert (event.count, event.counted, event.locations) == (1, False, (gpu(1),))
 
 
 @pytest.mark.parametrize(

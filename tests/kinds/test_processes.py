@@ -32,7 +32,7 @@ def test_instances_have_labels_from_0_in_order() -> None:
 def test_devices_are_distributed_round_robin_over_instances() -> None:
     found = clean_geometry(PE.replace("COUNT", "5")).processes
     assert [member.devices["mine"] for member in found.values()] == [gpu(0), gpu(1), gpu(0), gpu(0), gpu(1)]
-    assert [member.of(ChunkGroup)["part"].places for member in found.values()] == [
+    assert [member.of(ChunkGroup)["part"].distinct_locations for member in found.values()] == [
         (member.devices["mine"],) for member in found.values()
     ]
 

@@ -150,11 +150,11 @@ def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         if ("access", where[0]) in geometry.unresolved:
             continue
         for segment in segments(parts.of(*where)):
-            for owner, place, placement in _unreachable_grants(segment, placements, unreachable):
-                part = segment.given[place]
-                if (part.path, place, owner) not in reported:
-                    reported.add((part.path, place, owner))
-                    yield _no_access(part, place, owner, placement, _trial(place, owner, machine))
+            for owner, location, placement in _unreachable_grants(segment, placements, unreachable):
+                part = segment.given[location]
+                if (part.path, location, owner) not in reported:
+                    reported.add((part.path, location, owner))
+                    yield _no_access(part, location, owner, placement, _trial(location, owner, machine))
 
 
 def _parts(
@@ -190,20 +190,22 @@ def _grants(scope: Scope, entry: Grants, path: Path) -> Resolution[tuple[tuple[G
     """Grants in the order of their locations, and the path of each one's device."""
     found: dict[Location, str] = {}
     for name in entry:
-        place = yield from scope.devices.resolve(name, (*path, name), "key")
-        if place is None:
+        location = yield from scope.devices.resolve(name, (*path, name), "key")
+        if location is None:
             return None
-        if place.kind is not LocationKind.GPU:
+        if location.kind is not LocationKind.GPU:
             # The driver has one access for the host and all its NUMA nodes.
-            place = Location(LocationKind.HOST)
-        if place in found:
-            message = f"access for {place} is declared twice: {name!r} is the same device"
-            label = Label(f"{found[place]!r} is {place}", (*path, found[place]), "key")
+            location = Location(LocationKind.HOST)
+        if location in found:
+            message = f"access for {location} is declared twice: {name!r} is the same device"
+            label = Label(f"{found[location]!r} is {location}", (*path, found[location]), "key")
             yield Diagnostic("MT204", message, (*path, name), "key", labels=(label,), help="keep one of them")
             return None
-        found[place] = name
+        found[location] = name
     by_place = sorted(found.items())
-    return tuple(Grant(place, entry[name]) for place, name in by_place), tuple((*path, name) for _, name in by_place)
+    return tuple(Grant(location, entry[name]) for location, name in by_place), tuple(
+        (*path, name) for _, name in by_place
+    )
 
 
 def _declared_twice(scope: Scope, key: str, parts: Sequence[Part], spans: list[_Span]) -> Resolution[bool]:
@@ -272,10 +274,10 @@ def _unreachable_grants(
     for placement in from_offset(placements, segment.start):
         if placement.offset >= segment.end:
             return
-        if devices.keys() & placement.chunk.places:
+        if devices.keys() & placement.chunk.distinct_locations:
             for owner in sorted(devices.keys() & _owners(placement, segment)):
-                for place in devices[owner]:
-                    yield owner, place, placement
+                for location in devices[owner]:
+                    yield owner, location, placement
 
 
 def _owners(placement: Placement, segment: Segment) -> set[Location]:
@@ -284,7 +286,7 @@ def _owners(placement: Placement, segment: Segment) -> set[Location]:
     first = (max(segment.start, placement.offset) - placement.offset) // chunk.size
     stop = -(-(min(segment.end, placement.end) - placement.offset) // chunk.size)
     if stop - first >= len(chunk.properties):
-        return set(chunk.places)
+        return set(chunk.distinct_locations)
     return {chunk.location_of(placement.first + index) for index in range(first, stop)}
 
 
@@ -295,19 +297,19 @@ def _applied_parts(geometry: Geometry) -> Iterator[tuple[Part, int, Sequence[Pla
             yield part, instance, placements
 
 
-def _can_access(place: Location, owner: Location, machine: Machine) -> bool:
-    trial = _trial(place, owner, machine)
+def _can_access(location: Location, owner: Location, machine: Machine) -> bool:
+    trial = _trial(location, owner, machine)
     if owner.kind is not LocationKind.GPU:
         return trial is None or trial.works is not False
-    access = place.kind is LocationKind.GPU and machine.can_access(place.id, owner.id)
+    access = location.kind is LocationKind.GPU and machine.can_access(location.id, owner.id)
     return access and (trial is None or trial.works is not False)
 
 
-def _trial(place: Location, owner: Location, machine: Machine) -> Trial | None:
+def _trial(location: Location, owner: Location, machine: Machine) -> Trial | None:
     """Trial of access by a location: a store to a peer GPU, or access of a GPU or the CPU to host memory."""
     if owner.kind is not LocationKind.GPU:
-        return machine.trial(owner, "gpu" if place.kind is LocationKind.GPU else "cpu")
-    peer = machine.peers[place.id][owner.id] if place.kind is LocationKind.GPU else None
+        return machine.trial(owner, "gpu" if location.kind is LocationKind.GPU else "cpu")
+    peer = machine.peers[location.id][owner.id] if location.kind is LocationKind.GPU else None
     return peer.store if peer else None
 
 
@@ -333,21 +335,23 @@ def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnosti
     return Diagnostic("MT308", message, (*part.path, field), labels=(label,), notes=notes, help=help)
 
 
-def _no_access(part: Part, place: Location, owner: Location, placement: Placement, trial: Trial | None) -> Diagnostic:
-    where = part.key_of(place)
+def _no_access(
+    part: Part, location: Location, owner: Location, placement: Placement, trial: Trial | None
+) -> Diagnostic:
+    where = part.key_of(location)
     label = Label(f"{placement.chunk.name!r} is on {owner}", placement.chunk.path, "key")
     if trial and trial.works is False:
-        message = f"{place} cannot access the memory of {owner} of this machine, where {placement.chunk.name!r} is"
+        message = f"{location} cannot access the memory of {owner} of this machine, where {placement.chunk.name!r} is"
         note = trial.failure("a store in a trial", "was lost without an error")
         code = "MT403" if owner.kind is LocationKind.GPU else "MT406"
         help = "'memtopo probe' reports the likely cause"
         return Diagnostic(code, message, where, "key", labels=(label,), notes=(note,), help=help)
-    if place.kind is LocationKind.GPU:
-        message = f"{place} has no peer access to the memory of {owner}, where {placement.chunk.name!r} is"
+    if location.kind is LocationKind.GPU:
+        message = f"{location} has no peer access to the memory of {owner}, where {placement.chunk.name!r} is"
         return Diagnostic(
             "MT403", message, where, "key", labels=(label,), help=f"grant access to {owner} only, or move the chunk"
         )
-    message = f"{place} cannot be granted access to {placement.chunk.name!r}, which is memory of {owner}"
+    message = f"{location} cannot be granted access to {placement.chunk.name!r}, which is memory of {owner}"
     note = "the driver returns NOT_SUPPORTED; the host can be granted access to host memory only"
     return Diagnostic("MT406", message, where, "key", labels=(label,), notes=(note,))
 
@@ -383,8 +387,8 @@ def _views_of(access_spans: Sequence[AccessSpan], placement: Placement) -> Itera
         low, high = max(span.offset, placement.offset), min(span.end, placement.end)
         first = placement.first + (low - placement.offset) // placement.chunk.size
         stop = placement.first + (high - placement.offset) // placement.chunk.size
-        for place, access in span.grants:
-            yield _View(first, stop, place, access, placement.range.label(placement.instance))
+        for location, access in span.grants:
+            yield _View(first, stop, location, access, placement.range.label(placement.instance))
 
 
 def _unequal(views: list[_View]) -> tuple[_View, _View] | None:

@@ -42,7 +42,7 @@ class Buffer(Entry):
 
 @dataclass(frozen=True, slots=True)
 class BufferGroup(LocatedGroup):
-    """Equal buffers that one entry declares: `count` of `size` bytes, distributed round-robin over `places`.
+    """Equal buffers that one entry declares: `count` of `size` bytes, distributed round-robin over `locations`.
 
     `declared` is the size before it was rounded up to whole blocks for legacy IPC.
     """
@@ -70,7 +70,7 @@ class BufferGroup(LocatedGroup):
 
     def shares(self) -> Mapping[Location, int]:
         """Number of buffers that this process creates at each location."""
-        return {} if self.origin else round_robin(self.count, self.places)
+        return {} if self.origin else round_robin(self.count, self.locations)
 
 
 class Buffers(ExportKind):
@@ -95,8 +95,8 @@ class Buffers(ExportKind):
         declared = entry.size.bytes(1)
         size = whole_blocks(declared) if scope.exports(self.group.noun, name) else declared
         count, counted = entry.count or 1, entry.count is not None
-        places = yield from scope.devices.distributed(listed, count, path)
-        return BufferGroup(name, path, count, counted, size, places, declared=declared)
+        locations = yield from scope.devices.distributed(listed, count, path)
+        return BufferGroup(name, path, count, counted, size, locations, declared=declared)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.buffers.steps import AllocateBuffer, OpenBuffer
@@ -144,7 +144,9 @@ def whole_blocks(size: int) -> int:
 
 def _imported(imported: Imported, size: int, declared: int) -> BufferGroup:
     count, counted = imported.count, imported.counted
-    return BufferGroup(imported.name, imported.path, count, counted, size, imported.places, imported.origin, declared)
+    return BufferGroup(
+        imported.name, imported.path, count, counted, size, imported.locations, imported.origin, declared
+    )
 
 
 BUFFERS = Buffers()

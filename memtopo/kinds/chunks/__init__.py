@@ -76,16 +76,18 @@ class Chunks(ExportKind):
         listed = yield from scope.devices.resolve_all(entry.location, path)
         if listed is None:
             return None
-        places = yield from scope.devices.distributed(listed, entry.count or 1, path)
-        properties = tuple(Properties(place, entry.handle_types, entry.rdma, entry.compressible) for place in places)
+        locations = yield from scope.devices.distributed(listed, entry.count or 1, path)
+        properties = tuple(
+            Properties(location, entry.handle_types, entry.rdma, entry.compressible) for location in locations
+        )
         unit = max(granule(scope.machine, each) for each in properties)
         declared = entry.size.bytes(unit)
         size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
         if size is None:
-            note = granularity_note(unit, places)
+            note = granularity_note(unit, locations)
             yield size_error("MT301", f"chunk {name!r}", declared, unit, (*path, "size"), note)
             return None
-        distinct = tuple(dict.fromkeys(places))
+        distinct = tuple(dict.fromkeys(locations))
         counted = entry.count is not None
         return ChunkGroup(name, path, entry.count or 1, counted, size, declared, unit, properties, distinct)
 
@@ -123,12 +125,13 @@ class Chunks(ExportKind):
         groups = [group for group in exported if isinstance(group, ChunkGroup)]
         size, plain = groups[0].size, groups[0].properties[0]
         found = {
-            place: Properties(place, rdma=plain.rdma, compressible=plain.compressible) for place in set(imported.places)
+            location: Properties(location, rdma=plain.rdma, compressible=plain.compressible)
+            for location in set(imported.locations)
         }
         return _imported(imported, size, max(group.granule for group in groups), found)
 
     def import_declared(self, imported: Imported, size: Size, machine: Machine) -> Resolution[ChunkGroup | None]:
-        found = {place: Properties(place) for place in imported.places}
+        found = {location: Properties(location) for location in imported.locations}
         unit = max(granule(machine, each) for each in found.values())
         declared = size.bytes(unit)
         if declared % unit:
@@ -154,8 +157,8 @@ def handle_types(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT404 for handle types whose trial failed; an attribute alone is not sufficient (fact 4)."""
     alike: dict[tuple[object, ...], list[Diagnostic]] = {}
     for group in geometry.of(ChunkGroup).values():
-        for place in group.places:
-            if diagnostic := _handles(group, place, machine) or _received(group, place, machine):
+        for location in group.distinct_locations:
+            if diagnostic := _handles(group, location, machine) or _received(group, location, machine):
                 key = (diagnostic.message.partition(": ")[2].partition(" on ")[0], diagnostic.notes)
                 alike.setdefault(key, []).append(diagnostic)
                 break
@@ -170,15 +173,15 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     for group in geometry.of(ChunkGroup).values():
         if group.origin and group.origin.siblings:
             continue
-        for place in group.places:
-            if diagnostic := _vmm(group, place, machine) or _unsupported(group, place, machine):
+        for location in group.distinct_locations:
+            if diagnostic := _vmm(group, location, machine) or _unsupported(group, location, machine):
                 yield diagnostic
                 break
 
 
 def _imported(imported: Imported, size: int, unit: int, found: Mapping[Location, Properties]) -> ChunkGroup:
-    properties = tuple(found[place] for place in imported.places)
-    distinct = tuple(dict.fromkeys(imported.places))
+    properties = tuple(found[location] for location in imported.locations)
+    distinct = tuple(dict.fromkeys(imported.locations))
     count, counted = imported.count, imported.counted
     return ChunkGroup(
         imported.name, imported.path, count, counted, size, size, unit, properties, distinct, imported.origin
@@ -187,7 +190,7 @@ def _imported(imported: Imported, size: int, unit: int, found: Mapping[Location,
 
 def _misfit(imported: Imported, size: int, unit: int) -> Diagnostic:
     """Return MT301 without the suggestion of rounding, since the size of an import is fixed."""
-    note = granularity_note(unit, imported.places)
+    note = granularity_note(unit, imported.locations)
     found = size_error("MT301", f"import {imported.name!r}", size, unit, (*imported.path, "size"), note)
     return found._replace(help=(found.help or "").removesuffix(", or 'round: up'"))
 
@@ -197,46 +200,46 @@ def _import(group: ChunkGroup, index: int, geometry: Geometry) -> Step:
     from memtopo.kinds.step import HandleReference
 
     assert group.origin
-    place = group.location_of(index)
-    if geometry.visible and place.kind is LocationKind.GPU and place not in geometry.visible:
-        place = gpu(UNSEEN)
+    location = group.location_of(index)
+    if geometry.visible and location.kind is LocationKind.GPU and location not in geometry.visible:
+        location = gpu(UNSEEN)
     kind = HandleType[group.origin.via.upper()]
-    return ImportChunk(group.path, group.label(index), group.size, place, kind, HandleReference.of(group, index))
+    return ImportChunk(group.path, group.label(index), group.size, location, kind, HandleReference.of(group, index))
 
 
-def _handles(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
+def _handles(group: ChunkGroup, location: Location, machine: Machine) -> Diagnostic | None:
     words = group.handles.words
     path = (*group.path, "handles")
     received = group.origin is not None and not group.origin.siblings
-    if (words or received) and place.kind is LocationKind.HOST:
+    if (words or received) and location.kind is LocationKind.HOST:
         message = f"{_kind(group)} {group.name!r}: memory of 'host' has no handle types"
         where = (*group.path, "location") if received else path
         return Diagnostic("MT404", message, where, help="name a NUMA node: location: host:0")
     for word in (*words, *(["fd+fabric"] if HandleType.FD | HandleType.FABRIC in group.handles else [])):
-        trial = machine.trial(place, word)
+        trial = machine.trial(location, word)
         untried = word == "fabric" and trial.works is None and trial.advertised is None
         if trial.refused or untried or (word in _WINDOWS and not trial.works):
-            return _not_supported("MT404", group, f"handle type {word!r}", place, trial, path)
+            return _not_supported("MT404", group, f"handle type {word!r}", location, trial, path)
     return None
 
 
-def _received(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
+def _received(group: ChunkGroup, location: Location, machine: Machine) -> Diagnostic | None:
     """Check an import from outside of the spec; other chunks are checked in the process that creates them."""
-    if not group.origin or group.origin.siblings or not (trial := machine.trial(place, group.origin.via)).refused:
+    if not group.origin or group.origin.siblings or not (trial := machine.trial(location, group.origin.via)).refused:
         return None
-    return _not_supported("MT404", group, f"handle type {group.origin.via!r}", place, trial, (*group.path, "via"))
+    return _not_supported("MT404", group, f"handle type {group.origin.via!r}", location, trial, (*group.path, "via"))
 
 
-def _vmm(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
-    trial = machine.trial(place, "vmm")
+def _vmm(group: ChunkGroup, location: Location, machine: Machine) -> Diagnostic | None:
+    trial = machine.trial(location, "vmm")
     if not trial.refused:
         return None
-    return _not_supported("MT405", group, "virtual memory management", place, trial, (*group.path, "location"))
+    return _not_supported("MT405", group, "virtual memory management", location, trial, (*group.path, "location"))
 
 
-def _unsupported(group: ChunkGroup, place: Location, machine: Machine) -> Diagnostic | None:
+def _unsupported(group: ChunkGroup, location: Location, machine: Machine) -> Diagnostic | None:
     first = group.properties[0]
-    if first.rdma and first.compressible and place.kind is LocationKind.GPU:
+    if first.rdma and first.compressible and location.kind is LocationKind.GPU:
         message = f"chunk {group.name!r} cannot be both rdma and compressible"
         note = "the driver creates it without compression, and reports no error"
         return Diagnostic("MT405", message, (*group.path, "compressible"), notes=(note,), help="keep one of them")
@@ -244,15 +247,15 @@ def _unsupported(group: ChunkGroup, place: Location, machine: Machine) -> Diagno
         if not requested:
             continue
         path = (*group.path, word)
-        if place.kind is not LocationKind.GPU:
+        if location.kind is not LocationKind.GPU:
             return Diagnostic("MT405", f"chunk {group.name!r}: host memory cannot be {word}", path)
-        if (trial := machine.trial(place, word)).refused:
-            return _not_supported("MT405", group, f"{word!r}", place, trial, path)
+        if (trial := machine.trial(location, word)).refused:
+            return _not_supported("MT405", group, f"{word!r}", location, trial, path)
     return None
 
 
-def _not_supported(code: str, group: ChunkGroup, what: str, place: Location, trial: Trial, path: Path) -> Diagnostic:
-    message = f"{_kind(group)} {group.name!r}: {what} does not work on {place} of this machine"
+def _not_supported(code: str, group: ChunkGroup, what: str, location: Location, trial: Trial, path: Path) -> Diagnostic:
+    message = f"{_kind(group)} {group.name!r}: {what} does not work on {location} of this machine"
     help = None
     if "fabric" in what:
         help = "fabric handles need an IMEX channel (/dev/nvidia-caps-imex-channels) in this machine or container"

@@ -60,11 +60,11 @@ class Events(ExportKind):
 
     def resolve_entry(self, scope: Scope, entry: Event, path: Path) -> Resolution[EventGroup | None]:
         name = str(path[-1])
-        place = yield from scope.devices.resolve(entry.device, (*path, "device"))
-        if place is None or (yield from requires_gpu(f"event {name!r}", [place], (*path, "device"))):
+        location = yield from scope.devices.resolve(entry.device, (*path, "device"))
+        if location is None or (yield from requires_gpu(f"event {name!r}", [location], (*path, "device"))):
             return None
         shared = scope.exports(self.group.noun, name)
-        return EventGroup(name, path, 1, counted=False, size=0, places=(place,), shared=shared)
+        return EventGroup(name, path, 1, counted=False, size=0, locations=(location,), shared=shared)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.events.steps import CreateEvent, OpenEvent
@@ -102,7 +102,7 @@ class Events(ExportKind):
 
 def _imported(imported: Imported) -> EventGroup:
     count, counted = imported.count, imported.counted
-    return EventGroup(imported.name, imported.path, count, counted, 0, imported.places, imported.origin)
+    return EventGroup(imported.name, imported.path, count, counted, 0, imported.locations, imported.origin)
 
 
 EVENTS = Events()

@@ -72,7 +72,7 @@ class External(Entry):
 
 @dataclass(frozen=True, slots=True)
 class ProducedGroup(Group):
-    """Base of groups of external objects, which a producer outside of the spec creates on `place`."""
+    """Base of groups of external objects, which a producer outside of the spec creates on `location`."""
 
     produced = True
     trial: ClassVar[str]
@@ -80,18 +80,18 @@ class ProducedGroup(Group):
 
     name: str
     path: Path
-    place: Location
+    location: Location
     origin: Origin
 
     @property
     def contexts(self) -> frozenset[int]:
         """Ordinal of the GPU of the object."""
-        return frozenset({self.place.id})
+        return frozenset({self.location.id})
 
     def location_of(self, index: int) -> Location:
         """Location of the object."""
         del index
-        return self.place
+        return self.location
 
     @property
     def declared_as(self) -> str:
@@ -110,7 +110,7 @@ class ProducedGroup(Group):
 
 @dataclass(frozen=True, slots=True)
 class ExternalObject(ProducedGroup):
-    """One external memory object of `size` bytes on `place`.
+    """One external memory object of `size` bytes on `location`.
 
     The whole object is mapped under its name, and each of its `buffers` again, as `frame.y`.
     """
@@ -144,7 +144,7 @@ class ExternalObject(ProducedGroup):
     def properties(self) -> dict[str, str]:
         """Kind, size, device and allocation of the object."""
         dedicated = "dedicated" if self.dedicated else "not dedicated"
-        return {"kind": "memory", "size": exact(self.size), "device": str(self.place), "allocation": dedicated}
+        return {"kind": "memory", "size": exact(self.size), "device": str(self.location), "allocation": dedicated}
 
 
 class ExternalMemory(Kind):
@@ -177,7 +177,7 @@ class ExternalMemory(Kind):
     def resolve_entry(self, scope: Scope, entry: External, path: Path) -> Resolution[ExternalObject | None]:
         name, size = str(path[-1]), entry.size.bytes(1)
         what = f"external object {name!r}"
-        place = yield from producer_gpu(scope, what, entry.device, path)
+        location = yield from producer_gpu(scope, what, entry.device, path)
         parts = tuple(
             InnerPart(f"{name}.{key}", part.offset.bytes(1), part.size.bytes(1), (*path, "buffers", key))
             for key, part in entry.buffers.items()
@@ -189,10 +189,10 @@ class ExternalMemory(Kind):
             *(_inside(part, path) for part in parts if part.offset and entry.dedicated),
         ]
         yield from wrong
-        if wrong or place is None:
+        if wrong or location is None:
             return None
         origin = producer_origin(name, entry.source, "opaque_fd")
-        return ExternalObject(name, path, place, origin, size, entry.dedicated, parts)
+        return ExternalObject(name, path, location, origin, size, entry.dedicated, parts)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """Steps of the section. The whole object is mapped first, which checks its declared size.
@@ -207,10 +207,10 @@ class ExternalMemory(Kind):
         for group in geometry.of(ExternalObject).values():
             yield DuplicateDescriptor(group.path, group.name, HandleReference.of(group, 0))
             kind = MemoryHandleType[group.origin.via.upper()]
-            yield ImportMemory(group.path, group.name, group.size, group.place.id, kind, group.dedicated)
+            yield ImportMemory(group.path, group.name, group.size, group.location.id, kind, group.dedicated)
         for group in geometry.of(ExternalObject).values():
             for part in group.mapped:
-                yield MapExternal(part.path, part.label, part.size, group.place.id, group.name, part.offset)
+                yield MapExternal(part.path, part.label, part.size, group.location.id, group.name, part.offset)
 
     def rules(self) -> tuple[Rule, ...]:
         return (importable,)
@@ -222,10 +222,10 @@ class ExternalMemory(Kind):
 def importable(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT702 for objects whose trial failed, or whose required support is not advertised."""
     for group in produced(geometry):
-        trial = machine.trial(group.place, group.trial)
+        trial = machine.trial(group.location, group.trial)
         if trial.works is False or (group.must_be_advertised and trial.refused):
             message = (
-                f"{group.noun} {group.name!r}: {group.origin.via!r} does not work on {group.place} of this machine"
+                f"{group.noun} {group.name!r}: {group.origin.via!r} does not work on {group.location} of this machine"
             )
             yield Diagnostic("MT702", message, (*group.path, "via"), notes=(_reason(trial),))
 
@@ -248,10 +248,10 @@ def produced(geometry: Geometry) -> Iterator[ProducedGroup]:
 
 def producer_gpu(scope: Scope, what: str, device: str, path: Path) -> Resolution[Location | None]:
     """GPU of an external object; None after a diagnostic if it is not a GPU."""
-    place = yield from scope.devices.resolve(device, (*path, "device"))
-    if place is None or (yield from requires_gpu(what, [place], (*path, "device"))):
+    location = yield from scope.devices.resolve(device, (*path, "device"))
+    if location is None or (yield from requires_gpu(what, [location], (*path, "device"))):
         return None
-    return place
+    return location
 
 
 def producer_origin(name: str, source: Source, via: Via) -> Origin:

@@ -98,7 +98,7 @@ class ManagedAllocation(Group):
         del index
         ordinals = [self.home, *sorted(self.contexts - {self.home})]
         usable = (each for each in ordinals if self.attach == "global" or machine is None or _concurrent(machine, each))
-        return tuple(Grant(place, Access.RW) for place in (*map(gpu, usable), Location(LocationKind.HOST)))
+        return tuple(Grant(location, Access.RW) for location in (*map(gpu, usable), Location(LocationKind.HOST)))
 
     def details(self) -> Iterator[str]:
         """Attachment and advice."""
@@ -124,7 +124,7 @@ class ManagedAllocation(Group):
         access it there without migration.
         """
         gpus = map(gpu, sorted(self.contexts))
-        named = (place for place in (self.prefer, self.prefetch) if place)
+        named = (location for location in (self.prefer, self.prefetch) if location)
         return dict.fromkeys(named if self.prefer else gpus, self.size)
 
 
@@ -218,17 +218,17 @@ def _advise(group: ManagedAllocation) -> Iterator[Step]:
         yield Advise((*path, "read_mostly"), name, Advice.SET_READ_MOSTLY, gpu(home), home)
     if group.prefer:
         yield Advise((*path, "prefer"), name, Advice.SET_PREFERRED_LOCATION, group.prefer, home)
-    for place in group.accessed_by:
-        yield Advise((*path, "accessed_by"), name, Advice.SET_ACCESSED_BY, place, home)
+    for location in group.accessed_by:
+        yield Advise((*path, "accessed_by"), name, Advice.SET_ACCESSED_BY, location, home)
 
 
 def _one(name: str | None) -> list[str]:
     return [] if name is None else [name]
 
 
-def _home(places: Sequence[Location]) -> int:
+def _home(locations: Sequence[Location]) -> int:
     """Ordinal of the first GPU of some locations, 0 if there is none."""
-    return next((place.id for place in places if place.kind is LocationKind.GPU), 0)
+    return next((location.id for location in locations if location.kind is LocationKind.GPU), 0)
 
 
 def _homeless(path: Path, machine: Machine) -> Diagnostic | None:
@@ -238,16 +238,17 @@ def _homeless(path: Path, machine: Machine) -> Diagnostic | None:
     return Diagnostic("MT401", f"managed memory {path[-1]!r} needs a GPU", path, "key", notes=(note,))
 
 
-def _by_node(path: Path, places: Sequence[Location]) -> Diagnostic | None:
+def _by_node(path: Path, locations: Sequence[Location]) -> Diagnostic | None:
     """Return MT701 for advice about a NUMA node, which the driver refuses; it supports the host as a whole."""
     index, node = next(
-        ((index, place) for index, place in enumerate(places) if place.kind is LocationKind.HOST_NUMA), (0, None)
+        ((index, location) for index, location in enumerate(locations) if location.kind is LocationKind.HOST_NUMA),
+        (0, None),
     )
     if node is None:
         return None
     message = f"managed memory {path[-1]!r}: 'accessed_by' cannot name {node}"
     note = "the driver returns INVALID_VALUE for a NUMA node (fact 60)"
-    where = (*path, "accessed_by", index) if len(places) > 1 else (*path, "accessed_by")
+    where = (*path, "accessed_by", index) if len(locations) > 1 else (*path, "accessed_by")
     return Diagnostic("MT701", message, where, notes=(note,), help="write host")
 
 
@@ -260,9 +261,9 @@ def _memory(group: ManagedAllocation, machine: Machine) -> Diagnostic | None:
 
 
 def _advice(group: ManagedAllocation, machine: Machine) -> Diagnostic | None:
-    for path, place in _requests(group):
-        if (trial := machine.trial(place, "concurrent")).refused:
-            message = f"managed memory {group.name!r}: {place} of this machine does not support {str(path[-1])!r}"
+    for path, location in _requests(group):
+        if (trial := machine.trial(location, "concurrent")).refused:
+            message = f"managed memory {group.name!r}: {location} of this machine does not support {str(path[-1])!r}"
             notes = (_ADVICE, _reason(trial))
             return Diagnostic("MT701", message, path, notes=notes, help=f"leave {str(path[-1])!r} out")
     return None
@@ -278,9 +279,9 @@ def _requests(group: ManagedAllocation) -> Iterator[tuple[Path, Location]]:
         yield (*group.path, "read_mostly"), gpu(group.home)
     if group.prefer and group.prefer.kind is LocationKind.GPU:
         yield (*group.path, "prefer"), group.prefer
-    for place in group.accessed_by:
-        if place.kind is LocationKind.GPU:
-            yield (*group.path, "accessed_by"), place
+    for location in group.accessed_by:
+        if location.kind is LocationKind.GPU:
+            yield (*group.path, "accessed_by"), location
     if group.prefetch:
         yield (*group.path, "prefetch"), group.prefetch if group.prefetch.kind is LocationKind.GPU else gpu(group.home)
 

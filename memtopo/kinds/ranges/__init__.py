@@ -129,8 +129,8 @@ def _totals(scope: Scope) -> dict[str, int]:
 
 def _plain_granule(machine: Machine) -> int:
     """Largest granularity of plain GPU memory, which is the granule of an empty range."""
-    places = [place for place in machine.locations if place.kind is LocationKind.GPU]
-    return max((granule(machine, Properties(place)) for place in places), default=2 << 20)
+    locations = [location for location in machine.locations if location.kind is LocationKind.GPU]
+    return max((granule(machine, Properties(location)) for location in locations), default=2 << 20)
 
 
 def _address_granule(machine: Machine) -> int:

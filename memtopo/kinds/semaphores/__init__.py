@@ -107,7 +107,7 @@ class ImportedSemaphore(ProducedGroup):
     @property
     def stream(self) -> int | None:
         """Ordinal of the GPU that needs a stream for it."""
-        return self.place.id
+        return self.location.id
 
     @property
     def must_be_advertised(self) -> bool:
@@ -150,17 +150,17 @@ class Semaphores(Kind):
     def resolve_entry(self, scope: Scope, entry: Semaphore, path: Path) -> Resolution[ImportedSemaphore | None]:
         name, timeline = str(path[-1]), entry.via == "timeline_fd"
         what = f"semaphore {name!r}"
-        place = yield from producer_gpu(scope, what, entry.device, path)
+        location = yield from producer_gpu(scope, what, entry.device, path)
         wrong = [
             *unsupported(what, path, entry.via, "timeline_fd", "opaque_fd"),
             *from_process(what, path, entry.source, scope.siblings.names),
             *(_decreasing(what, path, entry.wait, entry.signal) if timeline else ()),
         ]
         yield from wrong
-        if wrong or place is None:
+        if wrong or location is None:
             return None
         origin = producer_origin(name, entry.source, "timeline_fd" if timeline else "opaque_fd")
-        return ImportedSemaphore(name, path, place, origin, timeline, _value(entry.wait), _value(entry.signal))
+        return ImportedSemaphore(name, path, location, origin, timeline, _value(entry.wait), _value(entry.signal))
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.external.steps import DuplicateDescriptor
@@ -171,14 +171,14 @@ class Semaphores(Kind):
         for group in geometry.of(ImportedSemaphore).values():
             yield DuplicateDescriptor(group.path, group.name, HandleReference.of(group, 0))
             kind = SemaphoreHandleType[group.origin.via.upper()]
-            yield ImportSemaphore(group.path, group.name, group.place.id, kind)
+            yield ImportSemaphore(group.path, group.name, group.location.id, kind)
 
     def last_steps(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[Step]:
         """One `AwaitStream` for each GPU that waits for a semaphore."""
         from memtopo.kinds.semaphores.steps import AwaitStream
 
         waiting = [group for group in geometry.of(ImportedSemaphore).values() if group.wait is not None]
-        for device, path in {group.place.id: group.path for group in reversed(waiting)}.items():
+        for device, path in {group.location.id: group.path for group in reversed(waiting)}.items():
             yield AwaitStream(path, device, tuple(name for step in steps for name in step.blocked_by_wait(device)))
 
     def joint_rules(self) -> tuple[Rule, ...]:

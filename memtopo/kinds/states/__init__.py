@@ -84,7 +84,7 @@ class OffloadArea(Group):
     name: str
     path: Path
     size: int
-    place: Location
+    location: Location
     count: int = 1
     counted: bool = False
     origin: None = None
@@ -92,11 +92,11 @@ class OffloadArea(Group):
     def location_of(self, index: int) -> Location:
         """Location of the memory."""
         del index
-        return self.place
+        return self.location
 
     def shares(self) -> Mapping[Location, int]:
         """One object at its location."""
-        return {self.place: 1}
+        return {self.location: 1}
 
 
 class States(Kind):
@@ -133,26 +133,26 @@ class States(Kind):
         for reference, device in entry.offload.items():
             where = (*path, "offload", str(reference))
             found = yield from _chunks(scope, reference, where, "key")
-            place = yield from scope.devices.resolve(device, where)
-            complete &= found is not None and place is not None
-            if found and place:
+            location = yield from scope.devices.resolve(device, where)
+            complete &= found is not None and location is not None
+            if found and location:
                 for each in found:
-                    absent.append((yield from self._offloaded(scope, *each, place, where)))
+                    absent.append((yield from self._offloaded(scope, *each, location, where)))
         if not complete or (yield from _contradicting(absent)):
             return None
         return StateGroup(name, path, tuple(absent))
 
     def _offloaded(
-        self, scope: Scope, group: ChunkGroup, first: int, stop: int, place: Location, path: Path
+        self, scope: Scope, group: ChunkGroup, first: int, stop: int, location: Location, path: Path
     ) -> Resolution[Absent]:
         """Absent chunks with their area, which states that offload the same chunks to the same location share."""
         whole = (first, stop) == (0, group.count)
-        label = f"{group.name if whole else Reference(group.name, first, stop)}@{place}"
+        label = f"{group.name if whole else Reference(group.name, first, stop)}@{location}"
         if label not in scope.of(OffloadArea):
-            unit = granule(scope.machine, Properties(place))
+            unit = granule(scope.machine, Properties(location))
             size = rounded_to_multiple((stop - first) * group.size, unit, rounding=True)
             assert size
-            yield from scope.add(self, label, OffloadArea(label, path, size, place))
+            yield from scope.add(self, label, OffloadArea(label, path, size, location))
         return Absent(group, first, stop, label, path)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:

@@ -84,7 +84,7 @@ class ExternalVerifier(Verifier):
         return any(other.origin.identity == entry.origin.identity for other in others)
 
     def _wait(self, entry: ImportedSemaphore, value: int) -> Finding:
-        device, waiting = entry.place.id, self.layout.waiting
+        device, waiting = entry.location.id, self.layout.waiting
         # Noted first: the teardown must find every wait that a stream may have.
         waiting[device] = Wait(entry.name, value, entry.origin.of(0)[0])
         self.driver.wait_external_semaphore(self.layout.semaphores[entry.name], value, self.layout.streams[device])
@@ -94,16 +94,16 @@ class ExternalVerifier(Verifier):
         return Finding("wait", _subject(entry, value), "done", "done", entry.path)
 
     def _signal(self, entry: ImportedSemaphore, value: int) -> Finding:
-        stream = self.layout.streams[entry.place.id]
+        stream = self.layout.streams[entry.location.id]
         self.driver.signal_external_semaphore(self.layout.semaphores[entry.name], value, stream)
-        self._await_stream(entry, f"was not signalled by {entry.place}", None)
+        self._await_stream(entry, f"was not signalled by {entry.location}", None)
         return Finding("signal", _subject(entry, value), "done", "done", entry.path)
 
     def _await_stream(self, entry: ImportedSemaphore, missing: str, holder: str | None) -> None:
         """Poll a stream until it is done, has timed out, or depends on a holder that has ended."""
         message = f"semaphore {entry.name!r} of {entry.origin.of(0)[0]} {missing}"
         start, ended_at, pause = time.monotonic(), None, _SHORTEST
-        while not self.driver.stream_query(self.layout.streams[entry.place.id]):
+        while not self.driver.stream_query(self.layout.streams[entry.location.id]):
             self.poll()
             now = time.monotonic()
             if ended_at is None and holder and self.layout.handle_source.gone(holder):
@@ -122,10 +122,10 @@ class ExternalVerifier(Verifier):
             for label in (part.label for part in entry.mapped):
                 address, size = self.layout.buffers[label]
                 ends = dict.fromkeys((0, max(0, size - WINDOW)))
-                with current(self.driver, self.layout.contexts[entry.place.id]):
+                with current(self.driver, self.layout.contexts[entry.location.id]):
                     observed = [self.driver.memcpy_dtoh(address + at, min(WINDOW, size)) for at in ends]
                 for at, data in zip(ends, observed, strict=True):
-                    subject = f"{label} at {at:#x} by {entry.place}"
+                    subject = f"{label} at {at:#x} by {entry.location}"
                     yield Finding("readable", subject, min(WINDOW, size), len(data), entry.path)
 
 

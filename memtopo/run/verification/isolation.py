@@ -116,7 +116,7 @@ def _range_end(
 ) -> Iterator[Finding]:
     """Check the extent of the last mapping of a range: the driver lets a mapping exceed its range (fact 15)."""
     readers = [grant.location.id for grant in grants if grant.location.kind is LocationKind.GPU and grant.access]
-    if not readers or any(location.kind is not LocationKind.GPU for location in placement.chunk.places):
+    if not readers or any(location.kind is not LocationKind.GPU for location in placement.chunk.distinct_locations):
         return  # for host memory the driver has reported more than the one mapping
     base = layout.address(label)
     try:
