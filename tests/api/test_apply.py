@@ -221,7 +221,7 @@ class _Interrupting(_Failing):
     def _wrap(self, method: str, call: Any) -> Any:  # noqa: ARG002 the base class passes it
         def counted(*args: Any, **kwargs: Any) -> Any:
             self.calls += 1
-            if self.calls == self._at:
+            if self.calls == self.at:
                 raise KeyboardInterrupt
             return call(*args, **kwargs)
 
@@ -251,7 +251,7 @@ class _Signalled(_Interrupting):
         def counted(*args: Any, **kwargs: Any) -> Any:
             result = call(*args, **kwargs)
             self.calls += 1
-            if self.calls >= self._at:
+            if self.calls >= self.at:
                 signal.raise_signal(signal.SIGINT)
             return result
 
@@ -267,7 +267,7 @@ def signalled(at: int) -> tuple[Target, _Signalled]:
 
 def empty(driver: _Signalled) -> bool:
     simulator = driver._driver_itself
-    driver._at = 10**9
+    driver.at = 10**9
     left = simulator._mappings._at or simulator._chunks._open or simulator.device_primary_ctx_get_state(0)
     simulator.close()
     return not left
@@ -276,7 +276,7 @@ def empty(driver: _Signalled) -> bool:
 def test_an_interrupted_teardown_is_completed_before_the_interrupt_is_raised() -> None:
     target, driver = signalled(10**9)
     with pytest.raises(KeyboardInterrupt), memtopo.applied(SMALL, target) as layout:
-        driver._at = driver.calls + 2
+        driver.at = driver.calls + 2
     report = layout.report
     assert report is not None
     assert (report.outcome, report.leaks) == ("ok", ())
@@ -297,7 +297,7 @@ def test_an_interrupted_teardown_restores_the_handler_of_the_program() -> None:
         target, driver = signalled(10**9)
         mine = signal.getsignal(signal.SIGINT)
         with memtopo.applied(SMALL, target):
-            driver._at = driver.calls + 2
+            driver.at = driver.calls + 2
         assert (received, signal.getsignal(signal.SIGINT)) == ([signal.SIGINT], mine)
     finally:
         signal.signal(signal.SIGINT, handler)

@@ -45,7 +45,7 @@ def test_help_says_what_to_write(text: str, help: str) -> None:
 
 def test_an_unknown_key_has_all_known_keys() -> None:
     (found,) = errors("sizes: 1")
-    assert str(found.help).endswith("semaphores, processes")
+    assert str(found.help).endswith("semaphores, states, processes")
 
 
 def test_an_overlap_has_the_offset_and_the_size_that_would_do() -> None:
