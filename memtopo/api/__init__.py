@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from memtopo.api.apply import Applied, applied
 from memtopo.api.attachment import Attached, Attachment, attach
-from memtopo.api.errors import ApiError, InvalidSpec, NotApplied, Unsuitable, ViewOutlived
+from memtopo.api.errors import ApiError, InvalidSpec, NotApplied, NotSwitched, Unsuitable, ViewOutlived
 from memtopo.api.live import Live
 from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.synchronization import Event
@@ -24,6 +24,7 @@ __all__ = [
     "Live",
     "Loaded",
     "NotApplied",
+    "NotSwitched",
     "Semaphore",
     "Serving",
     "Unsuitable",

@@ -53,6 +53,12 @@ class NotApplied(ApiError):
         super().__init__("; ".join(_summary(report)), hint=report.failure.hint if report.failure else None)
 
 
+class NotSwitched(ApiError):
+    """Layout that was not switched to a state; the text says which call failed, and the state that it is in."""
+
+    exit_code = 4
+
+
 class Unsuitable(ApiError, ValueError):
     """Object that does not exist, or that does not support the requested use."""
 

@@ -55,7 +55,8 @@ class Live:
     @property
     def ranges(self) -> Mapping[str, Reservation]:
         """Address and size of each range."""
-        return MappingProxyType(self._session.layout.ranges)
+        ranges = self._session.layout.ranges
+        return MappingProxyType({label: ranges[label] for label in self._memory.ranges if label in ranges})
 
     @property
     def buffers(self) -> Mapping[str, Reservation]:
@@ -106,6 +107,28 @@ class Live:
         if found is None:
             raise unknown("semaphore", name, self._session.geometry.of(ImportedSemaphore))
         return ExternalSemaphore(name, found.location.id, self._session.driver, self._session.layout)
+
+    @property
+    def state(self) -> str:
+        """Name of the state that the layout is in; `awake` is the layout as the spec writes it."""
+        return self._session.state
+
+    def switch(self, state: str) -> Checks:
+        """Bring the layout to one of its states, or to `awake`, and return the results of its check by queries.
+
+        Addresses stay. Waits for the work of all GPUs. The bytes of offloaded chunks return, those of dropped ones are
+        undefined. Views of memory that is gone stay valid objects: on a GPU, accessing them is a fault until the memory
+        is back, on a simulator they read zeros. Raises `Unsuitable` for an unknown state, and `NotSwitched` after a
+        failure, with the layout as it was.
+        """
+        self._require_open()
+        states = self._session.run.states
+        if state not in states:
+            raise unknown("state", state, states)
+        try:
+            return self._session.switch(state)
+        finally:
+            self._views.refresh()
 
     def check(self) -> Checks:
         """Check the whole layout again, by queries only; several threads may. Raises `MemtopoError`."""

@@ -61,6 +61,11 @@ class Memory:
             for part in memory.mapped
         }
 
+    @property
+    def ranges(self) -> Sequence[str]:
+        """Labels of all ranges of the spec; a layout may have further ones of its own."""
+        return self._ranges.labels
+
     def range(self, label: str, request: ViewRequest) -> MemoryPart:
         """Return bytes of a range, which must be mapped throughout."""
         found = self._ranges.find(label)

@@ -9,16 +9,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from memtopo.api.errors import NotApplied
+from memtopo.api.errors import NotApplied, NotSwitched
 from memtopo.api.specs import Planned
 from memtopo.common.signals import deferred
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
+from memtopo.executor import StepFailed
 from memtopo.kinds.events import EventGroup
 from memtopo.kinds.layout import HandleSource
-from memtopo.plans.report import PlanSummary, Report
+from memtopo.language.names import AWAKE
+from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.apply import Run
+from memtopo.run.change import RollbackFailed
 from memtopo.run.request import HoldResult, RunRequest
 
 if TYPE_CHECKING:
@@ -56,6 +59,7 @@ class Session:
             for group in planned.geometry.of(EventGroup).values()
             for i in range(group.count)
         }
+        self.state = AWAKE
         self._descriptors: set[str] = set()
 
     @cached_property
@@ -86,6 +90,17 @@ class Session:
         if run.failure or run.stopped or not run.as_declared:
             raise NotApplied(self.end())
         self._descriptors = _descriptors()
+
+    def switch(self, state: str) -> Checks:
+        """Bring the layout to a state; return the results of its check. Raises `NotSwitched`."""
+        try:
+            found = self.run.switch(state)
+        except RollbackFailed as failed:
+            raise NotSwitched(f"{failed}; the layout can only be taken down") from failed
+        except StepFailed as failed:
+            raise NotSwitched(f"{failed}; the layout is {self.state}, as before") from failed
+        self.state = state
+        return found
 
     def end(self) -> Report:
         """Wait for the GPUs, take everything down, and return the report. Ctrl-C is raised after that."""

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import math
-import mmap
-import os
 import weakref
-from collections.abc import Iterable, Iterator
-from ctypes import c_int, c_long, c_size_t, c_void_p
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from memtopo.api import dlpack
 from memtopo.api.dlpack import DType, ExportedTensors
 from memtopo.api.errors import Unsuitable
+from memtopo.api.host_mappings import HostMapping, segments
 from memtopo.api.memory import Memory, MemoryPart, ViewRequest
 from memtopo.api.session import Session
 from memtopo.common.units import exact
-from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Location, LocationKind
+from memtopo.language.names import AWAKE
 
 _LEGACY_STREAM = 1
 _VERSIONED = 1
@@ -195,6 +193,7 @@ class ViewFactory:
 
     def view(self, name: str, part: MemoryPart, request: ViewRequest) -> View:
         """Make a view. Raises `Unsuitable` if shape or alignment do not fit."""
+        self._check_present(name, part)
         shape = request.fit(name, part.size)
         address = self._address(part) + part.offset
         itemsize = request.dtype.itemsize
@@ -222,6 +221,31 @@ class ViewFactory:
         """Return the names of the views that are in use, without duplicates."""
         return sorted({*(view.name for view in self._views), *self._tensors.in_use()})
 
+    def refresh(self) -> None:
+        """Map the memory that ranges have now on a simulator, under the addresses of their views."""
+        if simulator := self._session.simulator:
+            for (label, location), mapping in self._mappings.items():
+                address = self._session.layout.address(label)
+                mapping.replace(segments(simulator, address, self._present(label, location)))
+
+    def _present(self, label: str, location: Location) -> Iterator[tuple[int, int, Access]]:
+        """Offset, size and access of the mappings of a range that exist now, or of another object as a whole."""
+        layout = self._session.layout
+        base = layout.ranges[label].address if label in layout.ranges else None
+        for offset, size, access in self._memory.mappings(label, location):
+            if base is None or base + offset in layout.mappings:
+                yield offset, size, access
+
+    def _check_present(self, name: str, part: MemoryPart) -> None:
+        """Raise `Unsuitable` if some bytes of a range have no memory in the current state."""
+        layout, end = self._session.layout, part.offset + part.size
+        if part.label not in layout.ranges or self._session.state == AWAKE:
+            return
+        base = layout.ranges[part.label].address
+        for offset, size, _ in self._memory.mappings(part.label, part.location):
+            if offset < end and offset + size > part.offset and base + offset not in layout.mappings:
+                raise Unsuitable(f"{name} has no memory in state {self._session.state!r}", hint="switch('awake') first")
+
     def close(self, *, in_use: bool) -> None:
         """Invalidate all views; if some are `in_use`, a simulator's memory is replaced by zeros."""
         self.closed = True
@@ -241,88 +265,6 @@ class ViewFactory:
         key = label, part.location
         if key not in self._mappings:
             address, size = self._session.layout.reservation(label)
-            found = segments(simulator, address, self._memory.mappings(label, part.location))
+            found = segments(simulator, address, self._present(label, part.location))
             self._mappings[key] = HostMapping(size, found)
         return self._mappings[key].address + offset
-
-
-_FIXED = 0x10  # MAP_FIXED
-_NORESERVE = 0x4000  # MAP_NORESERVE
-_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
-_PROTECTION = {Access.NONE: 0, Access.R: mmap.PROT_READ, Access.RW: mmap.PROT_READ | mmap.PROT_WRITE}
-_FAILED = c_void_p(-1).value
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_mmap, _munmap = _libc.mmap, _libc.munmap
-_mmap.restype, _mmap.argtypes = c_void_p, [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
-_munmap.restype, _munmap.argtypes = c_int, [c_void_p, c_size_t]
-
-
-class Segment(NamedTuple):
-    """Bytes `at` an offset of a host mapping, which are those at `offset` of a file."""
-
-    at: int
-    size: int
-    fd: int
-    offset: int
-    access: Access
-
-
-class HostMapping:
-    """`size` bytes of addresses, of which only the segments are accessible. Raises `OSError` for too many segments."""
-
-    def __init__(self, size: int, segments: Iterable[Segment]) -> None:
-        self.size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        self.address = _map(None, self.size, 0, _ANONYMOUS, -1, 0)
-        try:
-            for each in _joined(segments):
-                at, protection = self.address + each.at, _PROTECTION[each.access]
-                _map(at, each.size, protection, mmap.MAP_SHARED | _FIXED, each.fd, each.offset)
-        except BaseException:
-            self.close()
-            raise
-
-    def blank(self) -> None:
-        """Replace the memory by zeros permanently, so that views that are still in use do not access other memory."""
-        _map(self.address, self.size, _PROTECTION[Access.RW], _ANONYMOUS | _FIXED, -1, 0)
-
-    def close(self) -> None:
-        """Free the addresses."""
-        _munmap(self.address, self.size)
-
-
-def segments(driver: SimDriver, address: int, mappings: Iterable[tuple[int, int, Access]]) -> Iterator[Segment]:
-    """Yield the segments of a simulator's memory at an address, for the offset, size and access of each mapping.
-
-    The files remain owned by the simulator.
-    """
-    for offset, size, access in mappings:
-        if access:
-            yield Segment(offset, size, *driver.lend(address + offset, writable=access is Access.RW), access)
-
-
-def _joined(segments: Iterable[Segment]) -> Iterator[Segment]:
-    """Join segments that are adjacent here and in their file, since the system limits the number of mappings."""
-    last: Segment | None = None
-    for each in segments:
-        if last and _adjacent(last, each):
-            last = last._replace(size=last.size + each.size)
-            continue
-        if last:
-            yield last
-        last = each
-    if last:
-        yield last
-
-
-def _adjacent(one: Segment, other: Segment) -> bool:
-    same = (one.fd, one.access) == (other.fd, other.access)
-    return same and one.at + one.size == other.at and one.offset + one.size == other.offset
-
-
-def _map(address: int | None, size: int, protection: int, flags: int, fd: int, offset: int) -> int:
-    found = _mmap(address, size, protection, flags, fd, offset)
-    if found is None or found == _FAILED:
-        number = ctypes.get_errno()
-        raise OSError(number, f"the simulator's memory cannot be mapped: {os.strerror(number)}")
-    return int(found)

@@ -22,6 +22,10 @@ SOURCES = rf"{NAME_PATTERN}\.{NAME_PATTERN}|{_OUTSIDE}/{_EXPORT.pattern}"
 PRODUCERS = rf"{NAME_PATTERN}|{_OUTSIDE}/{NAME_PATTERN}"
 
 
+AWAKE = "awake"
+"""Name of a layout as it is written; no state of it has this name."""
+
+
 class Reference(NamedTuple):
     """Name with an optional index or half-open slice: `page`, `page.3`, `page.0:4`."""
 

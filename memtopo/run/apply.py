@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from threading import Lock
 
 from memtopo import planner
@@ -14,8 +15,11 @@ from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, StepFailed, Stopped, Teardown, TeardownGates
 from memtopo.kinds.layout import HandleSource, NoHandleSource
 from memtopo.kinds.step import Phase
+from memtopo.language.names import AWAKE
+from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.report import Checks, Failure, Leak, Left, Placed, Progress, Report
+from memtopo.run.change import change
 from memtopo.run.findings import FindingTally
 from memtopo.run.hints import error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
@@ -75,6 +79,7 @@ class Run:
         self.execution = Execution(plan, ledger, progress=progress, stop=lambda: bool(stop()))
         self.execution.layout.handle_source = handle_source or NoHandleSource()
         self.execution.layout.timeout = request.timeout
+        self._awake = plan
         self.failure: StepFailed | None = None
         self.stopped = False
         self._signal = stop
@@ -138,7 +143,20 @@ class Run:
     def rehearse(self) -> None:
         """Go through the states of the layout and back, and check each. Raises `StepFailed` or `Stopped`."""
         with self.execution.timed("rehearse"):
-            Rehearsal(self.execution, self.request.geometry, self.verification, self._findings).walk()
+            Rehearsal(self.execution, self.states, self.verification, self._findings).walk()
+
+    @cached_property
+    def states(self) -> Mapping[str, Plan]:
+        """Plans of all states of the layout by name; that of the layout as it is written is the first."""
+        return {AWAKE: self._awake, **planner.plan_states(self._awake, self.request.geometry)}
+
+    def switch(self, state: str) -> Checks:
+        """Bring the layout to one of its states, and return the results of the queries that check it.
+
+        Raises `StepFailed` after the layout was brought back to the state before, or `RollbackFailed`.
+        """
+        change(self.execution, self.states[state])
+        return self.recheck()
 
     def recheck(self) -> Checks:
         """Compare every step with the driver's state again, by queries alone; the report leaves the result out.

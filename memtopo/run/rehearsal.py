@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import permutations
 
-from memtopo import planner
 from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, StepFailed
-from memtopo.geometry import Geometry
+from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.run.change import change
 from memtopo.run.findings import FindingTally
@@ -20,11 +19,12 @@ class Rehearsal:
     """Walks from the layout as it is written through its states and back. Raises `StepFailed` or `Stopped`."""
 
     def __init__(
-        self, execution: Execution, geometry: Geometry, verification: Verification, findings: FindingTally
+        self, execution: Execution, states: Mapping[str, Plan], verification: Verification, findings: FindingTally
     ) -> None:
+        """`states` are the plans of all states by name, that of the layout as it is written among them."""
         self._execution, self._verification, self._findings = execution, verification, findings
-        self._awake = execution.plan
-        self._states = planner.plan_states(execution.plan, geometry)
+        self._awake = states[AWAKE]
+        self._states = {name: plan for name, plan in states.items() if name != AWAKE}
 
     def walk(self) -> None:
         """Go to each state and back, and from each state to each other one and back."""

@@ -34,7 +34,7 @@ def failing(at: int) -> Target:
 
 
 class _Failing(Failing):
-    """A simulator that fails once, with the simulator's `close`."""
+    """A simulator that fails once, with the simulator's `close` and `lend`."""
 
     def __init__(self, driver: SimDriver, at: int) -> None:
         super().__init__(driver, at)
@@ -42,6 +42,9 @@ class _Failing(Failing):
 
     def close(self) -> None:
         self._driver_itself.close()
+
+    def lend(self, address: int, *, writable: bool) -> tuple[int, int]:
+        return self._driver_itself.lend(address, writable=writable)
 
 
 def test_a_chunk_mapped_twice_appears_at_both_positions_of_the_view(machine: Target) -> None:

@@ -19,14 +19,11 @@ from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices
 from memtopo.language.entries import Entry
 from memtopo.language.fields import ChunkReference, DeviceName, one_or_more
-from memtopo.language.names import Reference
+from memtopo.language.names import AWAKE, Reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
     from memtopo.kinds.step import Step
-
-AWAKE = "awake"
-"""Name of the layout as it is written; no state has it."""
 
 
 class State(Entry):

@@ -1,0 +1,104 @@
+"""Mappings of a simulator's memory into this process, for views by the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterable, Iterator
+from ctypes import c_int, c_long, c_size_t, c_void_p
+from typing import TYPE_CHECKING, NamedTuple
+
+from memtopo.driver.types import Access
+
+if TYPE_CHECKING:
+    from memtopo.driver.sim import SimDriver
+
+_FIXED = 0x10  # MAP_FIXED
+_NORESERVE = 0x4000  # MAP_NORESERVE
+_ANONYMOUS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+_PROTECTION = {Access.NONE: 0, Access.R: mmap.PROT_READ, Access.RW: mmap.PROT_READ | mmap.PROT_WRITE}
+_FAILED = c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_mmap, _munmap = _libc.mmap, _libc.munmap
+_mmap.restype, _mmap.argtypes = c_void_p, [c_void_p, c_size_t, c_int, c_int, c_int, c_long]
+_munmap.restype, _munmap.argtypes = c_int, [c_void_p, c_size_t]
+
+
+class Segment(NamedTuple):
+    """Bytes `at` an offset of a host mapping, which are those at `offset` of a file."""
+
+    at: int
+    size: int
+    fd: int
+    offset: int
+    access: Access
+
+
+class HostMapping:
+    """`size` bytes of addresses, of which only the segments are accessible. Raises `OSError` for too many segments."""
+
+    def __init__(self, size: int, segments: Iterable[Segment]) -> None:
+        self.size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.address = _map(None, self.size, 0, _ANONYMOUS, -1, 0)
+        try:
+            self._map_segments(segments)
+        except BaseException:
+            self.close()
+            raise
+
+    def replace(self, segments: Iterable[Segment]) -> None:
+        """Map other segments at the same addresses; elsewhere, the memory reads as zeros. Raises `OSError`."""
+        self.blank()
+        self._map_segments(segments)
+
+    def _map_segments(self, segments: Iterable[Segment]) -> None:
+        for each in _joined(segments):
+            at, protection = self.address + each.at, _PROTECTION[each.access]
+            _map(at, each.size, protection, mmap.MAP_SHARED | _FIXED, each.fd, each.offset)
+
+    def blank(self) -> None:
+        """Replace the memory by zeros permanently, so that views that are still in use do not access other memory."""
+        _map(self.address, self.size, _PROTECTION[Access.RW], _ANONYMOUS | _FIXED, -1, 0)
+
+    def close(self) -> None:
+        """Free the addresses."""
+        _munmap(self.address, self.size)
+
+
+def segments(driver: SimDriver, address: int, mappings: Iterable[tuple[int, int, Access]]) -> Iterator[Segment]:
+    """Yield the segments of a simulator's memory at an address, for the offset, size and access of each mapping.
+
+    The files remain owned by the simulator.
+    """
+    for offset, size, access in mappings:
+        if access:
+            yield Segment(offset, size, *driver.lend(address + offset, writable=access is Access.RW), access)
+
+
+def _joined(segments: Iterable[Segment]) -> Iterator[Segment]:
+    """Join segments that are adjacent here and in their file, since the system limits the number of mappings."""
+    last: Segment | None = None
+    for each in segments:
+        if last and _adjacent(last, each):
+            last = last._replace(size=last.size + each.size)
+            continue
+        if last:
+            yield last
+        last = each
+    if last:
+        yield last
+
+
+def _adjacent(one: Segment, other: Segment) -> bool:
+    same = (one.fd, one.access) == (other.fd, other.access)
+    return same and one.at + one.size == other.at and one.offset + one.size == other.offset
+
+
+def _map(address: int | None, size: int, protection: int, flags: int, fd: int, offset: int) -> int:
+    found = _mmap(address, size, protection, flags, fd, offset)
+    if found is None or found == _FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, f"the simulator's memory cannot be mapped: {os.strerror(number)}")
+    return int(found)
