@@ -9,11 +9,16 @@ from pathlib import Path
 
 ELSEWHERE = {
     "memtopo/executor.py": ("tests/run",),
-    "memtopo/geometry": ("tests/plans", "tests/kinds"),
+    "memtopo/geometry": ("tests/geometry/test_build.py", "tests/geometry/test_access.py", "tests/plans", "tests/kinds"),
     "memtopo/kinds": ("tests/rules", "tests/geometry", "tests/plans"),
     "memtopo/planner.py": ("tests/plans",),
     "memtopo/rules": ("tests/rules/test_bad.py", "tests/rules", "tests/geometry", "tests/kinds"),
     "memtopo/rules/files": ("tests/ci/test_collecting.py", "tests/ci/test_ignoring.py", "tests/ci"),
+    "memtopo/sharing": ("tests/sharing/test_protocol.py", "tests/sharing/test_dishonest_holders.py"),
+    "memtopo/sharing/claims.py": ("tests/sharing/test_endpoints.py", "tests/sharing/test_forks.py"),
+    "memtopo/sharing/exports.py": ("tests/sharing/test_handles.py",),
+    "memtopo/sharing/holder": ("tests/sharing/test_holder_shutdown.py", "tests/sharing/test_hostile_clients.py"),
+    "memtopo/sharing/producers.py": ("tests/sharing/test_programs.py",),
     "memtopo/spec.py": ("tests/language", "tests/kinds"),
 }
 """Tests that do not have the name of the room that they test, files before folders; the longest prefix counts."""

@@ -90,3 +90,12 @@ def test_a_range_without_mappings_or_access_is_named() -> None:
 def test_ranges_that_overflow_have_no_warning_besides() -> None:
     text = "ranges: {b: {size: 4MiB, count: 3}}\nchunks: {p: {location: gpu0, size: 3MiB, round: up, count: 1}}\n"
     assert codes(text + "map: {b.0: [p, p]}\naccess: {b: {gpu0: rw}}") == ["MT305"]
+
+
+def test_each_process_is_warned_about_and_equal_ones_once() -> None:
+    chunk = "chunks: {c: {location: gpu0, size: 2MiB}}"
+    text = f"processes:\n a: {{{chunk}}}\n b: {{count: 3, {chunk}}}"
+    assert [each.path for each in diagnose(text)] == [
+        ("processes", "a", "chunks", "c"),
+        ("processes", "b", "chunks", "c"),
+    ]
