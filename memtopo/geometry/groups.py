@@ -217,9 +217,9 @@ class RangeGroup(Group):
     size: int
     declared: int
     granule: int
-    align: int = 0
-    address: int = 0
-    fixed: bool = False
+    align: int
+    address: int
+    fixed: bool
     origin: None = None
 
     @property

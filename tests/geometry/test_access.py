@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memtopo.driver.types import Access, Location, LocationKind, gpu
-from memtopo.geometry.access import AccessParts, access_spans
+from memtopo.geometry.access import AccessParts, access_spans, granted, mappings
 from tests.helpers.specs import diagnose, geometry_of
 
 MIB = 1 << 20
@@ -172,6 +172,30 @@ def page_table(text: str) -> list[dict[Location, Access]]:
 
 def _some(entry: dict[Location, Access]) -> dict[Location, Access]:
     return {place: access for place, access in entry.items() if access}
+
+
+def test_every_mapping_has_the_access_of_its_span() -> None:
+    text = """
+ranges: {kv: {size: 24MiB}}
+chunks: {hot: {location: gpu0, size: 4MiB}, page: {location: gpu1, size: 2MiB, count: 6}}
+map: {kv: [page.4:6, hot, page.0:3, {chunk: page.1:5, offset: 16MiB}]}
+access:
+  kv:
+    - {offset: 2MiB, size: 6MiB, grant: {gpu0: rw}}
+    - {offset: 10MiB, size: 2MiB, grant: {gpu1: r}}
+    - {offset: 18MiB, size: 4MiB, grant: {gpu0: r, gpu1: rw}}
+"""
+    geometry = geometry_of(text)
+    placed = geometry.placements["kv", 0]
+    found = [
+        (placement.chunk.label(index), offset // MIB, " ".join(f"{place}:{access.word}" for place, access in grants))
+        for placement, index, offset, grants in mappings(placed, granted(geometry))
+    ]
+    assert found == [
+        ("page.4", 0, ""), ("page.5", 2, "gpu0:rw"), ("hot", 4, "gpu0:rw"),
+        ("page.0", 8, ""), ("page.1", 10, "gpu1:r"), ("page.2", 12, ""),
+        ("page.1", 16, ""), ("page.2", 18, "gpu0:r gpu1:rw"), ("page.3", 20, "gpu0:r gpu1:rw"), ("page.4", 22, ""),
+    ]  # fmt: skip
 
 
 def test_adjacent_mappings_with_equal_access_are_one_span() -> None:

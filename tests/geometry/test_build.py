@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.machine import Granularity, Machine
@@ -221,3 +222,14 @@ def test_a_size_that_is_no_multiple_suggests_the_nearest_multiples(text: str, me
 def test_a_warning_names_the_first_location_beyond_the_count(section: str, help: str) -> None:
     (found,) = (each for each in diagnose(section) if each.code == "MT506")
     assert (found.severity, found.path[-3:], found.help) == ("warning", ("s", "location", 1), help)
+
+
+@pytest.mark.parametrize(("first", "second", "refused"), [(600_000, 448_576, False), (600_000, 448_577, True)])
+def test_all_processes_together_declare_at_most_as_many_as_one(first: int, second: int, refused: bool) -> None:
+    chunk = "chunks: {c: {location: host:0, size: 2MiB, count: COUNT}}"
+    text = "processes:\n" + "".join(
+        f" {name}: {{{chunk.replace('COUNT', str(count))}}}\n" for name, count in (("a", first), ("b", second))
+    )
+    found = [each for each in diagnose(text) if each.code == "MT109"]
+    message = "1,048,577 chunks in all processes are more than the 1,048,576 that one spec may declare"
+    assert found == ([Diagnostic("MT109", message, ("processes",), "key")] if refused else [])

@@ -114,5 +114,7 @@ def _is_skipped(node: cst.CSTNode) -> bool:
         case cst.Call(func=cst.Name(value=name)):
             return name in _TRIVIAL
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value=name))], value=value):
-            return name[:1].isupper() and not name.isupper() and isinstance(value, cst.Subscript | cst.BinaryOperation)
+            return name == "__all__" or (
+                name[:1].isupper() and not name.isupper() and isinstance(value, cst.Subscript | cst.BinaryOperation)
+            )
     return False

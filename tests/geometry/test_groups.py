@@ -1,0 +1,163 @@
+"""Groups and geometry: numbers that follow from the entries of a spec."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.common.units import MiB
+from memtopo.driver.types import HandleType, Location, LocationKind, gpu
+from memtopo.geometry.access import from_offset
+from memtopo.geometry.build import lay_out
+from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, gpus, round_robin
+from memtopo.geometry.model import Geometry
+from memtopo.kinds.buffers import BufferGroup
+from memtopo.spec import read
+from tests.helpers.machines import invented
+from tests.helpers.specs import diagnose, document, geometry_of
+
+HOST = Location(LocationKind.HOST)
+
+
+def group(text: str, name: str) -> Group:
+    (found,) = (each for each in geometry_of(text).every if each.name == name)
+    return found
+
+
+def test_an_import_takes_each_handle_of_one_holder_before_the_next() -> None:
+    text = """
+processes:
+  w: {count: 2, chunks: {c: {location: gpu0, size: 2MiB, count: 3, handles: fd}}, exports: {c: {chunk: c, via: fd}}}
+  r: {imports: {i: {from: w.c}}}
+"""
+    imported = geometry_of(text).processes["r"].of(ChunkGroup)["i"]
+    origin = imported.origin
+    assert origin
+    assert [origin.of(index) for index in range(imported.count)] == [
+        *(("w.0", index) for index in range(3)),
+        *(("w.1", index) for index in range(3)),
+    ]
+    assert (origin.text("w.1"), origin.identity) == ("w.1.c", (("w.0", "w.1"), "c"))
+    assert (imported.external, imported.declared_as) == (False, "import")
+    assert (imported.shares(), imported.demand(), imported.contexts) == ({}, {}, frozenset())
+
+
+def test_an_import_of_another_layout_is_external() -> None:
+    imported = group("imports: {i: {from: l/w, location: gpu0, size: 2MiB}}", "i")
+    assert imported.origin
+    assert (imported.external, imported.declared_as, imported.origin.text("l")) == (True, "import", "l/w")
+    own = group("chunks: {c: {location: gpu0, size: 2MiB}}", "c")
+    assert (own.external, own.declared_as, own.produced, own.stream) == (False, "chunk", False, None)
+
+
+def test_round_robin_gives_the_rest_to_the_first_locations() -> None:
+    places = [gpu(1), HOST, gpu(0)]
+    assert [round_robin(count, places) for count in (0, 1, 5, 6)] == [
+        {gpu(1): 0, HOST: 0, gpu(0): 0},
+        {gpu(1): 1, HOST: 0, gpu(0): 0},
+        {gpu(1): 2, HOST: 2, gpu(0): 1},
+        {gpu(1): 2, HOST: 2, gpu(0): 2},
+    ]
+    assert round_robin(5, [gpu(1), gpu(0), gpu(1)]) == {gpu(1): 3, gpu(0): 2}
+    assert gpus([*places, Location(LocationKind.HOST_NUMA, 1)]) == {0, 1}
+
+
+def test_shares_and_demand_count_the_objects_and_bytes_of_each_location() -> None:
+    text = "{location: [gpu0, host, gpu0, gpu1], size: 2MiB, count: 6}"
+    chunks = group(f"chunks: {{c: {text}}}", "c")
+    assert chunks.shares() == {gpu(0): 3, HOST: 2, gpu(1): 1}
+    assert chunks.demand() == {gpu(0): 6 * MiB, HOST: 4 * MiB, gpu(1): 2 * MiB}
+    assert chunks.contexts == {0, 1}
+    assert (chunks.declared_size, chunks.inner, list(chunks.details())) == (2 * MiB, (), [])
+    assert chunks.own_access(0, None) == ()
+
+
+def test_handles_of_chunks_are_those_of_the_entry() -> None:
+    text = "chunks: {c: {location: [gpu0, gpu1], size: 2MiB, count: 2, handles: fd}, d: {location: gpu0, size: 2MiB}}"
+    chunks = geometry_of(text).of(ChunkGroup)
+    assert (chunks["c"].handles, chunks["d"].handles) == (HandleType.FD, HandleType(0))
+    assert [chunks["c"].location_of(index) for index in range(2)] == [gpu(0), gpu(1)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "stride", "extent", "hints"),
+    [
+        ("size: 6MiB, count: 3", 6, 18, [0, 0, 0]),
+        (
+            "size: 6MiB, count: 3, address: 0x200000000000",
+            6,
+            18,
+            [0x200000000000 + each * 6 * MiB for each in range(3)],
+        ),
+        ("size: 6MiB, count: 2, align: 4MiB, address: 0x200000000000", 8, 14, [0x200000000000, 0x200000800000]),
+        ("size: 8MiB, count: 2, align: 4MiB, address: 0x200000000000", 8, 16, [0x200000000000, 0x200000800000]),
+        ("size: 2MiB, address: 0x200000000000", 2, 2, [0x200000000000]),
+    ],
+)
+def test_counted_ranges_ask_for_aligned_consecutive_addresses(
+    entry: str, stride: int, extent: int, hints: list[int]
+) -> None:
+    ranges = geometry_of(f"ranges: {{r: {{{entry}}}}}").of(RangeGroup)["r"]
+    assert ranges.declared_as == "range"
+    assert (ranges.stride, ranges.extent) == (stride * MiB, extent * MiB)
+    assert [ranges.address_hint(index) for index in range(ranges.count)] == hints
+
+
+def test_parts_and_spans_end_after_their_last_byte() -> None:
+    text = """
+ranges: {r: {size: 8MiB, count: 3}}
+chunks: {c: {location: gpu0, size: 2MiB, count: 2}}
+map: {r.1: [{chunk: c, offset: 2MiB}]}
+access: {"r.1:3": [{offset: 2MiB, size: 4MiB, grant: {gpu0: rw}}]}
+"""
+    geometry = geometry_of(text)
+    (part,) = geometry.parts["r"]
+    assert (part.offset, part.end, part.instances, part.times) == (2 * MiB, 6 * MiB, (1, 3), 2)
+    (placement,) = geometry.placements["r", 1]
+    assert (placement.where, placement.offset, placement.end) == (("r", 1), 2 * MiB, 6 * MiB)
+    assert [list(from_offset([placement], MiB * each)) for each in (0, 5, 6)] == [[placement], [placement], []]
+
+
+def test_gpus_of_a_geometry_are_those_of_its_groups_and_its_grants() -> None:
+    text = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: PLACE, size: 2MiB}}\nmap: {r: c}\naccess: {r: ACCESS}"
+    machine = invented(5)
+    for place, access, expected in (
+        ("gpu2", "{}", [2]),
+        ("gpu2", "{gpu4: r, gpu1: none}", [2, 4]),
+        ("gpu2", "{gpu3: none, gpu0: rw}", [0, 2]),
+        ("host:0", "{host: r, gpu4: rw}", [4]),
+        ("host:0", "{host: r}", []),
+    ):
+        assert geometry_of(text.replace("PLACE", place).replace("ACCESS", access), machine).gpus == expected
+
+
+def test_unresolved_entries_are_known_by_section() -> None:
+    read_spec, _ = read(document("ranges: {r: {size: 2MiB}}\nmap: {r: nope}\naccess: {r: {gpu0: r}}").root, frozenset())
+    geometry = lay_out(read_spec, invented(1)).geometry
+    assert [section for section in ("ranges", "map", "access", "chunks") if geometry.has_unresolved(section)] == ["map"]
+    assert not Geometry("x").has_unresolved("map")
+
+
+def test_a_layout_has_its_process_or_all_of_them_as_members() -> None:
+    single = geometry_of("buffers: {b: {location: gpu0, size: 2MiB}}")
+    assert single.members == {"": single}
+    assert list(single.every) == [single.of(BufferGroup)["b"]]
+    assert single.of(ChunkGroup) == {}
+    several = geometry_of("processes: {a: {events: {e: {device: gpu0}}}, b: {count: 2, events: {e: {device: gpu0}}}}")
+    assert list(several.members) == list(several.processes) == ["a", "b.0", "b.1"]
+    assert several.processes["b.0"] is several.processes["b.1"]
+
+
+def test_an_import_from_a_process_with_an_error_is_not_reported_besides() -> None:
+    text = "processes: {a: [], r: {imports: {i: {from: a.w}, j: {from: b.w}}}}"
+    assert [each.path for each in diagnose(text)] == [("processes", "a"), ("processes", "r", "imports", "j", "from")]
+
+
+@pytest.mark.parametrize(
+    ("text", "produced"),
+    [
+        ("external: {f: {from: camera, via: opaque_fd, device: gpu0, size: 8MiB}}", True),
+        ("buffers: {b: {location: gpu0, size: 2MiB}}", False),
+    ],
+)
+def test_a_layout_with_external_memory_needs_a_producer(text: str, produced: bool) -> None:
+    assert geometry_of(text).produced is produced
