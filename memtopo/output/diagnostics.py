@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 WIDEST_PROSE = 100
 
 _DENSEST = 4  # characters for each column: more would be combining marks piled up on purpose
+_FACT = re.compile(r"\(facts? [0-9]")
+_FACTS = "docs/driver-facts.md, and 'memtopo explain CODE'"
 _ELLIPSIS = "…"
 
 
@@ -42,13 +45,20 @@ def text(
     found = located(diagnostics, document)
     page = _Page(width, colour)
     lines = [line for each in found for line in (*_one(each, document, page), "")]
-    return [*lines, _counts(found)] if found else []
+    return [*lines, *_facts(found), _counts(found)] if found else []
 
 
 def concise(diagnostics: Iterable[Diagnostic], document: Document, *, colour: bool = False) -> list[str]:
     """One line for each diagnostic, sorted by position."""
     page = _Page(DEFAULT_WIDTH, colour)
     return [_headline(each, page) for each in located(diagnostics, document)]
+
+
+def _facts(found: Sequence[Located]) -> Iterator[str]:
+    """A line that explains numbers of facts, if a diagnostic has some."""
+    texts = (text for each in found for text in (*each.diagnostic.notes, each.diagnostic.help or ""))
+    if any(_FACT.search(text) for text in texts):
+        yield f"facts are observations of the driver: {_FACTS}"
 
 
 def _counts(found: Sequence[Located]) -> str:

@@ -6,8 +6,9 @@ import pytest
 
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.machine import Machine
+from memtopo.output.diagnostics import text
 from tests.helpers.machines import invented
-from tests.helpers.specs import diagnose
+from tests.helpers.specs import diagnose, validate_text
 
 FILLED = """
 ranges: {kv: {size: 4MiB}}
@@ -16,12 +17,12 @@ map: {kv: [hot, cold]}
 """
 
 
-def errors(text: str, machine: Machine | None = None) -> list[Diagnostic]:
-    return [each for each in diagnose(text, machine) if each.severity == "error"]
+def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
+    return [each for each in diagnose(spec, machine) if each.severity == "error"]
 
 
 @pytest.mark.parametrize(
-    ("text", "help"),
+    ("spec", "help"),
     [
         ("chunks: {c: {location: gpu0, size: 2MiB, handles: posix_fd}}", "did you mean 'fd'?"),
         ("chunks: {c: {location: gpu0, size: 2MiB, handles: [ipc]}}", "legacy IPC cannot carry chunks"),
@@ -38,8 +39,8 @@ def errors(text: str, machine: Machine | None = None) -> list[Diagnostic]:
         ("sizes: 1", "known are memtopo, name, devices, ranges, chunks, map, access, buffers"),
     ],
 )
-def test_help_says_what_to_write(text: str, help: str) -> None:
-    (found,) = errors(text)
+def test_help_says_what_to_write(spec: str, help: str) -> None:
+    (found,) = errors(spec)
     assert str(found.help).startswith(help)
 
 
@@ -53,8 +54,7 @@ def test_an_overlap_has_the_offset_and_the_size_that_would_do() -> None:
         FILLED.replace("cold]", "{chunk: cold, offset: 0}, {chunk: hot, offset: 4MiB}]").replace("4MiB}}", "6MiB}}")
     )
     assert found.help == "the first free offset after it is 2MiB"
-    text = FILLED.replace("[hot, cold]", "[hot, cold, {chunk: hot, offset: 2MiB}]")
-    (found,) = errors(text)
+    (found,) = errors(FILLED.replace("[hot, cold]", "[hot, cold, {chunk: hot, offset: 2MiB}]"))
     assert found.help == "the first free offset after it is 4MiB, for which the size of 'kv' is at least 6MiB"
 
 
@@ -80,3 +80,11 @@ def test_a_device_without_access_is_underlined_alone() -> None:
     part = "access: {kv: [{size: 4MiB, grant: {gpu0: rw, gpu1: rw, host: r}}]}"
     found = errors(FILLED + part)
     assert {(each.code, each.path) for each in found} == {("MT406", ("access", "kv", 0, "grant", "host"))}
+
+
+def test_numbers_of_facts_are_explained_once() -> None:
+    found = validate_text("managed: {m: {size: 2MiB}, n: {size: 2MiB}}\nmap: {m: [m], n: [n]}")
+    shown = text(found.diagnostics, found.document)
+    assert sum("docs/driver-facts.md" in line for line in shown) == 1
+    plain = validate_text("chunks: {c: {location: gpu9, size: 2MiB}}")
+    assert not any("docs/driver-facts.md" in line for line in text(plain.diagnostics, plain.document))
