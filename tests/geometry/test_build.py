@@ -9,6 +9,7 @@ import pytest
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.language.fields import LARGEST_COUNT
 from memtopo.machine import Granularity, Machine
 from tests.helpers.machines import HANDLES, invented
 from tests.helpers.specs import diagnose, geometry_of
@@ -224,12 +225,12 @@ def test_a_warning_names_the_first_location_beyond_the_count(section: str, help:
     assert (found.severity, found.path[-3:], found.help) == ("warning", ("s", "location", 1), help)
 
 
-@pytest.mark.parametrize(("first", "second", "refused"), [(600_000, 448_576, False), (600_000, 448_577, True)])
-def test_all_processes_together_declare_at_most_as_many_as_one(first: int, second: int, refused: bool) -> None:
-    chunk = "chunks: {c: {location: host:0, size: 2MiB, count: COUNT}}"
-    text = "processes:\n" + "".join(
-        f" {name}: {{{chunk.replace('COUNT', str(count))}}}\n" for name, count in (("a", first), ("b", second))
-    )
-    found = [each for each in diagnose(text) if each.code == "MT109"]
-    message = "1,048,577 chunks in all processes are more than the 1,048,576 that one spec may declare"
-    assert found == ([Diagnostic("MT109", message, ("processes",), "key")] if refused else [])
+def test_all_processes_together_declare_at_most_as_many_as_one() -> None:
+    half = LARGEST_COUNT // 2
+    for second, refused in ((LARGEST_COUNT - half, False), (LARGEST_COUNT - half + 1, True)):
+        chunks = [f"chunks: {{c: {{location: host:0, size: 2MiB, count: {count}}}}}" for count in (half, second)]
+        text = f"processes:\n a: {{{chunks[0]}}}\n b: {{{chunks[1]}}}\n"
+        found = [each for each in diagnose(text) if each.code == "MT109"]
+        limit = f"{LARGEST_COUNT + 1:,} chunks in all processes are more than the {LARGEST_COUNT:,}"
+        message = f"{limit} that one spec may declare"
+        assert found == ([Diagnostic("MT109", message, ("processes",), "key")] if refused else [])

@@ -176,13 +176,18 @@ def test_descriptors_lost_to_the_limit_of_open_files_are_an_error_about_that_lim
     with scripted((OFFERS, []), (given(), [file] * 4)) as talk:
         client = Client(talk)
         client.offers()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 2, hard))
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        fill = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]  # the free numbers below the limit
+        while fill[-1] < highest:
+            fill.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (fill[-1] + 2, hard))
         try:
             with pytest.raises(ExchangeError) as error:
                 talk.request("handles", export="page", first=0, count=4)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    os.close(file)
+    for each in (file, *fill):
+        os.close(each)
     assert error.value.code == "limit"
 
 
