@@ -102,6 +102,7 @@ def test_a_failed_check_names_its_step_and_counts_those_before_it() -> None:
     with ledger(at=3, only={"mem_get_allocation_properties_from_handle"}) as driver:
         execution = Execution(plan_of(SPEC, MACHINE), driver)
         execution.build()
+        assert execution.checked == 0
         with pytest.raises(StepFailed) as failed:
             list(execution.check())
         assert str(failed.value).startswith("check of create page.1: cuMemGetAllocationPropertiesFromHandle: ")
