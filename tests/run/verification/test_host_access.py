@@ -13,6 +13,7 @@ from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import Access, Grant, LocationKind
 from memtopo.plans.report import Check, Report, Tally
 from memtopo.run import apply
+from tests.helpers.faults import GRANULE, NODE
 from tests.helpers.machines import invented
 from tests.helpers.reports import tallies
 from tests.helpers.specs import run_request
@@ -133,8 +134,20 @@ class KeepsTheHostOut(SimDriver):
         raise AssertionError(f"on hardware the process would be dead at {address:#x}, of {len(data)}")
 
 
+class RevokesTheHost(KeepsTheHostOut):
+    """Grants the host its access, and takes it away with the first fill."""
+
+    def mem_set_access(self, address: int, size: int, grants: tuple[Grant, ...]) -> None:
+        SimDriver.mem_set_access(self, address, size, grants)
+
+    def memset_d8(self, address: int, value: int, count: int) -> None:
+        super().memset_d8(address, value, count)
+        super().mem_set_access(address - address % GRANULE, GRANULE, (Grant(NODE, Access.NONE),))
+
+
+@pytest.mark.parametrize("driver", [KeepsTheHostOut, RevokesTheHost])
 @pytest.mark.parametrize("check", ["fast", "full"])
-def test_the_cpu_accesses_memory_only_with_access(check: Check) -> None:
+def test_the_cpu_accesses_memory_only_with_access(driver: type[SimDriver], check: Check) -> None:
     """Without access the process would end (facts 40, 42)."""
-    report = apply_on_driver(SHARED, KeepsTheHostOut(MACHINE), check)
+    report = apply_on_driver(SHARED, driver(MACHINE), check)
     assert (report.outcome, report.exit_code) == ("different", 6), report
