@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo docs test test-full test-gpu test-gpu-full fuzz mutate lint format bench clean
+.PHONY: help demo docs test test-full test-gpu test-gpu-full differential record fuzz mutate lint format bench clean
 
 help:  ## say what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -37,6 +37,16 @@ test-gpu:  ## run the contract and GPU tests on a real GPU, with PY=python3; ins
 
 test-gpu-full:  ## run them with every crash point, which takes ten minutes more
 	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m pytest --gpu -q -m "exhaustive or not exhaustive" $(GPU_TESTS)
+
+differential: $(READY)  ## replay the recorded sequences of driver calls on the simulator, and report differences by kind
+	for file in $(or $(FILE),tests/differential/traces/*.xz); do $(BIN)/python -m tests.differential replay $$file || exit 1; done
+
+SECONDS ?= 60
+FIRST ?= $(shell date +%s)000
+
+record:  ## record random sequences on a real GPU, with PY=python3, into FILE=….xz as MACHINE=h100x1, for SECONDS=60
+	PYTHONPATH=$(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH)) $(PY) -m tests.differential record $(FILE) \
+		--machine $(MACHINE) --seconds $(SECONDS) --first $(FIRST) --workers 4
 
 fuzz: $(READY)  ## look for inputs that break the reader, for MEMTOPO_FUZZ_SECONDS=60 each; better with atheris
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris

@@ -278,6 +278,24 @@ SHOWN = (
         """,
     ),
     Shown(
+        "fact 67: from the context of another gpu than gpu0 a fill does",
+        """
+        push gpu1 -> ok
+        r0 = reserve 4M -> ok
+        c0 = create 2M host:0 -> ok
+        map r0 2M c0 -> ok
+        map r0+2M 2M c0 -> ok
+        set r0 4M gpu1=3 -> ok
+        set r0+2M 2M host=3,gpu0=3 -> ok
+        set r0+2M 2M host=1 -> ok
+        fill r0 5 4M -> ok
+        pop -> gpu1
+        push gpu0 -> ok
+        set r0 2M gpu0=3 -> ok
+        fill r0 5 4M -> INVALID_VALUE
+        """,
+    ),
+    Shown(
         "fact 68: of another gpu's allocation copies work and fills do not",
         """
         push gpu0 -> ok

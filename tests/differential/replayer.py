@@ -24,6 +24,13 @@ class Kind(NamedTuple):
         return f"{self.call}: {self.hardware}, simulated {self.simulator}"
 
 
+EXPLAINED = {
+    Kind("map", "ok", "INVALID_VALUE"): "mem_map",
+    Kind("unmap", "ok", "INVALID_VALUE"): "mem_unmap",
+}
+"""Entries of STRICTER by the differences that they explain, of calls that reach past the end of a reservation."""
+
+
 class Difference(NamedTuple):
     """First call of a sequence that the simulator answers differently."""
 
@@ -51,6 +58,11 @@ class Difference(NamedTuple):
     def by_neighbours(self) -> bool:
         """True if this call, or an earlier one, depends on what lies beside a reservation."""
         return depends(self.trace.steps[: self.position + 1])
+
+    @property
+    def explained_by(self) -> str:
+        """Entry of STRICTER that explains the difference, or an empty text."""
+        return EXPLAINED.get(self.kind, "") if self.by_neighbours else ""
 
 
 class Replay(NamedTuple):

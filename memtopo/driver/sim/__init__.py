@@ -10,7 +10,7 @@ __all__ = ["LAXER", "STRICTER", "SimDriver", "SimExternalApi", "SimTrialCalls"]
 # Differences on purpose where the simulator refuses more than hardware, by method.
 STRICTER = {
     "mem_map": "a mapping that runs past the end of its reservation is refused: hardware maps it into"
-    " adjacent addresses (fact 15)",
+    " adjacent addresses (fact 15); of a handle that was released too: on hardware the process may die (fact 69)",
     "mem_unmap": "a range that runs past the end of what is reserved is refused: hardware checks its start alone",
     "ctx_push_current": "a context that was released is refused: hardware refuses the calls that use it",
     "driver_get_version": "refused before init like every call: hardware accepts it",
@@ -28,6 +28,8 @@ STRICTER = {
     "stream_wait_event": "likewise, and with flags",
     "mem_address_reserve": "only addresses from 1 TiB to 84 TiB are free (fact 11)",
     "mem_create": "a fabric handle that was never tried on the recorded machine is refused (fact 4)",
+    "mem_get_allocation_properties_from_handle": "a handle that was released is refused: on hardware it is answered"
+    " (fact 52)",
     "mem_export_to_shareable_handle": "a handle that was released is refused: on hardware the process dies (fact 51)",
     "mem_import_from_shareable_handle": "external memory whose size is no multiple of the granularity is refused:"
     " such was not tried (fact 59)",

@@ -47,8 +47,7 @@ class AccessRules:
             return 0
         mapping = self._mappings.around(address)
         if location.kind == LocationKind.HOST:
-            # The first GPU's access or the host's own: the one that was changed last (fact 42).
-            return next((access for user, access in reversed(mapping.access.items()) if user in {HOST, gpu(0)}), 0)
+            return mapping.access.get(_last_changed(mapping), 0)
         return mapping.access.get(_user(location), 0)
 
     def address_range(self, address: int, device: int) -> tuple[int, int]:
@@ -78,7 +77,7 @@ class AccessRules:
             _check_host_copy(found, device, wanted)
         else:
             _check_device(found, device, wanted)
-        if not copying and any(map(_continued_by_host, found[1:])):
+        if not (copying or device) and any(_last_changed(mapping) == HOST for mapping in found[1:]):
             raise invalid("the bytes run into host memory to which access was last changed for the host (fact 67)")
         return found
 
@@ -164,8 +163,9 @@ def _on_host(mapping: Mapping) -> bool:
     return mapping.chunk.properties.location.kind != LocationKind.GPU
 
 
-def _continued_by_host(mapping: Mapping) -> bool:
-    return next(reversed(mapping.access), None) == HOST and _on_host(mapping)
+def _last_changed(mapping: Mapping) -> Location:
+    """GPU 0 or the host, whose access of the two was changed last (facts 42, 67)."""
+    return next((user for user in reversed(mapping.access) if user in {HOST, gpu(0)}), gpu(0))
 
 
 def _check_device(mappings: list[Mapping], device: int, wanted: Access) -> None:

@@ -1,0 +1,97 @@
+"""Recorded traces of GPUs, and their replay on the simulator."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from memtopo import machine
+from memtopo.driver.sim import STRICTER
+from tests.differential import traces
+from tests.differential.replayer import EXPLAINED, Difference, compare, replay
+from tests.differential.traces import Origin, Step, Trace
+
+RECORDED = sorted(traces.FOLDER.glob("*.xz"))
+SAMPLE = 250
+"""Sequences of each file that `make test` replays."""
+H100 = machine.load("h100x1")
+
+
+def unexplained(differences: tuple[Difference, ...]) -> list[tuple[str, str, str]]:
+    return [(each.trace.seed, str(each.step), each.simulated) for each in differences if not each.explained_by]
+
+
+def of_text(*lines: str) -> Trace:
+    (trace,) = traces.parse(["# 1", *lines])
+    return trace
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_a_sample_of_recorded_sequences_is_answered_as_on_hardware(path: Path) -> None:
+    origin, recorded = traces.read(path)
+    result = replay(machine.load(origin.machine), islice(recorded, SAMPLE))
+    assert result.sequences == SAMPLE
+    assert unexplained(result.differences) == []
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_every_recorded_sequence_is_answered_as_on_hardware(path: Path) -> None:
+    origin, recorded = traces.read(path)
+    assert unexplained(replay(machine.load(origin.machine), recorded).differences) == []
+
+
+def test_traces_are_of_one_gpu_and_of_two() -> None:
+    assert {traces.read(path)[0].machine for path in RECORDED} >= {"h100x1", "h200x2"}
+
+
+def test_every_explanation_is_a_documented_difference() -> None:
+    assert set(EXPLAINED.values()) <= set(STRICTER)
+
+
+def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:
+    origin = Origin("h100x1", "defined")
+    written = [
+        Trace("7", (Step("c0 = create 2M gpu0", "ok"), Step("release c0", "died SIGSEGV"))),
+        Trace("8", (Step("pop", "INVALID_CONTEXT"),)),
+    ]
+    traces.write(tmp_path / "t.xz", origin, written)
+    read, found = traces.read(tmp_path / "t.xz")
+    assert (read, list(found)) == (origin, written)
+
+
+def test_a_sequence_is_compared_up_to_its_first_difference() -> None:
+    trace = of_text("c0 = create 2M gpu0 -> ok", "release c0 -> INVALID_VALUE", "release c0 -> ok")
+    difference = compare(H100, trace)
+    assert difference
+    assert (difference.position, difference.simulated) == (1, "ok")
+    assert str(difference.kind) == "release: INVALID_VALUE, simulated ok"
+    assert not difference.explained_by
+
+
+def test_a_mapping_past_the_end_of_its_reservation_is_explained() -> None:
+    """Fact 15."""
+    trace = of_text("r0 = reserve 2M -> ok", "c0 = create 4M gpu0 -> ok", "map r0 4M c0 -> ok")
+    difference = compare(H100, trace)
+    assert difference
+    assert difference.explained_by == "mem_map"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        (["r0 = reserve 4M -> ok", "unmap r0+2M 4M -> ok", "free r0 4M -> INVALID_VALUE"], True),
+        (["r0 = reserve 4M -> ok", "unmap r0+2M 4M -> INVALID_VALUE", "free r0 4M -> INVALID_VALUE"], False),
+        (["r0 = reserve 4M -> ok", "unmap r0+2M 4M -> INVALID_VALUE"], True),
+        (["r0 = reserve 4M -> ok", "free r0 4M -> ok", "get r0 gpu0 -> 0"], True),
+        (["r0 = reserve 4M -> ok", "get r0+2M gpu0 -> 0"], False),
+        (["a0 = alloc 512 -> ok", "fill a0+508 7 8 -> ok"], True),
+        (["r0 = reserve 4M -> ok", "r1 = reserve 4M 32M r0 -> ok"], True),
+        (["get junk gpu0 -> 0"], False),
+    ],
+)
+def test_calls_that_depend_on_what_lies_beside_a_reservation_are_known(lines: list[str], expected: bool) -> None:
+    trace = of_text(*lines)
+    assert Difference(trace, len(lines) - 1, "?").by_neighbours is expected
