@@ -16,10 +16,11 @@ from pydantic import ValidationError as PydanticError
 from memtopo.diagnostics import messages, pydantic_errors
 from memtopo.diagnostics.model import Diagnostic, InvalidValue, Path
 from memtopo.kinds import KINDS
+from memtopo.kinds.devices import DEVICES
 from memtopo.kinds.kind import Kind
 from memtopo.kinds.resolution import Resolution, collected
 from memtopo.language.entries import Entry, Spec
-from memtopo.language.fields import LARGEST_PROCESSES, NAME, Gpus, Identities, ProcessCount, parse_reference
+from memtopo.language.fields import LARGEST_PROCESSES, NAME, Gpus, ProcessCount, parse_reference
 
 __all__ = ["SECTIONS", "VERSION", "Process", "Spec", "read"]
 
@@ -40,19 +41,7 @@ class Process(Entry):
     )
 
 
-class Devices(Kind):
-    """Section `devices`, which names locations."""
-
-    section = "devices"
-    description = "Names for GPUs, each an ordinal, a UUID (GPU-…) or a bus id. gpu0, host and host:0 are built in."
-    plural = "devices"
-    article = "a device"
-    form = "prefill: 0"
-    entry = Identities
-    model = None
-
-
-SECTIONS: dict[str, Kind] = {kind.section: kind for kind in (Devices(), *KINDS)}
+SECTIONS: dict[str, Kind] = {kind.section: kind for kind in (DEVICES, *KINDS)}
 """Sections of the language, in order."""
 
 _TOP = ("memtopo", "name", *SECTIONS, "processes")

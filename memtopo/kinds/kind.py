@@ -6,13 +6,15 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
+from memtopo.common.units import Size
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
-from memtopo.geometry.groups import Group
+from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry, Instance, Part, Placement
-from memtopo.kinds.devices import Devices
+from memtopo.kinds.device_names import DeviceNames
 from memtopo.kinds.resolution import NameErrors, Resolution
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import LARGEST_COUNT, parse_reference
+from memtopo.language.names import Reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -131,6 +133,17 @@ class Difference(NamedTuple):
     after: Mapping[Hashable, Step]
 
 
+class Slice(NamedTuple):
+    """Chunks that a map entry names: index `first` to before `stop` of a group, or no group if they are not known."""
+
+    group: ChunkGroup | None
+    first: int
+    stop: int
+    reference: Reference
+    offset: Size | None
+    path: Path
+
+
 class Scope:
     """Names of one process during resolution; `kinds` has all kinds, in the order of the registry."""
 
@@ -141,13 +154,13 @@ class Scope:
         self.spec, self.machine, self.kinds = spec, machine, kinds
         self.siblings = siblings or Siblings()
         self.errors = NameErrors()
-        self.devices = Devices(spec, machine, self.errors, index)
+        self.devices = DeviceNames(spec, machine, self.errors, index)
         self.placements: dict[Instance, tuple[Placement, ...]] = {}
         self.parts: dict[str, tuple[Part, ...]] = {}
         self.unresolved = set(spec.left_out)
         self.totals: dict[str, int] = {}
         """Number of objects in each section."""
-        self.slices: dict[str, list[Any]] = {}
+        self.slices: dict[str, list[Slice]] = {}
         """Chunks of each entry of `map`, by the keys of the section."""
         self._groups: dict[type[Group], dict[str, Group]] = {}
         self._exported: dict[str, frozenset[str]] = {}

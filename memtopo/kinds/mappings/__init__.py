@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BeforeValidator, Field
 
@@ -15,7 +15,7 @@ from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement
 from memtopo.geometry.sizing import size_error
-from memtopo.kinds.kind import Kind, Rule, Scope, Stage
+from memtopo.kinds.kind import Kind, Rule, Scope, Slice, Stage
 from memtopo.kinds.resolution import Resolution, indices
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, ChunkReference, one_or_more, parse_reference
@@ -117,16 +117,6 @@ def overlaps(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 highest = placement
 
 
-class Slice(NamedTuple):
-    """Chunks that a map entry names: index `first` to before `stop` of a group, or no group if they are not known."""
-
-    group: ChunkGroup | None
-    first: int
-    stop: int
-    entry: MapEntry
-    path: Path
-
-
 def resolve_slices(scope: Scope) -> Resolution[dict[str, list[Slice]]]:
     """Chunks of each map entry, by the keys of the section."""
     found: dict[str, list[Slice]] = {}
@@ -153,10 +143,11 @@ def granules(scope: Scope) -> tuple[dict[str, int], set[str]]:
 
 def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
     name, where = entry.chunk.name, (*path, "chunk")
+    unknown = Slice(None, 0, 0, entry.chunk, entry.offset, path)
     group = scope.of(ChunkGroup).get(name)
     if group is not None:
         span = yield from indices(entry.chunk, group, where)
-        return Slice(group, *span, entry, path) if span else Slice(None, 0, 0, entry, path)
+        return unknown._replace(group=group, first=span[0], stop=span[1]) if span else unknown
     spec = scope.spec
     if other := _unmappable(scope, name):
         message = f"{name!r} is {other}, and only chunks can be mapped"
@@ -169,7 +160,7 @@ def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
     ):
         known = chain(spec.section("chunks"), spec.section("imports"))
         yield scope.errors.undeclared("chunk", name, where, known)
-    return Slice(None, 0, 0, entry, path)
+    return unknown
 
 
 def _unmappable(scope: Scope, name: str) -> str | None:
@@ -203,7 +194,7 @@ def _place(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> Resolution
     cursor: int | None = span[0] * group.size
     complete = True
     for each in slices:
-        if each.entry.offset is not None:
+        if each.offset is not None:
             cursor = yield from _offset(each, group, span[0] * group.size)
         elif each.group is not None and cursor is not None and cursor % each.group.granule:
             yield _unaligned(each, each.group, group, cursor - span[0] * group.size)
@@ -217,8 +208,8 @@ def _place(path: Path, group: RangeGroup, slices: Sequence[Slice]) -> Resolution
 
 
 def _offset(each: Slice, group: RangeGroup, base: int) -> Resolution[int | None]:
-    assert each.entry.offset is not None
-    offset = each.entry.offset.bytes(group.granule)
+    assert each.offset is not None
+    offset = each.offset.bytes(group.granule)
     unit = each.group.granule if each.group else group.granule
     if offset % unit == 0:
         return base + offset
@@ -233,7 +224,7 @@ def _unaligned(each: Slice, chunk: ChunkGroup, group: RangeGroup, offset: int) -
     where = f"{exact(offset)}, which is no multiple of {exact(unit)}"
     message = f"range {group.name!r}: {chunk.name!r} would begin at {where}"
     note = "an entry begins at the end of the previous one, and its offset must be a multiple of its granularity"
-    help = f"write '{{chunk: {each.entry.chunk}, offset: {exact(offset + unit - offset % unit)}}}'"
+    help = f"write '{{chunk: {each.reference}, offset: {exact(offset + unit - offset % unit)}}}'"
     return Diagnostic("MT303", message, each.path, notes=(note,), help=help)
 
 

@@ -1,0 +1,240 @@
+"""Device names: those that a spec declares, and the built-in gpu0, gpu1, ..., host and host:N."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+
+from memtopo.common.units import shorten
+from memtopo.diagnostics.model import At, Diagnostic, Label, Path
+from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.kinds.resolution import NameErrors, Resolution, collected
+from memtopo.language.entries import Spec
+from memtopo.machine import Machine
+
+_GPU = re.compile(r"(?:gpu)?(0|[1-9][0-9]{0,5})")
+_NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
+_BUS = re.compile(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9])?")
+_ORDINAL = re.compile(r"(?:(?:cuda|gpu|device|nvidia)[:_ -]?)?(0|[1-9][0-9]{0,5})", re.IGNORECASE)
+_ALL = re.compile(r"(?:(?:cuda|gpu)s?:?)?(?:\*|\[\*?\])|all|gpus|cuda", re.IGNORECASE)
+_MISSING = "the machine has no "
+_LISTED = 8
+"""GPUs that a message lists."""
+_BUILT_IN = re.compile(r"gpu[0-9]+|host")
+
+
+class DeviceNames:
+    """Locations of one process by device name. Each error is reported once, at the first use of the name."""
+
+    def __init__(self, spec: Spec, machine: Machine, errors: NameErrors, index: int = 0) -> None:
+        """`index` is the number of the process within a counted process; it selects from names for several devices."""
+        self._spec, self._machine, self._errors, self._index = spec, machine, errors, index
+        self._known: dict[str, Location | None] = {}
+        self._used: set[str] = set()
+        self.visible: tuple[Location, ...] = ()
+
+    @property
+    def declared(self) -> dict[str, Location]:
+        """Locations of the declared names without errors."""
+        return {
+            name: location for name in self._spec.section("devices") if (location := self._known.get(name)) is not None
+        }
+
+    def declare(self) -> Iterator[Diagnostic]:
+        """Resolve the declared names and the key `visible`."""
+        for name, values in self._spec.section("devices").items():
+            if len(values) > 1 and self._spec.instances is None:
+                if not self._spec.countless:
+                    yield _several(self._spec, name)
+                self._known[name] = None
+            else:
+                self._known[name] = yield from self._selected(name, values)
+        yield from self._restrict(self._spec.visible)
+
+    def unused(self) -> Iterator[Diagnostic]:
+        """Yield MT504 for declared names that are not used."""
+        for name in self.declared:
+            if name not in self._used:
+                yield Diagnostic("MT504", f"device name {name!r} is not used", self._spec.at("devices", name), "key")
+
+    def use(self, name: str) -> None:
+        """Mark a name as used without resolving it."""
+        self._used.add(name)
+
+    def resolve(
+        self, name: str, path: Path, at: At = "value", *, anywhere: bool = False
+    ) -> Resolution[Location | None]:
+        """Location of a name; it must be visible to the process unless `anywhere` is true."""
+        self._used.add(name)
+        if name not in self._known:
+            self._known[name] = yield from self._built_in(name, path, at)
+        location = self._known[name]
+        if location and not anywhere and not self.sees(location):
+            yield self.unseen(name, location, path, at)
+            return None
+        return location
+
+    def resolve_all(
+        self, names: Sequence[str], path: Path, key: str = "location", *, anywhere: bool = False
+    ) -> Resolution[list[Location] | None]:
+        """Locations of the names under one key of an entry; None if one of them has an error."""
+        found: list[Location | None] = []
+        wrong: list[Diagnostic] = []
+        for index, name in enumerate(names):
+            where = (*path, key) if len(names) == 1 else (*path, key, index)
+            location, errors = collected(self.resolve(name, where, anywhere=anywhere))
+            found.append(location)
+            wrong += errors
+        yield from _folded(wrong)
+        locations = [location for location in found if location is not None]
+        return locations if len(locations) == len(found) else None
+
+    def distributed(
+        self, locations: Sequence[Location], count: int, path: Path, key: str = "location"
+    ) -> Resolution[tuple[Location, ...]]:
+        """Locations that a round-robin distribution of `count` objects uses; yields MT506 if it does not use all."""
+        if len(locations) > count:
+            message = (
+                f"{path[-1]!r} lists {len(locations):,} locations for a count of {count:,}: the others are not used"
+            )
+            help = f"write 'count: {len(locations)}', or leave the others out"
+            if self._spec.instances is not None:
+                help = "for one location in each process, use one name with a list under 'devices'"
+            yield Diagnostic("MT506", message, (*path, key, count), help=help)
+        return tuple(locations[:count])
+
+    def sees(self, location: Location) -> bool:
+        """Return true if a location is visible to the process; host memory always is."""
+        return not self.visible or location.kind is not LocationKind.GPU or location in self.visible
+
+    def unseen(
+        self, name: str, location: Location, path: Path, at: At = "value", notes: Sequence[str] = ()
+    ) -> Diagnostic:
+        """Return MT606 for a GPU that is not visible to the process."""
+        message = f"process {self._spec.name!r} does not see {name!r}" + (
+            f", {location}" if name != str(location) else ""
+        )
+        label = Label("visible GPUs", self._spec.at("visible"))
+        notes = (f"visible to it: {', '.join(map(str, self.visible))}", *notes)
+        help = f"add {location} to 'visible', or use a visible GPU"
+        return Diagnostic("MT606", message, path, at, labels=(label,), notes=notes, help=help)
+
+    def _restrict(self, names: Sequence[str]) -> Iterator[Diagnostic]:
+        """Make only these GPUs visible; all if there are no names, or one has an error."""
+        path = self._spec.at("visible")
+        found: list[Location | None] = []
+        for index, name in enumerate(names):
+            found.append((yield from self._visible(name, path if len(names) == 1 else (*path, index))))
+        locations = [location for location in found if location is not None]
+        if len(locations) == len(found):
+            self.visible = tuple(dict.fromkeys(locations))
+
+    def _visible(self, name: str, path: Path) -> Resolution[Location | None]:
+        location = yield from self.resolve(name, path)
+        if location is None or location.kind is LocationKind.GPU:
+            return location
+        message = (
+            f"{name!r} is {'the host' if name in ('host', str(location)) else location}, and 'visible' lists GPUs only"
+        )
+        yield Diagnostic("MT103", message, path, help="leave it out: host memory is visible to every process")
+        return None
+
+    def _selected(self, name: str, values: Sequence[str]) -> Resolution[Location | None]:
+        """Device of this process; process 0 checks all of them, so that errors in unused ones are reported as well."""
+        path = self._spec.at("devices", name)
+        indices = range(len(values)) if self._index == 0 else [self._index % len(values)]
+        found: list[Location | None] = []
+        for index in indices:
+            where = (*path, index) if len(values) > 1 else path
+            found.append((yield from self._declare(name, values[index], where)))
+        return found[0]
+
+    def _declare(self, name: str, value: str, path: Path) -> Resolution[Location | None]:
+        if _BUILT_IN.fullmatch(name):
+            message = f"{name!r} is the built-in name of the machine's {'host' if name == 'host' else 'GPU'}"
+            where = self._spec.at("devices", name)
+            yield Diagnostic("MT203", message, where, "key", help="choose another name")
+            return None
+        if match := _GPU.fullmatch(value):
+            return (yield from self._gpu(int(match[1]), path, "value"))
+        if _NODE.fullmatch(value) or value == "host":
+            return (yield from self._host(value, path, "value"))
+        if value.startswith("GPU-") or _BUS.fullmatch(value):
+            return (yield from self._identified(value, path))
+        help = "write a GPU's ordinal, its UUID (GPU-…) or its bus id (0000:1b:00.0)"
+        yield Diagnostic("MT201", f"{shorten(value)!r} is not a device", path, help=help)
+        return None
+
+    def _built_in(self, name: str, path: Path, at: At) -> Resolution[Location | None]:
+        if name.startswith("gpu") and (match := _GPU.fullmatch(name)):
+            return (yield from self._gpu(int(match[1]), path, at))
+        if name == "host" or _NODE.fullmatch(name):
+            return (yield from self._host(name, path, at))
+        if not self._spec.may_have("devices", name):
+            known = chain(self._spec.section("devices"), map(str, self._machine.locations))
+            wrong = self._errors.undeclared("device", name, path, known, at)
+            yield wrong._replace(help=self._meant(name) or wrong.help)
+        return None
+
+    def _meant(self, name: str) -> str | None:
+        """Help for a name as other tools write it: an ordinal, `cuda:0`, or a pattern for all GPUs."""
+        gpus = [f"gpu{ordinal}" for ordinal in range(len(self._machine.devices))]
+        if match := _ORDINAL.fullmatch(name):
+            return f"did you mean 'gpu{match[1]}'?"
+        if _ALL.fullmatch(name) and gpus:
+            return f"name each of them: [{', '.join(gpus[:_LISTED])}{', …' * (len(gpus) > _LISTED)}]"
+        return None
+
+    def _gpu(self, ordinal: int, path: Path, at: At) -> Resolution[Location | None]:
+        count = len(self._machine.devices)
+        if ordinal < count:
+            return gpu(ordinal)
+        has = f": {'only gpu0' if count == 1 else f'gpu0 to gpu{count - 1}'}" if count else ""
+        note = f"it has {count} GPU{'s' * (count != 1)}{has}"
+        yield Diagnostic("MT401", f"{_MISSING}gpu{ordinal}", path, at, notes=(note,))
+        return None
+
+    def _host(self, name: str, path: Path, at: At) -> Resolution[Location | None]:
+        location = Location(LocationKind.HOST_NUMA, int(name[5:])) if ":" in name else Location(LocationKind.HOST)
+        if location in self._machine.locations:
+            return location
+        nodes = ", ".join(self._machine.host) or "no host memory"
+        yield Diagnostic("MT401", f"{_MISSING}{name}", path, at, notes=(f"it has {nodes}",))
+        return None
+
+    def _identified(self, value: str, path: Path) -> Resolution[Location | None]:
+        expected = _bus(value)
+        for ordinal, device in enumerate(self._machine.devices):
+            if value == device.uuid or (expected and device.bus_id and expected == _bus(device.bus_id)):
+                return gpu(ordinal)
+        known = any(device.uuid for device in self._machine.devices)
+        note = "the machine was recorded without identities" if not known else "no GPU of the machine has that identity"
+        help = "record it with 'memtopo probe --identify', or use an ordinal" if not known else None
+        yield Diagnostic("MT401", f"{_MISSING}GPU {value}", path, notes=(note,), help=help)
+        return None
+
+
+def _folded(found: Sequence[Diagnostic]) -> Iterator[Diagnostic]:
+    """Diagnostics of one list; several GPUs that the machine does not have become one diagnostic."""
+    missing = [each for each in found if each.code == "MT401"]
+    yield from (each for each in found if each.code != "MT401")
+    if missing:
+        first, *others = missing
+        names = [each.message.removeprefix(_MISSING) for each in others]
+        more = f", {', '.join(names[:_LISTED])}{' …' * (len(names) > _LISTED)}" if names else ""
+        yield first._replace(message=f"{first.message}{more}")
+
+
+def _several(spec: Spec, name: str) -> Diagnostic:
+    message = f"device name {name!r} has several devices"
+    help = "a list is distributed over the processes of a counted process; elsewhere, give each device its own name"
+    return Diagnostic("MT103", message, spec.at("devices", name), help=help)
+
+
+def _bus(text: str) -> tuple[int, ...]:
+    """Bus id as numbers, by which `1b:00.0`, `0000:1b:00.0` and `00000000:1B:00.0` are equal; empty for other text."""
+    if not _BUS.fullmatch(text):
+        return ()
+    parts = [int(part, 16) for part in re.split(r"[:.]", text if "." in text else text + ".0")]
+    return tuple([0] * (4 - len(parts)) + parts)
