@@ -118,28 +118,39 @@ def segments(parts: Sequence[Part]) -> Iterator[Segment]:
     bounds = sorted({bound for part in parts for bound in (part.offset, part.end)})
     remaining = iter([*starts, -1])
     upcoming = next(remaining)
-    latest: dict[Location, list[tuple[int, int, Access]]] = {}
+    latest = _LatestParts()
     for low, high in pairwise(bounds):
         while upcoming >= 0 and parts[upcoming].offset == low:
-            for location, access in parts[upcoming].grants:
-                heapq.heappush(latest.setdefault(location, []), (-upcoming, parts[upcoming].end, access))
+            latest.add(upcoming, parts[upcoming])
             upcoming = next(remaining)
-        effective = _latest(latest, low)
+        effective = latest.effective(low)
         if granted := tuple(Grant(location, access) for location, (access, _) in sorted(effective.items()) if access):
             given = {location: parts[index] for location, (_, index) in effective.items()}
             newest = max(index for _, index in effective.values())
             yield Segment(low, high, granted, given, parts[newest].path)
 
 
-def _latest(latest: dict[Location, list[tuple[int, int, Access]]], low: int) -> dict[Location, tuple[Access, int]]:
-    """Access of each location at an offset, and the index of the part that determines it."""
-    effective: dict[Location, tuple[Access, int]] = {}
-    for location, heap in latest.items():
-        while heap and heap[0][1] <= low:
-            heapq.heappop(heap)
-        if heap:
-            effective[location] = heap[0][2], -heap[0][0]
-    return effective
+class _LatestParts:
+    """Parts of access by location, for offsets that only increase."""
+
+    def __init__(self) -> None:
+        self._latest: dict[Location, list[tuple[int, int, Access]]] = {}
+        """For each location a heap of the negative index of a part, its end, and its access."""
+
+    def add(self, index: int, part: Part) -> None:
+        """Add the part with an index, which begins at the next offset."""
+        for location, access in part.grants:
+            heapq.heappush(self._latest.setdefault(location, []), (-index, part.end, access))
+
+    def effective(self, offset: int) -> dict[Location, tuple[Access, int]]:
+        """Access of each location at an offset, and the index of the part that determines it."""
+        found: dict[Location, tuple[Access, int]] = {}
+        for location, heap in self._latest.items():
+            while heap and heap[0][1] <= offset:
+                heapq.heappop(heap)
+            if heap:
+                found[location] = heap[0][2], -heap[0][0]
+        return found
 
 
 def _covered(placements: Sequence[Placement], start: int, end: int) -> Iterator[tuple[int, int]]:

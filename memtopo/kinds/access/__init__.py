@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -77,10 +77,14 @@ class AccessKind(Kind):
             parts, complete = yield from _parts(scope, path, group, entry)
             if not complete:
                 scope.unresolved.add(("access", group.name))
-            if (yield from _declared_twice(scope, key, parts, spans.setdefault(group.name, []))):
+            own, others = _span(key, parts), spans.setdefault(group.name, [])
+            if own and (other := _overlapping(own, others)):
+                yield _declared_twice(scope, parts[0].range, own, other)
                 scope.unresolved.add(("access", group.name))
-            else:
-                found.setdefault(group.name, []).extend(parts)
+                continue
+            if own:
+                insort(others, own)
+            found.setdefault(group.name, []).extend(parts)
         if (yield from scope.too_many({"access": sum(part.times for parts in found.values() for part in parts)})):
             scope.unresolved.update(("access", name) for name in found)
         else:
@@ -202,27 +206,30 @@ def _grants(scope: Scope, entry: Grants, path: Path) -> Resolution[tuple[tuple[G
             yield Diagnostic("MT204", message, (*path, name), "key", labels=(label,), help="keep one of them")
             return None
         found[location] = name
-    by_place = sorted(found.items())
-    return tuple(Grant(location, entry[name]) for location, name in by_place), tuple(
-        (*path, name) for _, name in by_place
+    by_location = sorted(found.items())
+    return tuple(Grant(location, entry[name]) for location, name in by_location), tuple(
+        (*path, name) for _, name in by_location
     )
 
 
-def _declared_twice(scope: Scope, key: str, parts: Sequence[Part], spans: list[_Span]) -> Resolution[bool]:
-    """Yield MT204 and return true if another key names the same ranges; `spans` are sorted and disjoint."""
-    if not parts:
-        return False
-    start, stop = parts[0].instances
-    index = bisect_left(spans, (start,))
-    for first, end, other in spans[max(0, index - 1) : index + 1]:
-        if start < end and first < stop:
-            message = f"access to {parts[0].range.label(max(start, first))!r} is declared twice"
-            label = Label("first declared here", scope.spec.at("access", other), "key")
-            help = "name each range once, or declare parts, of which later ones override earlier ones"
-            yield Diagnostic("MT204", message, scope.spec.at("access", key), "key", labels=(label,), help=help)
-            return True
-    spans.insert(index, (start, stop, key))
-    return False
+def _span(key: str, parts: Sequence[Part]) -> _Span | None:
+    """Instances of a range that a key names; all parts of an entry are of the same ones."""
+    return (*parts[0].instances, key) if parts else None
+
+
+def _overlapping(own: _Span, others: Sequence[_Span]) -> _Span | None:
+    """First of some spans with an instance in common with another one; they are sorted and disjoint."""
+    index = bisect_left(others, own[:1])
+    near = others[max(0, index - 1) : index + 1]
+    return next((each for each in near if own[0] < each[1] and each[0] < own[1]), None)
+
+
+def _declared_twice(scope: Scope, group: RangeGroup, own: _Span, other: _Span) -> Diagnostic:
+    """Return MT204 for a key that names a range which another key names, too."""
+    message = f"access to {group.label(max(own[0], other[0]))!r} is declared twice"
+    label = Label("first declared here", scope.spec.at("access", other[2]), "key")
+    help = "name each range once, or declare parts, of which later ones override earlier ones"
+    return Diagnostic("MT204", message, scope.spec.at("access", own[2]), "key", labels=(label,), help=help)
 
 
 def _names(entry: object) -> Iterable[str]:

@@ -12,7 +12,7 @@ from memtopo.output.diagram.context import DrawingContext
 from memtopo.output.diagram.markup import Box, Port, beside, number, path, placed, rect, stacked, text_at
 from memtopo.output.diagram.memory_card import memory_card
 from memtopo.output.diagram.model import Diagram, HandleFlow, MemoryDiagram, ProcessDiagram
-from memtopo.output.diagram.range_card import DrawnSpans, range_card
+from memtopo.output.diagram.range_card import earlier_spans, range_card
 from memtopo.output.diagram.rows import draw_rows, export_port, import_port, rows_of
 from memtopo.output.diagram.typography import NAME, fitting
 
@@ -62,8 +62,12 @@ def _rest(tall: float, rows: Sequence[Box]) -> float:
 
 
 def _ranges(diagram: Diagram, process: str, room: float, context: DrawingContext, tall: float) -> Iterator[Box]:
-    drawn, most = DrawnSpans(), context.limits.ranges
-    cards = [range_card(range_, process, context, drawn) for range_ in diagram.ranges[:most]]
+    most = context.limits.ranges
+    ranges = diagram.ranges[:most]
+    cards = [
+        range_card(range_, process, context, earlier)
+        for range_, earlier in zip(ranges, earlier_spans(ranges, context), strict=True)
+    ]
     if cards:
         yield _card_grid(cards, room, tall)
     if more := sum(range_.count for range_ in diagram.ranges[most:]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -23,6 +23,10 @@ class SpanPosition(NamedTuple):
     range: str
     block: int
     offset: int
+
+
+EarlierSpans = Mapping[int, SpanPosition]
+"""Positions of earlier spans with some of the same chunks, by the index of a block."""
 
 
 class DrawnSpans:
@@ -47,9 +51,22 @@ class DrawnSpans:
         return found
 
 
-def range_card(range_: RangeDiagram, process: str, context: DrawingContext, drawn: DrawnSpans) -> Card:
-    """The card of one range, or of equal neighbours."""
-    blocks = list(_blocks(range_, context, drawn, context.addresses.get((process, range_.first))))
+def earlier_spans(ranges: Iterable[RangeDiagram], context: DrawingContext) -> Iterator[EarlierSpans]:
+    """For each range the blocks with chunks that an earlier block has, and the position of that block."""
+    drawn = DrawnSpans()
+    for range_ in ranges:
+        found: dict[int, SpanPosition] = {}
+        for index, spans in _numbered(range_, context):
+            span = spans[0]
+            if len(spans) == 1 and span.chunk:
+                earlier = drawn.add(span, range_.count, SpanPosition(range_.first, index, span.offset))
+                found |= {index: earlier} if earlier else {}
+        yield found
+
+
+def range_card(range_: RangeDiagram, process: str, context: DrawingContext, earlier: EarlierSpans) -> Card:
+    """The card of one range, or of equal neighbours; `earlier` is its result of `earlier_spans`."""
+    blocks = list(_blocks(range_, context, earlier, context.addresses.get((process, range_.first))))
     heading = Heading(
         "RANGE" if range_.count == 1 else f"{range_.count:,} RANGES",
         notation.name_range(range_.first, range_.last),
@@ -72,8 +89,10 @@ def _notes(range_: RangeDiagram, blocks: Sequence[Block]) -> Iterator[str]:
         yield "no access"
 
 
-def _blocks(range_: RangeDiagram, context: DrawingContext, drawn: DrawnSpans, address: int | None) -> Iterator[Block]:
-    for index, spans in enumerate(_grouped(range_.pieces, range_.size, context.limits.blocks)):
+def _blocks(
+    range_: RangeDiagram, context: DrawingContext, earlier: EarlierSpans, address: int | None
+) -> Iterator[Block]:
+    for index, spans in _numbered(range_, context):
         if len(spans) > 1:
             yield _joint_block(spans, range_, context)
             continue
@@ -82,8 +101,12 @@ def _blocks(range_: RangeDiagram, context: DrawingContext, drawn: DrawnSpans, ad
         if not span.chunk:
             yield Block(span.size, words=(_size_at(span),), tooltip=tooltip)
         else:
-            earlier = drawn.add(span, range_.count, SpanPosition(range_.first, index, span.offset))
-            yield _block(span, range_, earlier, tooltip)
+            yield _block(span, range_, earlier.get(index), tooltip)
+
+
+def _numbered(range_: RangeDiagram, context: DrawingContext) -> Iterator[tuple[int, list[MappingSpan]]]:
+    """Spans of each block of a range, with its index."""
+    return enumerate(_grouped(range_.pieces, range_.size, context.limits.blocks))
 
 
 def _grouped(spans: Sequence[MappingSpan], size: int, most: int) -> Iterator[list[MappingSpan]]:

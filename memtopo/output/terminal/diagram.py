@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -64,9 +64,9 @@ class TerminalDrawing:
         yield from self._memory(glyphs)
 
     def _process(self, label: str, shown: Diagram, importers: Importers, glyphs: Glyphs) -> Iterator[Part]:
-        mapped = _MappedChunks()
-        for each in shown.ranges[: self.ranges]:
-            yield _range(each, self._address(label, each), glyphs, mapped, self.rows)
+        ranges = shown.ranges[: self.ranges]
+        for each, repeated in zip(ranges, _repeated(ranges, self.rows), strict=True):
+            yield _range(each, self._address(label, each), glyphs, repeated, self.rows)
         if more := sum(each.count for each in shown.ranges[self.ranges :]):
             yield Panel([_more(more, "range", "s", glyphs)])
         yield from item_list(label, shown, importers, glyphs)
@@ -110,7 +110,7 @@ class _MappedChunks:
         return found
 
 
-def _range(shown: RangeDiagram, address: str, glyphs: Glyphs, mapped_chunks: _MappedChunks, most: int) -> Panel:
+def _range(shown: RangeDiagram, address: str, glyphs: Glyphs, repeated: Collection[int], most: int) -> Panel:
     mapped = [piece for piece in shown.pieces if piece.chunk]
     alike = all(piece.access == mapped[0].access for piece in mapped)
     access = mapped[0].access if mapped and alike else None
@@ -120,12 +120,18 @@ def _range(shown: RangeDiagram, address: str, glyphs: Glyphs, mapped_chunks: _Ma
             index,
             piece.chunk,
             "".join(piece.locations[:1]),
-            labels.piece(piece, glyphs, times=shown.count, again=again, access=not alike),
+            labels.piece(piece, glyphs, times=shown.count, again=index in repeated, access=not alike),
         )
         for index, piece in _labelled(shown.pieces, most)
-        for again in [mapped_chunks.add(piece, shown.count)]
     ]
     return Panel(labels.range_(shown, access, address, glyphs), shown.size, blocks, rows if mapped else ())
+
+
+def _repeated(ranges: Iterable[RangeDiagram], most: int) -> Iterator[frozenset[int]]:
+    """Indices of the labelled pieces of each range with chunks that an earlier label has."""
+    mapped = _MappedChunks()
+    for each in ranges:
+        yield frozenset(index for index, piece in _labelled(each.pieces, most) if mapped.add(piece, each.count))
 
 
 def _labelled(pieces: Sequence[MappingSpan], most: int) -> Iterable[tuple[int, MappingSpan]]:
