@@ -7,12 +7,25 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar, cast
 
+from memtopo.common.units import Size
 from memtopo.diagnostics.model import Path
 from memtopo.driver.types import Grant, Location
 from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup, gpus
+from memtopo.language.names import Reference
 
 Instance = tuple[str, int]
 """Reservation, as the name of its range and an index."""
+
+
+class Slice(NamedTuple):
+    """Chunks that a `map` entry names: `first` to before `stop` of a group, or no group if they are not known."""
+
+    group: ChunkGroup | None
+    first: int
+    stop: int
+    reference: Reference
+    offset: Size | None
+    path: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +63,9 @@ class Part(NamedTuple):
     """Path of the device of each grant."""
     path: Path
 
-    def key_of(self, place: Location) -> Path:
+    def key_of(self, location: Location) -> Path:
         """Path of the device that is granted access at a location."""
-        return next(key for grant, key in zip(self.grants, self.keys, strict=True) if grant.location == place)
+        return next(key for grant, key in zip(self.grants, self.keys, strict=True) if grant.location == location)
 
     @property
     def end(self) -> int:

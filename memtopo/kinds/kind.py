@@ -6,15 +6,13 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
-from memtopo.common.units import Size
 from memtopo.diagnostics.model import At, Diagnostic, Label, Path
-from memtopo.geometry.groups import ChunkGroup, Group
-from memtopo.geometry.model import Geometry, Instance, Part, Placement
+from memtopo.geometry.groups import Group
+from memtopo.geometry.model import Geometry, Instance, Part, Placement, Slice
 from memtopo.kinds.device_names import DeviceNames
 from memtopo.kinds.resolution import NameErrors, Resolution
 from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import LARGEST_COUNT, parse_reference
-from memtopo.language.names import Reference
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -131,17 +129,6 @@ class Difference(NamedTuple):
     before: Mapping[Hashable, Step]
     kept: Mapping[Hashable, Step]
     after: Mapping[Hashable, Step]
-
-
-class Slice(NamedTuple):
-    """Chunks that a map entry names: index `first` to before `stop` of a group, or no group if they are not known."""
-
-    group: ChunkGroup | None
-    first: int
-    stop: int
-    reference: Reference
-    offset: Size | None
-    path: Path
 
 
 class Scope:

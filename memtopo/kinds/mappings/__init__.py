@@ -13,9 +13,9 @@ from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind, gpu
 from memtopo.geometry.access import granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
-from memtopo.geometry.model import Geometry, Placement
+from memtopo.geometry.model import Geometry, Placement, Slice
 from memtopo.geometry.sizing import size_error
-from memtopo.kinds.kind import Kind, Rule, Scope, Slice, Stage
+from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, ChunkReference, one_or_more, parse_reference
