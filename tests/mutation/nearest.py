@@ -9,7 +9,15 @@ from pathlib import Path
 
 ELSEWHERE = {
     "memtopo/executor.py": ("tests/run",),
-    "memtopo/geometry": ("tests/geometry/test_build.py", "tests/geometry/test_access.py", "tests/plans", "tests/kinds"),
+    "memtopo/driver/cuda": ("tests/driver/test_cuda_calls.py", "tests/driver/test_cuda_without_gpu.py"),
+    "memtopo/geometry": (
+        "tests/geometry/test_build.py",
+        "tests/geometry/test_access.py",
+        "tests/geometry/test_groups.py",
+        "tests/rules/test_bad.py",
+        "tests/plans",
+        "tests/kinds",
+    ),
     "memtopo/kinds": ("tests/rules", "tests/geometry", "tests/plans"),
     "memtopo/planner.py": ("tests/plans",),
     "memtopo/rules": ("tests/rules/test_bad.py", "tests/rules", "tests/geometry", "tests/kinds"),
