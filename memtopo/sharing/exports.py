@@ -45,6 +45,16 @@ class LayoutExports:
         if len(gpus) == len(locations):
             uuids = ",".join(self._driver.device_get_uuid(each).hex() for each in gpus)
         words = ", ".join(map(str, locations))
-        kind, properties = group.group.offered_as, group.exporter.properties(group.group)
-        assert kind
-        return Offer(name, kind, group.via, group.count, group.size, words, uuids, properties)
+        objects, properties = group.group, group.exporter.properties(group.group)
+        assert objects.offered_as
+        return Offer(
+            name=name,
+            kind=objects.offered_as,
+            via=group.via,
+            count=group.count,
+            size=group.size,
+            location=words,
+            gpu=uuids,
+            properties=properties,
+            declared=objects.declared_size,
+        )

@@ -130,7 +130,7 @@ class HolderHandles:
         yield _Comparison("via", each.origin.via, offer.via)
         yield _Comparison("count", f"{each.count:,}", f"{offer.count:,}")
         if each.memory:
-            yield _Comparison("size", exact(each.size), exact(offer.size))
+            yield _sizes(each, offer)
         if isinstance(each, ProducedGroup):
             yield from self._external_comparisons(each, offer)
         else:
@@ -154,6 +154,16 @@ class HolderHandles:
         if all(each.kind is LocationKind.GPU for each in locations):
             return ",".join(self._gpus[each.id] for each in locations)
         return ", ".join(map(str, locations))
+
+
+def _sizes(each: Group, offer: Offer) -> _Comparison:
+    """Return the sizes of an import and an offer: as the exporter declares its objects, or as they are allocated.
+
+    An offer of an earlier version has only the size that is allocated.
+    """
+    if offer.declared is None or each.declared_size == offer.size:
+        return _Comparison("size", exact(each.size), exact(offer.size))
+    return _Comparison("size", exact(each.declared_size), exact(offer.declared))
 
 
 def _kind(kind: str, via: str) -> str:

@@ -177,16 +177,18 @@ def encode_error(error: MemtopoError) -> dict[str, Any]:
 
 
 def decode_offer(fields: Fields) -> Offer:
-    """Decode an offer. Raises `BadPacket`."""
+    """Decode an offer; one of an earlier version has no `declared`. Raises `BadPacket`."""
+    size = fields.number("size")
     return Offer(
         name=fields.text("name", LONGEST_NAME),
         kind=fields.word("kind", *get_args(OfferedKind)),
         via=fields.word("via", *get_args(Via)),
         count=fields.number("count", 1),
-        size=fields.number("size"),
+        size=size,
         location=fields.text("location", _SHORT),
         gpu=fields.text_or_none("gpu"),
         properties=fields.texts("properties", 16),
+        declared=fields.number("declared", high=size + 1) if fields.has("declared") else None,
     )
 
 

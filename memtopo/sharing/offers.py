@@ -18,7 +18,8 @@ class Offer:
     """One export: `count` equal objects of `size` bytes each, at a `location` (`gpu0`, `host:0`).
 
     The size of events and semaphores is 0. `gpu` is the UUID of the GPU in hexadecimal digits, since ordinals differ
-    between processes (fact 38). `properties` are words: rdma, compressible; of external memory, dedicated.
+    between processes (fact 38). `properties` are words: rdma, compressible; of external memory, dedicated. `declared`
+    is the size before it was rounded up to whole blocks, if it is known.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Offer:
     location: str
     gpu: str | None = None
     properties: tuple[str, ...] = ()
+    declared: int | None = None
 
     @property
     def descriptors(self) -> bool:

@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memtopo.common.errors import MemtopoError
+from memtopo.driver.sim import SimDriver
+from memtopo.kinds.layout import Layout
 from memtopo.machine import target
+from memtopo.plans.report import Checks
+from memtopo.sharing.claims import claim
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
+from memtopo.sharing.exports import LayoutExports
+from memtopo.sharing.holder import HolderInfo, hold
 from memtopo.sharing.imports import HolderHandles, ImportMismatch
-from tests.helpers.holders import Process, until
+from memtopo.sharing.offers import Offer
+from tests.helpers.holders import PATIENCE, Process, until
 from tests.helpers.machines import invented
+from tests.helpers.memfd_exports import MACHINE as LINE
+from tests.helpers.memfd_exports import Memfds
 from tests.helpers.processes import open_descriptors
-from tests.helpers.specs import validate_text
+from tests.helpers.specs import clean_geometry, validate_text
 from tests.sharing.children.producer import BYTES
 
 MACHINE = invented(2)
@@ -131,3 +144,64 @@ def test_an_unbound_name_is_an_error_with_the_option_that_binds_it(runtime: Path
 def test_a_bound_socket_without_a_listener_is_an_error_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(MemtopoError, match=str(tmp_path / "camera.sock")):
         holders(str(tmp_path / "camera.sock")).attach("camera")
+
+
+def offers(spec: str) -> Sequence[Offer]:
+    """Offers of a layout that is built from a spec."""
+    driver = SimDriver(MACHINE)
+    driver.init()
+    try:
+        return LayoutExports(clean_geometry(spec, MACHINE), Layout(), driver, lambda: Checks((), (), 0)).offers()
+    finally:
+        driver.close()
+
+
+@contextmanager
+def serving(kept: Sequence[Offer]) -> Iterator[None]:
+    """Hold the layout `kv` with some offers, in a thread."""
+    ready, over = threading.Event(), threading.Event()
+    about = HolderInfo("kv", None, LINE)
+    with claim(endpoint("kv")) as claimed:
+        thread = threading.Thread(
+            target=lambda: hold(Memfds(kept), claimed, about, stop=lambda: int(over.is_set()), ready=ready.set)
+        )
+        thread.start()
+        try:
+            assert ready.wait(PATIENCE)
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+
+BUFFER = "buffers: {b: {location: gpu0, size: 12441600B}}\nexports: {b: {buffer: b, via: ipc}}"
+IMPORT = "imports: {b: {from: kv/b, via: ipc, location: gpu0, size: SIZE}}"
+
+
+@pytest.mark.parametrize(
+    ("size", "accepted"),
+    [("12441600B", True), ("12MiB", True), ("12441601B", False), ("11MiB", False), ("2MiB", False), ("14MiB", False)],
+)
+@pytest.mark.usefixtures("runtime")
+def test_a_buffer_is_imported_with_its_declared_size_or_that_of_its_blocks(size: str, accepted: bool) -> None:
+    found = holders(spec=IMPORT.replace("SIZE", size))
+    with serving(offers(BUFFER)):
+        if accepted:
+            found.attach("kv")
+            found.detach("kv")
+        else:
+            with pytest.raises(ImportMismatch, match=r"import 'b' declares size .*; kv/b has 12150KiB"):
+                found.attach("kv")
+
+
+@pytest.mark.parametrize(("size", "accepted"), [("12441601B", True), ("12MiB", True), ("10MiB", False)])
+@pytest.mark.usefixtures("runtime")
+def test_a_holder_that_offers_no_declared_size_offers_whole_blocks(size: str, accepted: bool) -> None:
+    found = holders(spec=IMPORT.replace("SIZE", size))
+    with serving([replace(each, declared=None) for each in offers(BUFFER)]):
+        if accepted:
+            found.attach("kv")
+            found.detach("kv")
+        else:
+            with pytest.raises(ImportMismatch, match="declares size 10MiB; kv/b has 12MiB"):
+                found.attach("kv")
