@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from memtopo.common.units import MiB, TiB
+from memtopo.common.units import KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import HOST as CPU
 from memtopo.driver.types import Advice, Location, LocationKind, MemAttach, RangeAttribute, gpu
@@ -25,6 +25,7 @@ from tests.contract.memory import (
 from tests.contract.shared_resources import allocated
 
 SIZE = 3 * MiB
+PAGE = 4 * KiB
 NO_NODE = Location(LocationKind.HOST_NUMA, 99)
 CURRENT_NODE = Location(LocationKind.HOST_NUMA_CURRENT)
 READ_MOSTLY, PREFER, ACCESSED_BY = Advice.SET_READ_MOSTLY, Advice.SET_PREFERRED_LOCATION, Advice.SET_ACCESSED_BY
@@ -136,6 +137,24 @@ def test_advice_is_read_back(driver: Driver) -> None:
         driver.mem_advise(address, SIZE, ACCESSED_BY, HOST)
         driver.mem_advise(address, SIZE, ACCESSED_BY, HOST)
         assert range_attributes(driver, address) == [(1,), (CPU,), (CPU, 0), ()]
+
+
+def test_small_managed_allocations_share_the_advice_of_their_page(driver: Driver) -> None:
+    """Fact 70: below 4 KiB."""
+    with current(driver), managed(driver, 1) as one, managed(driver, 1) as two:
+        driver.mem_advise(one, 1, PREFER, gpu(0))
+        driver.mem_advise(two, 1, PREFER, HOST)
+        assert one // PAGE == two // PAGE
+        assert [range_attributes(driver, each, 1)[1] for each in (one, two)] == [(CPU,), (CPU,)]
+
+
+@pytest.mark.parametrize("size", [PAGE, 16 * PAGE, MiB])
+def test_managed_allocations_of_whole_pages_have_advice_of_their_own(driver: Driver, size: int) -> None:
+    """Fact 70."""
+    with current(driver), managed(driver, size) as one, managed(driver, size) as two:
+        driver.mem_advise(one, size, PREFER, gpu(0))
+        driver.mem_advise(two, size, PREFER, HOST)
+        assert [range_attributes(driver, each, size)[1] for each in (one, two)] == [(0,), (CPU,)]
 
 
 @pytest.mark.parametrize(

@@ -258,3 +258,13 @@ def test_a_reused_descriptor_number_is_not_closed(tmp_path: Path) -> None:
         os.close(sim.opened)
         assert report.failure
         assert report.failure.step == "import memory frame"
+
+
+@pytest.mark.parametrize("size", ["1B", "4095B", "4097B"])
+def test_managed_memory_smaller_than_a_page_has_its_own_advice(size: str) -> None:
+    """Fact 70."""
+    a, b = "prefer: gpu0, read_mostly: true, accessed_by: host", "prefer: host, accessed_by: gpu0"
+    report, ledger, _ = apply_with_owner(f"managed: {{a: {{size: {size}, {a}}}, b: {{size: {size}, {b}}}}}")
+    assert ledger.empty
+    assert report.outcome == "ok"
+    assert tallied(report)["preferred"] == (2, 2)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from memtopo.driver.sim.calls import Refused, invalid
 from memtopo.driver.sim.devices import MemoryBudget
@@ -145,6 +146,8 @@ class Reservations:
 
 BLOCK = 2 << 20
 UNIT = 512  # what small allocations are rounded to; only that two of 64 KiB lay side by side was seen
+PAGE = 4 << 10
+_LARGEST_PART = 1 << 20  # of managed memory (fact 70)
 FIRST, LAST = HIGHEST + (12 << 40), HIGHEST + (76 << 40)  # where no reservation is, with room for fact 60
 
 
@@ -156,18 +159,48 @@ class _Shared:
     parts: int = 0
 
 
+class _SharedBlocks:
+    """Blocks that small allocations share; each is taken with its first part and given back with its last."""
+
+    def __init__(self, take: Callable[[], int], give: Callable[[int], None]) -> None:
+        self._take, self._give = take, give
+        self._blocks: dict[int, _Shared] = {}
+
+    def take(self, size: int, unit: int) -> int:
+        """Take a part that is rounded up to, and aligned to, `unit`."""
+        size = _round_up(size, unit)
+        for shared in reversed(self._blocks.values()):  # the newest is the most likely to have room
+            if (address := shared.free.take(size, unit)) is not None:
+                shared.parts += 1
+                return address
+        start = self._take()
+        self._blocks[start] = _Shared(FreeRanges(start, start + BLOCK))
+        return self.take(size, unit)
+
+    def give(self, address: int, size: int, unit: int) -> None:
+        """Give a part back."""
+        start = address - address % BLOCK
+        shared = self._blocks[start]
+        shared.free.give(address, _round_up(size, unit))
+        shared.parts -= 1
+        if not shared.parts:
+            del self._blocks[start]
+            self._give(start)
+
+
 class AllocationBlocks:
     """Addresses and device memory of allocations, in whole blocks; small allocations share a block (fact 45)."""
 
     def __init__(self, budget: MemoryBudget) -> None:
         self._budget = budget
         self._free = FreeRanges(FIRST, LAST)
-        self._shared: dict[int, dict[int, _Shared]] = {}  # by device and address
+        self._shared: dict[int, _SharedBlocks] = {}  # by device
+        self._managed: dict[int, _SharedBlocks] = {}
 
     def take(self, device: int, size: int) -> int:
         """Take addresses and memory for an allocation; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
         if size < BLOCK:
-            return self._take_part(device, _round_up(size, UNIT))
+            return self._shared_of(device).take(size, UNIT)
         self._budget.take(gpu(device), _round_up(size, BLOCK))
         try:
             return self.take_addresses(size)
@@ -181,16 +214,23 @@ class AllocationBlocks:
             self._budget.give(gpu(device), _round_up(size, BLOCK))
             self.give_addresses(address, size)
             return
-        start = address - address % BLOCK
-        shared = self._shared[device][start]
-        shared.free.give(address, _round_up(size, UNIT))
-        shared.parts -= 1
-        if not shared.parts:
-            del self._shared[device][start]
-            self.give(device, start, BLOCK)
+        self._shared_of(device).give(address, size, UNIT)
+
+    def take_managed(self, device: int, size: int) -> int:
+        """Take addresses for managed memory; small allocations share a block, those below 4 KiB pages too (fact 70)."""
+        if size > _LARGEST_PART:
+            return self.take_addresses(size)
+        return self._managed_of(device).take(size, _unit(size))
+
+    def give_managed(self, device: int, address: int, size: int) -> None:
+        """Return addresses of managed memory."""
+        if size > _LARGEST_PART:
+            self.give_addresses(address, size)
+        else:
+            self._managed_of(device).give(address, size, _unit(size))
 
     def take_addresses(self, size: int) -> int:
-        """Take addresses alone, for memory of other processes or managed memory."""
+        """Take addresses alone, for memory of other processes or large managed memory."""
         address = self._free.take(_round_up(size, BLOCK), BLOCK)
         if address is None:
             raise Refused("CUDA_ERROR_OUT_OF_MEMORY", "no free addresses are left")
@@ -200,15 +240,21 @@ class AllocationBlocks:
         """Return such addresses."""
         self._free.give(address, _round_up(size, BLOCK))
 
-    def _take_part(self, device: int, size: int) -> int:
-        blocks = self._shared.setdefault(device, {})
-        for shared in reversed(blocks.values()):  # the newest is the most likely to have room
-            if (address := shared.free.take(size, UNIT)) is not None:
-                shared.parts += 1
-                return address
-        start = self.take(device, BLOCK)
-        blocks[start] = _Shared(FreeRanges(start, start + BLOCK))
-        return self._take_part(device, size)
+    def _shared_of(self, device: int) -> _SharedBlocks:
+        if device not in self._shared:
+            take, give = partial(self.take, device, BLOCK), partial(self.give, device, size=BLOCK)
+            self._shared[device] = _SharedBlocks(take, give)
+        return self._shared[device]
+
+    def _managed_of(self, device: int) -> _SharedBlocks:
+        if device not in self._managed:
+            take, give = partial(self.take_addresses, BLOCK), partial(self.give_addresses, size=BLOCK)
+            self._managed[device] = _SharedBlocks(take, give)
+        return self._managed[device]
+
+
+def _unit(size: int) -> int:
+    return UNIT if size < PAGE else PAGE
 
 
 def _round_up(size: int, unit: int) -> int:

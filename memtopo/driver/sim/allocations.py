@@ -6,8 +6,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
+from weakref import WeakValueDictionary
 
-from memtopo.driver.sim.address_space import AllocationBlocks
+from memtopo.driver.sim.address_space import PAGE, AllocationBlocks
 from memtopo.driver.sim.calls import invalid
 from memtopo.driver.sim.physical import Arena, Physical
 from memtopo.driver.types import RangeAttribute
@@ -43,6 +44,7 @@ class Allocations:
         self._blocks, self._arena = blocks, arena
         self._starts: list[int] = []
         self._at: dict[int, Allocation] = {}
+        self._advised: WeakValueDictionary[int, AdvisedPages] = WeakValueDictionary()  # of pages that are shared
 
     def take(self, device: int, size: int) -> int:
         """Allocate memory of a device (fact 45)."""
@@ -54,8 +56,8 @@ class Allocations:
 
     def manage(self, device: int, size: int, users: Iterable[int]) -> int:
         """Allocate managed memory in a device's context for the CPU and the devices `users`; takes no device memory."""
-        address = self._blocks.take_addresses(size)
-        physical, advised = self._arena.take(size), AdvisedPages(size)
+        address = self._blocks.take_managed(device, size)
+        physical, advised = self._arena.take(size), self._pages(address, size)
         self._add(Allocation(address, address + size, device, set(users), physical, "managed", advised=advised))
         return address
 
@@ -102,6 +104,15 @@ class Allocations:
         for allocation in [each for each in self._at.values() if each.device == device]:
             self._end(allocation)
 
+    def _pages(self, address: int, size: int) -> AdvisedPages:
+        """Pages of a new managed allocation; those below 4 KiB share their page with others (fact 70)."""
+        start = address - address % PAGE
+        if size >= PAGE:
+            return AdvisedPages(start, size)
+        shared = self._advised.get(start) or AdvisedPages(start, PAGE)
+        self._advised[start] = shared
+        return shared
+
     def _starting(self, address: int, *, opened: bool) -> Allocation:
         allocation = self._at.get(address)
         if allocation is None or (allocation.kind == "opened") != opened:
@@ -118,12 +129,11 @@ class Allocations:
         del self._starts[bisect_left(self._starts, allocation.start)]
         if allocation.kind == "own":
             self._blocks.give(allocation.device, allocation.start, allocation.size)
+        elif allocation.kind == "managed":
+            self._blocks.give_managed(allocation.device, allocation.start, allocation.size)
         else:
             self._blocks.give_addresses(allocation.start, allocation.size)
         self._arena.give(allocation.physical)
-
-
-PAGE = 4 << 10
 
 
 class PageUse(NamedTuple):
@@ -136,15 +146,16 @@ class PageUse(NamedTuple):
 
 
 class AdvisedPages:
-    """Advice for all parts of a managed allocation of `size` bytes, by pages of the CPU (facts 39, 60)."""
+    """Advice for the `size` bytes from `start`, the begin of a page, by pages of 4 KiB (facts 39, 60, 70)."""
 
-    def __init__(self, size: int) -> None:
-        self._parts = [(_round_up(size), PageUse())]
+    def __init__(self, start: int, size: int) -> None:
+        self._start = start
+        self._parts = [(start + _round_up(size), PageUse())]
 
     def change(self, start: int, end: int, change: Callable[[PageUse], PageUse]) -> None:
         """Change the advice for the pages that contain a range of bytes."""
         start, end = start // PAGE * PAGE, _round_up(end)
-        parts, at = [], 0
+        parts, at = [], self._start
         for limit, uses in self._parts:
             before, inside = min(limit, max(at, start)), min(limit, max(at, end))
             cuts = [(before, uses), (inside, change(uses)), (limit, uses)]
@@ -156,7 +167,7 @@ class AdvisedPages:
 
     def value(self, start: int, end: int, attribute: RangeAttribute) -> tuple[int, ...]:
         """Value of an attribute that all pages of a range have in common."""
-        found, at = [], 0
+        found, at = [], self._start
         for limit, uses in self._parts:
             if at < end and start < limit:
                 found.append(uses)

@@ -76,7 +76,7 @@ class ManagedMemory:
         found = self._around(address)
         if size <= 0 or address + size > found.end or found.advised is None:
             raise invalid("the bytes are none, or run past the end of the allocation")
-        return address - found.start, address - found.start + size, found.advised
+        return address, address + size, found.advised
 
     def _ordinal(self, location: Location, *, missing: str) -> int:
         """Location as an ordinal of range attributes; refuses a missing one, a GPU with the error `missing`."""

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from memtopo.common.units import KiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import (
     HOST,
@@ -33,12 +34,15 @@ _ATTRIBUTES = {
 _REPORTED = (LocationKind.GPU, LocationKind.HOST)
 """Kinds of locations that range attributes report (fact 60)."""
 
+PAGE = 4 * KiB
+"""Unit of advice: smaller allocations would share a page, and its advice, with others (fact 70)."""
+
 _NOT_CONCURRENT = "{where} cannot use managed memory while the CPU does (fact 60)"
 
 
 @dataclass(frozen=True, slots=True)
 class AllocateManaged(Step):
-    """Allocate `size` bytes in the context of a GPU; `attach` is GLOBAL or HOST (facts 39, 60)."""
+    """Allocate `size` bytes in whole pages, in a GPU's context; `attach` is GLOBAL or HOST (facts 60, 70)."""
 
     label: str
     size: int
@@ -56,7 +60,7 @@ class AllocateManaged(Step):
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
-            layout.managed[self.label] = Reservation(driver.mem_alloc_managed(self.size, self.attach), self.size)
+            layout.managed[self.label] = Reservation(driver.mem_alloc_managed(self._whole, self.attach), self.size)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         if self.label in layout.managed:
@@ -68,7 +72,7 @@ class AllocateManaged(Step):
         with current(driver, layout.contexts[self.device]):
             base, size = driver.mem_get_address_range(address)
             managed = driver.pointer_is_managed(address)
-        yield Finding("managed", self.label, (hex(address), self.size), (hex(base), size), self.path)
+        yield Finding("managed", self.label, (hex(address), self._whole), (hex(base), size), self.path)
         yield Finding("managed", self.label, "managed", "managed" if managed else "not managed", self.path)
 
     def describe(self) -> StepDescription:
@@ -80,6 +84,10 @@ class AllocateManaged(Step):
     def blocked_by_wait(self, device: int) -> tuple[str, ...]:
         del device
         return (self.leak_name(),)
+
+    @property
+    def _whole(self) -> int:
+        return -(-self.size // PAGE) * PAGE
 
 
 @dataclass(frozen=True, slots=True)
