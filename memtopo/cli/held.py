@@ -155,9 +155,20 @@ def held_picture(client: Client) -> Diagram | None:
     A holder sends the spec and the machine and never a drawing. They are read as if they came from a file, so that
     nothing in them is trusted.
     """
-    from memtopo.language import read_text  # check and release do not need these
-    from memtopo.output.diagram.build import build_diagram
+    from memtopo.output.diagram.build import build_diagram  # check and release do not need these
     from memtopo.rules.validation import validate
+
+    with suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError, MemtopoError):
+        if source := held_source(client):
+            document, machine = source
+            geometry = validate(document, machine).geometry
+            return build_diagram(geometry, machine) if geometry else None
+    return None
+
+
+def held_source(client: Client) -> tuple[Document, Machine] | None:
+    """Spec of a held layout and its machine; None if the holder sends none that can be read."""
+    from memtopo.language import read_text
 
     try:
         text = client.source()
@@ -167,7 +178,5 @@ def held_picture(client: Client) -> Diagram | None:
         raise
     with suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError, MemtopoError):
         source = json.loads(text)
-        machine = parse(source["machine"].encode(), _ORIGIN)
-        geometry = validate(read_text(source["spec"].encode(), _ORIGIN), machine).geometry
-        return build_diagram(geometry, machine) if geometry else None
+        return read_text(source["spec"].encode(), _ORIGIN), parse(source["machine"].encode(), _ORIGIN)
     return None

@@ -66,5 +66,10 @@ def load(spec: str, machine: str) -> Loaded:
     if plan := saved.open_saved(spec):
         within = language.read_text(plan.spec.text.encode(), plan.spec.name)
         return Loaded(validate(within, found.machine), found, spec, plan)
+    return loaded_on(found, spec)
+
+
+def loaded_on(target: Target, spec: str) -> Loaded:
+    """Load a spec for a machine, and validate it."""
     document = language.read_stdin() if spec == "-" else language.read_file(spec)
-    return Loaded(validate(document, found.machine), found, spec)
+    return Loaded(validate(document, target.machine), target, spec)

@@ -23,6 +23,7 @@ class RetainContext(Step):
 
     phase = Phase.OPEN
     verb = "retain context"
+    undo_verb = "release context"
     call = "cuDevicePrimaryCtxRetain"
     undo_call = "cuDevicePrimaryCtxRelease"
 
@@ -58,6 +59,7 @@ class LoadKernels(Step):
 
     phase = Phase.OPEN
     verb = "load kernels"
+    undo_verb = "unload kernels"
     call = "cuModuleLoadData"
     undo_call = "cuModuleUnload"
 
@@ -93,6 +95,7 @@ class CreateStream(Step):
 
     phase = Phase.CREATE
     verb = "create stream"
+    undo_verb = "destroy stream"
     call = "cuStreamCreate"
     undo_call = "cuStreamDestroy"
 
@@ -159,6 +162,7 @@ class Attach(Step):
 
     phase = Phase.IMPORT
     verb = "attach"
+    undo_verb = "detach"
     call = "connect"
     undo_call = "close"
 

@@ -13,6 +13,7 @@ from memtopo.common.errors import InternalError
 from memtopo.diagnostics.model import Path
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group
 from memtopo.kinds.layout import HandleSource, Layout
 
@@ -127,6 +128,8 @@ class Step:
     or the step has used them up."""
     before_undo: ClassVar[bool] = False
     """True if a change does the step before it undoes any."""
+    undo_verb: ClassVar[str] = ""
+    """Verb for the undo in the plan of a change; empty if such a plan does not show it."""
     undo_call: ClassVar[str] = ""
     """Driver call that undoes it; empty if the undo of another step ends it."""
     hints: ClassVar[Mapping[str, ErrorHint]] = {}
@@ -145,6 +148,11 @@ class Step:
     @property
     def provides(self) -> Hashable:
         """Resource that the step creates and later steps need; None if none does."""
+        return None
+
+    @property
+    def allocates(self) -> tuple[Location, int] | None:
+        """Location and bytes of the physical memory that exists while the step is done; None if there is none."""
         return None
 
     @property

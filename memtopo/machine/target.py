@@ -56,8 +56,12 @@ def resolve(text: str) -> Target:
     """
     if text == LOCAL:
         return _local()
-    machine = load(text)
-    return Target(text, machine, simulated=True, _opener=lambda: _simulator(machine))
+    return recorded(text, load(text))
+
+
+def recorded(name: str, machine: Machine) -> Target:
+    """Return the target of a record, which is simulated."""
+    return Target(name, machine, simulated=True, _opener=lambda: _simulator(machine))
 
 
 def open_in_worker(machine: Machine | None, *, simulated: bool, visible: Sequence[int]) -> KernelDriver:

@@ -33,11 +33,16 @@ def body(summary: PlanSummary, addresses: Addresses | None = None) -> list[Rende
         parts += [heading(humanize.processes(process)), Rows(_COLUMNS, _rows(process.rows)), Text()]
         parts += [notes(process.notes), Text()] if process.notes else []
     if summary.rows:
-        parts += [Rows(_COLUMNS, _rows(summary.rows)), Text()]
+        parts += [steps(summary.rows), Text()]
     if summary.picture:
         parts += [TerminalDrawing(summary.picture, addresses=addresses or {}), Text()]
     parts.append(pairs(_sums(summary)))
     return [*parts, Text(), notes(summary.notes)] if summary.notes else parts
+
+
+def steps(rows: tuple[Row, ...]) -> RenderableType:
+    """Rows of a plan as a table."""
+    return Rows(_COLUMNS, _rows(rows))
 
 
 def _rows(rows: tuple[Row, ...]) -> list[tuple[str | Text, ...]]:

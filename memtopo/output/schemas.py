@@ -17,7 +17,7 @@ from memtopo import machine, spec
 from memtopo.language.fields import LARGEST_PROCESSES, NAME, Name, ReferringName
 from memtopo.machine.probe.report import ProbeReport
 from memtopo.output.json import DiagnosticsDocument, ErrorDocument, PictureDocument
-from memtopo.plans.report import Report
+from memtopo.plans.report import PlanDifference, Report
 from memtopo.plans.saved import SavedPlan
 from memtopo.sharing.status import Looked, Released, Status
 from memtopo.sharing.surveys import Survey
@@ -167,6 +167,7 @@ _MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
     "layout": ("memtopo: what show --json prints", _marked_output("layout", Status)),
     "check": ("memtopo: what check --json prints", _marked_output("check", Looked)),
     "release": ("memtopo: what release --json prints", _marked_output("release", Released)),
+    "difference": ("memtopo: what diff --json prints", _marked_output("difference", PlanDifference)),
     "error": ("memtopo: what --json prints where there is no result", lambda: _output(ErrorDocument)),
 }
 KINDS = tuple(_MAKERS)

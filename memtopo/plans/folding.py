@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
 
@@ -11,10 +11,12 @@ from memtopo.kinds.step import Step, StepDescription
 from memtopo.plans.report import Placed, Row
 
 
-def rows(steps: Sequence[Step]) -> Iterator[Row]:
-    """Rows of steps; consecutive similar steps are one row."""
+def rows(steps: Iterable[Step], *, undo: bool = False) -> Iterator[Row]:
+    """Rows of steps, or of their undo; consecutive similar steps are one row."""
     for _, group in groupby(((step, step.describe()) for step in steps), key=_similarity):
-        yield _row(list(group))
+        found = list(group)
+        row = _row(found)
+        yield replace(row, verb=found[0][0].undo_verb, call=found[0][0].undo_call) if undo else row
 
 
 def placed(ranges: Mapping[str, Reservation]) -> Iterator[Placed]:

@@ -65,6 +65,39 @@ class PlanSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryChange:
+    """Bytes of physical memory at a location before and after a change, and at most during it."""
+
+    before: int
+    after: int
+    peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDifference:
+    """Difference of two plans: rows of what is undone and of what is done, in order, and the number of `kept` steps.
+
+    `lost` are the labels of memory whose bytes are lost, although memory of the same label exists before and after;
+    `memory` has the bytes by location. The pictures are those of the layouts before and after.
+    """
+
+    before: str
+    after: str
+    undo: tuple[Row, ...]
+    do: tuple[Row, ...]
+    kept: int
+    lost: tuple[str, ...]
+    memory: dict[str, MemoryChange]
+    picture_before: Diagram | None = None
+    picture_after: Diagram | None = None
+
+    @property
+    def empty(self) -> bool:
+        """True if nothing differs."""
+        return not self.undo and not self.do
+
+
+@dataclass(frozen=True, slots=True)
 class MachineLine:
     """Machine of a report: its name, whether it is simulated, its GPUs and driver."""
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import DriverError
+from memtopo.driver.types import DriverError, Location, gpu
 from memtopo.kinds.layout import Layout, Reservation, current
 from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
 
@@ -63,8 +63,13 @@ class AllocateBuffer(BufferStep):
 
     phase = Phase.CREATE
     verb = "allocate"
+    undo_verb = "free"
     call = "cuMemAlloc"
     undo_call = "cuMemFree"
+
+    @property
+    def allocates(self) -> tuple[Location, int]:
+        return gpu(self.device), self.size
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
@@ -85,6 +90,7 @@ class OpenBuffer(BufferStep):
 
     phase = Phase.IMPORT
     verb = "open buffer"
+    undo_verb = "close"
     call = "cuIpcOpenMemHandle"
     undo_call = "cuIpcCloseMemHandle"
     hints: ClassVar = {

@@ -34,6 +34,7 @@ class CreateChunk(Step):
     phase = Phase.CREATE
     verb = "create"
     call = "cuMemCreate"
+    undo_verb = "release"
     undo_call = "cuMemRelease"
     hints: ClassVar = {
         "NOT_PERMITTED": ErrorHint(
@@ -49,6 +50,10 @@ class CreateChunk(Step):
     @property
     def provides(self) -> Hashable:
         return ("chunk", self.label)
+
+    @property
+    def allocates(self) -> tuple[Location, int]:
+        return self.properties.location, self.size
 
     def do(self, driver: Driver, layout: Layout) -> None:
         layout.chunks[self.label] = driver.mem_create(self.size, self.properties)
@@ -90,6 +95,7 @@ class ImportChunk(Step):
     phase = Phase.IMPORT
     verb = "import"
     call = "cuMemImportFromShareableHandle"
+    undo_verb = "release"
     undo_call = "cuMemRelease"
     hints: ClassVar = {
         "UNKNOWN": ErrorHint(

@@ -22,6 +22,7 @@ class CreateEvent(Step):
 
     phase = Phase.CREATE
     verb = "create event"
+    undo_verb = "destroy"
     call = "cuEventCreate"
     undo_call = "cuEventDestroy"
 
@@ -60,6 +61,7 @@ class OpenEvent(Step):
 
     phase = Phase.IMPORT
     verb = "open event"
+    undo_verb = "destroy"
     call = "cuIpcOpenEventHandle"
     undo_call = "cuEventDestroy"
     hints: ClassVar = {

@@ -74,6 +74,7 @@ class ImportMemory(DeviceMemoryStep):
 
     phase = Phase.IMPORT
     verb = "import memory"
+    undo_verb = "destroy"
     call = "cuImportExternalMemory"
     undo_call = "cuDestroyExternalMemory"
     hints: ClassVar = {
@@ -123,6 +124,7 @@ class MapExternal(BufferStep):
     phase = Phase.MAP
     aspect = "external"
     verb = "map buffer"
+    undo_verb = "free"
     call = "cuExternalMemoryGetMappedBuffer"
     undo_call = "cuMemFree"
     hints: ClassVar = {

@@ -51,6 +51,7 @@ class AllocateManaged(Step):
 
     phase = Phase.CREATE
     verb = "allocate managed"
+    undo_verb = "free"
     call = "cuMemAllocManaged"
     undo_call = "cuMemFree"
 

@@ -31,6 +31,7 @@ class MapChunk(Step):
     phase = Phase.MAP
     verb = "map"
     call = "cuMemMap"
+    undo_verb = "unmap"
     undo_call = "cuMemUnmap"
     hints: ClassVar = {
         "NOT_SUPPORTED": ErrorHint(

@@ -29,6 +29,7 @@ class ReserveRange(Step):
     phase = Phase.RESERVE
     verb = "reserve"
     call = "cuMemAddressReserve"
+    undo_verb = "free"
     undo_call = "cuMemAddressFree"
     hints: ClassVar = {
         "OUT_OF_MEMORY": ErrorHint(

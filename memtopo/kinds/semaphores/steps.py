@@ -33,6 +33,7 @@ class ImportSemaphore(Step):
 
     phase = Phase.IMPORT
     verb = "import semaphore"
+    undo_verb = "destroy"
     call = "cuImportExternalSemaphore"
     undo_call = "cuDestroyExternalSemaphore"
     hints: ClassVar = {

@@ -14,6 +14,7 @@ from memtopo.common.units import MiB
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.kinds.buffers import BufferGroup
 from memtopo.kinds.managed import ManagedAllocation
+from memtopo.kinds.states import OffloadArea
 from memtopo.language import read_file
 from memtopo.machine import CONTEXT_BYTES
 from memtopo.output import json as rendering
@@ -72,7 +73,8 @@ def test_sums_are_those_of_the_geometry_and_the_plan(path: Path) -> None:
         contexts = CONTEXT_BYTES * (each.device in [f"gpu{ordinal}" for ordinal in found.gpus])
         assert each.free == (None if each.total is None else each.total - each.used - contexts)
         held.update({share.chunk: share.count for share in each.shares})
-    others = sum(run.count for run in found.of(BufferGroup).values()) + len(found.of(ManagedAllocation))
+    others = sum(run.count for run in found.of(BufferGroup).values())
+    others += len(found.of(ManagedAllocation)) + len(found.of(OffloadArea))
     assert held.total() == sum(run.count for run in found.of(ChunkGroup).values()) + others
 
 

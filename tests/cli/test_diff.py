@@ -1,0 +1,57 @@
+"""`memtopo diff`: its exit status, its document, and its refusals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import ROOT, run_shell
+
+SLEEP = ROOT / "specs/sleep-mode.yaml"
+
+
+def smaller(folder: Path) -> Path:
+    found = folder / "smaller.yaml"
+    found.write_text(SLEEP.read_text().replace("count: 64", "count: 48"))
+    return found
+
+
+def test_diff_exits_with_1_if_specs_differ_and_with_0_if_not(run_inline: InlineRunner, tmp_path: Path) -> None:
+    same = run_inline("diff", SLEEP, SLEEP, "-m", "h100x1")
+    assert (same.status, same.out.splitlines()[-1]) == (0, "nothing differs; 198 steps are equal")
+    other = run_inline("diff", SLEEP, smaller(tmp_path), "-m", "h100x1")
+    assert other.status == 1
+    assert "unmap    page.63 … page.48     16" in other.out
+    assert other.widest <= 80
+
+
+def test_diff_document_has_rows_memory_and_pictures(run_inline: InlineRunner, tmp_path: Path) -> None:
+    found = run_inline("diff", SLEEP, smaller(tmp_path), "-m", "h100x1", "--json")
+    assert found.status == 1
+    document = found.document
+    assert document["memtopo_difference"] == 1
+    assert [(row["verb"], row["calls"]) for row in document["undo"]] == [("unmap", 16), ("release", 16)]
+    assert document["memory"]["gpu0"] == {"before": 192 << 20, "after": 160 << 20, "peak": 192 << 20}
+    assert document["picture_before"]["memory"][0]["used"] - document["picture_after"]["memory"][0]["used"] == 32 << 20
+
+
+def test_diff_refuses_an_invalid_spec_and_several_processes(run_inline: InlineRunner) -> None:
+    bad = run_inline("diff", SLEEP, ROOT / "tests/bad/no-access.yaml", "-m", "h100x1")
+    assert bad.status == 1
+    several = run_inline("diff", SLEEP, ROOT / "specs/weights.yaml", "-m", "h200x2")
+    assert (several.status, "multi-process" in several.err) == (2, True)
+
+
+def test_diff_compares_a_held_layout_with_a_spec(tmp_path: Path) -> None:
+    """On the machine of its holder."""
+    script = f"""
+        memtopo apply {SLEEP} -m h100x1 --hold >/dev/null 2>&1 &
+        until memtopo show sleep-mode >/dev/null 2>&1; do :; done
+        memtopo diff sleep-mode {SLEEP}; echo "equal: $?"
+        memtopo diff sleep-mode {smaller(tmp_path)}; echo "smaller: $?"
+        memtopo release sleep-mode >/dev/null; wait
+    """
+    found = run_shell(script, XDG_RUNTIME_DIR=str(tmp_path))
+    assert "equal: 0" in found.out
+    assert "smaller: 1" in found.out
+    assert "on h100x1 (simulated)" in found.out
