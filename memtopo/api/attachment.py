@@ -16,6 +16,7 @@ from memtopo.api.specs import MachineLike, Planned, plan_spec, resolved
 from memtopo.api.views import View
 from memtopo.common.units import exact
 from memtopo.driver.kernels import KernelDriver
+from memtopo.kinds.exports import EXPORTABLE
 from memtopo.language import Document
 from memtopo.machine.target import LOCAL, Target
 from memtopo.sharing.client import Client, connect
@@ -201,11 +202,10 @@ def _external(offer: Offer, location: str) -> dict[str, Any]:
 
 
 def _import(offer: Offer, locations: Sequence[str]) -> dict[str, Any]:
+    declared = {"location": list(locations), "device": locations[0], "size": exact(offer.size)}
     counted = {"count": offer.count} if offer.count > 1 else {}
-    source = {"from": f"{HOLDER}/{offer.name}"}
-    if offer.kind == "event":
-        return {**source, "device": locations[0], **counted}
-    return {**source, "via": offer.via, "location": list(locations), "size": exact(offer.size), **counted}
+    keys = EXPORTABLE[offer.kind].import_keys
+    return {"from": f"{HOLDER}/{offer.name}", "via": offer.via, **{key: declared[key] for key in keys}, **counted}
 
 
 def _locations(offer: Offer, gpus: Sequence[str]) -> list[str]:

@@ -215,12 +215,14 @@ def _differences(scope: Scope, entry: Import, group: Group, export: ExportGroup)
 
 
 def _granules(path: Path, entry: Import, kind: ExportKind) -> Diagnostic | None:
-    """Return MT105 for a size in granules of a kind without granules."""
-    if kind.in_granules or "size" not in kind.import_keys or not (entry.size and entry.size.in_granules):
+    """Return MT105 for an amount in granules of a kind without granules."""
+    amounts = {key: entry.amount([key]) for key in kind.import_keys}
+    key = next((key for key, amount in amounts.items() if amount and amount.in_granules), None)
+    if kind.in_granules or key is None:
         return None
     noun = kind.group.noun
     message = f"import {path[-1]!r} is {kind.article}, and a {noun} has no granules"
-    return Diagnostic("MT105", message, (*path, "size"), help="write bytes: 2MiB")
+    return Diagnostic("MT105", message, (*path, key), help="write bytes: 2MiB")
 
 
 def _not_of(kind: ExportKind, key: str) -> str:

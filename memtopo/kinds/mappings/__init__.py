@@ -256,8 +256,8 @@ def _expected(access: tuple[Grant, ...], with_host: bool, gpus: Sequence[Locatio
     The host is queried as a NUMA node: for HOST, the driver reports the access of a GPU if the host has none (fact 42).
     """
     granted_to = dict(access)
-    for place in gpus:
-        yield Grant(place, granted_to.get(place, Access.NONE))
+    for location in gpus:
+        yield Grant(location, granted_to.get(location, Access.NONE))
     if with_host:
         yield Grant(Location(LocationKind.HOST_NUMA, 0), granted_to.get(Location(LocationKind.HOST), Access.NONE))
 
