@@ -8,7 +8,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.kind import Rule
 from memtopo.machine import Machine
-from memtopo.rules import limits, memory, unused
+from memtopo.rules import limits, unused
 
 RULES: tuple[Rule, ...] = (
     *(rule for kind in KINDS for rule in kind.rules()),
@@ -18,7 +18,7 @@ RULES: tuple[Rule, ...] = (
 )
 """Rules about one process."""
 
-JOINT_RULES: tuple[Rule, ...] = (memory.fits, *(rule for kind in KINDS for rule in kind.joint_rules()))
+JOINT_RULES: tuple[Rule, ...] = (limits.fits, *(rule for kind in KINDS for rule in kind.joint_rules()))
 """Rules about all processes together."""
 
 

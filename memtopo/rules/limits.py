@@ -1,14 +1,16 @@
-"""Limits of a process's address space."""
+"""Limits of device memory, host memory, and the address space of a process."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
+from typing import NamedTuple
 
-from memtopo.common.units import rounded
-from memtopo.diagnostics.model import Diagnostic
+from memtopo.common.units import GiB, rounded
+from memtopo.diagnostics.model import Diagnostic, Label, Path
+from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry.groups import RangeGroup
 from memtopo.geometry.model import Geometry
-from memtopo.machine import Machine
+from memtopo.machine import CONTEXT_BYTES, Machine
 
 ADDRESS_SPACE = 1 << 47
 """Limit in bytes of the addresses of a process: reserving 64 TiB succeeded, 128 TiB failed (fact 9)."""
@@ -29,3 +31,79 @@ def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             here = f"{rounded(total)} with the ranges before it do not fit into {rounded(ADDRESS_SPACE)} of addresses"
             yield Diagnostic("MT310", f"range {range_.name!r}: {here}", (*range_.path, "size"))
             return
+
+
+def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT402 if the objects and contexts of all processes exceed the (free) memory of a GPU, or of the host."""
+    members = [(member, member.gpus) for member in geometry.members.values()]
+    for ordinal, device in enumerate(machine.devices):
+        shares = _summed(share for member, _ in members for share in _shares(member, {gpu(ordinal)}))
+        contexts = sum(ordinal in gpus for _, gpus in members)
+        total = sum(share.size for share in shares)
+        over = total + contexts * CONTEXT_BYTES - device.room
+        if over > 0 and (shares or len(members) > 1):
+            has = f"{_tenths(device.room)}{' free' if device.free_bytes is not None else ''}"
+            yield _too_much(shares, contexts, f"gpu{ordinal}, which has {has}: {_over(over)} too much")
+    yield from _host(geometry, machine)
+
+
+def _host(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT402 if the objects of all processes in host memory, on any NUMA node, exceed it."""
+    locations = {location for location in machine.locations if location.kind is not LocationKind.GPU}
+    shares = _summed(share for member in geometry.members.values() for share in _shares(member, locations))
+    over = sum(share.size for share in shares) - machine.host_room
+    if over > 0:
+        assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
+        yield _needs(shares, f"the host, which has {rounded(machine.host_room)}: {_over(over)} too much", assumed)
+
+
+class _Share(NamedTuple):
+    """Bytes of one GPU that one entry needs."""
+
+    name: str
+    path: Path
+    size: int
+
+
+def _too_much(shares: list[_Share], contexts: int, of: str) -> Diagnostic:
+    """Diagnostic of a GPU with too little memory."""
+    each = "a context takes" if contexts == 1 else f"the contexts of {contexts} processes take"
+    taken = f"{each} about {rounded(contexts * CONTEXT_BYTES)}"
+    if not shares:
+        return Diagnostic("MT402", f"{taken} on {of}", ("processes",), "key", help="declare fewer processes")
+    found = _needs(shares, of)
+    return found._replace(notes=(*found.notes, f"{taken} of the GPU's memory besides"))
+
+
+def _needs(shares: list[_Share], of: str, more: str = "") -> Diagnostic:
+    """Diagnostic of the entries that need memory, the largest first."""
+    largest, *others = shares
+    total = sum(share.size for share in shares)
+    labels = tuple(Label(f"{rounded(share.size)} of it here", (*share.path, "size")) for share in others[:3])
+    notes = (f"{largest.name!r} takes {rounded(largest.size)} of it{more}",)
+    message = f"the layout needs {_tenths(total)} on {of}"
+    return Diagnostic("MT402", message, (*largest.path, "size"), labels=labels, notes=notes)
+
+
+def _summed(shares: Iterable[_Share]) -> list[_Share]:
+    """Sum of the shares of each entry, the largest first; instances of a counted process have the same entries."""
+    merged: dict[Path, _Share] = {}
+    for share in shares:
+        before = merged.get(share.path)
+        merged[share.path] = share._replace(size=share.size + before.size) if before else share
+    return sorted(merged.values(), key=lambda share: -share.size)
+
+
+def _shares(geometry: Geometry, locations: Container[Location]) -> Iterator[_Share]:
+    """Memory at some locations that each entry of one process may occupy; imports belong to another process."""
+    for group in geometry.every:
+        if size := sum(size for location, size in group.demand().items() if location in locations):
+            yield _Share(group.name, group.path, size)
+
+
+def _tenths(amount: int) -> str:
+    return f"{amount / (1 << 30):.1f} GiB"
+
+
+def _over(amount: int) -> str:
+    return _tenths(amount) if amount >= GiB else rounded(amount)
