@@ -40,7 +40,7 @@ if os.getppid() == int(sys.argv[1]):
     try:
         os.execvp(sys.argv[2], sys.argv[2:])
     except OSError as error:
-        sys.exit(f"memtopo: {sys.argv[2]} cannot be started: {reason(error)}")
+        sys.exit(f"memtopo: {sys.argv[2]} cannot be started: {error.strerror.lower()}")
 """
 
 
