@@ -18,7 +18,7 @@ from memtopo.run.request import HoldResult
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.exports import LayoutExports
-from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
+from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, hold
 from memtopo.sharing.offers import ExportProvider
 from memtopo.sharing.status import Importer
 
@@ -52,13 +52,13 @@ class Holder:
         """Serve the exports of a layout in this process."""
         execution = run.execution
         exports = LayoutExports(run.request.geometry, execution.layout, execution.driver, run.recheck)
-        return HoldResult(self._serve(exports, self.stop), self.claim.kept_open)
+        return HoldResult(self._serve(exports, self.stop, INTERVAL), self.claim.kept_open)
 
     def hold_processes(self, coordinator: Coordinator) -> list[str]:
         """Serve the exports of a multi-process layout, until one of its processes ends."""
-        return self._serve(ProcessExports(coordinator), coordinator.watch)
+        return self._serve(ProcessExports(coordinator), coordinator.watch, min(INTERVAL, coordinator.interval))
 
-    def _serve(self, exports: ExportProvider, stop: Callable[[], int]) -> list[str]:
+    def _serve(self, exports: ExportProvider, stop: Callable[[], int], interval: float) -> list[str]:
         held = hold(
             exports,
             self.claim,
@@ -68,6 +68,7 @@ class Holder:
             grace=self.options.grace,
             allow_uids=self.options.allow_uids,
             ready=self._print_ready,
+            interval=interval,
         )
         return list(_notes(held))
 

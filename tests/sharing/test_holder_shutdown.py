@@ -84,6 +84,15 @@ def test_a_hold_in_another_thread_ends_by_its_flag_and_leaves_signals_alone(runt
     assert left(runtime) == []
 
 
+def test_stop_is_called_within_the_interval(runtime: Path) -> None:
+    """Two hundred times take longer than the deadline if each one waits for the default interval."""
+    calls = iter([0] * 200 + [15])
+    with claim(endpoint("kv")) as claimed:
+        about = HolderInfo("kv", None, MACHINE)
+        found = hold(Memfds(), claimed, about, stop=lambda: next(calls), lasting=60, interval=0.001)
+    assert found.why == "signal"
+
+
 def test_a_hold_ends_at_its_deadline_which_its_status_has(runtime: Path, start: Callable[..., Holder]) -> None:
     told = start(lasting=0.5).end(None)
     assert told["held"]["why"] == "deadline"

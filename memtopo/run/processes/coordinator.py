@@ -43,6 +43,8 @@ SPARE = 3.0
 """Seconds beyond the timeout that a worker has for teardown before it is killed."""
 
 _INTERVAL = 0.1
+_HEARTBEATS = 4
+"""Heartbeats that each worker is sent within the timeout."""
 _START = "start"
 
 
@@ -150,6 +152,11 @@ class Coordinator:
         """True if no process found a difference."""
         return all(worker.as_declared for worker in self.workers.values())
 
+    @property
+    def interval(self) -> float:
+        """Seconds within which `watch` has to be called again, so that the workers receive their heartbeats in time."""
+        return self.ensemble.timeout / _HEARTBEATS / 2
+
     def build(self) -> None:
         """Have all processes build, check and verify, phase by phase."""
         plans = self.ensemble.request.plan.processes.values()
@@ -196,7 +203,7 @@ class Coordinator:
                 worker.take_down()
             deadline = self._clock.time() + 2 * self.ensemble.timeout + SPARE
             while remaining := [worker for worker in self.workers.values() if not worker.gone]:
-                self._receive(_INTERVAL)
+                self._receive(min(_INTERVAL, self.interval))
                 late = self._clock.time() > deadline
                 for worker in remaining:
                     if not worker.gone and (late or worker.silent(self.ensemble.timeout + SPARE)):
@@ -239,7 +246,7 @@ class Coordinator:
     def _await(self, expected: Expected, timeout: float) -> None:
         """Wait for a message of every worker, none of which may be silent for `timeout` seconds."""
         while any(worker.owes(expected) for worker in self.workers.values()):
-            self._receive(_INTERVAL)
+            self._receive(min(_INTERVAL, self.interval))
             if signal := self._stop():
                 self.interrupted = signal
                 raise _Aborted
@@ -249,7 +256,7 @@ class Coordinator:
 
     def _receive_for_caller(self) -> None:
         """Receive messages while held. Raises `MemtopoError` if the answer that is waited for will not come."""
-        self._receive(_INTERVAL)
+        self._receive(min(_INTERVAL, self.interval))
         self._kill_silent(self.ensemble.timeout)
         if self._stop():
             raise MemtopoError("the layout is about to be taken down")
@@ -270,7 +277,7 @@ class Coordinator:
             self._progress.advance(work.steps)
             self._note_first(worker)
         for worker in self.workers.values():
-            worker.keep_alive(self.ensemble.timeout / 4)
+            worker.keep_alive(self.ensemble.timeout / _HEARTBEATS)
 
     def _note_first(self, worker: WorkerProcess) -> None:
         """Keep the first worker that failed or died: failures of the others may follow from it."""

@@ -23,21 +23,26 @@ from memtopo.sharing.sockets import abandon_in_children
 from memtopo.sharing.wire import Packet
 
 LONGEST_GRACE = 3600.0
-_LONGEST_WAIT = 0.5  # `stop` may have to look for its reason: the death of a process sends no signal
-_LONGEST_WAIT_WITHOUT_SIGNALS = 0.2
+INTERVAL = 0.5
+"""Seconds between two calls of `stop`, which may look for its reason: the death of a process sends no signal."""
+_INTERVAL_WITHOUT_SIGNALS = 0.2
 _ACCEPT_PAUSE = 1.0  # seconds without new connections after the descriptors are exhausted
 _RETRY_PAUSE = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Terms of a hold: the limit of clients, their `patience` and `grace` in seconds, other users, and its end."""
+    """Terms of a hold: the limit of clients, their `patience` and `grace` in seconds, other users, and its end.
+
+    `stop` is called at least every `interval` seconds.
+    """
 
     max_clients: int
     patience: float
     allow_uids: Collection[int]
     stop: Callable[[], int]
     grace: float
+    interval: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class ServerLoop:
         self._retries: list[_Retry] = []
         self._awaiting_check: list[ClientConnection] = []
         self._accept_again_at: float | None = None
-        self._longest_wait = _LONGEST_WAIT_WITHOUT_SIGNALS
+        self._interval = min(terms.interval, _INTERVAL_WITHOUT_SIGNALS)
         self._notes: list[str] = []
 
     def listen(self, listener: socket.socket, wakeups: Collection[socket.socket]) -> None:
@@ -76,7 +81,7 @@ class ServerLoop:
         abandon_in_children(self)
         self._watch_listener()
         for wakeup in wakeups:
-            self._longest_wait = _LONGEST_WAIT
+            self._interval = self._terms.interval
             self._selector.register(wakeup, selectors.EVENT_READ, partial(_drain, wakeup))
 
     def run(self) -> None:
@@ -141,7 +146,7 @@ class ServerLoop:
         """Return for how many seconds to wait for events."""
         waits = [
             self._terms.patience / 2,
-            self._longest_wait,
+            self._interval,
             self._shutdown.remaining(now),
             _RETRY_PAUSE if self._retries else None,
             None if self._accept_again_at is None else _ACCEPT_PAUSE,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
-from memtopo.sharing.holder.loop import ServerLoop, Terms, signal_wakeup
+from memtopo.sharing.holder.loop import INTERVAL, ServerLoop, Terms, signal_wakeup
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown
 from memtopo.sharing.offers import ExportProvider
@@ -34,18 +34,19 @@ def hold(
     allow_uids: Collection[int] = (),
     ready: Callable[[], None] = lambda: None,
     wake: socket.socket | None = None,
+    interval: float = INTERVAL,
 ) -> HoldSummary:
     """Serve exports at a claimed endpoint until `stop()` returns a signal's number, a release, or `lasting` seconds.
 
     Then clients that use an export over ipc get a notice, and have `grace` seconds. A client that does not read for
-    `patience` seconds is disconnected. `ready` is called once clients can connect. `stop` is called at once when `wake`
-    is readable, and after a signal in the main thread. The caller closes the claim after the teardown. Raises
-    `ExchangeError` if there can be no socket, or if there are too few descriptors.
+    `patience` seconds is disconnected. `ready` is called once clients can connect. `stop` is called at least every
+    `interval` seconds, at once when `wake` is readable, and after a signal in the main thread. The caller closes the
+    claim after the teardown. Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
     """
     batch, max_clients = _limits()
     began = time.monotonic()
     others = {*allow_uids} - {os.geteuid()}
-    terms = Terms(max_clients, patience, others, stop, grace)
+    terms = Terms(max_clients, patience, others, stop, grace, interval)
     with (
         claim.listen(mode=_mode(claim, others)) as listener,
         selectors.DefaultSelector() as selector,

@@ -10,10 +10,11 @@ from textwrap import dedent
 import pytest
 
 from memtopo import machine
+from memtopo.executor import SafeProgress
 from memtopo.machine import Trial
-from memtopo.plans.report import Report
+from memtopo.plans.report import Progress, Report
 from memtopo.run import processes
-from memtopo.run.processes.coordinator import NotStarted, startup_limit
+from memtopo.run.processes.coordinator import Coordinator, NotStarted, startup_limit
 from tests.helpers.machines import identified, invented
 from tests.helpers.specs import codes, ensemble
 from tests.run.processes.crash_runs import run_with_crash
@@ -174,6 +175,12 @@ def test_the_timeout_limits_the_start_of_a_process() -> None:
     assert report.failure
     assert "was silent for 0.5 s" in report.failure.error
     assert [startup_limit(timeout) for timeout in (0.05, 2.0, 30.0, 300.0)] == [0.5, 20.0, 60.0, 300.0]
+
+
+@pytest.mark.parametrize("timeout", [0.05, 0.5, 30.0])
+def test_workers_are_sent_several_heartbeats_within_the_timeout(timeout: float) -> None:
+    coordinator = Coordinator(ensemble(TWO, MACHINE, timeout=timeout), SafeProgress(Progress()), lambda: 0)
+    assert coordinator.interval < timeout / 4
 
 
 def test_a_process_that_the_system_does_not_start_is_an_expected_failure() -> None:
