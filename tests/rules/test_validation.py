@@ -1,0 +1,32 @@
+"""Validation: faults of the text, of entries and of rules in one run."""
+
+from __future__ import annotations
+
+from tests.helpers.specs import validate_text
+
+CHUNK = "chunks: {c: {location: gpu0, size: 2MiB}}\n"
+
+
+def test_faults_of_text_entries_and_rules_are_found_in_one_run() -> None:
+    found = validate_text(f"{CHUNK}buffers: {{b: {{size: 1MiB}}}}\nranges: {{a: {{size: 2MiB}}, a: {{size: 2MiB}}}}\n")
+    assert [each.code for each in found.diagnostics] == ["MT009", "MT102", "MT501", "MT502"]
+    assert found.geometry is None
+
+
+def test_an_unreadable_text_has_no_faults_but_those_of_its_reading() -> None:
+    found = validate_text("memtopo: 1\nname: [\n")
+    assert [each.code[:3] for each in found.diagnostics] == ["MT0"]
+    assert found.geometry is None
+
+
+def test_a_warning_leaves_a_geometry_and_an_error_does_not() -> None:
+    warned = validate_text(CHUNK)
+    assert ([each.code for each in warned.diagnostics], warned.geometry is None) == (["MT501"], False)
+    assert validate_text(CHUNK.replace("2MiB", "3MiB")).geometry is None
+
+
+def test_an_ignored_warning_is_kept_apart_with_its_comment() -> None:
+    ignored = validate_text(CHUNK.rstrip() + "  # memtopo: ignore[MT501] for later\n")
+    assert (ignored.diagnostics, [each.code for each in ignored.ignored]) == ((), ["MT501"])
+    assert len(ignored.used) == 1
+    assert ignored.geometry is not None
