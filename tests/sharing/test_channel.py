@@ -13,7 +13,7 @@ from memtopo.driver.handles import Handle
 from memtopo.language import LARGEST_FILE
 from memtopo.machine import files as machines
 from memtopo.sharing import wire
-from memtopo.sharing.channel import LARGEST, Channel
+from memtopo.sharing.channel import LARGEST, Channel, Received
 from memtopo.sharing.errors import BadPacket
 
 
@@ -82,6 +82,12 @@ def test_a_message_arrives_as_it_was_sent(ends: Ends, message: Text | Pair) -> N
     assert received
     assert received.message == message
     assert received.handles == []
+
+
+def test_a_message_without_handles_has_none_to_close() -> None:
+    received = Received(Text("a"))
+    received.close()
+    assert received.handles == ()
 
 
 @pytest.mark.parametrize("length", [1, 300_000])

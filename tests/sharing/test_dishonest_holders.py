@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 from memtopo.sharing.client import Client
+from memtopo.sharing.connection import HolderConnection
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
-from tests.helpers.holders import scripted
+from tests.helpers.holders import PATIENCE, scripted
 from tests.helpers.memfd_exports import GPU, MACHINE
 from tests.helpers.processes import open_descriptors
 
@@ -83,6 +85,9 @@ def told(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> Exchan
         ([(OFFERS, 0), (given(), 0)], pages),
         ([(OFFERS, 0), (given(count=5), 5)], pages),
         ([(OFFERS, 0), (given(count=0), 0)], pages),
+        ([(OFFERS, 0), (given(count=2), 2)], lambda client: list(client.handles("page", batch=1))),
+        ([(OFFERS, 0), (given(count=2), 2)], lambda client: list(client.handles("page", batch=0))),
+        ([(OFFERS, 0), (given(count=3), 3)], lambda client: list(client.handles("page", count=2))),
         ([(OFFERS, 0), (given(first=1), 4)], pages),
         ([(OFFERS, 0), (given(size=8192), 4)], pages),
         ([(OFFERS, 0), (given(gpu="ff" * 16), 4)], pages),
@@ -189,6 +194,18 @@ def test_descriptors_lost_to_the_limit_of_open_files_are_an_error_about_that_lim
     for each in (file, *fill):
         os.close(each)
     assert error.value.code == "limit"
+
+
+@pytest.mark.parametrize(("timeout", "given"), [(PATIENCE, 0), (0, None)])
+def test_a_request_has_its_own_timeout_or_that_of_its_connection(timeout: float, given: float | None) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        talk = HolderConnection(ours, "/silent.sock", timeout=timeout)
+        with pytest.raises(ExchangeError, match=r"^no answer to 'check' within 0 s ") as error:
+            talk.request("check", timeout=given)
+        assert (error.value.code, talk.fileno(), talk.gone()) == ("timeout", -1, True)
+        with pytest.raises(ExchangeError, match=r"^'check' cannot be sent: the connection has ended "):
+            talk.request("check")
 
 
 def test_a_notice_before_an_answer_is_kept() -> None:
