@@ -26,7 +26,11 @@ ELSEWHERE = {
     "memtopo/sharing": ("tests/sharing/test_protocol.py", "tests/sharing/test_dishonest_holders.py"),
     "memtopo/sharing/claims.py": ("tests/sharing/test_endpoints.py", "tests/sharing/test_forks.py"),
     "memtopo/sharing/exports.py": ("tests/sharing/test_handles.py",),
-    "memtopo/sharing/holder": ("tests/sharing/test_holder_shutdown.py", "tests/sharing/test_hostile_clients.py"),
+    "memtopo/sharing/holder": (
+        "tests/sharing/test_holder_state.py",
+        "tests/sharing/test_holder_shutdown.py",
+        "tests/sharing/test_hostile_clients.py",
+    ),
     "memtopo/sharing/producers.py": ("tests/sharing/test_programs.py",),
     "memtopo/spec.py": ("tests/language", "tests/kinds"),
 }

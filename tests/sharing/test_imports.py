@@ -86,6 +86,14 @@ def test_an_export_of_another_name_is_taken_after_a_slash(producer: Callable[...
     found.detach("camera")
 
 
+def test_a_holder_that_a_spec_names_by_path_needs_no_binding(producer: Callable[..., tuple[str, Process]]) -> None:
+    where, _ = producer(other=FRAME)
+    found = holders(spec=SPEC.splitlines()[1].replace("from: camera", f"from: {where}/other"))
+    found.attach(where)
+    assert found.take(where, "other", 0).fd is not None
+    found.detach(where)
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [

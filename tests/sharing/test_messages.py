@@ -69,11 +69,12 @@ def test_what_is_no_object_is_named_by_its_place() -> None:
     assert fields.object("o").number("k") == 1
     found = fields.objects("l", 2)
     assert next(found).number("k") == 2
-    for read, what in (
+    reads: list[tuple[Callable[[], object], str]] = [
         (lambda: next(found), "an entry of an answer's 'l' is not an object"),
         (lambda: fields.object("n"), "an answer's 'n' is not an object"),
         (lambda: fields.object("x"), "an answer's 'x' is not an object"),
-    ):
+    ]
+    for read, what in reads:
         with pytest.raises(BadPacket) as error:
             read()
         assert error.value.message == what
