@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count as counter
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle
@@ -11,15 +12,18 @@ from memtopo.run.processes.messages import FromWorker, HandleAnswer, HandleReque
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Received
 
-COORDINATOR = ""
-"""Label of the coordinator as a requester of handles."""
-
 
 class Router:
-    """Receives the workers' messages and forwards their requests for handles and the answers."""
+    """Receives the workers' messages and forwards their requests for handles and the answers.
+
+    Each request of the coordinator has a requester of its own, which is no process: an answer that comes after its
+    request was abandoned is not taken for that of the next one.
+    """
 
     def __init__(self, workers: Mapping[str, WorkerProcess]) -> None:
         self._workers = workers
+        self._requesters = (f"#{number}" for number in counter())
+        self._awaiting: str | None = None
         self._answer: Received[HandleAnswer] | None = None
 
     def receive(self, seconds: float) -> Iterator[tuple[WorkerProcess, Received[FromWorker] | None]]:
@@ -38,13 +42,17 @@ class Router:
     ) -> Sequence[Handle]:
         """Handles for the coordinator; `receive` is called until the answer has come. Raises `MemtopoError`."""
         worker = self._workers[holder]
+        self._awaiting = next(self._requesters)
         worker.answer_due()
-        worker.channel.send(HandleRequest(COORDINATOR, holder, export, first, count))
-        while self._answer is None:
-            if worker.over:
-                raise MemtopoError(f"process {holder} is gone")
-            receive()
-        answer, self._answer = self._answer, None
+        worker.channel.send(HandleRequest(self._awaiting, holder, export, first, count))
+        try:
+            while self._answer is None:
+                if worker.over:
+                    raise MemtopoError(f"process {holder} is gone")
+                receive()
+            answer, self._answer = self._answer, None
+        finally:
+            self._abandon()
         if error := answer.message.error:
             answer.close()
             raise MemtopoError(f"process {holder} does not give {export}: {error}")
@@ -76,7 +84,20 @@ class Router:
     def _return(self, answer: Received[HandleAnswer]) -> None:
         requester = self._workers.get(answer.message.requester)
         if requester is None:
-            self._answer = answer
+            self._keep(answer)
             return
         requester.answer_received()
         requester.channel.send(answer.message, answer.handles)
+
+    def _keep(self, answer: Received[HandleAnswer]) -> None:
+        if answer.message.requester == self._awaiting:
+            self._answer = answer
+        else:
+            answer.close()
+
+    def _abandon(self) -> None:
+        """Await no answer any more, and close one that came."""
+        self._awaiting = None
+        if self._answer:
+            self._answer.close()
+            self._answer = None

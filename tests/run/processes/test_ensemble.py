@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import os
+import select
+import signal
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
@@ -10,12 +13,15 @@ from textwrap import dedent
 import pytest
 
 from memtopo import machine
+from memtopo.common.errors import MemtopoError
 from memtopo.executor import SafeProgress
 from memtopo.machine import Trial
 from memtopo.plans.report import Progress, Report
 from memtopo.run import processes
 from memtopo.run.processes.coordinator import Coordinator, NotStarted, startup_limit
+from tests.helpers.holders import until
 from tests.helpers.machines import identified, invented
+from tests.helpers.processes import open_descriptors
 from tests.helpers.specs import codes, ensemble
 from tests.run.processes.crash_runs import run_with_crash
 
@@ -207,3 +213,33 @@ def test_visible_gpus_are_given_to_a_real_process_by_uuid_in_their_order(tmp_pat
     report = processes.apply(replace(made, request=replace(made.request, machine=real)))
     assert report.exit_code == 4
     assert seen.read_text() == f"GPU-{'c' * 32},GPU-{'a' * 32}\n"
+
+
+def test_an_answer_to_an_abandoned_request_is_not_taken_for_the_next_one() -> None:
+    spec = """
+        processes:
+          server:
+            chunks: {small: {location: gpu0, size: 2MiB, handles: fd}, large: {location: gpu0, size: 4MiB, handles: fd}}
+            exports: {small: {chunk: small, via: fd}, large: {chunk: large, via: fd}}
+    """
+    stop: list[int] = []
+
+    def held(coordinator: Coordinator) -> list[str]:
+        before = open_descriptors()
+        server = coordinator.workers["server"]
+        os.kill(server.process.pid, signal.SIGSTOP)
+        stop.append(signal.SIGTERM)
+        with pytest.raises(MemtopoError, match="about to be taken down"):
+            coordinator.request_handles("server", "small", 0, 1)
+        stop.clear()
+        os.kill(server.process.pid, signal.SIGCONT)
+        until(lambda: select.select([server.channel], [], [], 0.0)[0])
+        (handle,) = coordinator.request_handles("server", "large", 0, 1)
+        assert handle.fd is not None
+        assert os.fstat(handle.fd).st_size == 4 << 20
+        handle.close()
+        assert open_descriptors() == before
+        return ["served"]
+
+    report = processes.apply(ensemble(dedent(spec), MACHINE), stop=lambda: stop[0] if stop else 0, held=held)
+    assert (report.outcome, report.notes[0]) == ("ok", "served"), report
