@@ -28,6 +28,7 @@ ELSEWHERE = {
     "memtopo/sharing/exports.py": ("tests/sharing/test_handles.py",),
     "memtopo/sharing/holder": (
         "tests/sharing/test_holder_state.py",
+        "tests/sharing/test_responses.py",
         "tests/sharing/test_holder_shutdown.py",
         "tests/sharing/test_hostile_clients.py",
     ),

@@ -1,0 +1,263 @@
+"""Answers of a holder to each request, and its records of clients, within one process."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from memtopo.common.clock import RunningClock
+from memtopo.common.errors import MemtopoError
+from memtopo.sharing import wire
+from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.holder.clients import ClientConnection
+from memtopo.sharing.holder.responses import Responder, request_of, still_bound
+from memtopo.sharing.holder.state import HolderInfo
+from memtopo.sharing.messages import TEXT_CHARACTERS, Fields
+from memtopo.sharing.offers import Offer
+from memtopo.sharing.sockets import Peer
+from memtopo.sharing.status import Taken
+from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGE, PAGES, Memfds
+from tests.helpers.processes import open_descriptors
+
+BROKEN = Offer("broken", "chunk", "fd", 2, PAGE, "gpu0")
+SOURCE = "é" * (TEXT_CHARACTERS + 5)
+
+
+class Client:
+    """A client's end of a connection, and the holder's record of it."""
+
+    def __init__(self, id: int, responder: Responder, everyone: list[Client]) -> None:
+        self.end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.connection = ClientConnection(id, theirs, Peer(1000 + id, 50 + id), RunningClock())
+        self._responder, self._everyone = responder, everyone
+        everyone.append(self)
+
+    def request(self, request: str, **fields: Any) -> None:
+        connections = [each.connection for each in self._everyone]
+        self._responder.answer(
+            self.connection, request, Fields({"request": request, **fields}, "a request"), connections
+        )
+
+    def answer(self, request: str, **fields: Any) -> Any:
+        """The object under `ok`; its descriptors are closed."""
+        self.request(request, **fields)
+        packet = wire.receive(self.end)
+        assert packet
+        count = len(packet.fds)
+        packet.close()
+        return packet.message["ok"] | ({"descriptors": count} if count else {})
+
+    def close(self) -> None:
+        self.end.close()
+        self.connection.sock.close()
+
+
+@pytest.fixture
+def shelf() -> Iterator[Memfds]:
+    found = Memfds(kept=(*OFFERS, BROKEN))
+    yield found
+    os.close(found.memory)
+
+
+@pytest.fixture
+def responder(shelf: Memfds) -> Responder:
+    return Responder(shelf, HolderInfo("kv", "/x/" + "y" * 2000, MACHINE, SOURCE), batch=3, deadline=12.5)
+
+
+@pytest.fixture
+def clients(responder: Responder) -> Iterator[Callable[[], Client]]:
+    """Makes clients with the ids 1, 2, …; no descriptor is kept."""
+    found: list[Client] = []
+    before = open_descriptors()
+    yield lambda: Client(len(found) + 1, responder, found)
+    for each in found:
+        each.close()
+    assert open_descriptors() == before
+
+
+def refused(make: Callable[[], object]) -> ExchangeError:
+    with pytest.raises(ExchangeError) as error:
+        make()
+    return error.value
+
+
+def test_a_status_has_name_process_times_state_and_machine(responder: Responder, clients: Callable[[], Client]) -> None:
+    status = clients().answer("status")
+    assert abs(status.pop("since") - time.time()) < 60
+    spec = status.pop("spec")
+    assert (spec[:4], len(spec)) == ("/x/y", 1000)
+    assert status == {
+        "name": "kv", "pid": os.getpid(), "state": "serving", "deadline": 12.5,
+        "machine": asdict(MACHINE) | {"devices": list(MACHINE.devices)},
+    }  # fmt: skip
+    responder.releasing = True
+    assert clients().answer("status")["state"] == "releasing"
+
+
+def test_the_source_comes_in_parts(clients: Callable[[], Client]) -> None:
+    client = clients()
+    parts = [client.answer("source", first=first) for first in (0, TEXT_CHARACTERS, len(SOURCE))]
+    assert [each["text"] for each in parts] == [SOURCE[:TEXT_CHARACTERS], "é" * 5, ""]
+    assert {each["total"] for each in parts} == {len(SOURCE)}
+
+
+def test_offers_are_listed_from_a_number_on(clients: Callable[[], Client]) -> None:
+    names = [each.name for each in (*OFFERS, BROKEN)]
+    client = clients()
+    for first in (0, 7, 8, 9, 100):
+        answer = client.answer("offers", first=first)
+        assert ([each["name"] for each in answer["offers"]], answer["total"]) == (names[first:], 9)
+
+
+def test_one_answer_has_at_most_a_batch_of_handles(responder: Responder, clients: Callable[[], Client]) -> None:
+    client, other = clients(), clients()
+    answer = client.answer("handles", export="page", first=995, count=5)
+    assert (answer["first"], len(answer["handles"]), answer["descriptors"]) == (995, 3, 3)
+    assert answer["offer"]["name"] == "page"
+    assert len(client.answer("handles", export="page", first=998, count=2)["handles"]) == 2
+    secrets = other.answer("handles", export="block", first=0, count=2)
+    assert ([each["offset"] for each in secrets["handles"]], "descriptors" in secrets) == ([0, 512], False)
+    assert (responder.served_handles, responder.served_clients) == (7, 2)
+
+
+def test_each_handle_of_an_importer_counts_once(responder: Responder, clients: Callable[[], Client]) -> None:
+    first, second, third = clients(), clients(), clients()
+    for start in (0, 2, 0):
+        first.answer("handles", export="page", first=start, count=3)
+    second.answer("handles", export="block", first=1, count=1)
+    second.answer("handles", export="hot", first=0, count=1)
+    assert (first.connection.attached, third.connection.attached) == (True, False)
+    one, two = responder.importers([each.connection for each in (first, second, third)])
+    assert (one.id, one.pid, one.uid, one.handles, one.bytes, one.bound) == (1, 1001, 51, 5, 5 * PAGE, False)
+    assert one.taken == (Taken("page", "chunk", "fd", 5, 5 * PAGE),)
+    assert (two.id, two.handles, two.bytes, two.bound) == (2, 2, 5 * PAGE, True)
+    assert [(each.export, each.handles, each.bytes) for each in two.taken] == [("block", 1, PAGE), ("hot", 1, 4 * PAGE)]
+    for after, ids in ((0, [1, 2]), (1, [2]), (2, [])):
+        listed = third.answer("importers", after=after)
+        assert ([each["id"] for each in listed["importers"]], listed["more"]) == (ids, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "message"),
+    [
+        ({"export": "page", "first": 1000, "count": 1}, "range", "export 'page' has 1,000 handles, counted from 0"),
+        ({"export": "page", "first": 998, "count": 3}, "range", "export 'page' has 1,000 handles, counted from 0"),
+        ({"export": "pge", "first": 0, "count": 1}, "unknown", "there is no export 'pge'"),
+        ({"export": "page", "first": 0, "count": 0}, "packet", "a request needs 'count': an integer of 1 or more"),
+        ({"export": "page", "first": -1, "count": 1}, "packet", "a request needs 'first': an integer of 0 or more"),
+        ({"export": "page", "first": 0, "count": 1, "x": 1}, "request",
+         "a request has a key besides request, export, first, count"),
+    ],
+)  # fmt: skip
+def test_handles_that_do_not_exist_are_refused(
+    clients: Callable[[], Client], fields: dict[str, Any], code: str, message: str
+) -> None:
+    client = clients()
+    error = refused(lambda: client.request("handles", **fields))
+    assert (error.code, error.message) == (code, message)
+    assert error.hint == ("did you mean 'page'?" if code == "unknown" else None)
+    assert not client.connection.attached
+
+
+def test_handles_are_refused_while_earlier_ones_are_unread_or_the_layout_is_released(
+    responder: Responder, clients: Callable[[], Client]
+) -> None:
+    client, other = clients(), clients()
+    client.request("handles", export="page", first=0, count=1)
+    assert refused(lambda: client.request("handles", export="page", first=1, count=1)).code == "unread"
+    other.answer("handles", export="page", first=1, count=1)
+    packet = wire.receive(client.end)
+    assert packet
+    packet.close()
+    client.answer("handles", export="page", first=1, count=1)
+    responder.releasing = True
+    assert refused(lambda: client.request("handles", export="page", first=0, count=1)).code == "releasing"
+
+
+def test_a_handle_that_cannot_be_made_is_an_error_and_not_counted(
+    responder: Responder, clients: Callable[[], Client]
+) -> None:
+    client = clients()
+    with pytest.raises(MemtopoError, match=r"broken\.0 cannot be had"):
+        client.request("handles", export="broken", first=0, count=2)
+    assert (client.connection.attached, responder.served_handles, responder.served_clients) == (False, 0, 0)
+
+
+def test_a_check_is_the_providers(responder: Responder, shelf: Memfds) -> None:
+    assert responder.check()["ok"]["different"] == 0
+    shelf.differences = 3
+    found = responder.check()["ok"]
+    assert (found["different"], len(found["differences"])) == (3, 3)
+
+
+def test_nothing_is_known_of_an_empty_provider() -> None:
+    shelf = Memfds(kept=())
+    client = Client(1, Responder(shelf, HolderInfo("kv", None, MACHINE), batch=3, deadline=None), [])
+    assert client.answer("status")["spec"] is None
+    error = refused(lambda: client.request("handles", export="x", first=0, count=1))
+    assert error.hint == "nothing is exported"
+    client.close()
+    os.close(shelf.memory)
+
+
+def test_only_requests_of_the_protocol_are_known() -> None:
+    assert request_of(Fields({"request": "handles"}, "a packet")) == "handles"
+    with pytest.raises(BadPacket) as error:
+        request_of(Fields({"request": "dance"}, "a packet"))
+    assert error.value.code == "request"
+
+
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (4, ""), (5, " and 1 more"), (9, " and 5 more")])
+def test_a_refused_release_names_four_processes(clients: Callable[[], Client], count: int, more: str) -> None:
+    error = still_bound([clients().connection for _ in range(count)])
+    assert error.code == "attached"
+    assert error.message.endswith(more)
+    assert [f"10{each:02}" in error.message for each in range(1, count + 1)] == [
+        each <= 4 for each in range(1, count + 1)
+    ]
+
+
+def test_a_client_is_stuck_from_when_its_answers_wait(clients: Callable[[], Client]) -> None:
+    client = clients()
+    assert client.connection.stuck(5.0) == 0.0
+    client.request("handles", export="page", first=0, count=1)
+    assert [client.connection.stuck(now) for now in (5.0, 6.0, 8.5)] == [0.0, 1.0, 3.5]
+    packet = wire.receive(client.end)
+    assert packet
+    packet.close()
+    assert client.connection.stuck(9.0) == 0.0
+    client.request("handles", export="page", first=0, count=1)
+    assert [client.connection.stuck(now) for now in (10.0, 12.0)] == [0.0, 2.0]
+
+
+def test_answers_that_do_not_fit_are_queued_in_order(clients: Callable[[], Client]) -> None:
+    client = clients()
+    sent = 0
+    while client.connection.flushed:
+        client.connection.send({"number": sent, "text": "x" * 5000})
+        sent += 1
+    client.connection.send({"number": sent})
+    numbers: list[int] = []
+    while len(numbers) <= sent:
+        client.connection.flush()
+        packet = wire.receive(client.end)
+        assert packet
+        numbers.append(packet.message["number"])
+    assert numbers == list(range(sent + 1))
+    assert (client.connection.flushed, client.connection.gone()) == (True, False)
+    client.end.close()
+    assert client.connection.gone()
+
+
+def test_only_exports_over_ipc_bind_a_client_to_its_holder(clients: Callable[[], Client]) -> None:
+    for export, bound in (("page", False), ("woven", False), ("block", True), ("done", True), ("frame", False)):
+        client = clients()
+        client.answer("handles", export=export, first=0, count=1)
+        assert client.connection.bound({each.name: each for each in OFFERS}) is bound
+    assert PAGES.descriptors
