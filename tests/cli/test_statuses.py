@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import InlineRunner
-from tests.helpers.command_line import QUICKSTART, run_memtopo
+from tests.helpers.command_line import QUICKSTART, ROOT, environment, run_memtopo
 
 M = "--machine=h200x2"
 ONE_CHUNK = """memtopo: 1
@@ -67,6 +69,23 @@ def test_a_failed_driver_call_exits_with_4_after_undoing(run_inline: InlineRunne
     assert (result.status, result.err) == (4, "")
     assert "CUDA_ERROR_OUT_OF_MEMORY" in result.out
     assert result.out.endswith("failed: everything was undone\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (("weights.yaml",), "process 1 of the layout cannot be started"),
+        (("vulkan-frame.yaml", "--with", "camera=sleep 60"), "the program of 'camera' cannot be started"),
+    ],
+)
+def test_a_system_that_starts_no_process_is_exit_status_4(arguments: tuple[str, ...], what: str) -> None:
+    spec, *others = arguments
+    command = [sys.executable, "-m", "tests.cli.few_processes_program", "apply", str(ROOT / "specs" / spec)]
+    done = subprocess.run(
+        [*command, "-mh200x4", *others], env=environment(), cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (4, ""), done.stderr
+    assert done.stderr.startswith(f"memtopo: error: {what}: resource temporarily unavailable\n")
 
 
 def test_memory_not_as_declared_exits_with_6(run_inline: InlineRunner, spec: Path) -> None:
