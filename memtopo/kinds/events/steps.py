@@ -13,32 +13,39 @@ from memtopo.kinds.step import DEFECT_ADVICE, ErrorHint, Finding, HandleReferenc
 
 
 @dataclass(frozen=True, slots=True)
-class CreateEvent(Step):
-    """Create an event without timing; with `shared` it can be exported, which requires a flag at creation (fact 32)."""
+class EventStep(Step):
+    """Base of steps that create or open an event of a GPU."""
 
     label: str
     device: int
-    shared: bool
 
-    phase = Phase.CREATE
-    verb = "create event"
     undo_verb = "destroy"
-    call = "cuEventCreate"
     undo_call = "cuEventDestroy"
 
     @property
     def provides(self) -> Hashable:
         return ("event", self.label)
 
-    def do(self, driver: Driver, layout: Layout) -> None:
-        flags = EventFlags.DISABLE_TIMING | (EventFlags.INTERPROCESS if self.shared else EventFlags(0))
-        with current(driver, layout.contexts[self.device]):
-            layout.events[self.label] = driver.event_create(flags)
-
     def undo(self, driver: Driver, layout: Layout) -> None:
         if self.label in layout.events:
             driver.event_destroy(layout.events[self.label])
             del layout.events[self.label]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateEvent(EventStep):
+    """Create an event without timing; with `shared` it can be exported, which requires a flag at creation (fact 32)."""
+
+    shared: bool
+
+    phase = Phase.CREATE
+    verb = "create event"
+    call = "cuEventCreate"
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        flags = EventFlags.DISABLE_TIMING | (EventFlags.INTERPROCESS if self.shared else EventFlags(0))
+        with current(driver, layout.contexts[self.device]):
+            layout.events[self.label] = driver.event_create(flags)
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         """Compare the state: an event is complete before its first recording (fact 47)."""
@@ -52,25 +59,17 @@ class CreateEvent(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenEvent(Step):
+class OpenEvent(EventStep):
     """Open the handle of an event, which is destroyed like an event of this process (fact 47)."""
 
-    label: str
-    device: int
     source: HandleReference
 
     phase = Phase.IMPORT
     verb = "open event"
-    undo_verb = "destroy"
     call = "cuIpcOpenEventHandle"
-    undo_call = "cuEventDestroy"
     hints: ClassVar = {
         "MAP_FAILED": ErrorHint("what was received is not an event (fact 47)", "see what the exporter sends")
     }
-
-    @property
-    def provides(self) -> Hashable:
-        return ("event", self.label)
 
     @property
     def needs(self) -> tuple[Hashable, ...]:
@@ -80,11 +79,6 @@ class OpenEvent(Step):
         handle = self.source.fetch_bytes(layout.handle_source)
         with current(driver, layout.contexts[self.device]):
             layout.events[self.label] = driver.ipc_open_event_handle(handle)
-
-    def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.label in layout.events:
-            driver.event_destroy(layout.events[self.label])
-            del layout.events[self.label]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         del driver
