@@ -1,47 +1,23 @@
-"""Scripts of tests/api as child processes that print lines of JSON."""
+"""Scripts of tests/api as child processes."""
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.helpers.command_line import ROOT, environment
+from tests.helpers.child_process import ChildProcess
 
 
-class Process:
-    """A script in a process of its own, with its own runtime directory for the sockets of layouts."""
+class Process(ChildProcess):
+    """A script of tests/api in a process of its own."""
 
     def __init__(self, script: str, runtime: Path, **arguments: Any) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.api.{script}", json.dumps(arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env=environment(XDG_RUNTIME_DIR=str(runtime)),
-        )
-
-    def read_line(self) -> Any:
-        """Its next line of output; None at the end."""
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        return json.loads(line) if line else None
+        super().__init__(f"tests.api.{script}", arguments, runtime)
 
     def end(self) -> list[Any]:
-        """Send SIGTERM; return its remaining output."""
-        self.process.send_signal(signal.SIGTERM)
+        """Send SIGTERM, after which it succeeds; return its remaining output."""
+        self.send(signal.SIGTERM)
         rest = list(iter(self.read_line, None))
-        assert self.process.wait(60) == 0
+        assert self.ended() == 0
         return rest
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream
-            with suppress(OSError):
-                stream.close()

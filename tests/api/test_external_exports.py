@@ -11,8 +11,8 @@ import pytest
 import memtopo
 from memtopo.machine.target import Target, uuids
 from memtopo.sharing.programs import Program
+from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT, environment
-from tests.helpers.holders import PATIENCE
 from tests.helpers.machines import invented
 
 GPU = uuids(invented(2))[1]

@@ -38,7 +38,7 @@ def test_ls_lists_held_layouts(ask: Callable[..., Any], start: Callable[..., Any
 
 def test_show_reports_holder_exports_and_clients(ask: Callable[..., Any], start: Callable[..., Any]) -> None:
     holder, importer = start(), start("importer")
-    importer.said()
+    importer.read_line()
     result = ask("show", "kv")
     assert (result.status, result.err) == (0, "")
     assert f"process {holder.pid}" in result.out
@@ -100,14 +100,14 @@ def test_release_of_memory_in_use_over_ipc_exits_with_4(ask: Callable[..., Any],
     """The client is named; --force reports what was lost."""
     start()
     importer = start("importer", export="block", notices=1)
-    importer.said()
+    importer.read_line()
     result = ask("release", "kv")
     assert (result.status, result.out) == (4, "")
     assert f"in use by process {importer.pid}" in result.err
     assert "--force" in result.err
     assert ask("release", "kv", "--json").document["error"]["exit_code"] == 4
     document = ask("release", "kv", MEMTOPO_FORCE="1", MEMTOPO_GRACE="200ms", MEMTOPO_JSON="1").document
-    assert importer.said()["grace"] == 0.2
+    assert importer.read_line()["grace"] == 0.2
     assert (document["gone"], [each["pid"] for each in document["lost"]]) == (True, [importer.pid])
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from memtopo.machine import target
+from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import MEMTOPO, QUICKSTART, ROOT, CommandResult, environment, run_memtopo
-from tests.helpers.holders import PATIENCE, gone, until
+from tests.helpers.holders import gone, until
 
 BEHAVING = f"{sys.executable} -m tests.sharing.children.misbehaving_producer"
 GPU = target.uuids(target.resolve("h200x2").machine)[0]

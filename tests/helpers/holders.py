@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,72 +14,31 @@ from typing import Any
 
 from memtopo.sharing import wire
 from memtopo.sharing.connection import HolderConnection
-from tests.helpers.command_line import ROOT, environment
-
-PATIENCE = 60.0
-"""Seconds after which a test gives up; none waits for them."""
+from tests.helpers.child_process import PATIENCE, ChildProcess
 
 
-class Process:
-    """A program of tests/sharing/children in a process of its own, which says a line of JSON at a time."""
+class Process(ChildProcess):
+    """A program of tests/sharing/children in a process of its own."""
 
-    def __init__(self, script: str, wish: Any, runtime: Path | None = None, **variables: str) -> None:
-        known = {"XDG_RUNTIME_DIR": str(runtime)} if runtime else {}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", f"tests.sharing.children.{script}", json.dumps(wish)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env=environment(**known, **variables),
-        )
-        self.pid = self.process.pid
-
-    def said(self) -> Any:
-        """Its next line; None where it says no more."""
-        assert self.process.stdout
-        line = self.process.stdout.readline()
-        return json.loads(line) if line else None
-
-    def send(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def go_on(self) -> None:
-        """Let it read the end of its standard input."""
-        assert self.process.stdin
-        self.process.stdin.close()
-
-    def ended(self) -> int:
-        """Its exit status, once it ends."""
-        return self.process.wait(PATIENCE)
-
-    def fds(self) -> int:
-        """How many descriptors it has open."""
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream
-            with suppress(OSError):
-                stream.close()
+    def __init__(self, script: str, argument: Any, runtime: Path | None = None, **variables: str) -> None:
+        super().__init__(f"tests.sharing.children.{script}", argument, runtime, **variables)
 
 
 class Holder(Process):
-    """A process that holds a shelf; it serves once this is made."""
+    """A process that holds a layout; it serves once this is made."""
 
-    def __init__(self, runtime: Path | None = None, wish: dict[str, Any] | None = None, **variables: str) -> None:
-        super().__init__("holder", wish or {}, runtime, **variables)
-        self.begun = self.said()
-        self.idle = self.fds() if "error" not in self.begun else 0
+    def __init__(self, runtime: Path | None = None, argument: dict[str, Any] | None = None, **variables: str) -> None:
+        super().__init__("holder", argument or {}, runtime, **variables)
+        self.begun = self.read_line()
+        self.idle = self.open_descriptors() if "error" not in self.begun else 0
 
     def end(self, number: signal.Signals | None = signal.SIGTERM) -> Any:
-        """What it says at its end, which a signal brings about, unless something else does."""
+        """Send a signal, if one is to end it; return its last line."""
         if number:
             self.send(number)
-        told = self.said()
-        assert self.ended() == 0, told
-        return told
+        last = self.read_line()
+        assert self.ended() == 0, last
+        return last
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from memtopo.sharing.client import Client
 from memtopo.sharing.connection import HolderConnection
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
-from tests.helpers.holders import PATIENCE, scripted
+from tests.helpers.child_process import PATIENCE
+from tests.helpers.holders import scripted
 from tests.helpers.memfd_exports import GPU, MACHINE
 from tests.helpers.processes import open_descriptors
 

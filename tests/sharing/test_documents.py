@@ -27,7 +27,7 @@ def test_a_document_is_of_one_kind_which_its_first_key_names(
 ) -> None:
     start(differences=2)
     importer = start("importer", export="block")
-    importer.said()
+    importer.read_line()
     document = run_memtopo(*command, "--json", XDG_RUNTIME_DIR=str(runtime)).document
     assert next(iter(document)) == f"memtopo_{kind}"
     assert [each for each in schemas.KINDS if not schema_errors(each, document)] == [kind], schema_errors(

@@ -180,7 +180,7 @@ def test_one_of_eight_concurrent_holders_gets_the_name_while_clients_remove_stal
         told: list[Any] = []
         for each in started:
             survey()
-            told.append(each.said())
+            told.append(each.read_line())
         assert sum("serving" in each for each in told) == 1
         with connect(endpoint("kv")) as client:
             assert client.pid in [each.pid for each in started]

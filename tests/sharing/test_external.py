@@ -16,7 +16,8 @@ from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
-from tests.helpers.holders import PATIENCE, Process, until
+from tests.helpers.child_process import PATIENCE
+from tests.helpers.holders import Process, until
 from tests.helpers.processes import open_descriptors
 from tests.sharing.children.producer import BYTES
 
@@ -96,14 +97,14 @@ def test_memory_of_another_process_is_shared_and_stays_open_there(
 ) -> None:
     wish = {"frame": {"kind": "memory", "size": 4096, "gpu": TEXT}, "flip": {"kind": "semaphore", "timeline": False}}
     producer = start("producer", where=str(tmp_path / "camera.sock"), exports=wish)
-    with connect(endpoint(socket=producer.said()["serving"])) as client:
+    with connect(endpoint(socket=producer.read_line()["serving"])) as client:
         handle = next(client.handles("frame"))
         assert handle.fd is not None
         assert os.pread(handle.fd, len(BYTES), 0) == BYTES
         handle.close()
         assert client.pid == producer.pid
-    producer.go_on()
-    assert producer.said() == {"open": True}
+    producer.close_input()
+    assert producer.read_line() == {"open": True}
     assert producer.ended() == 0
 
 

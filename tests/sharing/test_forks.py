@@ -22,7 +22,7 @@ def forked(holder: Process) -> int:
     assert holder.process.stdin
     holder.process.stdin.write(b"\n")
     holder.process.stdin.flush()
-    child: int = holder.said()["child"]
+    child: int = holder.read_line()["child"]
     return child
 
 
@@ -32,7 +32,7 @@ def test_a_child_that_exits_leaves_socket_lock_and_connections_to_its_parent(
 ) -> None:
     where = tmp_path / "kv"
     holder = start("forking_holder", where=str(where), thread=thread, lasting=False)
-    assert holder.said()
+    assert holder.read_line()
     with connect(endpoint(socket=str(where))) as before:
         assert gone(forked(holder))
         assert sorted(each.name for each in tmp_path.glob("kv*")) == ["kv", "kv.lock"]
@@ -47,7 +47,7 @@ def test_a_child_that_lives_on_keeps_neither_name_nor_connections_of_a_dead_hold
 ) -> None:
     where = endpoint(socket=str(tmp_path / "kv"))
     holder = start("forking_holder", where=where.path, thread=thread, lasting=True)
-    assert holder.said()
+    assert holder.read_line()
     with connect(where) as client:
         child = forked(holder)
         holder.process.kill()
@@ -57,6 +57,6 @@ def test_a_child_that_lives_on_keeps_neither_name_nor_connections_of_a_dead_hold
         connect(where)
     with claim(where) as claimed, claimed.listen():
         assert not gone(child)
-        holder.go_on()
+        holder.close_input()
         until(lambda: gone(child))
         assert sorted(each.name for each in tmp_path.glob("kv*")) == ["kv", "kv.lock"]

@@ -68,7 +68,7 @@ def test_a_holder_answers_or_ends_the_connection_and_serves_valid_requests_only(
     with connect(endpoint("kv")) as client:
         until(lambda: client.status().importers == ())
         assert client.status().offers[: len(OFFERS)] == OFFERS
-    until(lambda: holder.fds() == holder.idle)
+    until(lambda: holder.open_descriptors() == holder.idle)
     told = holder.end()
     assert (told["held"]["handles"], told["fds"]) == (given_, 0)
     assert told["held"]["why"] == "signal"

@@ -86,7 +86,7 @@ def test_closing_the_iterator_closes_handles_in_flight(holder: Holder, client: C
     assert open_descriptors() == before + 99
     found.close()  # type: ignore[attr-defined]
     assert open_descriptors() == before
-    until(lambda: holder.fds() == holder.idle + 1)
+    until(lambda: holder.open_descriptors() == holder.idle + 1)
 
 
 def test_secrets_appear_in_no_repr_text_format_json_or_pickle(client: Client) -> None:
@@ -109,21 +109,21 @@ def test_a_secret_of_another_length_is_refused(length: int) -> None:
 def test_a_client_reads_8000_handles_under_a_limit_of_256_open_files(start: Callable[..., Process]) -> None:
     start(pages=8000, limit=256)
     importer = start("importer", limit=256)
-    told = importer.said()
+    told = importer.read_line()
     assert (told["taken"], told["files"]) == (8000, [MEMORY])
     assert told["fds"] < 20
 
 
 def test_the_soft_limit_of_open_files_is_raised_up_to_the_hard_limit(start: Callable[..., Process]) -> None:
     start(pages=8000)
-    told = start("importer", keep=True, limit=256, hard=10000).said()
+    told = start("importer", keep=True, limit=256, hard=10000).read_line()
     assert told["taken"] == 8000
     assert told["fds"] > 8000
 
 
 def test_a_low_hard_limit_is_an_error_with_the_number_that_is_needed(start: Callable[..., Process]) -> None:
     start()
-    told = start("importer", keep=True, limit=256).said()
+    told = start("importer", keep=True, limit=256).read_line()
     assert "the limit of open files is 256, of which 19" in told["error"]
     assert "RLIMIT_NOFILE" in told["hint"]
 
@@ -137,13 +137,13 @@ def test_a_holder_that_could_serve_no_client_does_not_start(start: Callable[...,
 def test_three_clients_at_once_get_1000_handles_each_and_free_them_at_their_end(start: Callable[..., Process]) -> None:
     holder = start()
     importers = [start("importer") for _ in range(3)]
-    assert [each.said()["taken"] for each in importers] == [1000] * 3
+    assert [each.read_line()["taken"] for each in importers] == [1000] * 3
     with connect(endpoint("kv")) as client:
         found = client.status().importers
         assert {each.pid for each in found} == {each.pid for each in importers}
         assert {(each.handles, each.bytes, each.bound) for each in found} == {(1000, 1000 * 4096, False)}
         for each in importers:
-            each.go_on()
+            each.close_input()
             assert each.ended() == 0
         until(lambda: client.status().importers == ())
-    until(lambda: holder.fds() == holder.idle)  # type: ignore[attr-defined]
+    until(lambda: holder.open_descriptors() == holder.idle)  # type: ignore[attr-defined]

@@ -18,7 +18,8 @@ from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.holder import HolderInfo, HoldSummary, hold
-from tests.helpers.holders import PATIENCE, Holder, Process, heard, raw, until
+from tests.helpers.child_process import PATIENCE
+from tests.helpers.holders import Holder, Process, heard, raw, until
 from tests.helpers.memfd_exports import MACHINE, OFFERS, Memfds
 
 
@@ -118,7 +119,7 @@ def test_release_is_refused_while_ipc_is_in_use_but_not_for_descriptors(
     start: Callable[..., Any], export: str, bound: bool
 ) -> None:
     holder, importer = start(), start("importer", export=export)
-    importer.said()
+    importer.read_line()
     with connect(endpoint("kv")) as client:
         if bound:
             with pytest.raises(ExchangeError, match=f"in use by process {importer.pid}") as refused:
@@ -133,10 +134,10 @@ def test_release_is_refused_while_ipc_is_in_use_but_not_for_descriptors(
 
 def test_forced_release_notifies_users_of_ipc_and_reports_those_that_lost(start: Callable[..., Any]) -> None:
     holder, importer = start(), start("importer", export="block", notices=1)
-    importer.said()
+    importer.read_line()
     with connect(endpoint("kv")) as client:
         done = client.release(force=True, grace=0.5)
-    assert importer.said() == {"notice": "releasing", "grace": 0.5}
+    assert importer.read_line() == {"notice": "releasing", "grace": 0.5}
     assert [each.pid for each in done.lost] == [importer.pid]
     assert [(each.export, each.bytes) for each in done.lost[0].taken] == [("block", 8192)]
     assert holder.end(None)["held"]["lost"][0]["pid"] == importer.pid
@@ -144,15 +145,15 @@ def test_forced_release_notifies_users_of_ipc_and_reports_those_that_lost(start:
 
 def test_grace_ends_with_the_last_user_of_ipc(start: Callable[..., Any]) -> None:
     holder, importer = start(grace=60.0), start("importer", export="block", notices=1)
-    importer.said()
+    importer.read_line()
     holder.send(signal.SIGTERM)
-    assert importer.said()["grace"] == 60.0
+    assert importer.read_line()["grace"] == 60.0
     with connect(endpoint("kv")) as client:
         assert client.status().state == "releasing"
         with pytest.raises(ExchangeError, match="is being released") as refused:
             list(client.handles("page"))
         assert refused.value.code == "releasing"
-    importer.go_on()
+    importer.close_input()
     told = holder.end(None)
     assert (told["held"]["why"], told["held"]["lost"]) == ("signal", [])
     assert told["held"]["seconds"] < 50
@@ -168,7 +169,7 @@ def test_an_importer_ends_with_its_connection_however_its_process_dies(
     holder: Holder, start: Callable[..., Process]
 ) -> None:
     importer = start("importer", export="block")
-    importer.said()
+    importer.read_line()
     with connect(endpoint("kv")) as client:
         assert [each.pid for each in client.status().importers] == [importer.pid]
         importer.kill()
@@ -282,7 +283,7 @@ def test_attaching_200_times_leaks_no_descriptor_on_either_end(holder: Holder) -
                 each.close()
             list(client.handles("block"))
     assert len(os.listdir("/proc/self/fd")) == before
-    until(lambda: holder.fds() == holder.idle)
+    until(lambda: holder.open_descriptors() == holder.idle)
     told = holder.end()
     assert (told["held"]["clients"], told["held"]["handles"], told["fds"]) == (200, 200 * 102, 0)
 
@@ -290,7 +291,7 @@ def test_attaching_200_times_leaks_no_descriptor_on_either_end(holder: Holder) -
 def test_holding_200_times_leaks_no_descriptor(runtime: Path) -> None:
     holder = Process("repeated_holds", {"rounds": 200}, runtime)
     try:
-        before, after = holder.said()
+        before, after = holder.read_line()
         assert before == after
         assert left(runtime) == []
     finally:

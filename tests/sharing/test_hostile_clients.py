@@ -72,7 +72,7 @@ def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
     if holder:
         with connect(endpoint("kv")) as client:
             assert client.status().importers == ()
-        until(lambda: holder.fds() == holder.idle)
+        until(lambda: holder.open_descriptors() == holder.idle)
         assert holder.end()["fds"] == 0
 
 
@@ -155,7 +155,7 @@ def test_descriptors_in_a_request_are_refused_and_closed(path: Path, holder: Hol
         assert packet
         assert packet.message["error"]["message"] == "a request came with descriptors"
         assert heard(sock) is None
-    until(lambda: holder.fds() == holder.idle)
+    until(lambda: holder.open_descriptors() == holder.idle)
 
 
 def test_an_empty_packet_ends_the_connection(path: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_client_that_never_reads_is_disconnected_while_others_are_served(
                 handle.close()
             until(lambda: {each.pid for each in client.status().importers} == {os.getpid()})
             until(lambda: len(client.status().importers) == 1)
-    until(lambda: holder.fds() == holder.idle)
+    until(lambda: holder.open_descriptors() == holder.idle)
 
 
 def test_a_stopped_client_with_unread_handles_is_disconnected(start: Callable[..., Any], runtime: Path) -> None:
@@ -216,7 +216,7 @@ def test_a_stopped_client_with_unread_handles_is_disconnected(start: Callable[..
             until(lambda: [each.pid for each in client.status().importers] == [stopped.pid])
             until(lambda: client.status().importers == ())
         stopped.send(signal.SIGCONT)
-        assert stopped.said() == {"descriptors": 253, "then": None}
+        assert stopped.read_line() == {"descriptors": 253, "then": None}
     finally:
         stopped.kill()
 
@@ -224,7 +224,7 @@ def test_a_stopped_client_with_unread_handles_is_disconnected(start: Callable[..
 def test_a_stopped_importer_with_nothing_to_read_keeps_its_lease(start: Callable[..., Any]) -> None:
     start(patience=0.2)
     importer = start("importer", count=5)
-    importer.said()
+    importer.read_line()
     importer.send(signal.SIGSTOP)
     with connect(endpoint("kv")) as client:
         for _ in range(3):
@@ -255,7 +255,7 @@ def test_too_many_silent_clients_are_refused_and_the_longest_idle_make_room(path
         socks = [stack.enter_context(raw(path)) for _ in range(200)]
         told = [heard(sock) for sock in socks if select.select([sock], [], [], 0)[0]]
         assert {packet.message["error"]["code"] for packet in told if packet} <= {"busy"}
-        assert holder.fds() < 150
+        assert holder.open_descriptors() < 150
 
         until(lambda: importers() == 0)
 
@@ -316,26 +316,26 @@ def test_both_ends_refuse_another_user_unless_it_is_allowed(start: Callable[...,
     path = shared / "shared.sock"
     start(socket=str(path))
     stranger = start("other_user", path=str(path), uid=NOBODY, allow=[0])
-    told = stranger.said()
+    told = stranger.read_line()
     assert told["code"] == "forbidden"
     assert "another user's" in told["error"]  # the socket is 0600
     path.chmod(0o666)
     stranger = start("other_user", path=str(path), uid=NOBODY, allow=[])
-    assert f"belongs to uid 0, and this process to uid {NOBODY}" in stranger.said()["error"]
+    assert f"belongs to uid 0, and this process to uid {NOBODY}" in stranger.read_line()["error"]
     stranger = start("other_user", path=str(path), uid=NOBODY, allow=[0])
-    assert f"belongs to uid {NOBODY}, and this process to uid 0" in (told := stranger.said())["error"]
+    assert f"belongs to uid {NOBODY}, and this process to uid 0" in (told := stranger.read_line())["error"]
     assert "--allow-uid 65534" in told["hint"]
     other = shared / "open.sock"
     start(name="open", socket=str(other), allow_uids=[NOBODY])
     stranger = start("other_user", path=str(other), uid=NOBODY, allow=[0])
-    assert stranger.said() == {"name": "open", "uids": [NOBODY], "file": "memory of the shelf"}
+    assert stranger.read_line() == {"name": "open", "uids": [NOBODY], "file": "memory of the shelf"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")
 def test_another_user_may_not_release_a_layout(start: Callable[..., Any], shared: Path) -> None:
     path = shared / "open.sock"
     holder = start(name="open", socket=str(path), allow_uids=[NOBODY])
-    told = start("other_user", path=str(path), uid=NOBODY, allow=[0], release=True).said()
+    told = start("other_user", path=str(path), uid=NOBODY, allow=[0], release=True).read_line()
     assert (told["code"], "only uid 0" in told["error"]) == ("owner", True)
     assert holder.end()["held"]["why"] == "signal"
 
@@ -344,7 +344,7 @@ def test_another_user_may_not_release_a_layout(start: Callable[..., Any], shared
 def test_other_users_have_half_of_the_places(start: Callable[..., Any], shared: Path) -> None:
     path = shared / "open.sock"
     start(name="open", socket=str(path), allow_uids=[NOBODY])
-    assert start("other_user", path=str(path), uid=NOBODY, allow=[0], connections=128).said() == {
+    assert start("other_user", path=str(path), uid=NOBODY, allow=[0], connections=128).read_line() == {
         "connected": 64,
         "code": "busy",
     }

@@ -25,7 +25,8 @@ from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.holder import HolderInfo, hold
 from memtopo.sharing.imports import HolderHandles, ImportMismatch
 from memtopo.sharing.offers import Offer
-from tests.helpers.holders import PATIENCE, Process, until
+from tests.helpers.child_process import PATIENCE
+from tests.helpers.holders import Process, until
 from tests.helpers.machines import invented
 from tests.helpers.memfd_exports import MACHINE as LINE
 from tests.helpers.memfd_exports import Memfds
@@ -55,7 +56,7 @@ def producer(start: Callable[..., Process], tmp_path: Path) -> Callable[..., tup
 
     def begin(**exports: Any) -> tuple[str, Process]:
         process = start("producer", where=str(tmp_path / "camera.sock"), exports=exports)
-        return process.said()["serving"], process
+        return process.read_line()["serving"], process
 
     return begin
 

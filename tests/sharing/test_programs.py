@@ -20,8 +20,9 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.producers import ProducerFailed, Producers, start_producers
 from memtopo.sharing.programs import Program
+from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import QUICKSTART, ROOT, environment
-from tests.helpers.holders import PATIENCE, gone, until
+from tests.helpers.holders import gone, until
 from tests.helpers.machines import invented
 from tests.helpers.processes import open_descriptors
 from tests.helpers.specs import run, run_request, validate_text

@@ -22,8 +22,9 @@ from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Producers, holders, resolve, start_producers
 from memtopo.sharing.simulated_producer import FILLED, PERIOD, Memory, ProducerSpec
+from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT, environment
-from tests.helpers.holders import PATIENCE, until
+from tests.helpers.holders import until
 from tests.helpers.machines import invented
 from tests.helpers.specs import geometry_of
 
