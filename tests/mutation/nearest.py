@@ -19,7 +19,7 @@ ELSEWHERE = {
         "tests/kinds",
     ),
     "memtopo/kinds": ("tests/rules", "tests/geometry", "tests/plans"),
-    "memtopo/planner.py": ("tests/plans",),
+    "memtopo/planner.py": ("tests/run/test_states.py", "tests/plans"),
     "memtopo/rules": ("tests/rules/test_bad.py", "tests/rules", "tests/geometry", "tests/kinds"),
     "memtopo/rules/files": ("tests/ci/test_collecting.py", "tests/ci/test_ignoring.py", "tests/ci"),
     "memtopo/run/processes": ("tests/run/processes/test_ensemble.py",),
