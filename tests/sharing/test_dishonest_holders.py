@@ -209,6 +209,37 @@ def test_a_request_has_its_own_timeout_or_that_of_its_connection(timeout: float,
             talk.request("check")
 
 
+@pytest.mark.parametrize(
+    ("act", "code", "message"),
+    [
+        (lambda client: client.handles("page", 4, 1), "range", "has 4 handles, counted from 0; 4 to 5 do not exist"),
+        (lambda client: client.handles("page", 2, 3), "range", "has 4 handles, counted from 0; 2 to 5 do not exist"),
+        (lambda client: client.handles("page", 3, -1), "range", "has 4 handles, counted from 0; 3 to 2 do not exist"),
+        (lambda client: client.handles("page", -1), "range", "has 4 handles, counted from 0; -1 to 4 do not exist"),
+        (lambda client: client.handles("blok"), "unknown", "there is no export 'blok'"),
+    ],
+)
+def test_handles_that_are_not_offered_are_an_error_before_any_request(
+    act: Callable[[Client], Any], code: str, message: str
+) -> None:
+    with scripted((OFFERS, [])) as talk, pytest.raises(ExchangeError) as error:
+        act(Client(talk))
+    assert error.value.code == code
+    assert message in error.value.message
+    assert error.value.hint == ("did you mean 'block'?" if code == "unknown" else None)
+
+
+@pytest.mark.parametrize(("length", "accepted"), [(128, True), (129, False)])
+def test_the_name_of_a_layout_has_at_most_128_characters(length: int, accepted: bool) -> None:
+    status = {"ok": STATUS["ok"] | {"name": "x" * length}}
+    with scripted((status, []), (OFFERS, []), (NOBODY, [])) as talk:
+        if accepted:
+            assert Client(talk).status().name == "x" * length
+        else:
+            with pytest.raises(ExchangeError, match="'name'"):
+                Client(talk).status()
+
+
 def test_a_notice_before_an_answer_is_kept() -> None:
     with scripted((RELEASING, []), (OFFERS, [])) as talk:
         client = Client(talk)

@@ -60,6 +60,7 @@ def test_brackets_are_at_most_eight_deep_and_those_in_texts_do_not_count() -> No
         (b"", "not JSON in UTF-8", "packet"),
         (b'{"memtopo":1', "not JSON in UTF-8", "packet"),
         (b'{"memtopo":1,"x":"\xff"}', "not JSON in UTF-8", "packet"),
+        (b'{"memtopo":1,"x":"\\\n[[[[[[[[["}', "not JSON in UTF-8", "packet"),
         (b'{"memtopo":1,"x":NaN}', "a number that is not JSON", "packet"),
         (b'{"memtopo":1,"x":-Infinity}', "a number that is not JSON", "packet"),
         (b'{"memtopo":1,"memtopo":1}', "duplicate key", "packet"),

@@ -1,0 +1,149 @@
+"""Claims within one process: the files of an endpoint while it is claimed, and the errors of further claims."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from memtopo.sharing import claims
+from memtopo.sharing.claims import claim, lock_owner, remove_stale
+from memtopo.sharing.client import connect
+from memtopo.sharing.connection import open_connection
+from memtopo.sharing.endpoints import Endpoint, endpoint
+from memtopo.sharing.errors import ExchangeError, NoLayout
+from tests.helpers.processes import open_descriptors
+
+
+@pytest.fixture
+def named(runtime: Path) -> Endpoint:
+    """The endpoint of the layout kv, in an empty runtime folder."""
+    return endpoint("kv")
+
+
+def files(of: Endpoint) -> list[str]:
+    return sorted(os.listdir(of.folder))
+
+
+def test_a_claim_has_a_lock_with_its_process_and_removes_it(named: Endpoint) -> None:
+    before = open_descriptors()
+    with claim(named):
+        assert files(named) == ["kv.sock.lock"]
+        lock = Path(named.folder, named.lock)
+        assert lock.read_bytes() == b"memtopo lock of process %d\n" % os.getpid()
+        assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+        folder = named.open_folder()
+        assert (lock_owner(folder, named.lock), lock_owner(folder, "nothing")) == (os.getpid(), None)
+        os.close(folder)
+        assert not remove_stale(named)
+    assert (files(named), remove_stale(named), open_descriptors()) == ([], True, before)
+
+
+def test_a_claimed_name_cannot_be_claimed_again(named: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "_TRIES", 2)
+    with claim(named) as held:
+        before = open_descriptors()
+        with pytest.raises(ExchangeError) as refused:
+            claim(named)
+        assert (refused.value.code, refused.value.message) == (
+            "held",
+            f"layout 'kv' is already held by process {os.getpid()}",
+        )
+        assert refused.value.hint == "'memtopo release kv' releases it; or use another name"
+        with pytest.raises(
+            ExchangeError, match=r"^layout 'kv' is being built or torn down, and is not served"
+        ) as early:
+            connect(named)
+        assert (early.value.code, f"holder: process {os.getpid()}" in early.value.message) == ("starting", True)
+        assert open_descriptors() == before
+        with held.listen():
+            assert files(named) == ["kv.sock", "kv.sock.lock"]
+            open_connection(named, timeout=5, allow_uids=()).close()
+        held.unlink_socket()
+        assert files(named) == ["kv.sock.lock"]
+    assert files(named) == []
+
+
+def test_a_claim_of_a_path_names_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "_TRIES", 1)
+    path = str(tmp_path / "here")
+    with claim(endpoint(socket=path)), pytest.raises(ExchangeError) as refused:
+        claim(endpoint(socket=path))
+    assert refused.value.message == f"socket {path!r} is already held by process {os.getpid()}"
+    assert refused.value.hint == f"'memtopo release --socket {path}' releases it; or use another --socket"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_a_socket_has_the_mode_that_was_asked_for(tmp_path: Path, mode: int) -> None:
+    with claim(endpoint(socket=str(tmp_path / "s"))) as held, held.listen(mode=mode):
+        assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == mode
+        assert sorted(os.listdir(tmp_path)) == ["s", "s.lock"]
+
+
+def test_a_folder_that_does_not_exist_is_no_place_for_a_socket(tmp_path: Path) -> None:
+    where = endpoint(socket=str(tmp_path / "nothing" / "s"))
+    with pytest.raises(ExchangeError) as refused:
+        claim(where)
+    folder = str(tmp_path / "nothing")
+    assert (refused.value.code, refused.value.message) == (
+        "folder",
+        f"folder {folder!r} for a socket does not exist",
+    )
+    with pytest.raises(NoLayout, match="no layout is held at"):
+        connect(where)
+    assert remove_stale(where)
+
+
+def test_a_connection_that_is_kept_open_ends_with_its_claim(named: Endpoint) -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        with claim(named) as held:
+            held.keep_open(ours)
+            assert held.kept_open == 1
+            assert ours.fileno() >= 0
+        assert ours.fileno() < 0
+        assert theirs.recv(1) == b""
+
+
+def test_a_claim_that_is_abandoned_leaves_its_files(named: Endpoint) -> None:
+    before = open_descriptors()
+    held = claim(named)
+    sock = held.listen()
+    held.abandon()
+    held.close()
+    held.abandon()
+    assert files(named) == ["kv.sock", "kv.sock.lock"]
+    sock.close()
+    assert open_descriptors() == before
+    assert remove_stale(named)
+    assert files(named) == []
+
+
+def test_a_name_that_is_not_held_is_answered_with_the_nearest(runtime: Path) -> None:
+    with claim(endpoint("weights")), claim(endpoint("cache")):
+        with pytest.raises(NoLayout) as missing:
+            connect(endpoint("weight"))
+        where = runtime / "memtopo" / "weight.sock"
+        assert missing.value.message == f"no layout 'weight' is held (looked for {where})"
+        assert missing.value.hint == "did you mean 'weights'? 'memtopo ls' shows what is held"
+        with pytest.raises(NoLayout) as unlike:
+            connect(endpoint("zzzzzz"))
+        assert unlike.value.hint == "'memtopo ls' shows what is held"
+
+
+def test_a_stale_lock_can_be_locked_and_a_held_one_cannot(named: Endpoint) -> None:
+    with claim(named):
+        folder = named.open_folder()
+        assert claims.lock_stale(folder, named.lock) is None
+        assert claims.make_lock(folder, named.lock) is None
+    lock = claims.make_lock(folder, named.lock)
+    assert lock is not None
+    os.close(lock)
+    again = claims.lock_stale(folder, named.lock)
+    assert again is not None
+    os.close(again)
+    os.close(folder)
+    assert files(named) == ["kv.sock.lock"]
