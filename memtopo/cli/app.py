@@ -118,15 +118,15 @@ def _bug(error: Exception) -> MemtopoError:
     )
 
 
-_MEANT = re.compile(r"\.? (?:\(Possible options: (?P<options>.+)\)|Did you mean (?P<words>.+)\?)$", re.IGNORECASE)
-_EXTRA = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", re.DOTALL)
+_MEANT = r"\.? (?:\(Possible options: (?P<options>.+)\)|Did you mean (?P<words>.+)\?)$"
+_EXTRA = r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)"
 
 
 def _usage_error(error: Any, arguments: Sequence[str], commands: Sequence[str]) -> MemtopoError:
     """Convert an error of the option parser to memtopo's wording, with a hint."""
     message: str = error.format_message()
-    meant = _MEANT.search(message)
-    if extra := _EXTRA.fullmatch(message.rstrip(".")):
+    meant = re.search(_MEANT, message, re.IGNORECASE)
+    if extra := re.fullmatch(_EXTRA, message.rstrip("."), re.DOTALL):
         message = f"unexpected argument: {extra[1]}"
     text = message[: meant.start()] if meant else message
     text = _plain(text[:1].lower() + text[1:].rstrip("."))

@@ -13,8 +13,8 @@ LARGEST = (1 << 64) - 1
 
 _SIZE = re.compile(r"([0-9]{1,20}) ?(B|KiB|MiB|GiB|TiB|granules?)")
 _DECIMAL = re.compile(r"(?:0|[1-9][0-9]{0,19})")
-_LOOSE_SIZE = re.compile(r"([0-9][0-9_.,]{0,30}) *([A-Za-z]{0,30})")
-_GROUPS = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+")
+_LOOSE_SIZE = r"([0-9][0-9_.,]{0,30}) *([A-Za-z]{0,30})"
+_GROUPS = r"[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+(?:_[0-9]+)+"
 _UNIT_MEANT = {
     **{unit.lower(): unit for unit in ("KiB", "MiB", "GiB", "TiB")},
     "kb": "KiB", "mb": "MiB", "gb": "GiB", "tb": "TiB", "b": "B", "byte": "B", "bytes": "B",
@@ -103,11 +103,11 @@ def shorten(text: str, limit: int = 40) -> str:
 
 
 def _no_size(text: str) -> NotASize:
-    match = _LOOSE_SIZE.fullmatch(text)
+    match = re.fullmatch(_LOOSE_SIZE, text)
     if not match:
         return NotASize(f"{shorten(text)!r} is not a size")
     digits, unit = match[1], match[2]
-    plain = re.sub("[,_]", "", digits) if _GROUPS.fullmatch(digits) else digits
+    plain = re.sub("[,_]", "", digits) if re.fullmatch(_GROUPS, digits) else digits
     if not unit:
         return NotASize(f"{shorten(text)!r} has no unit", _in_bytes(plain))
     known = unit if unit in UNITS else _UNIT_MEANT.get(unit.lower())
@@ -140,8 +140,8 @@ def _glue(unit: str) -> str:
 
 
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d)")
-_LOOSE_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?) *([A-Za-z]{0,12})")
+_DURATION = r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h|d)"
+_LOOSE_DURATION = r"([0-9]{1,9}(?:\.[0-9]{1,3})?) *([A-Za-z]{0,12})"
 _MEANT = {
     **{unit.upper(): unit for unit in _SECONDS if unit != "ms"},
     **dict.fromkeys(("", "sec", "secs", "second", "seconds"), "s"),
@@ -165,10 +165,10 @@ def parse_duration(text: str) -> float:
 
     Raises `NotADuration` with the probably intended text.
     """
-    if match := _DURATION.fullmatch(text):
+    if match := re.fullmatch(_DURATION, text):
         return float(match[1]) * _SECONDS[match[2]]
     shown = repr(shorten(text))
-    match = _LOOSE_DURATION.fullmatch(text.strip())
+    match = re.fullmatch(_LOOSE_DURATION, text.strip())
     unit = match and (match[2] if match[2] in _SECONDS else _MEANT.get(match[2].lower(), _MEANT.get(match[2])))
     if match and unit:
         what = "is not a valid form of a duration" if match[2] else "has no unit"

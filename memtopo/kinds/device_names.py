@@ -15,9 +15,9 @@ from memtopo.machine import Machine
 
 _GPU = re.compile(r"(?:gpu)?(0|[1-9][0-9]{0,5})")
 _NODE = re.compile(r"host:(0|[1-9][0-9]{0,5})")
-_BUS = re.compile(r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9])?")
-_ORDINAL = re.compile(r"(?:(?:cuda|gpu|device|nvidia)[:_ -]?)?(0|[1-9][0-9]{0,5})", re.IGNORECASE)
-_ALL = re.compile(r"(?:(?:cuda|gpu)s?:?)?(?:\*|\[\*?\])|all|gpus|cuda", re.IGNORECASE)
+_BUS = r"(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9])?"
+_ORDINAL = r"(?:(?:cuda|gpu|device|nvidia)[:_ -]?)?(0|[1-9][0-9]{0,5})"
+_ALL = r"(?:(?:cuda|gpu)s?:?)?(?:\*|\[\*?\])|all|gpus|cuda"
 _MISSING = "the machine has no "
 _LISTED = 8
 """GPUs that a message lists."""
@@ -160,7 +160,7 @@ class DeviceNames:
             return (yield from self._gpu(int(match[1]), path, "value"))
         if _NODE.fullmatch(value) or value == "host":
             return (yield from self._host(value, path, "value"))
-        if value.startswith("GPU-") or _BUS.fullmatch(value):
+        if value.startswith("GPU-") or re.fullmatch(_BUS, value):
             return (yield from self._identified(value, path))
         help = "write a GPU's ordinal, its UUID (GPU-…) or its bus id (0000:1b:00.0)"
         yield Diagnostic("MT201", f"{shorten(value)!r} is not a device", path, help=help)
@@ -180,9 +180,9 @@ class DeviceNames:
     def _meant(self, name: str) -> str | None:
         """Help for a name as other tools write it: an ordinal, `cuda:0`, or a pattern for all GPUs."""
         gpus = [f"gpu{ordinal}" for ordinal in range(len(self._machine.devices))]
-        if match := _ORDINAL.fullmatch(name):
+        if match := re.fullmatch(_ORDINAL, name, re.IGNORECASE):
             return f"did you mean 'gpu{match[1]}'?"
-        if _ALL.fullmatch(name) and gpus:
+        if re.fullmatch(_ALL, name, re.IGNORECASE) and gpus:
             return f"name each of them: [{', '.join(gpus[:_LISTED])}{', …' * (len(gpus) > _LISTED)}]"
         return None
 
@@ -234,7 +234,7 @@ def _several(spec: Spec, name: str) -> Diagnostic:
 
 def _bus(text: str) -> tuple[int, ...]:
     """Bus id as numbers, by which `1b:00.0`, `0000:1b:00.0` and `00000000:1B:00.0` are equal; empty for other text."""
-    if not _BUS.fullmatch(text):
+    if not re.fullmatch(_BUS, text):
         return ()
     parts = [int(part, 16) for part in re.split(r"[:.]", text if "." in text else text + ".0")]
     return tuple([0] * (4 - len(parts)) + parts)

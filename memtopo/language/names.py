@@ -13,12 +13,12 @@ from memtopo.language.scalars import text
 NAME_PATTERN = "[A-Za-z][A-Za-z0-9_-]{0,127}"
 NAME = re.compile(NAME_PATTERN)
 REFERENCE = re.compile(rf"({NAME_PATTERN})(?:\.([0-9]{{1,7}})(?::([0-9]{{1,7}}))?)?")
-_SIBLING = re.compile(rf"({NAME_PATTERN})\.({NAME_PATTERN})")
-_INDEXED = re.compile(rf"{NAME_PATTERN}[./]({NAME_PATTERN}\.[0-9:]+|[0-9]+\.{NAME_PATTERN})")
-_REMOTE = re.compile(r"[^/\s]*:[^/\s]*/.*|[a-z+]+://.*")
-_EXPORT = re.compile(rf"(?:{NAME_PATTERN}(?:\.[0-9]{{1,3}})?\.)?{NAME_PATTERN}")
+_SIBLING = rf"({NAME_PATTERN})\.({NAME_PATTERN})"
+_INDEXED = rf"{NAME_PATTERN}[./]({NAME_PATTERN}\.[0-9:]+|[0-9]+\.{NAME_PATTERN})"
+_REMOTE = r"[^/\s]*:[^/\s]*/.*|[a-z+]+://.*"
+_EXPORT = rf"(?:{NAME_PATTERN}(?:\.[0-9]{{1,3}})?\.)?{NAME_PATTERN}"
 _OUTSIDE = rf"({NAME_PATTERN}|[^\n]*/[^\n]*)"
-SOURCES = rf"{NAME_PATTERN}\.{NAME_PATTERN}|{_OUTSIDE}/{_EXPORT.pattern}"
+SOURCES = rf"{NAME_PATTERN}\.{NAME_PATTERN}|{_OUTSIDE}/{_EXPORT}"
 PRODUCERS = rf"{NAME_PATTERN}|{_OUTSIDE}/{NAME_PATTERN}"
 
 
@@ -89,14 +89,14 @@ def source(value: object) -> Source:
     """Read the source of an import: an export of a sibling, of a held layout, or of a socket."""
     written = text(value, "a source such as server.weights or weights-server/w")
     holder, slash, export = written.rpartition("/")
-    if slash and _EXPORT.fullmatch(export) and _is_holder(holder):
+    if slash and re.fullmatch(_EXPORT, export) and _is_holder(holder):
         return Source(holder, export)
-    if not slash and (match := _SIBLING.fullmatch(written)):
+    if not slash and (match := re.fullmatch(_SIBLING, written)):
         return Source(match[1], match[2], sibling=True)
     help = "write PROCESS.EXPORT of a sibling, LAYOUT/EXPORT of a held layout, or /path/to/socket/EXPORT"
-    if _REMOTE.fullmatch(written):
+    if re.fullmatch(_REMOTE, written):
         help = "the holder is on this host: write LAYOUT/EXPORT, or /path/to/socket/EXPORT"
-    if _INDEXED.fullmatch(written):
+    if re.fullmatch(_INDEXED, written):
         help = "an import is of a whole export, of every process if it is counted; 'map' may name a part of it: w.0:4"
     raise InvalidValue("MT104", f"{shorten(written)!r} names no export", help=help)
 
@@ -117,7 +117,7 @@ def _is_holder(text: str) -> bool:
 
 
 def _producer_help(written: str) -> str:
-    if _SIBLING.fullmatch(written):
+    if re.fullmatch(_SIBLING, written):
         return "an export of a process of this spec is imported under 'imports'; a producer is an external program"
     if "/" in written and written.strip("./"):
         return f"the name of the export follows the socket's path: {shorten(written).rstrip('/')}/frame"

@@ -12,14 +12,13 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable
-from memtopo.driver.kernels import KernelDriver
-from memtopo.driver.trials import ExternalApi, TrialCalls
 from memtopo.driver.types import DriverError
-from memtopo.driver.wrappers import Renumbered
 from memtopo.machine import Machine, load, parse
 
 if TYPE_CHECKING:
     from memtopo.driver.cuda import CudaMeter
+    from memtopo.driver.kernels import KernelDriver
+    from memtopo.driver.trials import ExternalApi, TrialCalls
     from memtopo.plans.report import MachineLine
 
 LOCAL = "local"
@@ -70,6 +69,8 @@ def open_in_worker(machine: Machine | None, *, simulated: bool, visible: Sequenc
     With `visible`, the driver has only these GPUs, in this order; for real GPUs the environment has been set
     accordingly, and `machine` is not needed. Raises `Unavailable`.
     """
+    from memtopo.driver.wrappers import Renumbered  # noqa: PLC0415
+
     driver: KernelDriver
     if simulated:
         assert machine
