@@ -111,6 +111,10 @@ def test_a_multi_process_plan_adds_the_sums_of_its_processes() -> None:
     assert summary.reserved == 32 * MiB
     assert summary.calls == sum(len(each.steps) for each in plan.processes.values())
     assert summary.calls == sum(row.calls * each.count for each in summary.processes for row in each.rows)
+    for process in summary.processes:
+        member = plan.processes[process.first]
+        assert (process.rows, process.memory, process.notes) == (member.summary().rows, member.memory, member.notes)
+        assert process.memory
     undone = [step for each in plan.processes.values() for step in each.steps if step.undo_call]
     assert summary.teardown_calls == len(undone)
 
@@ -129,6 +133,16 @@ def test_consecutive_instances_with_equal_calls_are_merged(devices: str, expecte
     text = SERVER + READER.replace("gpu2", "d").replace("reader:", counted)
     summarized = plan_of_clean(text).summary().processes
     assert [(each.first, each.last, each.count) for each in summarized] == [("server", "server", 1), *expected]
+
+
+def test_processes_that_differ_in_memory_or_notes_alone_are_not_merged() -> None:
+    buffer = "buffers: {b: {location: d, size: 2MiB}}"
+    text = f"processes: {{a: {{count: 3, devices: {{d: [gpu0, gpu0, gpu1]}}, {buffer}}}}}"
+    found = plan_of_clean(text).summary().processes
+    assert [(each.first, each.last, each.count, each.memory) for each in found] == [
+        ("a.0", "a.1", 2, {"gpu0": 2 * MiB}),
+        ("a.2", "a.2", 1, {"gpu1": 2 * MiB}),
+    ]
 
 
 def test_processes_with_different_names_are_not_merged() -> None:
