@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from cuda.bindings import driver as bindings
 
+from memtopo.common.errors import Unavailable
 from memtopo.driver.cuda import CudaDriver
 from memtopo.driver.cuda import driver as module
 from memtopo.driver.types import (
@@ -71,6 +72,14 @@ def plain(value: Any) -> object:
     if isinstance(value, list):
         return [plain(each) for each in value]
     return bytes(value) if isinstance(value, bytes | bytearray) else int(value)
+
+
+def has_libcuda() -> bool:
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 @dataclass
@@ -254,6 +263,14 @@ def test_a_call_has_the_arguments_of_its_function_in_order(monkeypatch: pytest.M
     result = call.make(CudaDriver())
     assert kept == [call.arguments]
     assert (result, type(result)) == (call.result, type(call.result))
+
+
+@pytest.mark.skipif(has_libcuda(), reason="asks what happens where there is no driver")
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.function)
+def test_the_bindings_take_the_arguments_of_every_call(call: Call) -> None:
+    """They convert the arguments first, and then miss the driver."""
+    with pytest.raises(Unavailable):
+        call.make(CudaDriver())
 
 
 def test_bytes_that_the_driver_copies_are_returned(monkeypatch: pytest.MonkeyPatch) -> None:
