@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 import threading
 
 import pytest
@@ -135,6 +136,21 @@ def test_a_refused_creation_takes_nothing(sim: SimDriver) -> None:
         before = sim.mem_get_info()
         with refused("CUDA_ERROR_NOT_PERMITTED"):
             sim.mem_create(GiB, Properties(gpu(0), HandleType.FABRIC))
+        assert sim.mem_get_info() == before
+
+
+def test_an_allocation_that_the_system_refuses_takes_nothing(sim: SimDriver) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with current(sim):
+        before = sim.mem_get_info()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+        try:
+            with refused("CUDA_ERROR_OPERATING_SYSTEM"):
+                sim.mem_create(8 * GiB, PLAIN)
+            with refused("CUDA_ERROR_OPERATING_SYSTEM"):
+                sim.mem_alloc(8 * GiB)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert sim.mem_get_info() == before
 
 

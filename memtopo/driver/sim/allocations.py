@@ -51,7 +51,12 @@ class Allocations:
         if size <= 0:
             raise invalid("the size is 0")
         address = self._blocks.take(device, size)
-        self._add(Allocation(address, address + size, device, {device}, self._arena.take(size)))
+        try:
+            physical = self._arena.take(size)
+        except OSError:
+            self._blocks.give(device, address, size)
+            raise
+        self._add(Allocation(address, address + size, device, {device}, physical))
         return address
 
     def manage(self, device: int, size: int, users: Iterable[int]) -> int:

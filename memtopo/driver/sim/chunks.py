@@ -91,9 +91,9 @@ class Chunks:
         created = self._creation.check(size, properties, flags)
         self._budget.check(created.location, size)
         self._creation.check_permitted(properties)
+        physical, granule = self._arena.take(size), self._creation.granularity(properties)
         self._budget.take(created.location, size)
-        granule = self._creation.granularity(properties)
-        return self._opened(Chunk(next(self._numbers), size, granule, created, self._arena.take(size)))
+        return self._opened(Chunk(next(self._numbers), size, granule, created, physical))
 
     def adopt(self, properties: Properties, granule: int, physical: Physical) -> int:
         """Return a new handle, with one reference, to a chunk of another process (fact 27)."""

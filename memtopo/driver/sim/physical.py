@@ -67,11 +67,13 @@ class Arena:
         self._used = 0
 
     def take(self, size: int) -> Physical:
-        """Allocate `size` bytes, which take no memory until they are touched."""
-        offset, self._used = self._used, self._used + -(-size // PAGE) * PAGE
-        if self._used > self._length:
-            self._length = -(-self._used // STEP) * STEP
-            os.ftruncate(self._fd, self._length)
+        """Allocate `size` bytes, which take no memory until they are touched. Raises `OSError`."""
+        offset, used = self._used, self._used + -(-size // PAGE) * PAGE
+        if used > self._length:
+            length = -(-used // STEP) * STEP
+            os.ftruncate(self._fd, length)
+            self._length = length
+        self._used = used
         return Physical(self._fd, offset, size)
 
     def share(self, physical: Physical, tag: Tag) -> None:
