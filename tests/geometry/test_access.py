@@ -198,6 +198,13 @@ access:
     ]  # fmt: skip
 
 
+def test_mappings_without_any_access_have_none() -> None:
+    text = "ranges: {kv: {size: 4MiB}}\nchunks: {c: {location: gpu0, size: 2MiB, count: 2}}\nmap: {kv: c}"
+    geometry = geometry_of(text)
+    found = mappings(geometry.placements["kv", 0], granted(geometry))
+    assert [(index, offset, grants) for _, index, offset, grants in found] == [(0, 0, ()), (1, 2 * MIB, ())]
+
+
 def test_adjacent_mappings_with_equal_access_are_one_span() -> None:
     text = "ranges: {kv: {size: 64MiB}}\nchunks: {a: {location: gpu0, size: 2MiB, count: 20}}\n"
     text += "map: {kv: [a.0:4, a.7, a.5, {chunk: a.8:12, offset: 32MiB}, a]}\naccess: {kv: {gpu0: rw}}"

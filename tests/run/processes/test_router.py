@@ -1,0 +1,174 @@
+"""Routing of handles between workers whose ends of the channels are the test's."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
+
+import pytest
+
+from memtopo.common.clock import RunningClock
+from memtopo.common.errors import MemtopoError
+from memtopo.driver.handles import Handle
+from memtopo.run.processes import messages
+from memtopo.run.processes.messages import FromWorker, HandleAnswer, HandleRequest, ToWorker
+from memtopo.run.processes.router import Router
+from memtopo.run.processes.worker_process import WorkerProcess
+from memtopo.sharing.channel import Channel, Received
+from tests.helpers.processes import open_descriptors
+
+LABELS = ("server", "reader", "other")
+SECRET = Handle.of(b"s" * 64)
+TO_WORKER = [each for each in get_args(ToWorker) if isinstance(each, type)]
+
+
+class Run:
+    """A router, its workers, and the workers' ends of the channels."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, WorkerProcess] = {}
+        self.ends: dict[str, Channel[Any]] = {}
+        for label in LABELS:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+            channel = Channel[FromWorker](ours, get_args(FromWorker))
+            self.workers[label] = WorkerProcess(label, process, channel, RunningClock())
+            self.workers[label].receive(Received(messages.Ready(0, 0)))
+            self.ends[label] = Channel(theirs, TO_WORKER)
+        self.router = Router(self.workers)
+
+    def routed(self) -> list[tuple[str, object]]:
+        """What of the messages that have arrived is not forwarded."""
+        return [(worker.label, received and received.message) for worker, received in self.router.receive(0)]
+
+    def heard(self, label: str) -> Received[Any] | None:
+        """The next message to a worker; None if there is none."""
+        try:
+            return self.ends[label].receive()
+        except BlockingIOError:
+            return None
+
+    def close(self) -> None:
+        for label, worker in self.workers.items():
+            self.ends[label].close()
+            worker.close()
+            assert worker.process.stdin
+            worker.process.stdin.close()
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    before = open_descriptors()
+    found = Run()
+    yield found
+    found.close()
+    assert open_descriptors() == before
+
+
+REQUEST = HandleRequest("reader", "server", "w", 2, 3)
+
+
+def test_a_request_goes_to_its_holder_and_the_answer_with_its_handles_back(run: Run) -> None:
+    run.ends["reader"].send(REQUEST)
+    assert run.routed() == []
+    asked = run.heard("server")
+    assert asked
+    assert asked.message == REQUEST
+    assert (run.workers["server"].busy, run.workers["reader"].busy) == (True, False)
+    run.ends["server"].send(HandleAnswer("reader"), [Handle(fd=os.dup(0)), Handle(fd=os.dup(0), offset=512)])
+    assert run.routed() == []
+    answer = run.heard("reader")
+    assert answer
+    assert answer.message == HandleAnswer("reader")
+    assert [each.offset for each in answer.handles] == [0, 512]
+    answer.close()
+    assert not run.workers["server"].busy
+    assert [run.heard(label) for label in LABELS] == [None] * 3
+
+
+@pytest.mark.parametrize("holder", ["nobody", "other"])
+def test_a_request_of_a_process_that_is_gone_is_answered_at_once(run: Run, holder: str) -> None:
+    run.workers["other"].kill("test")
+    run.workers["other"].receive(None)
+    run.ends["reader"].send(HandleRequest("reader", holder, "w", 0, 1))
+    assert run.routed() == []
+    answer = run.heard("reader")
+    assert answer
+    assert answer.message == HandleAnswer("reader", error="it is gone")
+    assert not run.workers["reader"].busy
+
+
+def test_other_messages_are_the_coordinators_and_so_is_the_end_of_a_channel(run: Run) -> None:
+    run.ends["server"].send(messages.StepsDone(3))
+    run.ends["server"].send(messages.Failed("no memory"))
+    run.ends["other"].send(messages.Ready(1, 2))
+    assert run.routed() == [
+        ("server", messages.StepsDone(3)),
+        ("server", messages.Failed("no memory")),
+        ("other", messages.Ready(1, 2)),
+    ]
+    run.ends["reader"].close()
+    ended = []
+    for worker, received in run.router.receive(0):
+        worker.process.kill()
+        worker.receive(received)
+        ended.append((worker.label, received))
+    assert ended == [("reader", None)]
+    assert run.routed() == []
+
+
+def answering(run: Run, *answers: tuple[HandleAnswer, list[Handle]]) -> Callable[[], None]:
+    """A `receive` of the coordinator before which the holder answers."""
+    remaining = iter(answers)
+
+    def receive() -> None:
+        for answer, handles in (next(remaining),):
+            run.ends["server"].send(answer, handles)
+        assert run.routed() == []
+
+    return receive
+
+
+def requester(run: Run) -> str:
+    """The requester of the coordinator's next request, which no process is."""
+    with pytest.raises(MemtopoError, match=r"^process server does not give w: no$"):
+        run.router.request("server", "w", 0, 1, lambda: _refuse(run))
+    return "#1"
+
+
+def _refuse(run: Run) -> None:
+    asked = run.heard("server")
+    assert asked
+    assert asked.message == HandleRequest("#0", "server", "w", 0, 1)
+    answering(run, (HandleAnswer("#0", error="no"), []))()
+
+
+def test_the_coordinators_own_request_has_the_handles_of_its_answer(run: Run) -> None:
+    label = requester(run)
+    found = run.router.request("server", "w", 4, 1, answering(run, (HandleAnswer(label), [SECRET])))
+    assert [each.shared for each in found] == [b"s" * 64]
+    asked = run.heard("server")
+    assert asked
+    assert asked.message == HandleRequest(label, "server", "w", 4, 1)
+    assert not run.workers["server"].busy
+
+
+def test_an_answer_to_an_abandoned_request_is_closed(run: Run) -> None:
+    late = (HandleAnswer("#0"), [Handle(fd=os.dup(0))])
+    found = run.router
+    label = requester(run)
+    shared = found.request("server", "w", 0, 1, answering(run, late, (HandleAnswer(label), [Handle(fd=os.dup(0))])))
+    assert len(shared) == 1
+    for each in shared:
+        each.close()
+
+
+def test_a_request_of_a_process_that_ends_meanwhile_is_an_error(run: Run) -> None:
+    def receive() -> None:
+        run.workers["server"].kill("test")
+
+    with pytest.raises(MemtopoError, match=r"^process server is gone$"):
+        run.router.request("server", "w", 0, 1, receive)

@@ -1,0 +1,225 @@
+"""State of a worker in the coordinator, by its messages, its process and a clock that the test sets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from memtopo.common.clock import LONGEST_STEP, RunningClock
+from memtopo.kinds.step import Phase
+from memtopo.plans.report import Checks, MachineLine, PlanSummary, Report
+from memtopo.run.processes import messages
+from memtopo.run.processes.messages import FromWorker, ToWorker
+from memtopo.run.processes.worker_process import Expected, WorkerProcess
+from memtopo.sharing.channel import Channel, Received
+
+MACHINE = MachineLine("test", simulated=True, devices=(), driver="13.0")
+REPORT = Report("test", None, MACHINE, "ok", 0, PlanSummary("test", (), {}, 0, 0, 0))
+BUILD = messages.BuildPhase(Phase.CREATE)
+
+
+@dataclass
+class Pair:
+    """A worker's process that waits for its input to end, and the worker's end of the channel."""
+
+    worker: WorkerProcess
+    end: Channel[Any]
+    moment: list[float]
+
+    def passes(self, seconds: float) -> None:
+        """Let time pass, in steps that count."""
+        while seconds > 0:
+            self.moment[0] += min(seconds, LONGEST_STEP)
+            seconds -= LONGEST_STEP
+            self.worker.silent(0)
+
+    def says(self, *found: FromWorker) -> None:
+        for each in found:
+            self.worker.receive(Received(each))
+
+    def heard(self) -> list[object]:
+        """Messages that the worker was sent since the last time."""
+        found: list[object] = []
+        while True:
+            try:
+                received = self.end.receive()
+            except BlockingIOError:
+                return found
+            assert received
+            found.append(received.message)
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    moment = [100.0]
+    end = Channel[Any](theirs, [each for each in get_args(ToWorker) if isinstance(each, type)])
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        channel = Channel[FromWorker](ours, get_args(FromWorker))
+        found = WorkerProcess("w", process, channel, RunningClock(lambda: moment[0]))
+        yield Pair(found, end, moment)
+        end.close()
+        found.close()
+        assert process.returncode is not None
+
+
+def test_a_new_worker_owes_its_readiness(pair: Pair) -> None:
+    worker = pair.worker
+    assert (worker.owes(Expected.READY), worker.owes(Expected.DONE), worker.busy, worker.over) == (
+        True,
+        False,
+        True,
+        False,
+    )
+    assert (worker.activity, worker.as_declared, worker.safe, worker.exit_code) == ("starting", True, True, 4)
+    steps = worker.receive(Received(messages.Ready(3, 4096)))
+    assert (steps, worker.rounds, worker.volume) == (messages.StepsDone(1), 3, 4096)
+    assert (worker.owes(Expected.READY), worker.busy) == (False, False)
+
+
+def test_a_command_is_owed_until_it_is_done(pair: Pair) -> None:
+    pair.says(messages.Ready(1, 0))
+    pair.worker.command(BUILD)
+    assert pair.heard() == [BUILD]
+    assert (pair.worker.owes(Expected.DONE), pair.worker.busy, pair.worker.activity) == (True, True, "create")
+    assert pair.worker.receive(Received(messages.StepsDone(7, 9))) == messages.StepsDone(7, 9)
+    assert pair.worker.owes(Expected.DONE)
+    assert pair.worker.receive(Received(messages.Done(as_declared=True, safe=True))) == messages.StepsDone(0)
+    assert not pair.worker.owes(Expected.DONE)
+    assert not pair.worker.busy
+
+
+def test_a_difference_or_an_unsafe_access_stays_known(pair: Pair) -> None:
+    for as_declared, safe, expected in (
+        (True, True, (True, True)),
+        (False, True, (False, True)),
+        (True, False, (False, False)),
+        (True, True, (False, False)),
+    ):
+        pair.says(messages.Done(as_declared=as_declared, safe=safe))
+        assert (pair.worker.as_declared, pair.worker.safe) == expected
+
+
+def test_the_result_of_a_recheck_is_forgotten_with_the_next_command(pair: Pair) -> None:
+    pair.worker.command(messages.Recheck())
+    pair.says(messages.CheckResult(Checks(()), None))
+    assert (pair.worker.checks, pair.worker.check_error, pair.worker.busy) == (Checks(()), None, False)
+    pair.worker.command(messages.Recheck())
+    assert (pair.worker.checks, pair.worker.check_error, pair.worker.busy) == (None, None, True)
+    pair.says(messages.CheckResult(None, "it failed"))
+    assert (pair.worker.checks, pair.worker.check_error) == (None, "it failed")
+
+
+@pytest.mark.parametrize(
+    ("message", "state"),
+    [
+        (messages.Failed("no memory"), ("no memory", None, 4, None)),
+        (messages.Broken("no driver", "install one", 3), ("no driver", "install one", 3, None)),
+        (messages.Finished(REPORT), (None, None, 4, REPORT)),
+    ],
+)
+def test_a_worker_that_failed_or_reported_owes_nothing(
+    pair: Pair, message: FromWorker, state: tuple[object, ...]
+) -> None:
+    pair.worker.command(BUILD)
+    pair.says(message)
+    worker = pair.worker
+    assert (worker.failed, worker.hint, worker.exit_code, worker.report) == state
+    assert (worker.over, worker.busy, worker.owes(Expected.DONE), worker.gone) == (True, False, False, False)
+
+
+def test_silence_counts_from_the_last_message_command_or_request(pair: Pair) -> None:
+    worker = pair.worker
+    begins: list[Callable[[], object]] = [
+        lambda: worker.command(BUILD),
+        lambda: pair.says(messages.StepsDone(1)),
+        worker.answer_due,
+        worker.answer_received,
+        worker.take_down,
+    ]
+    for begin in begins:
+        pair.passes(5)
+        begin()
+        pair.passes(3)
+        assert (worker.silent(2.5), worker.silent(3.5)) == (True, False)
+
+
+def test_a_worker_that_waits_for_handles_is_not_busy_unless_others_wait_for_its_own(pair: Pair) -> None:
+    worker = pair.worker
+    worker.command(BUILD)
+    worker.request_sent()
+    assert not worker.busy
+    worker.answer_due()
+    worker.answer_due()
+    assert worker.busy
+    worker.answer_sent()
+    assert worker.busy
+    worker.answer_sent()
+    assert not worker.busy
+    worker.answer_received()
+    assert worker.busy
+
+
+def test_an_idle_worker_takes_down_by_message_and_a_busy_one_by_signal_too(pair: Pair) -> None:
+    pair.says(messages.Ready(1, 0))
+    pair.worker.take_down()
+    assert pair.heard() == [messages.TakeDown()]
+    assert pair.worker.process.poll() is None
+    pair.worker.command(BUILD)
+    pair.worker.take_down()
+    assert pair.heard() == [BUILD, messages.TakeDown()]
+    pair.worker.receive(None)
+    assert pair.worker.death == "was killed by SIGTERM"
+
+
+def test_a_heartbeat_is_sent_once_an_interval(pair: Pair) -> None:
+    pair.worker.keep_alive(3600)
+    assert pair.heard() == []
+    pair.worker.keep_alive(0)
+    assert pair.heard() == [messages.KeepAlive()]
+
+
+def test_a_killed_worker_has_the_reason_and_the_signal(pair: Pair) -> None:
+    pair.worker.kill("was silent for 2 s")
+    assert (pair.worker.death, pair.worker.over, pair.worker.gone) == ("was silent for 2 s", True, False)
+    pair.worker.kill("another reason")
+    assert pair.worker.receive(None) == messages.StepsDone(0)
+    assert pair.worker.death == "was silent for 2 s and was killed by SIGKILL"
+    assert pair.worker.gone
+
+
+@pytest.mark.parametrize(
+    ("before", "death"),
+    [
+        ([], "ended with status 0"),
+        ([messages.Failed("no memory")], None),
+        ([messages.Finished(REPORT)], None),
+    ],
+)
+def test_a_worker_that_ends_without_a_report_or_an_error_has_died(
+    pair: Pair, before: list[FromWorker], death: str | None
+) -> None:
+    pair.says(*before)
+    assert pair.worker.process.stdin
+    pair.worker.process.stdin.close()
+    pair.worker.receive(None)
+    assert (pair.worker.gone, pair.worker.over, pair.worker.death) == (True, True, death)
+
+
+def test_files_of_the_drivers_events_go_with_their_process(pair: Pair) -> None:
+    """Fact 49: a killed process leaves them behind."""
+    pid = pair.worker.process.pid
+    own, other = (Path(f"/dev/shm/cuda.shm.{os.geteuid():x}.{each:x}.1") for each in (pid, 1 << 30))
+    for each in (own, other):
+        each.touch()
+    pair.worker.kill("test")
+    pair.worker.receive(None)
+    assert (own.exists(), other.exists()) == (False, True)
+    other.unlink()
