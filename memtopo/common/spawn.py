@@ -77,6 +77,13 @@ def spawn_connected(
     return process, ours
 
 
+def start_hint(error: OSError) -> str | None:
+    """Return how to raise the limit because of which a process was not started; None for other errors."""
+    if error.errno != errno.EAGAIN:
+        return None
+    return "raise the limit of processes: 'ulimit -u', TasksMax= in a systemd unit, --pids-limit of a container"
+
+
 class ParentThread(threading.Thread):
     """Thread that starts a process and lives until `finish`.
 

@@ -18,7 +18,7 @@ from typing import Self
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
-from memtopo.common.spawn import ParentThread
+from memtopo.common.spawn import ParentThread, start_hint
 from memtopo.common.text import signal_name
 from memtopo.executor import Stopped
 from memtopo.sharing.claims import lock_stale, make_lock
@@ -150,7 +150,7 @@ class Program:
             self._process = process = self._parent.start_process()
         except OSError as error:
             message = f"the program of {self.name!r} cannot be started: {reason(error)}"
-            raise ProducerFailed(message) from error
+            raise ProducerFailed(message, hint=start_hint(error)) from error
         if process.stdin:
             with suppress(BrokenPipeError):
                 process.stdin.write(self._stdin or b"")

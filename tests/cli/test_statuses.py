@@ -86,6 +86,7 @@ def test_a_system_that_starts_no_process_is_exit_status_4(arguments: tuple[str, 
     )
     assert (done.returncode, done.stdout) == (4, ""), done.stderr
     assert done.stderr.startswith(f"memtopo: error: {what}: resource temporarily unavailable\n")
+    assert "hint: raise the limit of processes: 'ulimit -u'" in done.stderr
 
 
 def test_memory_not_as_declared_exits_with_6(run_inline: InlineRunner, spec: Path) -> None:

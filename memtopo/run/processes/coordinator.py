@@ -5,7 +5,6 @@ It makes no driver call that lays out memory. If any process fails, dies or is i
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Self
 from memtopo import machine as machines
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.common.spawn import start_hint
 from memtopo.driver.handles import Handle
 from memtopo.executor import SafeProgress
 from memtopo.kinds.step import Phase
@@ -71,10 +71,8 @@ class NotStarted(MemtopoError):
     exit_code = 4
 
     def __init__(self, started: int, error: OSError) -> None:
-        hint = None
-        if error.errno == errno.EAGAIN:
-            hint = "raise the limit of processes: 'ulimit -u', TasksMax= in a systemd unit, --pids-limit of a container"
-        super().__init__(f"process {started + 1} of the layout cannot be started: {reason(error)}", hint=hint)
+        message = f"process {started + 1} of the layout cannot be started: {reason(error)}"
+        super().__init__(message, hint=start_hint(error))
 
 
 def startup_limit(timeout: float) -> float:
