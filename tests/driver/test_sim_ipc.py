@@ -351,7 +351,7 @@ def test_a_process_that_nobody_waited_for_is_gone(sim: SimDriver) -> None:
 
 
 def test_events_that_are_not_there(sim: SimDriver) -> None:
-    """An event is of use while it is open and its context lives, on the default stream of that context"""
+    """An event is of use while it is open and its context lives, on the streams of that context"""
     with current(sim), event(sim) as made:
         for call in (sim.event_query, sim.event_destroy, sim.event_synchronize, sim.ipc_get_event_handle):
             with refused(INVALID_HANDLE):

@@ -24,7 +24,7 @@ STRICTER = {
     "ipc_close_mem_handle": "refused without a current context: not tried on hardware",
     "event_synchronize": "likewise",
     "event_destroy": "an event that is not open is refused, here and in every call: hardware may end the process",
-    "event_record": "refused on any stream but the default one, since others only signal, wait and prefetch",
+    "event_record": "refused on a stream that is not open: hardware may end the process",
     "stream_wait_event": "likewise, and with flags",
     "mem_address_reserve": "only addresses from 1 TiB to 84 TiB are free (fact 11)",
     "mem_create": "a fabric handle that was never tried on the recorded machine is refused (fact 4)",

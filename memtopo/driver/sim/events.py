@@ -15,6 +15,7 @@ from memtopo.driver.sim import shared_files
 from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid
 from memtopo.driver.sim.devices import Contexts, Devices
 from memtopo.driver.sim.shared_files import Files, Tag, nonce
+from memtopo.driver.sim.streams import Streams
 from memtopo.driver.types import EventFlags, gpu
 
 FIRST_EVENT = 0x7E00_0000
@@ -38,8 +39,8 @@ class Event:
 class Events:
     """Events of one process, created or opened."""
 
-    def __init__(self, devices: Devices, files: Files) -> None:
-        self._devices, self._files = devices, files
+    def __init__(self, devices: Devices, streams: Streams, files: Files) -> None:
+        self._devices, self._streams, self._files = devices, streams, files
         self._numbers = count(FIRST_EVENT, 16)
         self._open: dict[int, Event] = {}
 
@@ -70,18 +71,17 @@ class Events:
     def record(self, event: int, stream: int, device: int) -> None:
         """Record an event, which completes at once; records of all processes are counted."""
         found = self.get(event)
-        _check_stream(stream)
-        if found.device != device:
+        if found.device != self._streams.get(stream, device).device:
             raise Refused("CUDA_ERROR_INVALID_HANDLE", "the event and the stream are of different contexts")
         if found.fd is None:
             found.records += 1
         else:
             _count_one(found.fd)
 
-    def wait(self, event: int, stream: int, flags: int) -> None:
+    def wait(self, event: int, stream: int, flags: int, device: int) -> None:
         """Make a stream wait for an event, which has completed already."""
         self.get(event)
-        _check_stream(stream)
+        self._streams.get(stream, device)
         if flags:
             raise invalid("flags must be 0")
 
@@ -114,11 +114,6 @@ class Events:
         number = next(self._numbers)
         self._open[number] = event
         return number
-
-
-def _check_stream(stream: int) -> None:
-    if stream:
-        raise Refused("CUDA_ERROR_INVALID_HANDLE", "the simulator records events in the default stream alone")
 
 
 def _count_one(fd: int) -> None:
@@ -175,5 +170,4 @@ class EventCalls(CallGate):
 
     @driver_call
     def stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
-        self._contexts.current()
-        self._events.wait(event, stream, flags)
+        self._events.wait(event, stream, flags, self._contexts.current())
