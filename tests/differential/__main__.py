@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.differential import recorder, runner, traces
-from tests.differential.generator import MODES
+from tests.differential.families import FAMILIES, NAMES
 from tests.differential.traces import Origin, Step, Trace
 
 if TYPE_CHECKING:
@@ -31,12 +31,15 @@ def main() -> int:
 
 
 def _add_record(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("out", type=Path)
+    parser.add_argument("file", type=Path, nargs="?", help="file to write")
+    parser.add_argument("--out", type=Path, help="the same; with --all-families, the begin of a file's name for each")
     _add_driver(parser)
     parser.add_argument("--machine", default="", help="name of the machine in the file")
-    parser.add_argument("--mode", choices=MODES, default=MODES[0])
-    parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--family", "--mode", choices=NAMES, default=NAMES[0], help="calls of the sequences")
+    parser.add_argument("--all-families", action="store_true", help="record every family beside the VMM's, in turn")
+    parser.add_argument("--seconds", type=float, help="time for each family; 60, or unlimited with --sequences")
+    parser.add_argument("--first", "--seed", type=int, default=0, help="first seed")
+    parser.add_argument("--sequences", type=int, help="sequences of each family, by all workers together")
     parser.add_argument("--most", type=int, default=recorder.ENDLESS, help="sequences of each worker")
     parser.set_defaults(run=_record)
 
@@ -68,16 +71,27 @@ def _add_driver(parser: argparse.ArgumentParser) -> None:
 
 
 def _record(options: argparse.Namespace) -> int:
-    order = recorder.Order(options.driver, options.mode, options.seconds, options.first, options.most)
+    out = options.out or options.file
+    if out is None:
+        sys.exit("record: no file to write: give --out FILE")
+    if not options.all_families:
+        return _record_family(options, options.family, out)
+    return max(_record_family(options, family, out.with_name(f"{out.name}.{family}.xz")) for family in FAMILIES)
+
+
+def _record_family(options: argparse.Namespace, family: str, out: Path) -> int:
+    """Record one family; returns 1 if it cannot be recorded here."""
+    most, seconds = options.most, options.seconds
+    if options.sequences:
+        most, seconds = -(-options.sequences // options.workers), seconds or recorder.ENDLESS
+    order = recorder.Order(options.driver, family, seconds or 60, options.first, most)
     start = time.monotonic()
-    found = recorder.record(
-        order, Origin(options.machine or options.driver, options.mode), options.workers, options.out
-    )
+    found = recorder.record(order, Origin(options.machine or options.driver, family), options.workers, out)
     seconds = time.monotonic() - start
-    print(f"{found.sequences} sequences, {found.calls} calls, {found.calls / seconds:.0f} calls/s")
+    print(f"{out}: {found.sequences} sequences, {found.calls} calls, {found.calls / seconds:.0f} calls/s", flush=True)
     for cause in sorted(set(found.ended)):
         print(f"{found.ended.count(cause)} workers ended early: {cause}")
-    return 0
+    return int(not found.sequences)
 
 
 def _replay(options: argparse.Namespace) -> int:

@@ -45,13 +45,18 @@ class Call(NamedTuple):
         name, *arguments = call.split()
         return cls(target, name, tuple(arguments))
 
+    @property
+    def spoken(self) -> str:
+        """Name of the call, also where the second process makes it: `there alloc`."""
+        return self.name if self.name != "there" else f"there {self.arguments[0]}"
+
 
 @cache
 def compiled(text: str) -> Action:
     """Return the function that makes a call; cached, since sequences repeat the same texts."""
     call = Call.parse(text)
     targets = (call.target,) if call.target else ()
-    action = CALLS[call.name](*targets, *call.arguments)
+    action = (CALLS.get(call.name) or _resource_call(call.name))(*targets, *call.arguments)
 
     def answer(session: Session) -> str:
         try:
@@ -64,11 +69,17 @@ def compiled(text: str) -> Action:
     return answer
 
 
+def _resource_call(name: str) -> Callable[..., Action]:
+    from tests.differential.resource_calls import RESOURCE_CALLS  # which builds on this module
+
+    return RESOURCE_CALLS[name]
+
+
 def _reserve(symbol: str, size: str, alignment: str = "0", hint: str = "null", flags: str = "0") -> Action:
     count, aligned, wanted, given = size_of(size), size_of(alignment), place_of(hint), int(flags)
 
     def action(session: Session) -> str:
-        address = session.driver.mem_address_reserve(count, aligned, _at(session, wanted), given)
+        address = session.driver.mem_address_reserve(count, aligned, at_place(session, wanted), given)
         session.addresses[symbol] = address
         session.reservations[address] = count, symbol
         return OK if not aligned or address % aligned == 0 else "unaligned"
@@ -80,7 +91,7 @@ def _free(at: str, size: str) -> Action:
     place, count = place_of(at), size_of(size)
 
     def action(session: Session) -> str:
-        address = _at(session, place)
+        address = at_place(session, place)
         session.driver.mem_address_free(address, count)
         session.reservations.pop(address, None)
         return OK
@@ -112,7 +123,7 @@ def _map(at: str, size: str, chunk: str, offset: str = "0", flags: str = "0") ->
     place, count, begin, given = place_of(at), size_of(size), size_of(offset), int(flags)
 
     def action(session: Session) -> str:
-        address = _at(session, place)
+        address = at_place(session, place)
         session.driver.mem_map(address, count, session.handles[chunk], begin, given)
         session.mappings[address] = count
         return OK
@@ -124,7 +135,7 @@ def _unmap(at: str, size: str) -> Action:
     place, count = place_of(at), size_of(size)
 
     def action(session: Session) -> str:
-        address = _at(session, place)
+        address = at_place(session, place)
         session.driver.mem_unmap(address, count)
         session.unmapped(address, count)
         return OK
@@ -136,7 +147,7 @@ def _set_access(at: str, size: str, grants: str) -> Action:
     place, count, given = place_of(at), size_of(size), grants_of(grants)
 
     def action(session: Session) -> str:
-        session.driver.mem_set_access(_at(session, place), count, given)
+        session.driver.mem_set_access(at_place(session, place), count, given)
         return OK
 
     return action
@@ -144,14 +155,14 @@ def _set_access(at: str, size: str, grants: str) -> Action:
 
 def _get_access(at: str, location: str) -> Action:
     place, where = place_of(at), location_of(location)
-    return lambda session: str(session.driver.mem_get_access(_at(session, place), where))
+    return lambda session: str(session.driver.mem_get_access(at_place(session, place), where))
 
 
 def _retain(at: str) -> Action:
     place = place_of(at)
 
     def action(session: Session) -> str:
-        handle = session.driver.mem_retain_allocation_handle(_at(session, place))
+        handle = session.driver.mem_retain_allocation_handle(at_place(session, place))
         session.references[handle] = session.references.get(handle, 0) + 1
         return session.names.get(handle, "?")
 
@@ -169,7 +180,7 @@ def _address_range(at: str) -> Action:
     place = place_of(at)
 
     def action(session: Session) -> str:
-        base, size = session.driver.mem_get_address_range(_at(session, place))
+        base, size = session.driver.mem_get_address_range(at_place(session, place))
         return f"{session.name_of(base)} {size_text(size)}"
 
     return action
@@ -220,7 +231,7 @@ def _free_allocation(at: str) -> Action:
     place = place_of(at)
 
     def action(session: Session) -> str:
-        address = _at(session, place)
+        address = at_place(session, place)
         session.driver.mem_free(address)
         session.allocations.pop(address, None)
         return OK
@@ -253,7 +264,7 @@ def _fill(at: str, value: str, size: str) -> Action:
     place, byte, count = place_of(at), int(value), size_of(size)
 
     def action(session: Session) -> str:
-        session.driver.memset_d8(_at(session, place), byte, count)
+        session.driver.memset_d8(at_place(session, place), byte, count)
         session.driver.ctx_synchronize()
         return OK
 
@@ -264,7 +275,7 @@ def _write(at: str, data: str) -> Action:
     place, given = place_of(at), bytes.fromhex(data)
 
     def action(session: Session) -> str:
-        session.driver.memcpy_htod(_at(session, place), given)
+        session.driver.memcpy_htod(at_place(session, place), given)
         session.driver.ctx_synchronize()
         return OK
 
@@ -273,7 +284,7 @@ def _write(at: str, data: str) -> Action:
 
 def _read(at: str, size: str) -> Action:
     place, count = place_of(at), size_of(size)
-    return lambda session: session.driver.memcpy_dtoh(_at(session, place), count).hex() or OK
+    return lambda session: session.driver.memcpy_dtoh(at_place(session, place), count).hex() or OK
 
 
 def _touch(at: str, size: str) -> Action:
@@ -281,7 +292,7 @@ def _touch(at: str, size: str) -> Action:
     place, count = place_of(at), size_of(size)
 
     def action(session: Session) -> str:
-        session.driver.memcpy_dtoh(_at(session, place), count)
+        session.driver.memcpy_dtoh(at_place(session, place), count)
         return OK
 
     return action
@@ -294,7 +305,7 @@ def _if_survived(device: str, at: str, call: str, *arguments: str) -> Action:
     survives = _write_survives if call == "write" else _read_survives
 
     def action(session: Session) -> str:
-        address, driver = _at(session, place), session.driver
+        address, driver = at_place(session, place), session.driver
         host, granted = driver.mem_get_access(address, NODE), driver.mem_get_access(address, where)
         return copy(session) if survives(host, granted) else f"not tried {host} {granted}"
 
@@ -323,7 +334,8 @@ def _state(device: str) -> Action:
     return lambda session: str(session.driver.device_primary_ctx_get_state(number))
 
 
-def _at(session: Session, place: Place) -> int:
+def at_place(session: Session, place: Place) -> int:
+    """Address of a place. Raises `KeyError` if its symbol has no value."""
     return session.addresses[place.symbol] + place.offset
 
 

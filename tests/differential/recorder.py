@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.differential.traces import Origin
-from tests.differential.worker import DIRTY
+from tests.differential.worker import DIRTY, UNAVAILABLE
 
 PATIENCE = 20.0
 """Seconds without a new byte after which a worker hangs; the first contexts may take several."""
@@ -21,10 +21,10 @@ ENDLESS = 1 << 30
 
 
 class Order(NamedTuple):
-    """What to record: a driver (`gpu`, or a machine to simulate), a mode, a time, and the first seed of each worker."""
+    """What to record: a driver (`gpu`, or a machine to simulate), family, a time, and the first seed of each worker."""
 
     driver: str
-    mode: str
+    family: str
     seconds: float
     first: int
     most: int = ENDLESS
@@ -64,6 +64,8 @@ def _record_part(order: Order, number: int, workers: int, out: Path) -> tuple[by
         if not cause:
             break
         ended.append(cause)
+        if cause == str(UNAVAILABLE):
+            break
         if cause != str(DIRTY):
             with path.open("a") as file:
                 file.write(f"died {cause}\n")
@@ -81,7 +83,7 @@ def _compress(text: bytes) -> bytes:
 
 def _run_worker(order: Order, path: Path, first: int, step: int, seconds: float, most: int) -> str:
     """Run one worker to its end; returns why it ended early, or an empty text."""
-    options = (order.driver, order.mode, path, first, step, seconds, most)
+    options = (order.driver, order.family, path, first, step, seconds, most)
     process = subprocess.Popen([sys.executable, "-m", "tests.differential.worker", *map(str, options)])
     size, changed = path.stat().st_size, time.monotonic()
     while process.poll() is None:

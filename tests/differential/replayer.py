@@ -9,7 +9,8 @@ from memtopo.driver.sim import SimDriver
 from memtopo.machine import Machine
 from tests.differential.calls import Call, compiled
 from tests.differential.neighbours import depends
-from tests.differential.session import Session
+from tests.differential.resource_calls import needs_of
+from tests.differential.resources import Surroundings
 from tests.differential.traces import Step, Trace
 
 
@@ -46,7 +47,7 @@ class Difference(NamedTuple):
     @property
     def kind(self) -> Kind:
         """Kind of the difference, without values."""
-        name = Call.parse(self.step.call).name
+        name = Call.parse(self.step.call).spoken
         return Kind(name, _shape(self.step.answer), _shape(self.simulated))
 
     @property
@@ -77,26 +78,36 @@ def replay(machine: Machine, traces: Iterable[Trace]) -> Replay:
     """Replay sequences, each on a new simulator, up to its first difference."""
     sequences = calls = 0
     found = []
-    for trace in traces:
-        sequences += 1
-        difference = compare(machine, trace)
-        calls += len(trace.steps) if difference is None else difference.position + 1
-        if difference:
-            found.append(difference)
+    with Surroundings(machine) as surroundings:
+        for trace in traces:
+            sequences += 1
+            difference = _first_difference(machine, trace, surroundings)
+            calls += len(trace.steps) if difference is None else difference.position + 1
+            if difference:
+                found.append(difference)
     return Replay(sequences, calls, tuple(found))
 
 
 def compare(machine: Machine, trace: Trace) -> Difference | None:
     """Return the first difference of one sequence, or None."""
+    with Surroundings(machine) as surroundings:
+        return _first_difference(machine, trace, surroundings)
+
+
+def _first_difference(machine: Machine, trace: Trace, surroundings: Surroundings) -> Difference | None:
+    needs = needs_of(step.call for step in trace.steps)
     with SimDriver(machine) as driver:
         driver.init()
-        session = Session(driver, [driver.device_primary_ctx_retain(device) for device in range(len(machine.devices))])
+        contexts = [driver.device_primary_ctx_retain(device) for device in range(len(machine.devices))]
+        session = surroundings.session(driver, contexts, needs)
         try:
             for index, (call, answer) in enumerate(trace.steps):
                 simulated = compiled(call)(session)
                 if simulated != answer:
                     return Difference(trace, index, simulated)
         finally:
+            if needs.resources and not session.close():
+                surroundings.renew()
             session.close_files()
     return None
 

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.differential.calls import compiled
-from tests.differential.session import Session
-from tests.differential.worker import open_driver, retained
+from tests.differential.resource_calls import needs_of
+from tests.differential.resources import Surroundings
+from tests.differential.worker import open_driver, retained, simulated
 
 PATIENCE = 30.0
 """Seconds after which a process hangs."""
@@ -45,11 +46,12 @@ def _lines(text: bytes | str | None) -> list[str]:
 
 def main(driver: str) -> None:
     """Make the calls of standard input; print an answer for each."""
-    opened = open_driver(driver)
-    session = Session(opened, retained(opened))
-    for line in sys.stdin.read().splitlines():
-        print(compiled(line)(session), flush=True)
-    session.close()
+    opened, lines = open_driver(driver), sys.stdin.read().splitlines()
+    with Surroundings(simulated(driver)) as surroundings:
+        session = surroundings.session(opened, retained(opened), needs_of(lines))
+        for line in lines:
+            print(compiled(line)(session), flush=True)
+        session.close()
 
 
 if __name__ == "__main__":

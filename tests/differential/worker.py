@@ -9,13 +9,19 @@ import os
 import sys
 import time
 
+from memtopo import machine
 from memtopo.driver.protocol import Driver
+from memtopo.machine import Machine
 from tests.differential.calls import compiled
-from tests.differential.generator import LENGTH, Generator
+from tests.differential.families import generator, length, needs
+from tests.differential.resources import Surroundings
 from tests.differential.session import Session
+from tests.helpers.vulkan import why_unavailable
 
 DIRTY = 3
 """Exit status of a worker whose driver refused to give something back."""
+UNAVAILABLE = 4
+"""Exit status of a worker whose family needs Vulkan, where none works."""
 
 
 def open_driver(name: str) -> Driver:
@@ -26,7 +32,6 @@ def open_driver(name: str) -> Driver:
 
         driver = CudaDriver()
     else:
-        from memtopo import machine
         from memtopo.driver.sim import SimDriver
 
         driver = SimDriver(machine.load(name))
@@ -39,33 +44,43 @@ def retained(driver: Driver) -> list[int]:
     return [driver.device_primary_ctx_retain(device) for device in range(driver.device_get_count())]
 
 
-def record(driver: Driver, contexts: list[int], seed: int, mode: str, out: int) -> bool:
+def record(session: Session, family: str, seed: int, out: int) -> bool:
     """Record one sequence to a descriptor; returns false if its driver could not give everything back."""
-    session, generator = Session(driver, contexts), Generator(seed, len(contexts), mode)
+    calls = generator(family, seed, len(session.contexts))
     os.write(out, f"# {seed}\n".encode())
-    for _ in range(LENGTH):
-        call = generator.next()
+    for _ in range(length(family)):
+        call = calls.next()
         os.write(out, f"{call} -> ".encode())
         answer = compiled(call)(session)
         os.write(out, f"{answer}\n".encode())
-        generator.note(call, answer)
+        calls.note(call, answer)
     return session.close()
 
 
-def main(name: str, mode: str, path: str, first: int, step: int, seconds: float, most: int) -> int:
+def simulated(name: str) -> Machine | None:
+    """Return the machine of this name, or None for `gpu`."""
+    return None if name == "gpu" else machine.load(name)
+
+
+def main(name: str, family: str, path: str, first: int, step: int, seconds: float, most: int) -> int:
     """Record sequences of the seeds `first`, `first + step`, … until time is up or `most` are done."""
     end = time.monotonic() + seconds
     out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     driver = open_driver(name)
+    if needs(family).maker and name == "gpu" and (reason := why_unavailable(driver.device_get_uuid(0))):
+        print(f"{family}: {reason}", file=sys.stderr)
+        return UNAVAILABLE
     contexts = retained(driver)
-    for number in range(most):
-        if time.monotonic() > end:
-            break
-        if not record(driver, contexts, first + number * step, mode, out):
-            return DIRTY
+    with Surroundings(simulated(name)) as surroundings:
+        for number in range(most):
+            if time.monotonic() > end:
+                break
+            session = surroundings.session(driver, contexts, needs(family))
+            if not record(session, family, first + number * step, out):
+                return DIRTY
     return 0
 
 
 if __name__ == "__main__":
-    name, mode, path, first, step, seconds, most = sys.argv[1:]
-    sys.exit(main(name, mode, path, int(first), int(step), float(seconds), int(most)))
+    name, family, path, first, step, seconds, most = sys.argv[1:]
+    sys.exit(main(name, family, path, int(first), int(step), float(seconds), int(most)))
