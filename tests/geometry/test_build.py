@@ -212,6 +212,7 @@ def test_a_size_that_is_no_multiple_suggests_the_nearest_multiples(text: str, me
 def test_the_note_of_a_granularity_names_each_location_once() -> None:
     text = "chunks: {a: {location: [gpu1, gpu0, gpu1], size: 3MiB, count: 3}}"
     (found,) = [each for each in diagnose(text) if each.severity == "error"]
+    assert found.path == ("chunks", "a", "size")
     assert found.notes == ("the granularity of chunks with these properties on gpu1, gpu0 is 2MiB on this machine",)
 
 
