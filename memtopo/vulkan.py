@@ -25,18 +25,18 @@ _LAYER = "VK_LAYER_KHRONOS_validation"
 
 
 def instance(*, validation: bool) -> Any:
-    """An instance of Vulkan 1.2, with its validation layer or without."""
-    asked = vk.VkApplicationInfo(apiVersion=vk.VK_MAKE_VERSION(1, 2, 0))
+    """Instance of Vulkan 1.2, optionally with the validation layer."""
+    application = vk.VkApplicationInfo(apiVersion=vk.VK_MAKE_VERSION(1, 2, 0))
     layers, extensions = ([_LAYER], ["VK_EXT_debug_utils"]) if validation else ([], [])
     info = vk.VkInstanceCreateInfo(
-        pApplicationInfo=asked, ppEnabledLayerNames=layers, ppEnabledExtensionNames=extensions
+        pApplicationInfo=application, ppEnabledLayerNames=layers, ppEnabledExtensionNames=extensions
     )
     return vk.vkCreateInstance(info, None)
 
 
 def uuid_of(physical: Any) -> bytes:
     """UUID of a GPU, the same in every API (fact 38)."""
-    # By hand: the package's own wrapper hands back no chained structure.
+    # The package's own wrapper returns no chained structure.
     identity = vk.ffi.new("VkPhysicalDeviceIDProperties*")
     identity.sType = vk.VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_ID_PROPERTIES
     properties = vk.ffi.new("VkPhysicalDeviceProperties2*")
@@ -46,14 +46,14 @@ def uuid_of(physical: Any) -> bytes:
 
 
 def family_of(physical: Any) -> int:
-    """A family of queues that can copy."""
+    """Index of a queue family that supports copies."""
     wanted = vk.VK_QUEUE_COMPUTE_BIT | vk.VK_QUEUE_GRAPHICS_BIT
     families = vk.vkGetPhysicalDeviceQueueFamilyProperties(physical)
     return next(index for index, family in enumerate(families) if family.queueFlags & wanted)
 
 
 def device_on(physical: Any, family: int) -> Any:
-    """A device with one queue, timelines, and what shares memory and semaphores by descriptors."""
+    """Device with one queue, timeline semaphores, and extensions to share memory and semaphores by descriptors."""
     queue = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=family, pQueuePriorities=[1.0])
     timelines = vk.VkPhysicalDeviceTimelineSemaphoreFeatures(timelineSemaphore=1)
     info = vk.VkDeviceCreateInfo(pNext=timelines, pQueueCreateInfos=[queue], ppEnabledExtensionNames=_EXTENSIONS)
@@ -61,7 +61,7 @@ def device_on(physical: Any, family: int) -> Any:
 
 
 class Semaphore:
-    """A timeline semaphore that starts at a value, or a binary one."""
+    """Timeline semaphore that starts at `value`, or a binary semaphore if that is None."""
 
     def __init__(self, gpu: Gpu, value: int | None) -> None:
         self._gpu, self._timeline = gpu, value is not None
@@ -73,38 +73,38 @@ class Semaphore:
         self.handle = vk.vkCreateSemaphore(gpu.device, vk.VkSemaphoreCreateInfo(pNext=chain), None)
 
     def fd(self) -> int:
-        """A new descriptor of the semaphore."""
-        asked = vk.VkSemaphoreGetFdInfoKHR(
+        """Return a new descriptor of the semaphore, which the caller closes."""
+        info = vk.VkSemaphoreGetFdInfoKHR(
             semaphore=self.handle, handleType=vk.VK_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD_BIT
         )
-        return int(self._gpu.call("vkGetSemaphoreFdKHR")(self._gpu.device, asked))
+        return int(self._gpu.call("vkGetSemaphoreFdKHR")(self._gpu.device, info))
 
     @property
     def counter(self) -> int:
-        """The value of a timeline."""
+        """Value of a timeline semaphore."""
         return int(vk.vkGetSemaphoreCounterValue(self._gpu.device, self.handle))
 
     def signal(self, value: int = 1) -> None:
-        """Have the CPU signal a timeline, or the queue a binary one."""
+        """Signal a timeline semaphore from the CPU, or a binary one from the queue."""
         if not self._timeline:
             self._gpu.submit(signal=(self, value))
             return
         vk.vkSignalSemaphore(self._gpu.device, vk.VkSemaphoreSignalInfo(semaphore=self.handle, value=value))
 
     def wait(self, value: int, seconds: float) -> bool:
-        """Have the CPU wait for a timeline, false where it took too long; a binary one is waited for however long."""
+        """Wait for a timeline semaphore; return false on timeout. The wait for a binary semaphore has no time limit."""
         if not self._timeline:
             self._gpu.submit(wait=(self, value))
             return True
-        asked = vk.VkSemaphoreWaitInfo(pSemaphores=[self.handle], pValues=[value])
+        info = vk.VkSemaphoreWaitInfo(pSemaphores=[self.handle], pValues=[value])
         try:
-            vk.vkWaitSemaphores(self._gpu.device, asked, int(seconds * 1e9))
+            vk.vkWaitSemaphores(self._gpu.device, info, int(seconds * 1e9))
         except vk.VkTimeout:
             return False
         return self.counter >= value
 
     def free(self) -> None:
-        """Give it up. A second time does nothing."""
+        """Destroy the semaphore. A second call has no effect."""
         if self.handle:
             vk.vkDestroySemaphore(self._gpu.device, self.handle, None)
             self.handle = None
@@ -116,13 +116,13 @@ _VISIBLE = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_C
 
 
 class Memory:
-    """A buffer of `size` bytes over an allocation of its own, of `whole` bytes, exportable or imported."""
+    """Buffer of `size` bytes in its own allocation of `whole` bytes, which is exportable or imported."""
 
     def __init__(self, gpu: Gpu, size: int, *, dedicated: bool = False, fd: int | None = None) -> None:
         self._gpu, self.size = gpu, size
         shared = vk.VkExternalMemoryBufferCreateInfo(handleTypes=OPAQUE_FD)
-        asked = vk.VkBufferCreateInfo(pNext=shared, size=size, usage=_USES, sharingMode=vk.VK_SHARING_MODE_EXCLUSIVE)
-        self.buffer = vk.vkCreateBuffer(gpu.device, asked, None)
+        info = vk.VkBufferCreateInfo(pNext=shared, size=size, usage=_USES, sharingMode=vk.VK_SHARING_MODE_EXCLUSIVE)
+        self.buffer = vk.vkCreateBuffer(gpu.device, info, None)
         needs = vk.vkGetBufferMemoryRequirements(gpu.device, self.buffer)
         chain: Any = vk.VkMemoryDedicatedAllocateInfo(buffer=self.buffer) if dedicated else None
         if fd is None:
@@ -131,9 +131,9 @@ class Memory:
             chain = vk.VkImportMemoryFdInfoKHR(pNext=chain, handleType=OPAQUE_FD, fd=fd)
         kind = gpu.memory_type(needs.memoryTypeBits, vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)
         self.whole = needs.size if fd is None else size
-        asked = vk.VkMemoryAllocateInfo(pNext=chain, allocationSize=self.whole, memoryTypeIndex=kind)
+        info = vk.VkMemoryAllocateInfo(pNext=chain, allocationSize=self.whole, memoryTypeIndex=kind)
         try:
-            self.handle: Any = vk.vkAllocateMemory(gpu.device, asked, None)
+            self.handle: Any = vk.vkAllocateMemory(gpu.device, info, None)
         except Exception:
             vk.vkDestroyBuffer(gpu.device, self.buffer, None)
             raise
@@ -144,18 +144,18 @@ class Memory:
             raise
 
     def fd(self) -> int:
-        """A new descriptor of the memory."""
-        asked = vk.VkMemoryGetFdInfoKHR(memory=self.handle, handleType=OPAQUE_FD)
-        return int(self._gpu.call("vkGetMemoryFdKHR")(self._gpu.device, asked))
+        """Return a new descriptor of the memory, which the caller closes."""
+        info = vk.VkMemoryGetFdInfoKHR(memory=self.handle, handleType=OPAQUE_FD)
+        return int(self._gpu.call("vkGetMemoryFdKHR")(self._gpu.device, info))
 
     def fill(self, word: int, wait: At | None = None, signal: At | None = None) -> None:
-        """Have the GPU write a 32-bit word all over it."""
+        """Fill the buffer with a 32-bit word on the GPU."""
         self._gpu.submit(
             lambda commands: vk.vkCmdFillBuffer(commands, self.buffer, 0, self.size, word), wait=wait, signal=signal
         )
 
     def read(self, offset: int = 0, count: int | None = None, wait: At | None = None) -> bytes:
-        """Its bytes, copied by the GPU."""
+        """Return `count` bytes from `offset`, copied by the GPU; by default all that follow."""
         length = self.size - offset if count is None else count
         with _Staging(self._gpu, length) as staging:
             part = [vk.VkBufferCopy(srcOffset=offset, dstOffset=0, size=length)]
@@ -165,7 +165,7 @@ class Memory:
             return staging.bytes()
 
     def write(self, offset: int, data: bytes, signal: At | None = None) -> None:
-        """Put bytes into it, copied by the GPU."""
+        """Write bytes at `offset`, copied by the GPU."""
         with _Staging(self._gpu, len(data)) as staging:
             staging.put(data)
             part = [vk.VkBufferCopy(srcOffset=0, dstOffset=offset, size=len(data))]
@@ -174,7 +174,7 @@ class Memory:
             )
 
     def free(self) -> None:
-        """Give it back; descriptors and imports of it go on working. A second time does nothing."""
+        """Free the memory; its descriptors and imports stay valid. A second call has no effect."""
         if self.handle:
             vk.vkDestroyBuffer(self._gpu.device, self.buffer, None)
             vk.vkFreeMemory(self._gpu.device, self.handle, None)
@@ -182,12 +182,12 @@ class Memory:
 
 
 class _Staging:
-    """Memory that the CPU reads and writes."""
+    """Memory that the CPU can read and write, for copies."""
 
     def __init__(self, gpu: Gpu, size: int) -> None:
         self._gpu, self._size = gpu, size
-        asked = vk.VkBufferCreateInfo(size=size, usage=_USES, sharingMode=vk.VK_SHARING_MODE_EXCLUSIVE)
-        self.buffer = vk.vkCreateBuffer(gpu.device, asked, None)
+        info = vk.VkBufferCreateInfo(size=size, usage=_USES, sharingMode=vk.VK_SHARING_MODE_EXCLUSIVE)
+        self.buffer = vk.vkCreateBuffer(gpu.device, info, None)
         needs = vk.vkGetBufferMemoryRequirements(gpu.device, self.buffer)
         kind = gpu.memory_type(needs.memoryTypeBits, _VISIBLE)
         whole = vk.VkMemoryAllocateInfo(allocationSize=needs.size, memoryTypeIndex=kind)
@@ -215,17 +215,17 @@ class _Staging:
 
 
 At = tuple[Semaphore, int]
-"""A semaphore and its value; of a binary one the value does not matter."""
+"""Semaphore and value; the value of a binary semaphore is ignored."""
 
 
 _Made = TypeVar("_Made", Memory, Semaphore)
 
 
 class Gpu:
-    """One GPU by its UUID, or the first; raises `LookupError` where there is none.
+    """GPU with a UUID, or the first GPU. Raises `LookupError` if there is none.
 
-    At the end of its `with`, what it made is given back. With `validation`, `messages` has the warnings and errors of
-    Vulkan's validation layer.
+    At the end of its `with`, its memory and semaphores are freed. With `validation`, `messages` has the warnings and
+    errors of Vulkan's validation layer.
     """
 
     def __init__(self, uuid: bytes | None = None, *, validation: bool = False) -> None:
@@ -234,7 +234,7 @@ class Gpu:
         self._made: list[Memory | Semaphore] = []
         self._instance = instance(validation=validation)
         if validation:
-            self._listen()
+            self._collect_messages()
         found = {uuid_of(each): each for each in vk.vkEnumeratePhysicalDevices(self._instance)}
         if not found or (uuid is not None and uuid not in found):
             raise LookupError(f"Vulkan's GPUs are {', '.join(each.hex() for each in found) or 'none'}")
@@ -260,7 +260,7 @@ class Gpu:
         vk.vkDestroyInstance(self._instance, None)
 
     def call(self, name: str) -> Callable[..., Any]:
-        """A function of an extension."""
+        """Return a function of an extension."""
         return vk.vkGetDeviceProcAddr(self.device, name)  # type: ignore[no-any-return]
 
     def _kept(self, made: _Made) -> _Made:
@@ -271,27 +271,27 @@ class Gpu:
         return vk.vkGetInstanceProcAddr(self._instance, name)  # type: ignore[no-any-return]
 
     def allocate(self, size: int, *, dedicated: bool = False) -> Memory:
-        """Memory of this GPU that other APIs may import."""
+        """Allocate memory of this GPU that other APIs can import."""
         return self._kept(Memory(self, size, dedicated=dedicated))
 
     def adopt(self, fd: int, size: int) -> Memory:
-        """Memory that another API exported, as a chunk of memtopo's; the descriptor is Vulkan's from then on.
+        """Import memory that another API exported, such as a chunk of memtopo; the descriptor then belongs to Vulkan.
 
-        Where it is refused nobody knows whose the descriptor is: hand over a copy, and give the GPU up, whose device is
-        not to be relied on then.
+        After a refusal it is undefined whether the driver owns the descriptor: pass a duplicate, and close this GPU,
+        whose device may be in an undefined state.
         """
         return self._kept(Memory(self, size, fd=fd))
 
     def timeline(self, value: int = 0) -> Semaphore:
-        """A timeline semaphore that other APIs may import."""
+        """Create a timeline semaphore that other APIs can import."""
         return self._kept(Semaphore(self, value))
 
     def binary(self) -> Semaphore:
-        """A binary semaphore that other APIs may import."""
+        """Create a binary semaphore that other APIs can import."""
         return self._kept(Semaphore(self, None))
 
     def memory_type(self, bits: int, flags: int) -> int:
-        """The first type of memory among `bits` that has all `flags`."""
+        """Return the first memory type among `bits` that has all `flags`. Raises `LookupError`."""
         properties = vk.vkGetPhysicalDeviceMemoryProperties(self._physical)
         for index in range(properties.memoryTypeCount):
             if bits >> index & 1 and properties.memoryTypes[index].propertyFlags & flags == flags:
@@ -301,13 +301,13 @@ class Gpu:
     def submit(
         self, record: Callable[[Any], None] | None = None, wait: At | None = None, signal: At | None = None
     ) -> None:
-        """Have the queue wait, do what `record` puts into a command buffer, and signal; and wait for all of it."""
+        """Submit a wait, the commands that `record` adds to a command buffer, and a signal; wait until all are done."""
         buffers = []
         if record:
-            asked = vk.VkCommandBufferAllocateInfo(
+            info = vk.VkCommandBufferAllocateInfo(
                 commandPool=self._pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY, commandBufferCount=1
             )
-            buffers = [vk.vkAllocateCommandBuffers(self.device, asked)[0]]
+            buffers = [vk.vkAllocateCommandBuffers(self.device, info)[0]]
             once = vk.VkCommandBufferBeginInfo(flags=vk.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT)
             vk.vkBeginCommandBuffer(buffers[0], once)
             record(buffers[0])
@@ -327,16 +327,16 @@ class Gpu:
         if buffers:
             vk.vkFreeCommandBuffers(self.device, self._pool, 1, buffers)
 
-    def _listen(self) -> None:
-        def heard(_severity: int, _kind: int, data: Any, _user: Any) -> int:
+    def _collect_messages(self) -> None:
+        def message_received(_severity: int, _kind: int, data: Any, _user: Any) -> int:
             self.messages.append(vk.ffi.string(data.pMessage).decode(errors="replace"))
             return 0
 
-        self._heard = heard  # it must outlive the instance
-        asked = vk.VkDebugUtilsMessengerCreateInfoEXT(
+        self._callback = message_received  # referenced here, since it must outlive the instance
+        info = vk.VkDebugUtilsMessengerCreateInfoEXT(
             messageSeverity=vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT
             | vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
             messageType=vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT,
-            pfnUserCallback=heard,
+            pfnUserCallback=message_received,
         )
-        self._messenger = self._of_instance("vkCreateDebugUtilsMessengerEXT")(self._instance, asked, None)
+        self._messenger = self._of_instance("vkCreateDebugUtilsMessengerEXT")(self._instance, info, None)

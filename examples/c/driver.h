@@ -1,5 +1,5 @@
-/* The few calls of the CUDA driver that importing needs, found in libcuda when the program runs: no header of NVIDIA's
- * is needed to build it. Types and numbers are those of cuda.h, the same in every release since 11.3. */
+/* Calls of the CUDA driver that an import needs, found in libcuda at run time: the build needs no header of
+ * NVIDIA's. Types and numbers are those of cuda.h, the same in every release since 11.3. */
 #ifndef DRIVER_H
 #define DRIVER_H
 
@@ -31,7 +31,7 @@ struct cuda {
     CUresult (*push)(CUcontext context);
     CUresult (*pop)(CUcontext *context);
     CUresult (*import)(CUhandle *handle, void *descriptor, int kind);
-    CUresult (*reserve)(CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr wish, unsigned long long flags);
+    CUresult (*reserve)(CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags);
     CUresult (*map)(CUdeviceptr address, size_t size, size_t offset, CUhandle handle, unsigned long long flags);
     CUresult (*access)(CUdeviceptr address, size_t size, const CUmemAccessDesc *grants, size_t count);
     CUresult (*unmap)(CUdeviceptr address, size_t size);
@@ -41,13 +41,13 @@ struct cuda {
     CUresult (*to_device)(CUdeviceptr address, const void *host, size_t size);
 };
 
-/* Finds every call; false, with the reason on stderr, where there is no driver. */
+/* Finds all calls; returns false, with the reason on stderr, if there is no driver. */
 bool cuda_open(struct cuda *cuda);
 
-/* Whether a call succeeded; where not, says which and why on stderr. */
+/* Returns true if a call succeeded; otherwise prints its name and the error on stderr. */
 bool cuda_ok(const struct cuda *cuda, CUresult result, const char *call);
 
-/* The ordinal of the GPU with this UUID, of 32 hexadecimal digits; -1 where this process does not have it. */
+/* Returns the ordinal of the GPU with this UUID (32 hexadecimal digits), or -1 if it is not visible. */
 int cuda_device(const struct cuda *cuda, const char *uuid);
 
 #endif

@@ -3,14 +3,14 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { DEEPEST = 8 }; /* brackets within one another: what the protocol allows */
+enum { DEEPEST = 8 }; /* depth of nested brackets that the protocol allows */
 
 static const char *blanks(const char *at) {
     while (*at == ' ' || *at == '\t' || *at == '\n' || *at == '\r') at++;
     return at;
 }
 
-/* Past a text that begins with its quote. */
+/* Position after a string that begins with its quote. */
 static const char *past_text(const char *at) {
     if (*at++ != '"') return NULL;
     while (*at && *at != '"') {
@@ -20,7 +20,7 @@ static const char *past_text(const char *at) {
     return *at ? at + 1 : NULL;
 }
 
-/* Past a number, true, false or null. */
+/* Position after a number, true, false or null. */
 static const char *past_word(const char *at) {
     const char *start = at;
     while (isalnum((unsigned char)*at) || *at == '+' || *at == '-' || *at == '.') at++;

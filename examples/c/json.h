@@ -1,4 +1,4 @@
-/* As much of JSON as an answer of memtopo's needs: stepping through a value that is complete and in memory.
+/* The part of JSON that memtopo's answers need: steps through a complete value in memory.
  *
  * A cursor is where a value begins; NULL stands for a value that is not there, and every function passes it on. */
 #ifndef JSON_H
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Whether a text is one value, and nothing after it. Only of such a text may the other functions be asked. */
+/* Returns true if a text is exactly one value. The other functions require such a text. */
 bool json_complete(const char *text);
 
 /* The value of a key of an object, or NULL. */
@@ -18,10 +18,10 @@ const char *json_member(const char *object, const char *key);
 const char *json_first(const char *list);
 const char *json_next(const char *value);
 
-/* Copies a text of plain characters, which names and UUIDs are; false where it is none, or does not fit. */
+/* Copies a string of plain characters, such as a name or a UUID; returns false for others, or if it does not fit. */
 bool json_text(const char *value, char *copy, size_t room);
 
-/* A whole number from 0 on; false where it is none. */
+/* Reads a non-negative integer; returns false for other values. */
 bool json_number(const char *value, uint64_t *number);
 
 #endif

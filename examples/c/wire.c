@@ -27,7 +27,7 @@ static void drop(struct packet *packet) {
     packet->count = 0;
 }
 
-/* Where a layout of this name is served. */
+/* Path of the socket of a layout. */
 static bool socket_path(const char *layout, char *path, size_t room) {
     struct stat found;
     const char *run = getenv("XDG_RUNTIME_DIR"), *temporary = getenv("TMPDIR");
@@ -71,7 +71,7 @@ int wire_connect(const char *layout) {
     if (!socket_path(layout, path, sizeof path)) return fprintf(stderr, "attach: the path is too long\n"), -1;
     int file = open(path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     int sock = file < 0 ? -1 : dial(file);
-    if (sock < 0) fprintf(stderr, "attach: nobody is reached at %s: %s\n", path, strerror(errno));
+    if (sock < 0) fprintf(stderr, "attach: no holder answers at %s: %s\n", path, strerror(errno));
     if (file >= 0) close(file);
     struct ucred peer;
     socklen_t length = sizeof peer;
@@ -91,7 +91,7 @@ static void take_descriptors(struct msghdr *header, struct packet *packet) {
     }
 }
 
-/* One whole packet of the protocol's version; what comes with a bad one is closed. */
+/* Receives one packet of the protocol's version; the descriptors of an invalid one are closed. */
 static bool receive(int sock, struct packet *packet) {
     union {
         struct cmsghdr aligned;
@@ -118,7 +118,7 @@ static bool receive(int sock, struct packet *packet) {
     return false;
 }
 
-/* Sends a request and gives what stands under "ok" in its answer; NULL where it was refused. */
+/* Sends a request; returns the value of "ok" in its answer, or NULL if it was refused. */
 static const char *ask(int sock, const char *request, struct packet *packet) {
     if (send(sock, request, strlen(request), MSG_NOSIGNAL) < 0) {
         fprintf(stderr, "attach: the holder does not listen: %s\n", strerror(errno));
@@ -127,7 +127,7 @@ static const char *ask(int sock, const char *request, struct packet *packet) {
     int notices = 0;
     do {
         if (!receive(sock, packet)) return NULL;
-    } while (json_member(packet->text, "notice") && ++notices < MOST_NOTICES); /* what it says unasked is no answer */
+    } while (json_member(packet->text, "notice") && ++notices < MOST_NOTICES); /* a notice is no answer */
     const char *ok = json_member(packet->text, "ok");
     if (ok) return ok;
     char message[1024] = "?";
@@ -137,14 +137,14 @@ static const char *ask(int sock, const char *request, struct packet *packet) {
     return NULL;
 }
 
-static bool read_offer(const char *told, struct offer *offer) {
+static bool read_offer(const char *text, struct offer *offer) {
     *offer = (struct offer){0};
-    json_text(json_member(told, "gpu"), offer->gpu, sizeof offer->gpu); /* null, or several: it stays empty */
-    return json_text(json_member(told, "name"), offer->name, sizeof offer->name) &&
-           json_text(json_member(told, "kind"), offer->kind, sizeof offer->kind) &&
-           json_text(json_member(told, "via"), offer->via, sizeof offer->via) &&
-           json_number(json_member(told, "count"), &offer->count) &&
-           json_number(json_member(told, "size"), &offer->size);
+    json_text(json_member(text, "gpu"), offer->gpu, sizeof offer->gpu); /* empty for null and for several GPUs */
+    return json_text(json_member(text, "name"), offer->name, sizeof offer->name) &&
+           json_text(json_member(text, "kind"), offer->kind, sizeof offer->kind) &&
+           json_text(json_member(text, "via"), offer->via, sizeof offer->via) &&
+           json_number(json_member(text, "count"), &offer->count) &&
+           json_number(json_member(text, "size"), &offer->size);
 }
 
 bool wire_offer(int sock, const char *name, struct offer *offer) {

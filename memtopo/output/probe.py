@@ -140,11 +140,11 @@ def _causes(machine: Machine) -> Iterator[str]:
     """Each cause once, with everything that it affects."""
     groups: dict[Hashable, list[Cause]] = {}
     for cause in causes(machine):
-        groups.setdefault((cause.told, cause.likely, cause.do), []).append(cause)
+        groups.setdefault((cause.error, cause.likely, cause.do), []).append(cause)
     known = {str(location): location for location in machine.locations}
     for members in groups.values():
         what = ", ".join(dict.fromkeys(cause.what for cause in members))
-        yield f"{what} on {_locations([cause.where for cause in members], known)}: {members[0].told}"
+        yield f"{what} on {_locations([cause.where for cause in members], known)}: {members[0].error}"
         if members[0].likely:
             yield f"  likely: {members[0].likely}"
         if members[0].do:

@@ -46,7 +46,7 @@ class RunRequest:
     exclusive: bool = True
     timeout: float = 60.0
     rehearse: bool = False
-    """Whether to go through the states of the layout after it is verified."""
+    """True to go through the states of the layout after it is verified."""
 
     @property
     def processes(self) -> Mapping[str, Geometry]:

@@ -73,7 +73,7 @@ def test_the_client_reports_missing_layouts_exports_and_handles(
     attach: Path, start: Callable[..., Process], runtime: Path
 ) -> None:
     """And an export over ipc, and wrong usage; it ends in order."""
-    assert "nobody is reached" in run(attach, runtime, "kv-store", "pages").stderr
+    assert "no holder answers" in run(attach, runtime, "kv-store", "pages").stderr
     start(spec="specs/hold.yaml", machine="h200x2")
     assert "there is no export 'page'" in run(attach, runtime, "kv-store", "page").stderr
     assert "has 32 handles" in run(attach, runtime, "kv-store", "pages.32").stderr
@@ -81,7 +81,7 @@ def test_the_client_reports_missing_layouts_exports_and_handles(
     assert run(attach, runtime, "kv-store").returncode == 2
     linked = runtime / "linked.sock"
     linked.symlink_to(runtime / "memtopo" / "kv-store.sock")
-    assert "nobody is reached" in run(attach, runtime, linked, "pages").stderr
+    assert "no holder answers" in run(attach, runtime, linked, "pages").stderr
 
 
 @contextmanager

@@ -15,14 +15,14 @@ _FEW_FILES = 256
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A trial that did not work: `what` and `where`, the driver's error in `told`, its likely cause, and what to do.
+    """A trial that did not work: `what` and `where`, the driver's `error`, its likely cause, and what to do.
 
     `where` is a location or, for peers, `gpu0 to gpu1`. The names are keys of `memtopo probe --json`.
     """
 
     what: str
     where: str
-    told: str
+    error: str
     likely: str | None = None
     do: str | None = None
 

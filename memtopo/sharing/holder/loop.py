@@ -256,7 +256,7 @@ class ServerLoop:
         fields.allow_only("request", "force", "grace")
         if connection.peer.uid not in (0, os.geteuid()):
             raise ExchangeError("owner", f"only uid {os.geteuid()}, which holds it, may release the layout")
-        if connection.gone():  # it timed out while this process was stopped: its user was told that nothing happened
+        if connection.gone():  # it timed out while this process was stopped: it has reported that nothing was released
             return
         force, grace = fields.flag("force"), fields.seconds("grace", LONGEST_GRACE)
         bound = [each for each in self._bound() if each is not connection]

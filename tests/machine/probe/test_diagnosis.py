@@ -68,7 +68,7 @@ def test_a_lost_store_is_reported_for_its_pair() -> None:
     lost = machine.peers[0][1].model_copy(update={"store": Trial(advertised=True, works=False)})
     machine = changed(machine, peers=[[None, lost], machine.peers[1]])
     [cause] = [cause for cause in causes(machine) if cause.what == "store"]
-    assert (cause.where, cause.told) == ("gpu0 to gpu1", "no error, but the bytes did not arrive")
+    assert (cause.where, cause.error) == ("gpu0 to gpu1", "no error, but the bytes did not arrive")
 
 
 def test_a_failure_that_was_advertised_has_no_cause() -> None:
