@@ -7,6 +7,7 @@ import pytest
 from memtopo.common.units import GiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import EventFlags
+from tests.contract.external_resources import ends, streams
 from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, current, refused
 from tests.contract.other_process import Other
 from tests.contract.shared_resources import INVALID_HANDLE, SHARED_EVENT, allocated, event, opened_event
@@ -30,6 +31,17 @@ def test_an_event_is_complete_before_its_record_and_after_its_stream(driver: Dri
         driver.stream_wait_event(0, made)
         driver.event_synchronize(made)
         assert driver.event_query(made) is True
+
+
+@pytest.mark.parametrize("flags", [PLAIN, SHARED_EVENT])
+def test_an_event_is_recorded_and_waited_for_in_a_stream(driver: Driver, flags: EventFlags) -> None:
+    """Fact 47: of the event's context."""
+    with current(driver), event(driver, flags) as made, streams(driver, 2) as (one, other):
+        driver.event_record(made, one)
+        driver.stream_wait_event(other, made)
+        driver.event_synchronize(made)
+        assert driver.event_query(made) is True
+        assert ends(driver, other)
 
 
 def test_creating_and_exporting_an_event_require_a_context(driver: Driver) -> None:

@@ -1,20 +1,18 @@
-"""Calls for events, streams, managed memory, legacy IPC, external memory and semaphores, in text as in `calls`.
+"""Calls for events, streams, managed memory and legacy IPC, in text as in `calls`, and those of the second process.
 
 `there` makes a call in the second process: `a0 = there alloc 64K`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
-from typing import Self
 
-from memtopo.driver.types import Advice, EventFlags, MemAttach, MemoryHandleType, RangeAttribute, SemaphoreHandleType
+from memtopo.driver.types import Advice, EventFlags, MemAttach, RangeAttribute
 from tests.differential.calls import CALLS, OK, Action, at_place
+from tests.differential.external_calls import EXTERNAL_CALLS, ResourceAction, after
 from tests.differential.notation import location_of, place_of, size_of, size_text
 from tests.differential.resources import Needs, ResourceSession, reached
 
-ResourceAction = Callable[[ResourceSession], str]
 ADVICE = {"mostly": Advice.SET_READ_MOSTLY, "prefer": Advice.SET_PREFERRED_LOCATION, "by": Advice.SET_ACCESSED_BY}
 ATTRIBUTES = {
     "mostly": RangeAttribute.READ_MOSTLY,
@@ -65,7 +63,7 @@ def _end_event(symbol: str) -> ResourceAction:
 
 
 def _record(symbol: str, stream: str) -> ResourceAction:
-    return lambda session: _after(session.driver.event_record, session.events[symbol], session.streams[stream])
+    return lambda session: after(session.driver.event_record, session.events[symbol], session.streams[stream])
 
 
 def _event_done(symbol: str) -> ResourceAction:
@@ -74,11 +72,11 @@ def _event_done(symbol: str) -> ResourceAction:
 
 
 def _event_sync(symbol: str) -> ResourceAction:
-    return lambda session: _after(session.driver.event_synchronize, session.events[symbol])
+    return lambda session: after(session.driver.event_synchronize, session.events[symbol])
 
 
 def _stream_wait(stream: str, symbol: str) -> ResourceAction:
-    return lambda session: _after(session.driver.stream_wait_event, session.streams[stream], session.events[symbol])
+    return lambda session: after(session.driver.stream_wait_event, session.streams[stream], session.events[symbol])
 
 
 def _stream(symbol: str, flags: str = "1") -> ResourceAction:
@@ -135,7 +133,7 @@ def _managed(symbol: str, size: str, flags: str) -> ResourceAction:
 
 def _advise(at: str, size: str, advice: str, location: str) -> ResourceAction:
     place, count, where = place_of(at), size_of(size), location_of(location)
-    return lambda session: _after(session.driver.mem_advise, at_place(session, place), count, ADVICE[advice], where)
+    return lambda session: after(session.driver.mem_advise, at_place(session, place), count, ADVICE[advice], where)
 
 
 def _attribute(at: str, size: str, attribute: str) -> ResourceAction:
@@ -177,7 +175,7 @@ def _is_managed(at: str) -> ResourceAction:
 
 def _host_write(at: str, data: str) -> ResourceAction:
     place, given = place_of(at), bytes.fromhex(data)
-    return lambda session: _after(session.driver.host_write, at_place(session, place), given)
+    return lambda session: after(session.driver.host_write, at_place(session, place), given)
 
 
 def _host_read(at: str, size: str) -> ResourceAction:
@@ -248,140 +246,6 @@ def _open_event(symbol: str, handle: str) -> ResourceAction:
     return action
 
 
-def _make(symbol: str, size: str, dedicated: str = "") -> ResourceAction:
-    count = size_of(size)
-
-    def action(session: ResourceSession) -> str:
-        assert session.maker
-        session.made[symbol] = session.maker.allocate(count, dedicated=bool(dedicated))
-        return OK
-
-    return action
-
-
-def _made_write(symbol: str, offset: str, data: str) -> ResourceAction:
-    return lambda session: _after(session.made[symbol].write, size_of(offset), bytes.fromhex(data))
-
-
-def _made_read(symbol: str, offset: str, size: str) -> ResourceAction:
-    return lambda session: session.made[symbol].read(size_of(offset), size_of(size)).hex()
-
-
-def _import_memory(symbol: str, made: str, size: str, dedicated: str = "") -> ResourceAction:
-    count = size_of(size)
-
-    def action(session: ResourceSession) -> str:
-        with _Spare(session.made[made].fd()) as spare:
-            session.external[symbol] = session.driver.import_external_memory(
-                spare.copy, MemoryHandleType.OPAQUE_FD, count, dedicated=bool(dedicated)
-            )
-        return OK
-
-    return action
-
-
-def _map_buffer(symbol: str, memory: str, offset: str, size: str) -> ResourceAction:
-    begin, count = size_of(offset), size_of(size)
-
-    def action(session: ResourceSession) -> str:
-        address = session.driver.external_memory_get_mapped_buffer(session.external[memory], begin, count)
-        session.addresses[symbol] = address
-        session.allocations[address] = count, symbol
-        return OK
-
-    return action
-
-
-def _end_memory(symbol: str) -> ResourceAction:
-    def action(session: ResourceSession) -> str:
-        session.driver.destroy_external_memory(session.external[symbol])
-        del session.external[symbol]
-        return OK
-
-    return action
-
-
-def _timeline(symbol: str, value: str = "0") -> ResourceAction:
-    def action(session: ResourceSession) -> str:
-        assert session.maker
-        session.signals[symbol] = session.maker.timeline(int(value))
-        return OK
-
-    return action
-
-
-def _made_signal(symbol: str, value: str) -> ResourceAction:
-    return lambda session: _after(session.signals[symbol].signal, int(value))
-
-
-def _counter(symbol: str) -> ResourceAction:
-    return lambda session: str(session.signals[symbol].counter)
-
-
-def _import_semaphore(symbol: str, made: str) -> ResourceAction:
-    def action(session: ResourceSession) -> str:
-        with _Spare(session.signals[made].fd()) as spare:
-            kind = SemaphoreHandleType.TIMELINE_FD
-            session.semaphores[symbol] = session.driver.import_external_semaphore(spare.copy, kind)
-        return OK
-
-    return action
-
-
-def _end_semaphore(symbol: str) -> ResourceAction:
-    def action(session: ResourceSession) -> str:
-        session.driver.destroy_external_semaphore(session.semaphores[symbol])
-        del session.semaphores[symbol]
-        return OK
-
-    return action
-
-
-def _signal(symbol: str, value: str, stream: str) -> ResourceAction:
-    def action(session: ResourceSession) -> str:
-        number = session.streams[stream]
-        session.driver.signal_external_semaphore(session.semaphores[symbol], int(value), number)
-        return OK
-
-    return action
-
-
-def _wait(symbol: str, value: str, stream: str) -> ResourceAction:
-    def action(session: ResourceSession) -> str:
-        number = session.streams[stream]
-        session.driver.wait_external_semaphore(session.semaphores[symbol], int(value), number)
-        return OK
-
-    return action
-
-
-class _Spare:
-    """Descriptor and a copy for the driver, which may close it also where it refuses it (fact 54)."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd, self.copy = fd, os.dup(fd)
-        self._inode = os.fstat(fd).st_ino
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, failed: object, *_: object) -> None:
-        os.close(self._fd)
-        if failed and self._is_open():
-            os.close(self.copy)
-
-    def _is_open(self) -> bool:
-        try:
-            return os.fstat(self.copy).st_ino == self._inode
-        except OSError:
-            return False
-
-
-def _after(call: Callable[..., None], *arguments: object) -> str:
-    call(*arguments)
-    return OK
-
-
 def _done(done: bool) -> str:
     return DONE if done else BUSY
 
@@ -392,8 +256,5 @@ RESOURCE_CALLS: dict[str, Callable[..., Callable[..., str]]] = {
     "streamdone": _stream_done, "streambusy": _stream_busy, "copy": _copy, "managed": _managed, "advise": _advise,
     "attribute": _attribute, "attach": _attach, "prefetch": _prefetch, "ismanaged": _is_managed,
     "hostwrite": _host_write, "hostread": _host_read, "share": _share, "open": _open, "closeopened": _close_opened,
-    "sizeat": _size_at, "shareevent": _share_event, "openevent": _open_event, "make": _make, "madewrite": _made_write,
-    "maderead": _made_read, "importmemory": _import_memory, "mapbuffer": _map_buffer, "endmemory": _end_memory,
-    "timeline": _timeline, "madesignal": _made_signal, "counter": _counter, "importsemaphore": _import_semaphore,
-    "endsemaphore": _end_semaphore, "signal": _signal, "wait": _wait,
+    "sizeat": _size_at, "shareevent": _share_event, "openevent": _open_event, **EXTERNAL_CALLS,
 }  # fmt: skip
