@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.differential.runner import answers
 from tests.differential.traces import Origin, Step, Trace
 
 TWO = machine.load("h200x2")
-SEQUENCES = 20
+SEQUENCES = 15
 WRONG = {
     "buffers": "mem_free",
     "events": "event_record",
@@ -32,6 +33,7 @@ WRONG = {
 """A call of each family that a wrong simulator accepts without an effect."""
 
 
+@cache
 def recorded(family: str, seeds: range) -> list[Trace]:
     found = []
     with Surroundings(TWO) as surroundings:
