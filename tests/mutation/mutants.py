@@ -113,6 +113,8 @@ def _is_skipped(node: cst.CSTNode) -> bool:
             return " " in cst.Module([]).code_for_node(node)
         case cst.Call(func=cst.Name(value=name)):
             return name in _TRIVIAL
+        case cst.Assign(value=cst.Call(func=cst.Name(value="TypeVar"))):
+            return True
         case cst.Assign(targets=[cst.AssignTarget(target=cst.Name(value=name))], value=value):
             return name == "__all__" or (
                 name[:1].isupper() and not name.isupper() and isinstance(value, cst.Subscript | cst.BinaryOperation)
