@@ -247,6 +247,35 @@ def test_a_notice_before_an_answer_is_kept() -> None:
         assert client.notice() is not None
 
 
+def test_a_thousand_notices_are_accepted_and_the_last_sixteen_kept() -> None:
+    with scripted(*[({"notice": "releasing", "grace": grace}, []) for grace in range(1000)], (OFFERS, [])) as talk:
+        client = Client(talk)
+        assert len(client.offers()) == 4
+        notices = [client.notice() for _ in range(16)]
+        assert [notice.grace for notice in notices if notice] == [float(grace) for grace in range(984, 1000)]
+    too_many = scripted(*[(RELEASING, [])] * 1001, (OFFERS, []))
+    with too_many as talk, pytest.raises(ExchangeError, match="it sent more than 1,000 notices"):
+        Client(talk).offers()
+
+
+def test_the_reason_of_a_refusal_is_cut() -> None:
+    error = {"error": {"code": "failed", "message": "m" * 401, "hint": "h" * 401}}
+    with scripted((error, [])) as talk:
+        with pytest.raises(ExchangeError) as refused:
+            Client(talk).offers()
+        assert talk.fileno() >= 0
+    assert refused.value.message.startswith("m" * 400 + " (holder: ")
+    assert (refused.value.code, refused.value.hint) == ("failed", "h" * 400)
+
+
+@pytest.mark.parametrize("code", ["packet", "version", "request", "forbidden", "busy"])
+def test_a_refusal_after_which_a_holder_ends_the_connection_ends_it_here_too(code: str) -> None:
+    with scripted(({"error": {"code": code, "message": "no"}}, [])) as talk:
+        with pytest.raises(ExchangeError) as refused:
+            Client(talk).offers()
+        assert (refused.value.code, refused.value.hint, talk.fileno()) == (code, None, -1)
+
+
 def test_the_correct_answers_of_these_tests_are_accepted() -> None:
     file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     script = [(STATUS, []), (OFFERS, []), (NOBODY, []), (given(count=3), [file] * 3), (given(count=1, first=3), [file])]

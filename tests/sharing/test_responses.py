@@ -143,6 +143,16 @@ def test_each_handle_of_an_importer_counts_once(responder: Responder, clients: C
         assert ([each["id"] for each in listed["importers"]], listed["more"]) == (ids, False)
 
 
+def test_a_record_names_the_first_32_exports_and_counts_all(clients: Callable[[], Client]) -> None:
+    connection = clients().connection
+    offers = {f"x{index}": Offer(f"x{index}", "chunk", "fd", 4, PAGE, "gpu0") for index in range(40)}
+    for name in offers:
+        connection.record(name, 1, 2)
+    importer = connection.importer(offers)
+    assert [each.export for each in importer.taken] == [f"x{index}" for index in range(32)]
+    assert (importer.handles, importer.bytes) == (80, 80 * PAGE)
+
+
 @pytest.mark.parametrize(
     ("fields", "code", "message"),
     [
