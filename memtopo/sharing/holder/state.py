@@ -38,9 +38,9 @@ class HoldSummary:
     seconds: float
     clients: int
     handles: int
-    lost: tuple[Importer, ...] = ()
-    kept: tuple[Importer, ...] = ()
-    notes: tuple[str, ...] = ()
+    lost: tuple[Importer, ...]
+    kept: tuple[Importer, ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(slots=True)
