@@ -18,7 +18,6 @@ from memtopo.driver.protocol import Driver
 from memtopo.executor import StepFailed
 from memtopo.kinds.events import EventGroup
 from memtopo.kinds.layout import HandleSource
-from memtopo.language.names import AWAKE
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.apply import Run
 from memtopo.run.change import RollbackFailed
@@ -59,7 +58,6 @@ class Session:
             for group in planned.geometry.of(EventGroup).values()
             for i in range(group.count)
         }
-        self.state = AWAKE
         self._descriptors: set[str] = set()
 
     @cached_property
@@ -94,13 +92,11 @@ class Session:
     def switch(self, state: str) -> Checks:
         """Bring the layout to a state; return the results of its check. Raises `NotSwitched`."""
         try:
-            found = self.run.switch(state)
+            return self.run.switch(state)
         except RollbackFailed as failed:
             raise NotSwitched(f"{failed}; the layout can only be taken down") from failed
         except StepFailed as failed:
-            raise NotSwitched(f"{failed}; the layout is {self.state}, as before") from failed
-        self.state = state
-        return found
+            raise NotSwitched(f"{failed}; the layout is {self.run.state}, as before") from failed
 
     def end(self) -> Report:
         """Wait for the GPUs, take everything down, and return the report. Ctrl-C is raised after that."""

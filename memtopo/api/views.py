@@ -239,12 +239,14 @@ class ViewFactory:
     def _check_present(self, name: str, part: MemoryPart) -> None:
         """Raise `Unsuitable` if some bytes of a range have no memory in the current state."""
         layout, end = self._session.layout, part.offset + part.size
-        if part.label not in layout.ranges or self._session.state == AWAKE:
+        if part.label not in layout.ranges or self._session.run.state == AWAKE:
             return
         base = layout.ranges[part.label].address
         for offset, size, _ in self._memory.mappings(part.label, part.location):
             if offset < end and offset + size > part.offset and base + offset not in layout.mappings:
-                raise Unsuitable(f"{name} has no memory in state {self._session.state!r}", hint="switch('awake') first")
+                raise Unsuitable(
+                    f"{name} has no memory in state {self._session.run.state!r}", hint="switch('awake') first"
+                )
 
     def close(self, *, in_use: bool) -> None:
         """Invalidate all views; if some are `in_use`, a simulator's memory is replaced by zeros."""

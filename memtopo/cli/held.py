@@ -27,9 +27,16 @@ if TYPE_CHECKING:
 
 DIFFERENT = 1
 UNFINISHED = 4
+NOT_AS_DECLARED = 6
 
 Force = Annotated[
     bool, typer.Option("--force", envvar="MEMTOPO_FORCE", help="Release it even if it is in use over ipc.")
+]
+ForceSwitch = Annotated[
+    bool,
+    typer.Option(
+        "--force", envvar="MEMTOPO_FORCE", help="Switch it even if others have imported memory that goes; they keep it."
+    ),
 ]
 Wait = Annotated[
     str, typer.Option("--wait", envvar="MEMTOPO_WAIT", metavar="TIME", help="Time limit for its teardown.")
@@ -89,6 +96,30 @@ def check_command(
 
         console.show(page.checked(found))
     return 0 if found.ok else DIFFERENT
+
+
+def switch_command(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A held layout.", show_default=False)],
+    state: Annotated[str, typer.Argument(metavar="STATE", help="One of its states, or awake.", show_default=False)],
+    socket: Socket = None,
+    force: ForceSwitch = False,
+    as_json: AsJson = False,
+) -> int:
+    """Bring a held layout to one of its states: memory goes or comes back, addresses stay.
+
+    Refused while others have handles of memory that goes. If a call fails, the layout stays as it was. The exit status
+    is 6 if the check afterwards finds a difference.
+    """
+    with connect_to(name, socket, ()) as client:
+        done = client.switch(state, force=force)
+    if as_json:
+        plain.print_document(documents.dumps(documents.marked("switch", done)).splitlines())
+    else:
+        from memtopo.output import console
+        from memtopo.output import held as page
+
+        console.show(page.switched(done))
+    return NOT_AS_DECLARED if done.checks.different else 0
 
 
 def release_command(

@@ -15,11 +15,12 @@ from memtopo.output import plain
 from memtopo.run.apply import Run
 from memtopo.run.processes import Coordinator, ProcessExports
 from memtopo.run.request import HoldResult
+from memtopo.run.states import HeldStates
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, hold
-from memtopo.sharing.offers import ExportProvider
+from memtopo.sharing.offers import ExportProvider, StateSwitch
 from memtopo.sharing.status import Importer
 
 
@@ -52,13 +53,19 @@ class Holder:
         """Serve the exports of a layout in this process."""
         execution = run.execution
         exports = LayoutExports(run.request.geometry, execution.layout, execution.driver, run.recheck)
-        return HoldResult(self._serve(exports, self.stop, INTERVAL), self.claim.kept_open)
+        states = HeldStates(run)
+        notes = self._serve(exports, self.stop, INTERVAL, states)
+        if states.failure:
+            raise states.failure
+        return HoldResult(notes, self.claim.kept_open)
 
     def hold_processes(self, coordinator: Coordinator) -> list[str]:
         """Serve the exports of a multi-process layout, until one of its processes ends."""
         return self._serve(ProcessExports(coordinator), coordinator.watch, min(INTERVAL, coordinator.interval))
 
-    def _serve(self, exports: ExportProvider, stop: Callable[[], int], interval: float) -> list[str]:
+    def _serve(
+        self, exports: ExportProvider, stop: Callable[[], int], interval: float, states: StateSwitch | None = None
+    ) -> list[str]:
         held = hold(
             exports,
             self.claim,
@@ -69,6 +76,7 @@ class Holder:
             allow_uids=self.options.allow_uids,
             ready=self._print_ready,
             interval=interval,
+            states=states,
         )
         return list(_notes(held))
 
@@ -92,7 +100,7 @@ def hold_options(
 
 
 def _notes(held: HoldSummary) -> Iterator[str]:
-    ends = {"signal": "a signal", "release": "a release", "deadline": "its deadline"}
+    ends = {"signal": "a signal", "release": "a release", "deadline": "its deadline", "failure": "a failed switch"}
     served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
     end = ends[held.why] if held.signal >= 0 else "one of its processes ended"
     yield f"held for {held.seconds:.1f} s, until {end}; served {served}"

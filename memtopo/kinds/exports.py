@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -107,6 +107,11 @@ class ExportGroup(Group):
         first = self.first % len(locations)
         rotated = (locations[first:] + locations[:first])[: self.count]
         return rotated[:1] if len(set(rotated)) == 1 else rotated
+
+    @property
+    def resources(self) -> Iterator[Hashable]:
+        """Resources whose handles are exported."""
+        return ((self.group.noun, self.label(index)) for index in range(self.count))
 
     @property
     def exporter(self) -> ExportKind:

@@ -16,7 +16,7 @@ from memtopo.output import humanize, report
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs
 from memtopo.output.terminal.diagram import TerminalDrawing
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.status import Importer, Looked, Released, Status, Taken
+from memtopo.sharing.status import Importer, Looked, Released, Status, Switched, Taken
 from memtopo.sharing.surveys import Entry, Survey
 
 _LAYOUTS = (
@@ -75,6 +75,17 @@ def checked(found: Looked) -> RenderableType:
     return Group(head, Text(), *report.check_sections(found.checks), Text(), cell(verdict, style))
 
 
+def switched(done: Switched) -> RenderableType:
+    """Result of a switch, with its verdict as the last line."""
+    kept = [f"{process_name(each.pid)} keeps {rounded(each.bytes)} of memory from being free" for each in done.kept]
+    consequences: list[RenderableType] = [notes(kept), Text()] if kept else []
+    head = Text.assemble(("switch", "bold"), "  ", cell(f"{done.name} to {done.state}"))
+    good = not done.checks.different
+    verdict = f"{done.state}: as declared" if good else f"{done.state}: not as declared"
+    table = report.check_sections(done.checks)
+    return Group(head, Text(), *table, Text(), *consequences, cell(verdict, "bold green" if good else "bold red"))
+
+
 def released(done: Released) -> RenderableType:
     """Result of a release and its consequences for importers, with its verdict as the last line."""
     lost = [f"{process_name(each.pid)} lost {_taken(each, 'ipc')}, which it used over ipc" for each in done.lost]
@@ -100,6 +111,9 @@ def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
     else:
         yield "until", f"{_time(status.deadline)}, in {humanize.age(status.deadline - now)}"
     yield "state", status.state
+    if status.layout_state:
+        others = [name for name in status.states if name != status.layout_state]
+        yield "memory", f"{status.layout_state}; other states: {', '.join(others)}"
     if status.spec is not None:
         yield "spec", status.spec
     yield "socket", status.socket

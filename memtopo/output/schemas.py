@@ -19,7 +19,7 @@ from memtopo.machine.probe.report import ProbeReport
 from memtopo.output.json import DiagnosticsDocument, ErrorDocument, PictureDocument
 from memtopo.plans.report import PlanDifference, Report
 from memtopo.plans.saved import SavedPlan
-from memtopo.sharing.status import Looked, Released, Status
+from memtopo.sharing.status import Looked, Released, Status, Switched
 from memtopo.sharing.surveys import Survey
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -166,6 +166,7 @@ _MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
     "layouts": ("memtopo: what ls --json prints", _marked_output("layouts", Survey)),
     "layout": ("memtopo: what show --json prints", _marked_output("layout", Status)),
     "check": ("memtopo: what check --json prints", _marked_output("check", Looked)),
+    "switch": ("memtopo: what switch --json prints", _marked_output("switch", Switched)),
     "release": ("memtopo: what release --json prints", _marked_output("release", Released)),
     "difference": ("memtopo: what diff --json prints", _marked_output("difference", PlanDifference)),
     "error": ("memtopo: what --json prints where there is no result", lambda: _output(ErrorDocument)),

@@ -80,6 +80,8 @@ class Run:
         self.execution.layout.handle_source = handle_source or NoHandleSource()
         self.execution.layout.timeout = request.timeout
         self._awake = plan
+        self.state = AWAKE
+        """Name of the state that the layout is in."""
         self.failure: StepFailed | None = None
         self.stopped = False
         self._signal = stop
@@ -156,6 +158,7 @@ class Run:
         Raises `StepFailed` after the layout was brought back to the state before, or `RollbackFailed`.
         """
         change(self.execution, self.states[state])
+        self.state = state
         return self.recheck()
 
     def recheck(self) -> Checks:

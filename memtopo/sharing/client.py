@@ -17,15 +17,16 @@ from memtopo.sharing.connection import HolderConnection, open_connection
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.messages import Fields
-from memtopo.sharing.offers import Offer
+from memtopo.sharing.offers import LONGEST_NAME, Offer
 from memtopo.sharing.sockets import reserve_descriptors
-from memtopo.sharing.status import Importer, Notice, Released, Status
+from memtopo.sharing.status import MOST_STATES, Importer, Notice, Released, Status, Switched
 from memtopo.sharing.wire import MOST_FDS
 
 TIMEOUT = 5.0
 """Seconds that a holder has for an answer."""
 
 CHECK_TIMEOUT = 120.0
+SWITCH_TIMEOUT = 600.0
 IN_FLIGHT = 64
 """Handles that are requested at a time; each open descriptor pins its memory (fact 29)."""
 
@@ -69,6 +70,8 @@ class Client:
                 machine=messages.decode_machine(fields.object("machine")),
                 offers=tuple(self.offers().values()),
                 importers=tuple(_importers(self._connection)),
+                layout_state=fields.text_or_none("layout_state"),
+                states=fields.texts("states", MOST_STATES) if fields.has("states") else (),
             )
 
     def offers(self) -> Mapping[str, Offer]:
@@ -103,6 +106,17 @@ class Client:
         fields = _request(self._connection, "check", timeout=timeout)
         with _validated(self._connection):
             return messages.decode_checks(fields)
+
+    def switch(self, state: str, *, force: bool = False, timeout: float = SWITCH_TIMEOUT) -> Switched:
+        """Let the holder bring the layout to one of its states, and return the results of its check.
+
+        The holder refuses while others have handles of memory that goes; with `force` they keep the old memory.
+        """
+        fields = _request(self._connection, "switch", timeout=timeout, state=state, force=force)
+        with _validated(self._connection):
+            kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))
+            checks = messages.decode_checks(fields.object("checks"))
+            return Switched(fields.text("name", 128), fields.text("state", LONGEST_NAME), checks, kept)
 
     def source(self) -> str:
         """Return the source from which the layout can be drawn; empty if the holder does not report it."""

@@ -12,6 +12,7 @@ from memtopo.geometry import Geometry
 from memtopo.kinds.exports import ExportGroup
 from memtopo.kinds.layout import Layout
 from memtopo.plans.report import Checks
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
 
 
@@ -32,7 +33,11 @@ class LayoutExports:
         group = self._exports[export]
         if not 0 <= index < group.count:
             raise MemtopoError(f"export {export!r} has {group.count} handles, and none of number {index}")
-        return group.exporter.handle(self._driver, self._layout, group, index)
+        try:
+            return group.exporter.handle(self._driver, self._layout, group, index)
+        except KeyError as error:
+            message = f"export {export!r} has no memory in the current state of the layout"
+            raise ExchangeError("absent", message, hint="'memtopo switch NAME awake' brings it back") from error
 
     def check(self) -> Checks:
         return self._check()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import DESCRIPTORS, Handle, OfferedKind, Via
 from memtopo.plans.report import Checks
 
@@ -36,6 +37,38 @@ class Offer:
     def descriptors(self) -> bool:
         """True if the handles are file descriptors."""
         return self.via in DESCRIPTORS
+
+
+class SwitchFailed(MemtopoError):
+    """Failed switch of a layout; `broken` if it can only be taken down, else it is in the state before."""
+
+    exit_code = 4
+
+    def __init__(self, message: str, *, broken: bool) -> None:
+        super().__init__(message)
+        self.broken = broken
+
+
+class StateSwitch(Protocol):
+    """The states of a held layout."""
+
+    @property
+    def state(self) -> str:
+        """Name of the state that the layout is in."""
+        ...
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of all states."""
+        ...
+
+    def without(self, state: str) -> frozenset[str]:
+        """Return the names of the exports that have no memory in a state."""
+        ...
+
+    def switch(self, state: str) -> Checks:
+        """Bring the layout to a state, and return the results of its check. Raises `SwitchFailed`."""
+        ...
 
 
 class ExportProvider(Protocol):

@@ -12,6 +12,9 @@ from memtopo.sharing.offers import Offer
 
 State = Literal["serving", "releasing"]
 
+MOST_STATES = 64
+"""States of a layout that a status lists."""
+
 
 @dataclass(frozen=True, slots=True)
 class Taken:
@@ -60,6 +63,9 @@ class Status:
     machine: MachineLine
     offers: tuple[Offer, ...]
     importers: tuple[Importer, ...]
+    layout_state: str | None = None
+    """Name of the state that the layout is in; None if it has no states, or its holder does not report them."""
+    states: tuple[str, ...] = ()
     picture: Diagram | None = None
 
 
@@ -82,6 +88,16 @@ class Released:
     lost: tuple[Importer, ...]
     kept: tuple[Importer, ...]
     gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Switched:
+    """A layout that was switched to a state: the results of its check, and importers that keep memory that is gone."""
+
+    name: str
+    state: str
+    checks: Checks
+    kept: tuple[Importer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

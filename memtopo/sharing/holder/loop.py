@@ -19,6 +19,7 @@ from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
 from memtopo.sharing.messages import Fields, encode_error, encode_importers
+from memtopo.sharing.offers import LONGEST_NAME, SwitchFailed
 from memtopo.sharing.sockets import abandon_in_children
 from memtopo.sharing.wire import Packet
 
@@ -232,6 +233,9 @@ class ServerLoop:
         if request == "release":
             self._release(connection, fields)
             return
+        if request == "switch":
+            self._switch(connection, fields)
+            return
         if request == "handles":
             self._clients.check_importer(connection)
         self._responder.answer(connection, request, fields, self._clients.all())
@@ -252,10 +256,22 @@ class ServerLoop:
                 continue
             self._clients.update_events(each)
 
+    def _switch(self, connection: ClientConnection, fields: Fields) -> None:
+        fields.allow_only("request", "state", "force")
+        _require_owner(connection, "switch")
+        if self._shutdown.why:
+            raise ExchangeError("releasing", "the layout is being released")
+        state, force = fields.text("state", LONGEST_NAME), fields.flag("force")
+        try:
+            connection.send(self._responder.switch(state, self._clients.all(), force=force))
+        except SwitchFailed as failed:
+            if failed.broken:
+                self._begin_shutdown("failure", 0)
+            raise ExchangeError("failed", failed.message) from failed
+
     def _release(self, connection: ClientConnection, fields: Fields) -> None:
         fields.allow_only("request", "force", "grace")
-        if connection.peer.uid not in (0, os.geteuid()):
-            raise ExchangeError("owner", f"only uid {os.geteuid()}, which holds it, may release the layout")
+        _require_owner(connection, "release")
         if connection.gone():  # it timed out while this process was stopped: it has reported that nothing was released
             return
         force, grace = fields.flag("force"), fields.seconds("grace", LONGEST_GRACE)
@@ -314,6 +330,12 @@ def signal_wakeup() -> Iterator[socket.socket | None]:
             yield ours
         finally:
             signal.set_wakeup_fd(before)
+
+
+def _require_owner(connection: ClientConnection, action: str) -> None:
+    """Raise `ExchangeError` for a client of another user, who may only import."""
+    if connection.peer.uid not in (0, os.geteuid()):
+        raise ExchangeError("owner", f"only uid {os.geteuid()}, which holds it, may {action} the layout")
 
 
 def _drain(sock: socket.socket, _events: int = 0) -> None:

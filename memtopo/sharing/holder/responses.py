@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -19,10 +19,10 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.messages import Fields
-from memtopo.sharing.offers import LONGEST_NAME, ExportProvider, Offer
-from memtopo.sharing.status import Importer
+from memtopo.sharing.offers import LONGEST_NAME, ExportProvider, Offer, StateSwitch
+from memtopo.sharing.status import MOST_STATES, Importer
 
-REQUESTS = ("status", "offers", "importers", "handles", "check", "source", "release")
+REQUESTS = ("status", "offers", "importers", "handles", "check", "source", "switch", "release")
 _LONGEST_PATH = 1000
 _LISTED_PROCESSES = 4
 
@@ -39,8 +39,17 @@ class Responder:
     `batch` is the limit of handles in one answer; `deadline` is in seconds of the epoch.
     """
 
-    def __init__(self, provider: ExportProvider, info: HolderInfo, *, batch: int, deadline: float | None) -> None:
+    def __init__(
+        self,
+        provider: ExportProvider,
+        info: HolderInfo,
+        *,
+        batch: int,
+        deadline: float | None,
+        states: StateSwitch | None = None,
+    ) -> None:
         self._provider, self._info, self._batch, self._deadline = provider, info, batch, deadline
+        self._states = states
         self._since = time.time()
         self.offers: Mapping[str, Offer] = {offer.name: offer for offer in provider.offers()}
         self.served_handles = self.served_clients = 0
@@ -73,6 +82,8 @@ class Responder:
             "spec": None if info.spec is None else shorten(info.spec, _LONGEST_PATH),
             "machine": messages.encode_machine(info.machine),
         }
+        if self._states and len(self._states.names) > 1:
+            status |= {"layout_state": self._states.state, "states": [*self._states.names][:MOST_STATES]}
         connection.send({"ok": status})
 
     def _source(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
@@ -99,6 +110,25 @@ class Responder:
             return {"ok": messages.encode_checks(self._provider.check())}
         except MemtopoError as error:
             return messages.encode_error(error)
+
+    def switch(self, state: str, clients: Clients, *, force: bool) -> dict[str, Any]:
+        """Bring the layout to a state, and return the answer. Raises `ExchangeError` and `SwitchFailed`.
+
+        It is refused while importers have handles of memory that goes, since they keep it from being free, unless it is
+        to `force` the switch.
+        """
+        if self._states is None or len(self._states.names) == 1:
+            raise ExchangeError("unknown", f"layout {self._info.name!r} has no states")
+        if state not in self._states.names:
+            hint = choose(state, [*self._states.names][:LISTED])
+            raise ExchangeError("unknown", f"there is no state {shorten(state)!r}", hint=hint)
+        gone = self._states.without(state)
+        pinning = [each for each in self.importers(clients) if gone.intersection(taken.export for taken in each.taken)]
+        if pinning and not force:
+            raise pinned(pinning)
+        checks = self._states.switch(state)
+        answer = {"name": self._info.name, "state": state, "checks": messages.encode_checks(checks)}
+        return {"ok": answer | {"kept": messages.encode_importers(pinning)}}
 
     def _handles(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "export", "first", "count")
@@ -157,6 +187,17 @@ def still_bound(bound: Clients) -> ExchangeError:
         "attached",
         f"what it exports over ipc is in use by {processes}{more}",
         hint="--force notifies them, and releases it after --grace",
+    )
+
+
+def pinned(importers: Sequence[Importer]) -> ExchangeError:
+    """Return the refusal of a switch while importers have handles of memory that goes."""
+    processes = ", ".join(process_name(each.pid) for each in importers[:_LISTED_PROCESSES])
+    more = f" and {len(importers) - _LISTED_PROCESSES} more" if len(importers) > _LISTED_PROCESSES else ""
+    return ExchangeError(
+        "attached",
+        f"{processes}{more} imported memory that is gone in this state, and would keep it from being free",
+        hint="let them detach first; --force switches anyway, and they keep the old memory",
     )
 
 

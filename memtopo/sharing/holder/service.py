@@ -13,7 +13,7 @@ from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.loop import INTERVAL, ServerLoop, Terms, signal_wakeup
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown
-from memtopo.sharing.offers import ExportProvider
+from memtopo.sharing.offers import ExportProvider, StateSwitch
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.wire import MOST_FDS
 
@@ -34,14 +34,16 @@ def hold(
     allow_uids: Collection[int] = (),
     ready: Callable[[], None] = lambda: None,
     wake: socket.socket | None = None,
+    states: StateSwitch | None = None,
     interval: float = INTERVAL,
 ) -> HoldSummary:
     """Serve exports at a claimed endpoint until `stop()` returns a signal's number, a release, or `lasting` seconds.
 
     Then clients that use an export over ipc get a notice, and have `grace` seconds. A client that does not read for
     `patience` seconds is disconnected. `ready` is called once clients can connect. `stop` is called at least every
-    `interval` seconds, at once when `wake` is readable, and after a signal in the main thread. The caller closes the
-    claim after the teardown. Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
+    `interval` seconds, at once when `wake` is readable, and after a signal in the main thread. Clients of this user may
+    switch the layout between its `states`. The caller closes the claim after the teardown. Raises `ExchangeError` if
+    there can be no socket, or if there are too few descriptors.
     """
     batch, max_clients = _limits()
     began = time.monotonic()
@@ -52,7 +54,8 @@ def hold(
         selectors.DefaultSelector() as selector,
         signal_wakeup() as wakeup,
     ):
-        responder = Responder(provider, info, batch=batch, deadline=None if lasting is None else time.time() + lasting)
+        deadline = None if lasting is None else time.time() + lasting
+        responder = Responder(provider, info, batch=batch, deadline=deadline, states=states)
         loop = ServerLoop(selector, responder, Shutdown(None if lasting is None else began + lasting), terms)
         loop.listen(listener, [each for each in (wakeup, wake) if each])
         loop.notify_systemd("READY=1", f"STATUS=holding {info.name}, {len(responder.offers)} exports")

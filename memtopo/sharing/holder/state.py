@@ -8,7 +8,7 @@ from typing import Literal
 from memtopo.plans.report import MachineLine
 from memtopo.sharing.status import Importer
 
-Why = Literal["signal", "release", "deadline"]
+Why = Literal["signal", "release", "deadline", "failure"]
 
 
 @dataclass(frozen=True, slots=True)

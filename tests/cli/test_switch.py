@@ -1,0 +1,101 @@
+"""`memtopo switch`: a held layout changes its state, unless others would keep the memory, or a call fails."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError
+from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import MEMTOPO, ROOT, environment
+
+SPEC = """
+memtopo: 1
+name: sleeper
+ranges: {weights: {size: 4MiB}, kv: {size: 4MiB}}
+chunks:
+  w: {location: gpu0, size: 2MiB, count: 2, handles: fd}
+  page: {location: gpu0, size: 2MiB, count: 2, handles: fd}
+map: {weights: [w], kv: [page]}
+access: {weights: {gpu0: rw}, kv: {gpu0: rw}}
+exports: {weights: {chunk: w, via: fd}, kv: {chunk: page, via: fd}}
+states: {asleep: {drop: [kv], offload: {w: "host:0"}}, half: {drop: [kv]}}
+"""
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A held layout in the runtime directory `folder`, which is released at the end."""
+    spec = folder / "spec.yaml"
+    spec.write_text(SPEC)
+    command = [*MEMTOPO, "apply", str(spec), "--machine", "h100x1", "--hold", "--json"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment(XDG_RUNTIME_DIR=str(folder)), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr
+        assert b"holding sleeper" in process.stderr.readline()
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def test_a_held_layout_goes_to_a_state_and_back(run_inline: InlineRunner, tmp_path: Path) -> None:
+    here = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    with held(tmp_path):
+        assert "memory   awake; other states: asleep, half" in run_inline("show", "sleeper", **here).out
+        done = run_inline("switch", "sleeper", "asleep", **here)
+        assert (done.status, done.out.splitlines()[-1]) == (0, "asleep: as declared")
+        assert run_inline("show", "sleeper", "--json", **here).document["layout_state"] == "asleep"
+        document = run_inline("switch", "sleeper", "awake", "--json", **here).document
+        assert (document["memtopo_switch"], document["state"], document["kept"]) == (1, "awake", [])
+        assert run_inline("check", "sleeper", **here).status == 0
+
+
+def test_a_switch_is_refused_while_an_importer_would_keep_memory(
+    run_inline: InlineRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    here = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    with held(tmp_path), connect(endpoint("sleeper")) as client:
+        for handle in client.handles("kv"):
+            handle.close()
+        refused = run_inline("switch", "sleeper", "half", **here)
+        assert (refused.status, "would keep it from being free" in refused.err) == (4, True)
+        assert client.status().layout_state == "awake"
+        forced = run_inline("switch", "sleeper", "half", "--force", **here)
+        assert (forced.status, "keeps 4 MiB of memory" in forced.out) == (0, True)
+
+
+def test_handles_of_memory_that_is_gone_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with held(tmp_path), connect(endpoint("sleeper")) as client:
+        client.switch("half")
+        with pytest.raises(ExchangeError) as caught:
+            next(client.handles("kv"))
+        assert caught.value.code == "absent"
+        for handle in client.handles("weights"):
+            handle.close()
+        client.switch("awake")
+        for handle in client.handles("kv"):
+            handle.close()
+
+
+def test_an_unknown_state_is_refused_with_the_known_ones(run_inline: InlineRunner, tmp_path: Path) -> None:
+    with held(tmp_path):
+        refused = run_inline("switch", "sleeper", "asleap", XDG_RUNTIME_DIR=str(tmp_path))
+        assert (refused.status, "asleep" in refused.err) == (4, True)
+
+
+def test_a_layout_is_released_from_a_state_without_leaks(run_inline: InlineRunner, tmp_path: Path) -> None:
+    with held(tmp_path) as process:
+        assert run_inline("switch", "sleeper", "asleep", XDG_RUNTIME_DIR=str(tmp_path)).status == 0
+        assert run_inline("release", "sleeper", XDG_RUNTIME_DIR=str(tmp_path)).status == 0
+        assert process.wait(60) == 0
