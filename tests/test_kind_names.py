@@ -48,6 +48,7 @@ REASONS = {
     "run/apply": "reports the addresses of ranges",
     "run/leaks": "looks for handles of chunks that are open after their release (facts 27, 51, 52)",
     "run/verification/access": "tries access to what is mapped into ranges",
+    "run/states": "finds the exports that have no memory in a state",
     "run/verification/external": "waits for semaphores and reads external memory, in one order",
     "run/verification/isolation": "looks at the holes and ends of ranges",
     "run/verification/verifier": "records events and waits for them in the rounds of verification",

@@ -112,7 +112,7 @@ def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
         yield "until", f"{_time(status.deadline)}, in {humanize.age(status.deadline - now)}"
     yield "state", status.state
     if status.layout_state:
-        others = [name for name in status.states if name != status.layout_state]
+        others = [name for name in status.layout_states if name != status.layout_state]
         yield "memory", f"{status.layout_state}; other states: {', '.join(others)}"
     if status.spec is not None:
         yield "spec", status.spec

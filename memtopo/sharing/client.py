@@ -71,7 +71,7 @@ class Client:
                 offers=tuple(self.offers().values()),
                 importers=tuple(_importers(self._connection)),
                 layout_state=fields.text_or_none("layout_state"),
-                states=fields.texts("states", MOST_STATES) if fields.has("states") else (),
+                layout_states=fields.texts("layout_states", MOST_STATES) if fields.has("layout_states") else (),
             )
 
     def offers(self) -> Mapping[str, Offer]:

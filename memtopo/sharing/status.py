@@ -65,7 +65,7 @@ class Status:
     importers: tuple[Importer, ...]
     layout_state: str | None = None
     """Name of the state that the layout is in; None if it has no states, or its holder does not report them."""
-    states: tuple[str, ...] = ()
+    layout_states: tuple[str, ...] = ()
     picture: Diagram | None = None
 
 

@@ -83,7 +83,7 @@ class Responder:
             "machine": messages.encode_machine(info.machine),
         }
         if self._states and len(self._states.names) > 1:
-            status |= {"layout_state": self._states.state, "states": [*self._states.names][:MOST_STATES]}
+            status |= {"layout_state": self._states.state, "layout_states": [*self._states.names][:MOST_STATES]}
         connection.send({"ok": status})
 
     def _source(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
