@@ -18,6 +18,7 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -44,7 +45,17 @@ def main() -> int:
     """Run the mutants that the arguments select; return 1 if one that is not listed as equivalent survives."""
     options = _options()
     reasons = _equivalent()
-    tree = _copy(BUILD / options.shard.replace("/", "-of-"))
+    tree = BUILD / options.shard.replace("/", "-of-")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with tree.with_suffix(".lock").open("w") as lock:
+        try:
+            flock(lock, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            sys.exit("another run of this shard is under way")
+        return _run_all(_copy(tree), options, reasons)
+
+
+def _run_all(tree: Path, options: argparse.Namespace, reasons: dict[tuple[str, str, str], str]) -> int:
     chosen = _selected(options)
     print(f"{len(chosen)} mutants", flush=True)
     outcomes: Counter[tuple[str, str]] = Counter()

@@ -14,6 +14,7 @@ from memtopo.executor import Execution, SafeProgress, StepFailed, TeardownGates
 from memtopo.plans.report import Progress
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
+from tests.helpers.processes import open_descriptors
 from tests.helpers.specs import plan_of
 
 M = 2 << 20
@@ -104,6 +105,7 @@ def test_descriptors_of_a_contexts_events_are_not_counted() -> None:
     """Fact 49: the driver keeps the file open as long as the context exists."""
     with built() as (execution, _):
         before = execution.snapshot().fds
+        assert before == open_descriptors()
         with NamedTemporaryFile(prefix="cuda.shm.", dir="/dev/shm"):
             assert execution.snapshot().fds == before
         with NamedTemporaryFile(prefix="cuda_shm.", dir="/dev/shm"):
