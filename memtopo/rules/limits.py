@@ -58,7 +58,7 @@ def _host(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 
 class _Share(NamedTuple):
-    """Bytes of one GPU that one entry needs."""
+    """Bytes that one entry needs on a GPU or on the host."""
 
     name: str
     path: Path

@@ -44,7 +44,7 @@ LARGE: dict[str, tuple[str, list[str]]] = {
         + "ranges: {kv: {size: 2GiB}}\nmap:\n  kv:\n" + "".join(f"  - chank-{index}\n" for index in range(MANY)),
         ["MT201"] * 1000,
     ),
-    "devices that nobody knows": (
+    "undeclared devices": (
         "chunks:\n" + "".join(f"  c{index}: {{location: gqu{index}, size: 2MiB}}\n" for index in range(MANY)),
         ["MT201"] * 1000,
     ),
@@ -110,8 +110,8 @@ def test_at_most_two_million_chunks_or_ranges_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("chunks: {a: {location: host, size: 18446744073709551615 granules}}", ["MT310", "MT501"]),
-        ("chunks: {a: {location: host, size: 128TiB}}", ["MT310", "MT501"]),
+        ("chunks: {a: {location: host, size: 18446744073709551615 granules}}", ["MT310", "MT501", "MT402"]),
+        ("chunks: {a: {location: host, size: 128TiB}}", ["MT310", "MT501", "MT402"]),
         ("ranges: {a: {size: 2MiB, align: 128TiB}}", ["MT306"]),
         ("ranges: {a: {size: 2MiB, align: 18446744073709551615 granules}}", ["MT306"]),
         ("ranges: {a: {size: 2MiB, align: 3MiB}}", ["MT306"]),
