@@ -44,7 +44,7 @@ def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _gpus() -> int:
-    """How many GPUs the driver offers, asked without any package so that this works where none is installed."""
+    """Number of GPUs of the driver, read by ctypes so that no package is needed."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:

@@ -262,7 +262,6 @@ def test_an_array_may_outlive_the_interpreter() -> None:
 
 
 def test_cuda_core_views_the_same_memory(layout: Live) -> None:
-    """Where cuda.core is installed."""
     utils = pytest.importorskip("cuda.core.utils")
     view = layout.range("kv", dtype="float32", shape=(4, -1))
     found = utils.StridedMemoryView.from_dlpack(view, stream_ptr=-1)

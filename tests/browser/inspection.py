@@ -36,7 +36,7 @@ _LOOK = (Path(__file__).parent / "inspection.js").read_text()
 
 
 class View(NamedTuple):
-    """How a page is looked at: a window's width in pixels, a colour scheme, on a screen or on paper."""
+    """View of a page: the window's width in pixels, a colour scheme, screen or paper."""
 
     width: int
     scheme: Scheme = "light"
@@ -60,7 +60,7 @@ class Browser:
         self.driver.get(file.as_uri())
 
     def look(self, view: View) -> list[str]:
-        """What is wrong with the page that is open, seen that way."""
+        """Return the defects of the open page in this view."""
         self.set(view, 600)
         height = self.driver.execute_script("return document.documentElement.scrollHeight")
         self.set(view, int(height) + 100)  # what is not in the window cannot be pointed at
@@ -82,7 +82,7 @@ class Browser:
         return tuple(self.driver.execute_async_script(_PIXEL, shot["data"]))
 
     def complaints(self) -> list[str]:
-        """What the browser wrote to its console since it was last asked, and what it fetched beside the pages."""
+        """Return the new messages of the browser's console, and the addresses that it fetched beside the pages."""
         written = [entry["message"] for entry in self.driver.get_log("browser")]  # type: ignore[no-untyped-call]
         return [*written, *(f"fetched {url}" for url in self._fetched())]
 
@@ -94,7 +94,7 @@ class Browser:
 
 
 def found() -> tuple[str, str] | None:
-    """Where the browser and its driver are, if both are here."""
+    """Paths of the browser and its driver, or None unless both are installed."""
     browser = next((path for name in NAMES if (path := shutil.which(name))), None)
     driver = shutil.which("chromedriver")
     return (browser, driver) if browser and driver else None

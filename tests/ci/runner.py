@@ -1,4 +1,4 @@
-"""How GitHub's runner reads a step's output: which lines are commands, and what they say.
+"""GitHub's runner as the reader of a step's output: lines that are commands, and their contents.
 
 After actions/runner, src/Runner.Common/ActionCommand.cs and src/Runner.Worker/ActionCommandManager.cs.
 """
@@ -79,7 +79,7 @@ def _unescaped(text: str, escapes: tuple[tuple[str, str], ...]) -> str:
 
 
 def marked(command: Command) -> bool:
-    """Whether the runner takes the lines and columns of a mark as they are."""
+    """Return true if the runner uses the lines and columns of a mark unchanged."""
     numbers = {
         key: int(command.properties[key])
         for key in ("line", "endLine", "col", "endColumn")

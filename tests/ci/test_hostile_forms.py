@@ -1,4 +1,4 @@
-"""Names and texts made by someone who means harm cannot get out of their place in any form."""
+"""Hostile names and texts stay within their quotation in every format."""
 
 from __future__ import annotations
 

@@ -34,5 +34,5 @@ def test_page_has_a_row_for_each_format() -> None:
 
 def test_flags_and_variables_on_the_page_exist() -> None:
     help = run_shell("memtopo validate --help").out
-    told = set(re.findall(r"MEMTOPO_[A-Z]+", PAGE)) | set(re.findall(r"`(--[a-z]+)", PAGE))
-    assert {word for word in told if word not in help} == set()
+    named = set(re.findall(r"MEMTOPO_[A-Z]+", PAGE)) | set(re.findall(r"`(--[a-z]+)", PAGE))
+    assert {word for word in named if word not in help} == set()

@@ -80,8 +80,8 @@ def test_json_results_have_an_entry_per_file_and_machine(checked: Checking) -> N
         ("b.yaml", "h100x1", False, 1, 0),
         ("b.yaml", "h200x2", True, 0, 0),
     ]
-    told = [(each["code"], each["file"], each["machines"]) for each in many["diagnostics"]]
-    assert told == [
+    listed = [(each["code"], each["file"], each["machines"]) for each in many["diagnostics"]]
+    assert listed == [
         ("MT301", "a.yaml", ["h100x1", "h200x2"]),
         ("MT501", "a.yaml", ["h100x1", "h200x2"]),
         ("MT401", "b.yaml", ["h100x1"]),

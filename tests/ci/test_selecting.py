@@ -9,7 +9,7 @@ from tests.ci.conftest import BAD, Checking
 
 
 @pytest.mark.parametrize(
-    ("select", "ignore", "told"),
+    ("select", "ignore", "reported"),
     [
         ([], [], ["MT301", "MT501"]),
         (["MT3"], [], ["MT301"]),
@@ -22,13 +22,13 @@ from tests.ci.conftest import BAD, Checking
     ],
 )
 def test_codes_are_selected_and_ignored_by_prefix(
-    checked: Checking, select: list[str], ignore: list[str], told: list[str]
+    checked: Checking, select: list[str], ignore: list[str], reported: list[str]
 ) -> None:
     """An ignored code is not selected."""
     found = checked({"bad.yaml": BAD}, chosen=selection(select, ignore))
     codes = {fault.code for result in found.results for fault in result.diagnostics}
-    assert sorted(codes) == told
-    assert found.ok == ("MT301" not in told)
+    assert sorted(codes) == reported
+    assert found.ok == ("MT301" not in reported)
 
 
 def test_unreadable_files_are_reported_whatever_is_selected(checked: Checking) -> None:

@@ -48,7 +48,7 @@ def thousand(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def said(thousand: Path) -> CommandResult:
-    """What is said of them, with reports in every form that a program reads."""
+    """Validate them with a report in every format for programs."""
     reports = [f"--report={form}={thousand}/out.{form}" for form in ("sarif", "junit", "gitlab", "github", "concise")]
     return run_memtopo("validate", thousand / "*/**/*.yaml", "-m", "h200x2", "--json", *reports)
 

@@ -27,7 +27,7 @@ FAULT = ":5:42: error[MT101]"
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "told"),
+    ("text", "place", "message"),
     [
         ("a: [1, 2", "", "error[MT0"),
         ("a: b: c", ":1:", "error[MT0"),
@@ -51,7 +51,7 @@ FAULT = ":5:42: error[MT101]"
     ],
 )
 def test_errors_of_a_spec_are_reported_at_their_position_with_help(
-    run_inline: InlineRunner, tmp_path: Path, text: str, place: str, told: str
+    run_inline: InlineRunner, tmp_path: Path, text: str, place: str, message: str
 ) -> None:
     """Nothing unprintable reaches the terminal."""
     spec = tmp_path / "spec.yaml"
@@ -59,7 +59,7 @@ def test_errors_of_a_spec_are_reported_at_their_position_with_help(
     result = run_inline("apply", spec, M)
     assert (result.status, result.out) == (1, "")
     assert f"{spec}{place}" in result.err
-    assert told in result.err
+    assert message in result.err
     assert "\x1b" not in result.err
     assert run_inline("apply", spec, M, "--json").document["errors"] >= 1
 
@@ -85,7 +85,7 @@ def test_an_unreadable_file_is_reported_in_one_line(run_inline: InlineRunner, tm
     os.chdir(tmp_path)  # the path of a socket has to be short
     plug.bind("plug.yaml")
     os.chdir(before)
-    for name, told in {
+    for name, message in {
         "missing.yaml": "no such file or directory",
         "dangling.yaml": "no such file or directory",
         "loop.yaml": "too many levels of symbolic links",
@@ -98,7 +98,7 @@ def test_an_unreadable_file_is_reported_in_one_line(run_inline: InlineRunner, tm
     }.items():
         result = run_inline("plan", tmp_path / name, M)
         assert (result.status, result.out) == (1, ""), name
-        assert told in result.err, name
+        assert message in result.err, name
     plug.close()
 
 

@@ -20,7 +20,7 @@ FACTS = json.loads(GOOD)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"", "is not JSON"),
         (GOOD[:3000].encode(), "is not JSON"),
@@ -39,7 +39,7 @@ FACTS = json.loads(GOOD)
     ids=lambda value: value[:12].decode(errors="replace") if isinstance(value, bytes) else None,
 )
 def test_a_file_that_is_no_machine_of_this_version_is_rejected(
-    run_inline: InlineRunner, tmp_path: Path, content: bytes, told: str
+    run_inline: InlineRunner, tmp_path: Path, content: bytes, message: str
 ) -> None:
     file = tmp_path / "ours.json"
     file.write_bytes(content)
@@ -47,7 +47,7 @@ def test_a_file_that_is_no_machine_of_this_version_is_rejected(
     assert (result.status, result.out) == (3, "")
     assert result.err.startswith("memtopo: error: ")
     assert str(file) in result.err
-    assert told in result.err
+    assert message in result.err
     assert "\x1b" not in result.err
 
 
@@ -65,7 +65,7 @@ GRANULE = ("devices", 0, "memory", "granularity", 0)
 
 
 @pytest.mark.parametrize(
-    ("damage", "told"),
+    ("damage", "message"),
     [
         (change("devices", 0, "memory_bytes", to=-1), "devices.0.memory_bytes: should be greater than 0"),
         (change("devices", 0, "memory_bytes", to="80GiB"), "devices.0.memory_bytes: should be a valid integer"),
@@ -79,7 +79,7 @@ GRANULE = ("devices", 0, "memory", "granularity", 0)
     ],
 )
 def test_a_damaged_fact_is_named_by_its_position_for_every_command(
-    run_inline: InlineRunner, tmp_path: Path, damage: Callable[[Any], None], told: str
+    run_inline: InlineRunner, tmp_path: Path, damage: Callable[[Any], None], message: str
 ) -> None:
     facts = copy.deepcopy(FACTS)
     damage(facts)
@@ -88,7 +88,7 @@ def test_a_damaged_fact_is_named_by_its_position_for_every_command(
     for command in (["apply", QUICKSTART, "--machine"], ["probe", "--machine"], ["machines"]):
         result = run_inline(*command, file)
         assert (result.status, result.out) == (3, "")
-        assert told in result.err
+        assert message in result.err
         assert "memtopo: hint: record it again with 'memtopo probe -o FILE'" in result.err
 
 
@@ -115,7 +115,7 @@ def places(facts: Any, *way: str | int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("h200x22", "did you mean 'h200x2'?"),
         ("H200x4", "did you mean 'h200x4'?"),
@@ -129,11 +129,11 @@ def places(facts: Any, *way: str | int) -> Any:
         ("/dev/zero", "has more than 8 MiB"),
     ],
 )
-def test_an_unknown_machine_is_answered_with_the_known_ones(run_inline: InlineRunner, name: str, told: str) -> None:
+def test_an_unknown_machine_is_answered_with_the_known_ones(run_inline: InlineRunner, name: str, message: str) -> None:
     """The message is short."""
     result = run_inline("plan", QUICKSTART, "--machine", name)
     assert (result.status, result.out) == (3, "")
-    assert told in result.err
+    assert message in result.err
     assert len(result.err) < 600
 
 

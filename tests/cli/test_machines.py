@@ -58,7 +58,7 @@ def test_probe_of_a_simulated_machine_equals_its_record(run_inline: InlineRunner
 
 
 @pytest.mark.parametrize(
-    ("output", "told"),
+    ("output", "reason"),
     [
         ("/nowhere/x.json", "no such file or directory"),
         ("/", "is a directory"),
@@ -66,10 +66,12 @@ def test_probe_of_a_simulated_machine_equals_its_record(run_inline: InlineRunner
         ("/dev/full", "no space left on device"),
     ],
 )
-def test_an_unwritable_record_exits_with_4_and_leaves_nothing(run_inline: InlineRunner, output: str, told: str) -> None:
+def test_an_unwritable_record_exits_with_4_and_leaves_nothing(
+    run_inline: InlineRunner, output: str, reason: str
+) -> None:
     result = run_inline("probe", "--machine", "h200x2", "-o", output)
     assert (result.status, result.out) == (4, "")
-    assert result.err == f"memtopo: error: {output!r} cannot be written: {told}\n"
+    assert result.err == f"memtopo: error: {output!r} cannot be written: {reason}\n"
 
 
 def test_probe_without_a_gpu_exits_with_3_and_records_nothing() -> None:
@@ -98,7 +100,7 @@ def test_probe_markdown_is_a_page(run_inline: InlineRunner) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "record", "status", "told"),
+    ("machine", "record", "status", "reason"),
     [
         ("h200x2", "h200x2", 0, "nothing differs"),
         ("h200x4", "h200x2", 0, "the record still fits"),
@@ -109,12 +111,12 @@ def test_probe_markdown_is_a_page(run_inline: InlineRunner) -> None:
     ],
 )
 def test_probe_against_a_record_reports_differences(
-    run_inline: InlineRunner, machine: str, record: str, status: int, told: str
+    run_inline: InlineRunner, machine: str, record: str, status: int, reason: str
 ) -> None:
     """It exits with 7 if a spec that is valid on the record may fail here."""
     result = run_inline("probe", "-m", machine, "--against", record)
     assert result.status == status
-    assert told in result.out
+    assert reason in result.out
     if status != 3:
         assert run_inline("probe", "-m", machine, "--against", record, "--json").document["against"]["fits"] == (
             not status
@@ -122,15 +124,15 @@ def test_probe_against_a_record_reports_differences(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "reason"),
     [
         (["--format", "sarif"], "there is no format 'sarif' of a probe"),
         (["--format", "markdown", "--json"], "two formats for one output"),
     ],
 )
 def test_an_unknown_format_of_probe_is_rejected_before_any_trial(
-    run_inline: InlineRunner, arguments: list[str], told: str
+    run_inline: InlineRunner, arguments: list[str], reason: str
 ) -> None:
     result = run_inline("probe", "-m", "h200x2", *arguments)
     assert result.status == 2
-    assert told in result.err
+    assert reason in result.err

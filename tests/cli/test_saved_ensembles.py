@@ -18,7 +18,7 @@ CHANGES = {
     "another slice": ("{chunk: shard, via: fd}", "{chunk: shard.0:1, via: fd}", "+reader.0: import shard"),
     "another order": ("weights: [shard]", "weights: [shard.1, shard.0]", "+server: map shard.1 … shard.0"),
 }
-"""What is replaced in the text, and what the message then names."""
+"""Text to replace, its replacement, and a part of the message."""
 
 
 @pytest.fixture
@@ -39,14 +39,14 @@ def test_a_saved_multi_process_plan_is_applied_if_it_still_holds(saved: Path) ->
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_stale_multi_process_plan_exits_with_7_and_names_the_process(saved: Path, change: str) -> None:
     """Nothing is built."""
-    old, new, told = CHANGES[change]
+    old, new, message = CHANGES[change]
     text = saved.read_text()
     assert old in text
     saved.write_text(text.replace(old, new))
     done = run_memtopo("apply", str(saved), "-m", "h200x2")
     assert done.status == 7, done.err
     assert not done.out
-    assert told in done.err
+    assert message in done.err
 
 
 def test_a_saved_multi_process_plan_needs_all_its_gpus(saved: Path) -> None:

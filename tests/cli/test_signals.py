@@ -1,4 +1,4 @@
-"""A real process that is told to stop in the middle undoes everything, says so, and exits as interrupted."""
+"""A process that is interrupted during its work undoes everything, reports it, and exits as interrupted."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def running(tmp_path: Path) -> Running:
 
 
 def undone(result: CommandResult) -> bool:
-    """Whether a report counts nothing as left, and no descriptor more than before."""
+    """Return true if a report counts no leak, and as many descriptors as before."""
     left = json.loads(result.out)["left"]
     return (left["ledger_after"], left["fds_after"]) == (left["ledger_before"], left["fds_before"])
 

@@ -1,4 +1,4 @@
-"""What the exit status tells, what goes to which stream, and that `--json` is one document whatever happens."""
+"""Exit statuses, streams of results and messages, and `--json`, which prints one document in every case."""
 
 from __future__ import annotations
 

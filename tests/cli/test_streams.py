@@ -1,4 +1,4 @@
-"""Readers who leave, disks that are full, streams that were closed, and encodings that know few characters."""
+"""Output to closed pipes, full disks, closed streams, and streams with limited encodings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""On a terminal there is colour, unless it is not wanted; elsewhere there is none. Nothing is wider than asked."""
+"""Colour on terminals only, unless disabled; no line is wider than the requested width."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def on_terminal(*arguments: str, **variables: str) -> CommandResult:
 
 
 def drained(terminal: int) -> str:
-    """Everything that is written to a terminal until nobody has it open any more."""
+    """Return everything that is written to a terminal until no process has it open."""
     shown = b""
     try:
         while block := os.read(terminal, 65536):

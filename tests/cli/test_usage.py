@@ -1,4 +1,4 @@
-"""Help, version, and what a wrong command line is told."""
+"""Help, version, and messages about wrong command lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`memtopo apply --with`: who the holders are that a spec names."""
+"""`memtopo apply --with`: sockets and programs for the holders that a spec names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def spec(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where the folders of sockets are made; nothing is left there."""
+    """Parent folder of the sockets, which is empty after the test."""
     found = tmp_path / "folders"
     found.mkdir()
     monkeypatch.setenv("TMPDIR", str(found))
@@ -109,7 +109,7 @@ def test_memtopo_with_is_split_like_a_shell_command(spec: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "status", "told"),
+    ("given", "status", "message"),
     [
         ("nothing", 2, "names neither a socket nor a program"),
         ("=x", 2, "names neither a socket nor a program"),
@@ -122,12 +122,12 @@ def test_memtopo_with_is_split_like_a_shell_command(spec: Path) -> None:
     ],
 )
 def test_a_target_that_is_neither_socket_nor_program_is_rejected_before_building(
-    spec: Path, given: str, status: int, told: str
+    spec: Path, given: str, status: int, message: str
 ) -> None:
     """So is a program that does not serve."""
     result = run_memtopo("apply", spec, *M, "--with", given)
     assert (result.status, result.out) == (status, "")
-    assert told in result.err
+    assert message in result.err
 
 
 def test_producer_commands_are_not_run_by_a_shell(spec: Path, tmp_path: Path) -> None:

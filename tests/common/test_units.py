@@ -95,7 +95,6 @@ def test_a_size_is_digits_and_a_unit(text: str, size: Size) -> None:
     ],
 )
 def test_text_that_is_no_size_is_refused_with_a_suggestion(text: str, meant: str | None) -> None:
-    """Where a suggestion is known."""
     with pytest.raises(NotASize) as refused:
         parse_size(text)
     assert refused.value.meant == meant
@@ -123,7 +122,6 @@ def test_a_number_without_unit_is_suggested_as_that_many_bytes(text: str, meant:
     st.text(max_size=40) | st.from_regex(r"[0-9][0-9_.,]{0,25} {0,2}[kKmMgGtTiIbB]{0,3}(granules?)?", fullmatch=True)
 )
 def test_a_suggested_size_is_a_size(text: str) -> None:
-    """Whatever the text."""
     try:
         parse_size(text)
     except NotASize as refused:

@@ -30,5 +30,5 @@ def length(name: str) -> int:
 
 
 def needs(name: str) -> Needs:
-    """What sequences of a family need beside a driver."""
+    """Resources that sequences of a family need beside a driver."""
     return FAMILIES[name].needs if name in FAMILIES else Needs()

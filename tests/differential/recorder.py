@@ -21,7 +21,7 @@ ENDLESS = 1 << 30
 
 
 class Order(NamedTuple):
-    """What to record: a driver (`gpu`, or a machine to simulate), family, a time, and the first seed of each worker."""
+    """Recording: a driver (`gpu`, or a machine to simulate), family, a time, and the first seed of each worker."""
 
     driver: str
     family: str

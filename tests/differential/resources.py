@@ -103,7 +103,7 @@ def reached(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
 
 
 class Needs(NamedTuple):
-    """What a sequence needs beside a driver: state of other calls than the VMM's, a second process, an external API."""
+    """Resources of a sequence beside a driver: state of calls outside of the VMM, a second process, an external API."""
 
     resources: bool = False
     process: bool = False

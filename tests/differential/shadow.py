@@ -31,7 +31,7 @@ class Chunk:
 
 @dataclass
 class Shadow:
-    """What a sequence has open, by symbol."""
+    """Open resources of a sequence, by symbol."""
 
     reservations: dict[str, int] = field(default_factory=dict)
     freed: dict[str, int] = field(default_factory=dict)

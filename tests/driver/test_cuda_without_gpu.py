@@ -1,4 +1,4 @@
-"""What of the CUDA driver can be held without a GPU: its structs, how it reads a status, and how it says no."""
+"""The CUDA driver without a GPU: its structs, its reading of a status, and its errors."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ except Unavailable as error:
 
 
 def opened(**environment: str) -> str:
-    """What opening the driver says in a process of its own."""
-    told = os.environ | {"PYTHONPATH": str(ROOT)} | environment
-    done = subprocess.run([sys.executable, "-c", OPEN], env=told, capture_output=True, text=True, check=True)
+    """Output of opening the driver in a new process."""
+    variables = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    done = subprocess.run([sys.executable, "-c", OPEN], env=variables, capture_output=True, text=True, check=True)
     return done.stdout
 
 
@@ -112,7 +112,7 @@ def test_what_has_no_name_is_read_as_a_number() -> None:
 
 
 def test_managed_is_written_as_asked() -> None:
-    """What the driver will refuse still reaches it (fact 3)"""
+    """Arguments that the driver will refuse still reach it (fact 3)"""
     properties = Properties(gpu(0), type=AllocationType.MANAGED)
     assert properties_of(allocation_prop(properties)) == properties
 
@@ -140,7 +140,7 @@ def test_a_location_is_packed_as_a_struct() -> None:
 
 
 def test_equal_properties_share_one_struct() -> None:
-    """What is asked for thousands of times is packed once"""
+    """Structs of frequent calls are built once"""
     assert allocation_prop(Properties(gpu(0))) is allocation_prop(Properties(gpu(0)))
 
 
@@ -190,7 +190,7 @@ def test_an_attribute_that_the_bindings_do_not_know_is_an_invalid_value() -> Non
 
 
 def test_shared_handles_are_64_bytes() -> None:
-    """What is handed to other processes as bytes comes out of the structs as it went in"""
+    """Handles of bytes are unchanged by the structs"""
     data = bytes(range(64))
     assert shared_bytes(ipc_mem_handle(data)) == shared_bytes(ipc_event_handle(data)) == data
     assert shared_bytes(bindings.CUmemFabricHandle()) == bytes(64)
@@ -268,7 +268,7 @@ def test_nodes_with_memory_are_read(tmp_path: Path, text: str, nodes: tuple[int,
 
 
 def test_numbers_that_no_struct_holds_are_invalid_values() -> None:
-    """What does not fit a field of external memory or semaphores does not reach the caller as Python's error"""
+    """Values that do not fit a field of external memory or semaphores raise a driver error, not Python's"""
     driver, memory, timeline = CudaDriver(), MemoryHandleType.OPAQUE_FD, SemaphoreHandleType.TIMELINE_FD
     calls: list[Callable[[], object]] = [
         lambda: driver.import_external_memory(1 << 40, memory, 1),

@@ -75,7 +75,7 @@ def test_ledger_counts_references(ledger: Ledger) -> None:
 
 
 def test_one_unmap_removes_all_mappings_of_its_range(ledger: Ledger) -> None:
-    """Whatever one call unmapped is struck out, beyond holes too, and nothing else"""
+    """One call removes all mappings in its range, also behind holes, and no others"""
     address = ledger.mem_address_reserve(8 * M)
     handle = ledger.mem_create(M, PLAIN)
     for place in (0, 1, 2, 4, 6):
@@ -123,7 +123,7 @@ def test_an_import_counts_as_a_reference(ledger: Ledger) -> None:
 
 
 def test_rare_accounts_are_reported_after_their_first_entry(ledger: Ledger) -> None:
-    """Allocations and events are counted, and told of from the first of them on, also when none is left"""
+    """Allocations and events are counted and reported from the first one on, also when none is left"""
     assert ledger.counts() == NOTHING
     with current(ledger):
         address, event = ledger.mem_alloc(100), ledger.event_create(SHARED_EVENT)

@@ -1,4 +1,4 @@
-"""What only a simulator can show of allocations: how they are packed, and what was never tried on hardware."""
+"""Allocations on the simulator: their packing, and cases that were never tried on hardware."""
 
 from __future__ import annotations
 
@@ -113,5 +113,5 @@ def test_an_allocation_is_not_laid_out(sim: SimDriver) -> None:
 
 
 def test_lists_of_differences_name_protocol_methods() -> None:
-    """What the simulator is stricter or laxer about is told by the protocol's methods"""
+    """Each entry of STRICTER and LAXER is a method of the protocol"""
     assert set(STRICTER) | set(LAXER) <= set(dir(Driver)) | set(dir(Kernels))

@@ -37,7 +37,7 @@ def test_a_refusal_names_the_call_and_the_rule(sim: SimDriver) -> None:
 
 
 def test_every_rule_has_its_own_reason(sim: SimDriver) -> None:
-    """Two broken rules with one error name are told apart by their reasons"""
+    """Two broken rules with one error name have different reasons"""
     reasons = set()
     with laid_out(sim, (2 * M,), hole=2 * M) as address, created(sim, 2 * M) as handle:
         for at, size, offset, flags in [
@@ -80,7 +80,7 @@ def test_close_returns_all_memory() -> None:
 
 
 def test_a_forgotten_simulator_closes_its_file() -> None:
-    """A simulator that nobody closed gives its file descriptor back when it goes"""
+    """A simulator that was not closed closes its file descriptor when it is collected"""
     before = open_descriptors()
     sim = SimDriver(invented())
     sim.init()
@@ -90,14 +90,14 @@ def test_a_forgotten_simulator_closes_its_file() -> None:
 
 
 def test_untouched_memory_costs_nothing(sim: SimDriver) -> None:
-    """Memory nobody touched takes none of the system's, however much it is, and reads as zero"""
+    """Memory that was never written uses none of the system's, whatever its size, and reads as zero"""
     with current(sim), laid_out(sim, (70 * GiB,), access=Access.RW) as address:
         assert sim.memcpy_dtoh(address + 69 * GiB, 3) == b"\0\0\0"
         assert sim.resident_bytes() == 0
 
 
 def test_freed_memory_goes_back_to_the_system(sim: SimDriver) -> None:
-    """What was touched takes the system's memory, and freeing the chunk gives it back"""
+    """Written pages use the system's memory until the chunk is freed"""
     with current(sim):
         with laid_out(sim, (4 * M, 4 * M), access=Access.RW) as address:
             sim.memset_d8(address, 1, 6 * M)

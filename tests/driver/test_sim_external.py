@@ -1,4 +1,4 @@
-"""What only a simulator can show of other APIs' memory and semaphores: where it is stricter, and what it keeps open."""
+"""External memory and semaphores on the simulator: its stricter rules, and its open descriptors."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_small_memory_is_mapped_a_little_further(sim: SimDriver) -> None:
 
 
 def test_a_reason_tells_whose_size_is_passed(sim: SimDriver) -> None:
-    """What hardware tells by one error: past the declared size, past the real one, or no memory at all"""
+    """Cases with the same error on hardware: past the declared size, past the real size, or no memory"""
     with current(sim), external(sim, memory(sim), M) as right, external(sim, memory(sim), 2 * M) as large:
         assert "declared" in why(sim.external_memory_get_mapped_buffer, right, M, 1)
         assert "end of the memory" in why(sim.external_memory_get_mapped_buffer, large, M, 1)
@@ -63,7 +63,7 @@ def test_a_reason_tells_whose_size_is_passed(sim: SimDriver) -> None:
 
 
 def test_a_reason_tells_why_memory_is_unknown(sim: SimDriver) -> None:
-    """What hardware tells by one error: another GPU's memory, or none at all"""
+    """Cases with the same error on hardware: another GPU's memory, or no memory"""
     with current(sim):
         assert "not of gpu0" in why(sim.import_external_memory, memory(sim, device=1), OPAQUE, M)
         assert "no memory's" in why(sim.import_external_memory, os.memfd_create("x"), OPAQUE, M)
@@ -143,7 +143,7 @@ def test_what_was_never_tried_on_hardware_is_refused(sim: SimDriver) -> None:
 
 
 def test_stream_0_waits_too(sim: SimDriver) -> None:
-    """What stream 0 waits for is told by a query, and ends by a signal in another stream"""
+    """A query reports that stream 0 waits, and a signal in another stream ends the wait"""
     with current(sim), stream(sim) as at, semaphore(sim, timeline()) as imported:
         sim.wait_external_semaphore(imported, 2, 0)
         assert not sim.stream_query(0)

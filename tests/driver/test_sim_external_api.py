@@ -1,4 +1,4 @@
-"""What another API makes on the simulator: by descriptors alone, in every process."""
+"""Objects of another API on the simulator, identified by descriptors in every process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_timeline_reaches_values() -> None:
 
 
 def test_a_binary_signal_is_taken_once() -> None:
-    """Of many who wait for a binary semaphore, one signal ends one wait"""
+    """One signal of a binary semaphore ends one of several waits"""
     with closing(external_api.make_semaphore(timeline=False)) as fd:
         assert not external_api.wait(fd, timeout=0)
         external_api.signal(fd, 7)

@@ -1,4 +1,4 @@
-"""What only a simulator can show of sharing: files, forgeries, fabric that works, and what is left when it closes."""
+"""Sharing on the simulator: files, forged handles, working fabric handles, and resources after closing."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_other_files_are_unknown(sim: SimDriver, tmp_path: Path) -> None:
 
 
 def test_a_shared_file_keeps_its_size(sim: SimDriver) -> None:
-    """Nobody who was given a chunk can shorten it under those who read it"""
+    """An importer cannot truncate a chunk that other processes read"""
     with created(sim, M, SHARED) as handle, exported(sim, handle) as fd:
         for size in (0, 2 * M):
             with pytest.raises(PermissionError):
@@ -189,7 +189,7 @@ with SimDriver(invented(1)) as sim:
 
 @pytest.mark.parametrize(("hard", "said"), [(0, "CUDA_ERROR_OPERATING_SYSTEM"), (4096, "exported")])
 def test_running_out_of_descriptors_is_an_error(hard: int, said: str) -> None:
-    """Where the system gives no more files, a call fails as any does; where it does, the simulator takes them"""
+    """Without free descriptors a call fails as others do; the simulator raises the soft limit where it can"""
     done = subprocess.run([sys.executable, "-c", RUN_OUT, str(hard)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == said
 
@@ -219,7 +219,7 @@ def test_fabric_crosses_where_it_works() -> None:
 
 
 def test_a_fabric_handle_ends_with_its_memory() -> None:
-    """Where the chunk, or the process, is gone, a fabric handle is an invalid value; so are bytes that are none"""
+    """A fabric handle is an invalid value after the chunk or the process has ended; so are other bytes"""
     with elsewhere(WITH_FABRIC) as other, simulated(WITH_FABRIC) as sim:
         with created(other, M, Properties(gpu(0), FABRIC)) as handle:
             gone = other.mem_export_to_shareable_handle(handle, FABRIC)

@@ -62,7 +62,7 @@ def test_two_keys_for_one_range_are_refused(keys: str, expected: list[str]) -> N
 
 
 def stretches_of(text: str) -> list[tuple[str, int, int, str]]:
-    """Each span of a layout: range, start and end in MiB, and who may do what."""
+    """Each span of a layout: range, start and end in MiB, and access by location."""
     geometry = geometry_of(text)
     asked = AccessParts(geometry.parts)
     return [

@@ -72,8 +72,8 @@ def without_crash(result: CommandResult) -> CommandResult:
 
 
 def _run(command: list[str], variables: dict[str, str], stdin: bytes = b"") -> CommandResult:
-    told = environment(**variables)
-    done = subprocess.run(command, env=told, input=stdin, capture_output=True, check=False, timeout=120)
+    environ = environment(**variables)
+    done = subprocess.run(command, env=environ, input=stdin, capture_output=True, check=False, timeout=120)
     return without_crash(CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode()))
 
 

@@ -75,7 +75,7 @@ def until(happened: Callable[[], Any]) -> None:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, all of its threads: whoever started it can be told how."""
+    """Return true if all threads of a process have ended, so that its parent can read its status."""
     try:
         fd = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -88,7 +88,7 @@ def gone(pid: int) -> bool:
 
 @contextmanager
 def scripted(*packets: tuple[Any, Sequence[int]]) -> Iterator[HolderConnection]:
-    """A connection to a holder that has said all that it will ever say, whatever it is asked."""
+    """Connection to a holder that has already sent all its packets."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)

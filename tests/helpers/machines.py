@@ -1,4 +1,4 @@
-"""Invented machines: facts no hardware was asked for, so that tests can have any they need."""
+"""Invented machines, with any properties that a test needs."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def ensemble(
 
 @dataclass
 class Run:
-    """What a run on a simulator left: its report, its ledger, and the wrapper that made a call fail."""
+    """Result of a run on a simulator: its report, its ledger, and the wrapper that made a call fail."""
 
     report: Report
     ledger: Ledger

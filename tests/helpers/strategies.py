@@ -48,7 +48,7 @@ class _Chunk(NamedTuple):
 
 
 class _Mapped(NamedTuple):
-    """What one reservation holds: where its mappings start and end, in granules, and whether all is host memory."""
+    """Contents of one reservation: bounds of its mappings in granules, and a flag for host memory."""
 
     bounds: list[tuple[int, int]]
     host: bool

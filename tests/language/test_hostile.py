@@ -110,7 +110,7 @@ def assert_places_are_inside(document: Document) -> None:
 
 @pytest.mark.parametrize(("data", "code", "message"), ROWS.values(), ids=ROWS)
 def test_hostile_text_gets_a_diagnostic_with_a_position(data: bytes, code: str, message: str) -> None:
-    """Which repeats no raw control character."""
+    """The message has no raw control character."""
     document = read_text(data, "spec.yaml")
     fault = document.diagnostics[0]
     assert fault.code == code

@@ -243,7 +243,7 @@ def test_an_offset_may_be_0(value: str) -> None:
         ({"map": {"kv": [{"offset": "0"}]}}, "MT102", ("map", "kv", 0, "chunk"), "value"),
         ({"access": {"kv": [{"size": "2MiB"}]}}, "MT102", ("access", "kv", 0, "grant"), "value"),
         ({"access": {"kv": [{"grant": {}}]}}, "MT102", ("access", "kv", 0, "size"), "value"),
-        # what nobody knows
+        # unknown keys
         ({"chunk": {}}, "MT101", ("chunk",), "key"),
         ({"ranges": {"kv": {"size": "2MiB", "length": "1"}}}, "MT101", ("ranges", "kv", "length"), "key"),
         ({"chunks": {"hot": CHUNK | {"device": "0"}}}, "MT101", ("chunks", "hot", "device"), "key"),

@@ -1,4 +1,4 @@
-"""Where ranges were while a layout stood: in the report, and in its drawing."""
+"""Addresses of ranges in the report of a layout and in its drawing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def report_text(report: Report, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.parametrize(
-    ("told", "runs"),
+    ("addresses", "runs"),
     [
         ({"kv": 5}, [Placed("kv", "kv", 1, 5, 0)]),
         ({"r.0": 10, "r.1": 14, "r.2": 18}, [Placed("r.0", "r.2", 3, 10, 4)]),
@@ -47,8 +47,8 @@ def report_text(report: Report, monkeypatch: pytest.MonkeyPatch) -> str:
         ({}, []),
     ],
 )
-def test_equally_spaced_addresses_of_an_entry_are_folded(told: dict[str, int], runs: list[Placed]) -> None:
-    assert list(placed({label: Reservation(address, 4) for label, address in told.items()})) == runs
+def test_equally_spaced_addresses_of_an_entry_are_folded(addresses: dict[str, int], runs: list[Placed]) -> None:
+    assert list(placed({label: Reservation(address, 4) for label, address in addresses.items()})) == runs
 
 
 def test_report_and_drawing_have_the_addresses_of_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,14 +73,14 @@ def test_reports_of_processes_have_their_own_addresses() -> None:
     assert [[run.first for run in each.placed] for each in report.processes] == [["kv"], ["kv"]]
 
 
-def together(*told: int) -> Report:
+def together(*addresses: int) -> Report:
     """A report of processes that look alike, each with one range at an address."""
     shown = RangeDiagram("kv", "kv", 1, 8, 0, (), ())
-    alike = ProcessDiagram("p.1", f"p.{len(told) * 2 - 1}", len(told), 2, Diagram((shown,), ()), ())
+    alike = ProcessDiagram("p.1", f"p.{len(addresses) * 2 - 1}", len(addresses), 2, Diagram((shown,), ()), ())
     base = report_with_picture()
     each = tuple(
         ProcessReport(f"p.{turn * 2 + 1}", 1, "ok", placed=(Placed("kv", "kv", 1, at, 0),) if at else ())
-        for turn, at in enumerate(told)
+        for turn, at in enumerate(addresses)
     )
     return replace(base, plan=replace(base.plan, picture=Diagram((), (), processes=(alike,))), processes=each)
 

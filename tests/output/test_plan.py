@@ -112,7 +112,7 @@ def test_force_color_colours_a_pipe_and_no_color_prevents_it(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "told"),
+    ("first", "last", "expected"),
     [
         ("kv", "kv", "kv"),
         ("page.0", "page.7", "page.0 … page.7"),
@@ -121,17 +121,17 @@ def test_force_color_colours_a_pipe_and_no_color_prevents_it(monkeypatch: pytest
         ("gpu0", "gpu1", "gpu0 … gpu1"),
     ],
 )
-def test_many_subjects_are_the_first_and_the_last(first: str, last: str, told: str) -> None:
+def test_many_subjects_are_the_first_and_the_last(first: str, last: str, expected: str) -> None:
     """A long name is not repeated."""
-    assert humanize.subjects(first, last) == told
+    assert humanize.subjects(first, last) == expected
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "expected"),
     [(0, "0 µs"), (12e-6, "12 µs"), (0.01234, "12.3 ms"), (0.9999, "1 s"), (4.567, "4.57 s"), (3725, "62 min 5 s")],
 )
-def test_durations_have_three_digits_and_a_unit(seconds: float, told: str) -> None:
-    assert humanize.duration(seconds) == told
+def test_durations_have_three_digits_and_a_unit(seconds: float, expected: str) -> None:
+    assert humanize.duration(seconds) == expected
 
 
 def test_names_of_steps_are_not_divided_at_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:

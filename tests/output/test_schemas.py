@@ -62,7 +62,7 @@ def schema_errors(kind: str, document: object) -> list[str]:
 
 
 def fits(spec: str) -> bool:
-    """Whether an editor would find nothing wrong with a spec."""
+    """Return true if a spec fits the schema, as an editor would check it."""
     return bool(VALIDATORS["spec"].is_valid(yaml.load(spec, Editor)))
 
 
@@ -177,7 +177,7 @@ PRINTED = {
 
 @pytest.fixture(params=PRINTED, scope="module")
 def printed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Any]:
-    """What a command prints with --json, and what kind of document it is."""
+    """Type and contents of the document that a command prints with --json."""
     kind, command, size, wish, on = PRINTED[request.param]
     spec = tmp_path_factory.mktemp("schemas") / "spec.yaml"
     text = ONE_CHUNK.format(size=size, wish=wish)

@@ -83,7 +83,7 @@ def test_a_mapping_has_the_expected_access_of_every_gpu() -> None:
 
 
 def asked(grant: Grant) -> Grant:
-    """How a grant is asked for: the host by one of its nodes (fact 42)."""
+    """Grant as it is requested: for the host by one of its nodes (fact 42)."""
     host = grant.location.kind is LocationKind.HOST
     return Grant(Location(LocationKind.HOST_NUMA, 0), grant.access) if host else grant
 

@@ -1,4 +1,4 @@
-"""What is open after a teardown, and what is not held."""
+"""Resources that are open after a teardown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What validates is built: specs of a generator that does not know the rules, on machines with all kinds of support."""
+"""Valid specs are built: specs of a generator without the rules, on machines with all kinds of support."""
 
 from __future__ import annotations
 

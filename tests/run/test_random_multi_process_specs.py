@@ -33,7 +33,7 @@ def plan_of_clean(text: str) -> Plan:
 
 
 def handles(plan: Plan) -> dict[tuple[str, str], int]:
-    """How many handles each process has of each of its exports."""
+    """Number of handles of each export, by process."""
     found: dict[tuple[str, str], int] = {}
     for label, process in plan.processes.items():
         for step in process.steps:

@@ -50,7 +50,7 @@ def plan_of_valid(validated: Validated) -> Plan:
 
 
 def vanishes(text: str, check: Check = "fast") -> None:
-    """Whatever validates is built as declared, and nothing of it stays."""
+    """Every valid spec is built as declared and leaves nothing."""
     done = run(run_request(text, MACHINE, check), MACHINE)
     left = done.report.left
     assert (done.report.outcome, done.report.exit_code) == ("ok", 0), (done.report, text)
@@ -80,7 +80,7 @@ def is_answered(text: str) -> None:
         for span in spans(fault, validated.document):
             is_inside(span, text)
     if validated.geometry is not None and validated.geometry.produced:
-        plan_of_valid(validated)  # where nobody produces what it takes it is not built
+        plan_of_valid(validated)  # without a producer of its imports it is not built
     elif validated.geometry is not None:
         done = run(run_request(text, MACHINE), MACHINE)
         assert done.report.outcome in ("ok", "different"), (done.report, text)

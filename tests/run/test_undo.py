@@ -32,7 +32,7 @@ access: {a: {gpu0: rw, gpu1: rw}, b: {gpu0: r}}
 
 
 def points(calls: int, most: int) -> list[int]:
-    """Which calls shall fail: each, or `most` of them spread evenly over all."""
+    """Numbers of the calls that fail: all of them, or at most `most`, evenly spread."""
     if calls <= most:
         return list(range(1, calls + 1))
     return sorted({round(1 + turn * (calls - 1) / (most - 1)) for turn in range(most)})

@@ -64,7 +64,7 @@ def blocks(client: Client) -> None:
     list(client.handles("block"))
 
 
-def told(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> ExchangeError:
+def error_of(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> ExchangeError:
     """The error of a client whose holder says just that, each packet with so many descriptors."""
     file = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -134,7 +134,7 @@ def told(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> Exchan
 def test_an_answer_unlike_the_offer_or_the_protocol_ends_the_connection(
     packets: list[tuple[Any, int]], act: Callable[[Client], Any]
 ) -> None:
-    assert told(packets, act).code == "lie"
+    assert error_of(packets, act).code == "lie"
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_an_answer_unlike_the_offer_or_the_protocol_ends_the_connection(
 def test_a_malformed_packet_ends_the_connection_and_its_descriptors_are_closed(
     data: bytes, code: str, count: int
 ) -> None:
-    assert told([(data, count)], Client.offers).code == ("packet" if code == "gone" and count else code)
+    assert error_of([(data, count)], Client.offers).code == ("packet" if code == "gone" and count else code)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_malformed_packet_ends_the_connection_and_its_descriptors_are_closed(
     ],
 )
 def test_a_connection_that_ends_early_is_gone(packets: list[tuple[Any, int]], act: Callable[[Client], Any]) -> None:
-    assert told(packets, act).code == "gone"
+    assert error_of(packets, act).code == "gone"
 
 
 def test_descriptors_lost_to_the_limit_of_open_files_are_an_error_about_that_limit() -> None:

@@ -1,4 +1,4 @@
-"""What the commands print with --json fits its schema and no other; what is like it does not."""
+"""Documents of --json fit their schema and no other; similar documents fit none."""
 
 from __future__ import annotations
 

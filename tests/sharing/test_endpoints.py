@@ -100,10 +100,10 @@ def test_a_socket_at_a_given_path_works_like_one_by_name(tmp_path: Path, start: 
 def distrusted(folder: str = "memtopo") -> None:
     """Both ends refuse the runtime directory, naming it."""
     for act in (lambda: claim(endpoint("kv")), lambda: connect(endpoint("kv")), survey):
-        with pytest.raises(ExchangeError, match=f"folder '.*{folder}.*' is not used for sockets") as told:
+        with pytest.raises(ExchangeError, match=f"folder '.*{folder}.*' is not used for sockets") as caught:
             act()
-        assert told.value.exit_code == 4
-        assert told.value.hint
+        assert caught.value.exit_code == 4
+        assert caught.value.hint
 
 
 def test_a_folder_that_is_a_link_is_not_used(tmp_path: Path, runtime: Path) -> None:
@@ -166,10 +166,10 @@ def test_without_both_variables_the_folder_is_in_tmp(monkeypatch: pytest.MonkeyP
 
 
 def test_a_second_holder_of_a_name_is_refused_and_the_first_goes_on(holder: Holder, start: Callable[..., Any]) -> None:
-    told = start().begun
-    assert told["error"] == f"layout 'kv' is already held by process {holder.pid}"
-    assert told["exit_code"] == 4
-    assert "'memtopo release kv'" in told["hint"]
+    report = start().begun
+    assert report["error"] == f"layout 'kv' is already held by process {holder.pid}"
+    assert report["exit_code"] == 4
+    assert "'memtopo release kv'" in report["hint"]
     with connect(endpoint("kv")) as client:
         assert client.pid == holder.pid
 
@@ -177,11 +177,11 @@ def test_a_second_holder_of_a_name_is_refused_and_the_first_goes_on(holder: Hold
 def test_one_of_eight_concurrent_holders_gets_the_name_while_clients_remove_stale_files(runtime: Path) -> None:
     started = [Process("holder", {}, runtime) for _ in range(8)]
     try:
-        told: list[Any] = []
+        report: list[Any] = []
         for each in started:
             survey()
-            told.append(each.read_line())
-        assert sum("serving" in each for each in told) == 1
+            report.append(each.read_line())
+        assert sum("serving" in each for each in report) == 1
         with connect(endpoint("kv")) as client:
             assert client.pid in [each.pid for each in started]
     finally:
@@ -208,9 +208,9 @@ def test_stale_files_of_a_killed_holder_are_removed_and_the_name_is_free(
 def test_a_lock_without_a_socket_or_with_a_temporary_one_is_stale(runtime: Path) -> None:
     with claim(endpoint("kv")) as claimed:
         lock = runtime / "memtopo" / "kv.sock.lock"
-        with pytest.raises(ExchangeError, match=f"'kv' is being built .* process {os.getpid()} at") as told:
+        with pytest.raises(ExchangeError, match=f"'kv' is being built .* process {os.getpid()} at") as caught:
             connect(endpoint("kv"))
-        assert told.value.code == "starting"
+        assert caught.value.code == "starting"
         assert [(each.name, each.state) for each in survey().layouts] == [("kv", "starting")]
         assert claimed.endpoint.name == "kv"
     lock.write_text(LOCK)

@@ -156,7 +156,7 @@ def test_a_closed_descriptor_is_refused_on_entering(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("exports", "told"),
+    ("exports", "message"),
     [
         ({"frame": memtopo.ExternalMemory(0, 4096, gpu="gpu0")}, "'gpu0' is not a GPU's UUID"),
         ({"frame": memtopo.ExternalMemory(0, 4096, gpu=b"short")}, "not a GPU's UUID"),
@@ -166,8 +166,8 @@ def test_a_closed_descriptor_is_refused_on_entering(tmp_path: Path) -> None:
         ({"": memtopo.Semaphore(0)}, "is not an export's name"),
     ],
 )
-def test_invalid_exports_are_refused_before_service(exports: Mapping[str, Any], told: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_invalid_exports_are_refused_before_service(exports: Mapping[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
         memtopo.serve(tmp_path / "camera.sock", exports)
 
 

@@ -43,7 +43,7 @@ RELEASED = {"ok": {"name": "kv", "lost": [], "kept": []}}
 
 
 def messages(default: int) -> int:
-    """How many packets a test sends: half of MEMTOPO_FUZZ_WIRE goes to each end."""
+    """Number of packets that a test sends: half of MEMTOPO_FUZZ_WIRE for each end."""
     return int(os.environ.get("MEMTOPO_FUZZ_WIRE", 2 * default)) // 2
 
 
@@ -69,9 +69,9 @@ def test_a_holder_answers_or_ends_the_connection_and_serves_valid_requests_only(
         until(lambda: client.status().importers == ())
         assert client.status().offers[: len(OFFERS)] == OFFERS
     until(lambda: holder.open_descriptors() == holder.idle)
-    told = holder.end()
-    assert (told["held"]["handles"], told["fds"]) == (given_, 0)
-    assert told["held"]["why"] == "signal"
+    report = holder.end()
+    assert (report["held"]["handles"], report["fds"]) == (given_, 0)
+    assert report["held"]["why"] == "signal"
     assert 0 < given_ < 100 * count
 
 
@@ -150,4 +150,4 @@ SCRIPTS: list[tuple[Callable[[Client], object], list[tuple[Any, int]]]] = [
     (Client.notice, [(RELEASING, 0)]),
     (Client.offers, [(LISTED, 0)]),
 ]
-"""What a client does, and the answers that are right for it, with their descriptors; one of them is then changed."""
+"""Calls of a client, and valid answers with their numbers of descriptors; a test changes one answer."""

@@ -58,24 +58,24 @@ def test_a_part_of_an_export_is_counted_from_0(client: Client, first: int, count
 def test_a_part_out_of_range_is_an_error_and_the_connection_goes_on(
     client: Client, first: int, count: int | None
 ) -> None:
-    with pytest.raises(ExchangeError, match="'page' has 1,000 handles") as told:
+    with pytest.raises(ExchangeError, match="'page' has 1,000 handles") as caught:
         client.handles("page", first, count)
-    assert told.value.code == "range"
+    assert caught.value.code == "range"
     assert client.status().name == "kv"
 
 
 def test_an_unknown_export_is_an_error_that_names_both_ends_and_the_nearest_name(
     holder: Holder, client: Client
 ) -> None:
-    with pytest.raises(ExchangeError, match=f"holder: process {holder.pid} .* client: process {os.getpid()}") as told:
+    with pytest.raises(ExchangeError, match=f"holder: process {holder.pid} .* client: process {os.getpid()}") as caught:
         client.handles("pages")
-    assert (told.value.code, told.value.exit_code, told.value.hint) == ("unknown", 4, "did you mean 'page'?")
+    assert (caught.value.code, caught.value.exit_code, caught.value.hint) == ("unknown", 4, "did you mean 'page'?")
 
 
 def test_a_refusal_of_the_driver_reaches_the_importer_and_the_connection_goes_on(client: Client) -> None:
-    with pytest.raises(ExchangeError, match=r"cuMemExportToShareableHandle: broken\.0 cannot be had") as told:
+    with pytest.raises(ExchangeError, match=r"cuMemExportToShareableHandle: broken\.0 cannot be had") as caught:
         list(client.handles("broken"))
-    assert (told.value.code, told.value.hint) == ("failed", "ask for another")
+    assert (caught.value.code, caught.value.hint) == ("failed", "ask for another")
     assert client.status().importers == ()
 
 
@@ -109,29 +109,29 @@ def test_a_secret_of_another_length_is_refused(length: int) -> None:
 def test_a_client_reads_8000_handles_under_a_limit_of_256_open_files(start: Callable[..., Process]) -> None:
     start(pages=8000, limit=256)
     importer = start("importer", limit=256)
-    told = importer.read_line()
-    assert (told["taken"], told["files"]) == (8000, [MEMORY])
-    assert told["fds"] < 20
+    report = importer.read_line()
+    assert (report["taken"], report["files"]) == (8000, [MEMORY])
+    assert report["fds"] < 20
 
 
 def test_the_soft_limit_of_open_files_is_raised_up_to_the_hard_limit(start: Callable[..., Process]) -> None:
     start(pages=8000)
-    told = start("importer", keep=True, limit=256, hard=10000).read_line()
-    assert told["taken"] == 8000
-    assert told["fds"] > 8000
+    report = start("importer", keep=True, limit=256, hard=10000).read_line()
+    assert report["taken"] == 8000
+    assert report["fds"] > 8000
 
 
 def test_a_low_hard_limit_is_an_error_with_the_number_that_is_needed(start: Callable[..., Process]) -> None:
     start()
-    told = start("importer", keep=True, limit=256).read_line()
-    assert "the limit of open files is 256, of which 19" in told["error"]
-    assert "RLIMIT_NOFILE" in told["hint"]
+    report = start("importer", keep=True, limit=256).read_line()
+    assert "the limit of open files is 256, of which 19" in report["error"]
+    assert "RLIMIT_NOFILE" in report["hint"]
 
 
 def test_a_holder_that_could_serve_no_client_does_not_start(start: Callable[..., Holder]) -> None:
-    told = start(limit=40).begun
-    assert "the limit of open files is 40" in told["error"]
-    assert told["exit_code"] == 4
+    report = start(limit=40).begun
+    assert "the limit of open files is 40" in report["error"]
+    assert report["exit_code"] == 4
 
 
 def test_three_clients_at_once_get_1000_handles_each_and_free_them_at_their_end(start: Callable[..., Process]) -> None:

@@ -47,10 +47,10 @@ def test_a_signal_ends_a_hold_and_leaves_no_descriptor_socket_or_lock(
     runtime: Path, holder: Holder, client: Client, number: signal.Signals
 ) -> None:
     list(client.handles("woven"))
-    told = holder.end(number)
-    assert (told["held"]["why"], told["held"]["signal"], told["fds"]) == ("signal", number, 0)
-    assert [each["pid"] for each in told["held"]["kept"]] == [os.getpid()]
-    assert told["held"]["lost"] == []
+    report = holder.end(number)
+    assert (report["held"]["why"], report["held"]["signal"], report["fds"]) == ("signal", number, 0)
+    assert [each["pid"] for each in report["held"]["kept"]] == [os.getpid()]
+    assert report["held"]["lost"] == []
     assert left(runtime) == []
     assert client.notice(5) is not None
     with pytest.raises(ExchangeError, match=f"process {holder.pid} .* client: process {os.getpid()}") as gone:
@@ -95,9 +95,9 @@ def test_stop_is_called_within_the_interval(runtime: Path) -> None:
 
 
 def test_a_hold_ends_at_its_deadline_which_its_status_has(runtime: Path, start: Callable[..., Holder]) -> None:
-    told = start(lasting=0.5).end(None)
-    assert told["held"]["why"] == "deadline"
-    assert told["held"]["seconds"] == pytest.approx(0.5, abs=0.4)
+    report = start(lasting=0.5).end(None)
+    assert report["held"]["why"] == "deadline"
+    assert report["held"]["seconds"] == pytest.approx(0.5, abs=0.4)
     assert left(runtime) == []
     start(name="later", lasting=600)
     with connect(endpoint("later")) as client:
@@ -154,9 +154,9 @@ def test_grace_ends_with_the_last_user_of_ipc(start: Callable[..., Any]) -> None
             list(client.handles("page"))
         assert refused.value.code == "releasing"
     importer.close_input()
-    told = holder.end(None)
-    assert (told["held"]["why"], told["held"]["lost"]) == ("signal", [])
-    assert told["held"]["seconds"] < 50
+    report = holder.end(None)
+    assert (report["held"]["why"], report["held"]["lost"]) == ("signal", [])
+    assert report["held"]["seconds"] < 50
 
 
 def test_release_does_not_wait_for_its_own_client(holder: Holder, client: Client) -> None:
@@ -284,8 +284,8 @@ def test_attaching_200_times_leaks_no_descriptor_on_either_end(holder: Holder) -
             list(client.handles("block"))
     assert len(os.listdir("/proc/self/fd")) == before
     until(lambda: holder.open_descriptors() == holder.idle)
-    told = holder.end()
-    assert (told["held"]["clients"], told["held"]["handles"], told["fds"]) == (200, 200 * 102, 0)
+    report = holder.end()
+    assert (report["held"]["clients"], report["held"]["handles"], report["fds"]) == (200, 200 * 102, 0)
 
 
 def test_holding_200_times_leaks_no_descriptor(runtime: Path) -> None:
@@ -300,13 +300,13 @@ def test_holding_200_times_leaks_no_descriptor(runtime: Path) -> None:
 
 def test_a_layout_that_is_not_held_is_exit_code_3_and_creates_nothing(runtime: Path) -> None:
     for asked in (endpoint("kv"), endpoint(socket=str(runtime / "else.sock"))):
-        with pytest.raises(NoLayout) as told:
+        with pytest.raises(NoLayout) as caught:
             connect(asked)
-        assert told.value.exit_code == 3
+        assert caught.value.exit_code == 3
     assert os.listdir(runtime) == []
 
 
 def test_an_unknown_layout_gets_the_nearest_held_name(holder: Holder) -> None:
-    with pytest.raises(NoLayout) as told:
+    with pytest.raises(NoLayout) as caught:
         connect(endpoint("kvs"))
-    assert str(told.value.hint).startswith("did you mean 'kv'?")
+    assert str(caught.value.hint).startswith("did you mean 'kv'?")

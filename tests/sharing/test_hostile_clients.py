@@ -1,4 +1,4 @@
-"""What a holder does to clients that break the protocol, are stuck, or want it to be: it goes on with the others."""
+"""Clients that break the protocol, hang, or block the holder: it continues to serve the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DEEP = b'{"memtopo":1,"request":' + b"[" * 9 + b"]" * 9 + b"}"
 
 
 def importers() -> int | None:
-    """How many importers a holder has; None where it has no place for who asks."""
+    """Number of importers of a holder; None if it refuses the connection as busy."""
     try:
         with connect(endpoint("kv")) as client:
             return len(client.status().importers)
@@ -50,7 +50,7 @@ def request(**fields: Any) -> bytes:
 
 @pytest.fixture
 def path(runtime: Path, holder: Holder) -> Path:
-    """Where the holder of kv listens."""
+    """Path of the socket of the holder of kv."""
     return runtime / "memtopo" / "kv.sock"
 
 
@@ -64,7 +64,7 @@ def shared() -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whatever a test did: no descriptor is left here or in the holder, which answers, and ends in order."""
+    """After each test no descriptor is left here or in the holder, which still answers and ends normally."""
     holder = request.getfixturevalue("holder") if "path" in request.fixturenames else None
     before = open_descriptors()
     yield
@@ -253,8 +253,8 @@ def test_a_signal_ends_the_hold_among_clients_that_send_without_pause(runtime: P
 def test_too_many_silent_clients_are_refused_and_the_longest_idle_make_room(path: Path, holder: Holder) -> None:
     with ExitStack() as stack:
         socks = [stack.enter_context(raw(path)) for _ in range(200)]
-        told = [heard(sock) for sock in socks if select.select([sock], [], [], 0)[0]]
-        assert {packet.message["error"]["code"] for packet in told if packet} <= {"busy"}
+        report = [heard(sock) for sock in socks if select.select([sock], [], [], 0)[0]]
+        assert {packet.message["error"]["code"] for packet in report if packet} <= {"busy"}
         assert holder.open_descriptors() < 150
 
         until(lambda: importers() == 0)
@@ -265,8 +265,8 @@ def test_importers_leave_connections_for_a_release(path: Path) -> None:
         codes = []
         for _ in range(128):
             sock = stack.enter_context(raw(path))
-            told = asked(sock, "handles", export="woven", first=0, count=1)
-            codes.append(told.get("error", {}).get("code"))
+            report = asked(sock, "handles", export="woven", first=0, count=1)
+            codes.append(report.get("error", {}).get("code"))
         assert codes == [None] * 120 + ["full"] * 8
         until(lambda: importers() == 120)
 
@@ -274,9 +274,11 @@ def test_importers_leave_connections_for_a_release(path: Path) -> None:
 def test_a_stopped_holder_is_a_timeout_that_names_both_ends(holder: Holder) -> None:
     holder.send(signal.SIGSTOP)
     with connect(endpoint("kv"), timeout=0.3) as client:
-        with pytest.raises(ExchangeError, match=f"within 0.3 s .*process {holder.pid} .*process {os.getpid()}") as told:
+        with pytest.raises(
+            ExchangeError, match=f"within 0.3 s .*process {holder.pid} .*process {os.getpid()}"
+        ) as error:
             client.status()
-        assert told.value.code == "timeout"
+        assert error.value.code == "timeout"
         with pytest.raises(ExchangeError, match="the connection has ended"):
             client.status()
     holder.send(signal.SIGCONT)
@@ -290,9 +292,9 @@ def test_a_stopped_holder_with_a_full_queue_is_a_timeout(holder: Holder, path: P
                 sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
                 sock.setblocking(False)
                 sock.connect(str(path))
-        with pytest.raises(ExchangeError, match=f"'connect' within 0.3 s .*process {holder.pid}") as told:
+        with pytest.raises(ExchangeError, match=f"'connect' within 0.3 s .*process {holder.pid}") as error:
             connect(endpoint("kv"), timeout=0.3)
-        assert told.value.code == "timeout"
+        assert error.value.code == "timeout"
     holder.send(signal.SIGCONT)
 
 
@@ -302,9 +304,9 @@ def test_handles_stay_usable_after_the_holder_died_between_batches(holder: Holde
         found = client.handles("page", batch=10)
         first = next(found)
         holder.process.kill()
-        with pytest.raises(ExchangeError, match=f"process {holder.pid}") as told:
+        with pytest.raises(ExchangeError, match=f"process {holder.pid}") as error:
             close_each(found)
-        assert told.value.code == "gone"
+        assert error.value.code == "gone"
         assert first.fd is not None
         assert os.pread(first.fd, 6, 0) == b"memory"
         first.close()
@@ -316,15 +318,15 @@ def test_both_ends_refuse_another_user_unless_it_is_allowed(start: Callable[...,
     path = shared / "shared.sock"
     start(socket=str(path))
     stranger = start("other_user", path=str(path), uid=NOBODY, allow=[0])
-    told = stranger.read_line()
-    assert told["code"] == "forbidden"
-    assert "another user's" in told["error"]  # the socket is 0600
+    report = stranger.read_line()
+    assert report["code"] == "forbidden"
+    assert "another user's" in report["error"]  # the socket is 0600
     path.chmod(0o666)
     stranger = start("other_user", path=str(path), uid=NOBODY, allow=[])
     assert f"belongs to uid 0, and this process to uid {NOBODY}" in stranger.read_line()["error"]
     stranger = start("other_user", path=str(path), uid=NOBODY, allow=[0])
-    assert f"belongs to uid {NOBODY}, and this process to uid 0" in (told := stranger.read_line())["error"]
-    assert "--allow-uid 65534" in told["hint"]
+    assert f"belongs to uid {NOBODY}, and this process to uid 0" in (report := stranger.read_line())["error"]
+    assert "--allow-uid 65534" in report["hint"]
     other = shared / "open.sock"
     start(name="open", socket=str(other), allow_uids=[NOBODY])
     stranger = start("other_user", path=str(other), uid=NOBODY, allow=[0])
@@ -335,8 +337,8 @@ def test_both_ends_refuse_another_user_unless_it_is_allowed(start: Callable[...,
 def test_another_user_may_not_release_a_layout(start: Callable[..., Any], shared: Path) -> None:
     path = shared / "open.sock"
     holder = start(name="open", socket=str(path), allow_uids=[NOBODY])
-    told = start("other_user", path=str(path), uid=NOBODY, allow=[0], release=True).read_line()
-    assert (told["code"], "only uid 0" in told["error"]) == ("owner", True)
+    report = start("other_user", path=str(path), uid=NOBODY, allow=[0], release=True).read_line()
+    assert (report["code"], "only uid 0" in report["error"]) == ("owner", True)
     assert holder.end()["held"]["why"] == "signal"
 
 

@@ -1,4 +1,4 @@
-"""What another API made is compared with what the spec declares, since no driver would tell (facts 53, 55)."""
+"""External objects are compared with their declarations, since the driver does not (facts 53, 55)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_holder_that_a_spec_names_by_path_needs_no_binding(producer: Callable[
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "message"),
     [
         ({"frame": FRAME | {"size": 4 << 20}}, "external 'frame' declares size 8MiB; camera/frame has 4MiB"),
         ({"frame": FRAME | {"size": 16 << 20}}, "external 'frame' declares size 8MiB; camera/frame has 16MiB"),
@@ -113,11 +113,11 @@ def test_a_holder_that_a_spec_names_by_path_needs_no_binding(producer: Callable[
     ],
 )
 def test_a_mismatch_reports_declaration_offer_and_producer(
-    producer: Callable[..., tuple[str, Process]], changed: Any, told: str
+    producer: Callable[..., tuple[str, Process]], changed: Any, message: str
 ) -> None:
     where, process = producer(**({"frame": FRAME, "ready": READY} | changed))
     before, found = open_descriptors(), holders(where)
-    with pytest.raises(ImportMismatch, match=rf"{told}.*\(holder: process {process.pid}\)"):
+    with pytest.raises(ImportMismatch, match=rf"{message}.*\(holder: process {process.pid}\)"):
         found.attach("camera")
     assert open_descriptors() == before
 

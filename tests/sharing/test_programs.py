@@ -38,7 +38,7 @@ STARTING = (sys.executable, "-m", "tests.sharing.children.program_parent")
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the folders of sockets are made, which is empty again in the end."""
+    """Parent folder of the sockets, which is empty at the end."""
     found = tmp_path / "folders"
     found.mkdir()
     monkeypatch.setenv("TMPDIR", str(found))
@@ -63,7 +63,7 @@ def test_a_program_serves_in_a_private_folder_and_leaves_nothing(folders: Path) 
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "reason"),
     [
         ("raise SystemExit(3)", "ended with status 3 before it served"),
         ("pass", "ended with status 0 before it served"),
@@ -71,10 +71,12 @@ def test_a_program_serves_in_a_private_folder_and_leaves_nothing(folders: Path) 
         ("import os; os.kill(os.getpid(), 40)", "was killed by signal 40 before it served"),
     ],
 )
-def test_a_program_that_ends_before_it_serves_is_an_error_with_its_status(code: str, told: str, folders: Path) -> None:
+def test_a_program_that_ends_before_it_serves_is_an_error_with_its_status(
+    code: str, reason: str, folders: Path
+) -> None:
     with (
         Program("camera", [sys.executable, "-c", code]) as program,
-        pytest.raises(ProducerFailed, match=rf"^the program of 'camera' {told}$"),
+        pytest.raises(ProducerFailed, match=rf"^the program of 'camera' {reason}$"),
     ):
         program.wait_until_serving(lambda: 0, PATIENCE)
     assert [*folders.iterdir()] == []
@@ -127,7 +129,7 @@ def test_ctrl_c_during_the_grace_interrupts_and_the_program_is_killed(folders: P
     assert [*folders.iterdir()] == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody who may not kill its own child")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user that may not kill its own child")
 def test_a_program_that_cannot_be_killed_is_left_and_reported() -> None:
     program = Program("camera", ["sleep", "1000"], grace=0.1)
     try:

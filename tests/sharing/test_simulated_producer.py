@@ -44,7 +44,7 @@ semaphores:
 
 @contextmanager
 def attached(spec: str, played: Producers) -> Iterator[HolderHandles]:
-    """The holders of a spec, attached to those who were started."""
+    """Holders of a spec, attached to the started programs."""
     found, names = (
         HolderHandles(geometry_of(spec, MACHINE), GPUS, played.sockets),
         sorted(holders(geometry_of(spec, MACHINE))),

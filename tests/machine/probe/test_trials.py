@@ -104,7 +104,7 @@ class MostMemory(SimDriver):
 
 
 def test_a_trial_uses_at_most_64_mib() -> None:
-    """Whatever its location; buffers for rates use as much of a GPU"""
+    """The limit is the same for each location; buffers for rates use as much of a GPU"""
     with MostMemory(invented(2)) as simulated:
         simulated.init()
         at = resources(simulated, simulated)

@@ -101,8 +101,8 @@ def test_map_entries_that_continue_are_one_span() -> None:
 
 
 def test_a_span_has_its_locations_from_its_first_chunk_on() -> None:
-    dealt = "c: {location: [gpu0, gpu1], size: 2MiB, count: 8}"
-    found = one_range("c.1:4, {chunk: c.5, offset: 8MiB}", dealt)
+    spread = "c: {location: [gpu0, gpu1], size: 2MiB, count: 8}"
+    found = one_range("c.1:4, {chunk: c.5, offset: 8MiB}", spread)
     assert [span.locations for span in spans(found) if span.chunk] == [("gpu1", "gpu0"), ("gpu1",)]
 
 

@@ -46,7 +46,7 @@ def edges(shown: Graph) -> list[tuple[str, str, tuple[str, ...], bool]]:
 
 
 def accepted(text: str) -> str:
-    """What Graphviz makes of a graph, as SVG."""
+    """Graph drawn by Graphviz as SVG."""
     assert DOT
     done = subprocess.run([DOT, "-Tsvg"], input=text, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -58,7 +58,7 @@ class Counting(HTMLParser):
 
 
 def shape(text: str, *, html: bool) -> Counter[str]:
-    """How often each element and attribute is there; raises where the text is not well-formed."""
+    """Number of each element and attribute; raises if the text is not well-formed."""
     if html:
         parser = Counting()
         parser.feed(text)

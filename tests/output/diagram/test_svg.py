@@ -32,7 +32,7 @@ MANY = 100_000
 
 
 def hovers(text: str) -> list[str]:
-    """What a drawing tells where a pointer rests."""
+    """Tooltips of a drawing."""
     return [
         found.text or "" for group in ET.fromstring(text).iter(f"{NAME}g") for found in group.findall(f"{NAME}title")
     ]

@@ -9,8 +9,8 @@ from memtopo.output.diagram.typography import fitting, packed, width
 
 
 @given(st.text(max_size=80), st.integers(40, 400))
-def test_a_fitted_text_has_at_most_the_width(told: str, room: int) -> None:
-    assert width(fitting(told, room, 12), 12) <= room
+def test_a_fitted_text_has_at_most_the_width(text: str, room: int) -> None:
+    assert width(fitting(text, room, 12), 12) <= room
 
 
 @given(st.lists(st.text("ab 1×", max_size=30), max_size=8), st.integers(60, 400))
@@ -24,6 +24,6 @@ def test_lines_are_not_broken_within_a_size() -> None:
     assert packed(["16 × 2 MiB at 64 MiB"], 110, 12) == ["16 × 2 MiB", "at 64 MiB"]
 
 
-@pytest.mark.parametrize(("amount", "told"), [(0, "0"), (-0.04, "0"), (1.25, "1.2"), (-3.0, "-3"), (100, "100")])
-def test_lengths_are_written_to_a_tenth(amount: float, told: str) -> None:
-    assert number(amount) == told
+@pytest.mark.parametrize(("amount", "text"), [(0, "0"), (-0.04, "0"), (1.25, "1.2"), (-3.0, "-3"), (100, "100")])
+def test_lengths_are_written_to_a_tenth(amount: float, text: str) -> None:
+    assert number(amount) == text

@@ -152,7 +152,7 @@ def test_kinds_of_chunks_after_the_52nd_share_a_star(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("access", "told"),
+    ("access", "expected"),
     [
         ([], "no access"),
         ([("gpu0", "rw")], "gpu0 rw"),
@@ -160,8 +160,8 @@ def test_kinds_of_chunks_after_the_52nd_share_a_star(monkeypatch: pytest.MonkeyP
         ([("gpu0", "r"), ("gpu2", "r"), ("gpu3", "r"), ("host", "r")], "gpu0 r, gpu2-3 r, host r"),
     ],
 )
-def test_neighbouring_devices_with_the_same_access_are_joined(access: list[tuple[str, str]], told: str) -> None:
-    assert granted([DeviceAccess(*each) for each in access]) == told
+def test_neighbouring_devices_with_the_same_access_are_joined(access: list[tuple[str, str]], expected: str) -> None:
+    assert granted([DeviceAccess(*each) for each in access]) == expected
 
 
 def test_long_names_are_cut_in_the_middle() -> None:

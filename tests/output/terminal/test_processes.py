@@ -1,4 +1,4 @@
-"""Layouts of several processes in the terminal: who has what, where it goes, and that there is an end to it."""
+"""Layouts of several processes in the terminal: resources, connections, and bounded output."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def titles(lines: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("shown", "told"),
+    ("shown", "expected"),
     [
         (("p", "p", 1, 1), "p"),
         (("p.3", "p.3", 1, 1), "p.3"),
@@ -44,9 +44,9 @@ def titles(lines: list[str]) -> list[str]:
         (("p.1", "p.7", 4, 2), "p.1, p.3 … 7"),
     ],
 )
-def test_equal_processes_are_named_by_first_and_last(shown: tuple[str, str, int, int], told: str) -> None:
+def test_equal_processes_are_named_by_first_and_last(shown: tuple[str, str, int, int], expected: str) -> None:
     """And by the second if they are not neighbours."""
-    assert processes(ProcessDiagram(*shown, Diagram((), ()), ())) == told
+    assert processes(ProcessDiagram(*shown, Diagram((), ()), ())) == expected
 
 
 def test_distinct_processes_have_sections_and_memory_is_last() -> None:
@@ -56,22 +56,22 @@ def test_distinct_processes_have_sections_and_memory_is_last() -> None:
 
 def test_exports_name_the_processes_that_import_them() -> None:
     """A process, equal processes, every one of an entry, or none."""
-    dealt = f"r: {{count: 4, devices: {{mine: [gpu0, gpu1]}}, {IMPORTS}, access: {{r: {{mine: r}}}}}}"
-    for readers, told in (
+    spread = f"r: {{count: 4, devices: {{mine: [gpu0, gpu1]}}, {IMPORTS}, access: {{r: {{mine: r}}}}}}"
+    for readers, expected in (
         (f"one: {{{IMPORTS}}}", "→ one"),
         (f"r: {{count: 3, {IMPORTS}}}", "→ r.0 … 2"),
-        (dealt, "→ every r"),
-        (f"one: {{{IMPORTS}}}, {dealt}", "→ one, every r"),
+        (spread, "→ every r"),
+        (f"one: {{{IMPORTS}}}, {spread}", "→ one, every r"),
         ("one: {ranges: {r: {size: 2MiB}}}", "by fd  c"),
     ):
         (line,) = (
             line for line in drawing_lines(text_diagram(f"processes: {{{SERVER}, {readers}}}")) if "export" in line
         )
-        assert line.endswith(told)
+        assert line.endswith(expected)
 
 
 def test_a_shared_chunk_has_one_letter_in_all_processes() -> None:
-    """Where it is created, exported and imported, and in memory."""
+    """The name appears at its creation, export and import, and in memory."""
     text = "\n".join(drawing_lines(text_diagram(f"processes: {{{SERVER}, r: {{{IMPORTS}}}}}")))
     assert "export  a out" in text
     assert "a w " in text

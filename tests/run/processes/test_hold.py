@@ -137,7 +137,7 @@ def test_a_check_does_not_wait_for_a_stopped_process() -> None:
     report = json.loads(out)
     assert (process.returncode, report["outcome"]) == (4, "failed")
     outcomes = [each["outcome"] for each in report["processes"]]
-    assert outcomes == ["taken down", "taken down", "died"]  # those who wait for the dead are not taken for dead
+    assert outcomes == ["taken down", "taken down", "died"]  # a process that waits for a dead one does not time out
 
 
 def test_time_for_which_all_processes_were_stopped_is_no_silence() -> None:

@@ -41,7 +41,7 @@ class Run:
         self.router = Router(self.workers)
 
     def routed(self) -> list[tuple[str, object]]:
-        """What of the messages that have arrived is not forwarded."""
+        """Messages that have arrived and are not forwarded."""
         return [(worker.label, received and received.message) for worker, received in self.router.receive(0)]
 
     def heard(self, label: str) -> Received[Any] | None:

@@ -1,7 +1,7 @@
 """A program that `--with` starts, and that behaves as its first argument says; the others are its own.
 
 `serve` serves a simulator's memory as `frame`, of the size and on the GPU that follow, and a timeline as `ready`;
-`dies` does so and ends once somebody has it, `vanishes` when somebody asks for it; `stubborn` ignores SIGTERM, and
+`dies` does so and ends once an importer has it, `vanishes` on the first request; `stubborn` ignores SIGTERM, and
 `interrupting` hands SIGINT to whoever started it then; `mutual` ends once both files that follow are there, of which it
 makes the first after SIGTERM, and the third in the end; `parent` starts a process, and tells its number in the file
 that follows.
@@ -54,7 +54,7 @@ def main(how: str, *more: str) -> None:
 
 
 def asked(how: str, over: threading.Event) -> None:
-    """What SIGTERM does."""
+    """Handler of SIGTERM."""
     if how == "interrupting":
         os.kill(os.getppid(), signal.SIGINT)
     elif how != "stubborn":
@@ -62,14 +62,14 @@ def asked(how: str, over: threading.Event) -> None:
 
 
 class Vanishing(ExternalExports):
-    """Offers everything, and is gone when somebody asks for it."""
+    """Exports that end the process on the first request."""
 
     def handle(self, export: str, index: int) -> NoReturn:  # noqa: ARG002 the protocol's
         os._exit(9)
 
 
 def await_importer(path: str) -> None:
-    """Wait until a handle is on its way to somebody."""
+    """Wait until a handle is sent."""
     with connect(endpoint(socket=path)) as client:
         until(lambda: client.status().importers)
 

@@ -28,11 +28,11 @@ def main(path: str, uid: int, allow: list[int], connections: int = 1, *, release
             assert hot.fd is not None
             file = os.pread(hot.fd, 32, 0).decode()
             found = client.status()
-            told: object = {"name": found.name, "uids": [each.uid for each in found.importers], "file": file}
+            answer: object = {"name": found.name, "uids": [each.uid for each in found.importers], "file": file}
     except MemtopoError as error:
         code = error.code if isinstance(error, ExchangeError) else None
-        told = {"error": error.message, "hint": error.hint, "code": code}
-    sys.stdout.write(json.dumps(told) + "\n")
+        answer = {"error": error.message, "hint": error.hint, "code": code}
+    sys.stdout.write(json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 
