@@ -13,13 +13,21 @@ from memtopo.kinds.step import Finding, Phase, Step, StepDescription, context_na
 
 
 @dataclass(frozen=True, slots=True)
-class RetainContext(Step):
+class DeviceStep(Step):
+    """Step for a whole GPU, by its ordinal."""
+
+    device: int
+
+    def describe(self) -> StepDescription:
+        return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
+
+
+@dataclass(frozen=True, slots=True)
+class RetainContext(DeviceStep):
     """Retain the primary context of a GPU.
 
     It is released and never reset, since other code in the process may use it.
     """
-
-    device: int
 
     phase = Phase.OPEN
     verb = "retain context"
@@ -39,9 +47,6 @@ class RetainContext(Step):
             driver.device_primary_ctx_release(self.device)
             del layout.contexts[self.device]
 
-    def describe(self) -> StepDescription:
-        return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
-
     def leak_name(self) -> str:
         return context_name(self.device)
 
@@ -52,10 +57,8 @@ class RetainContext(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class LoadKernels(Step):
+class LoadKernels(DeviceStep):
     """Load the kernels of a GPU: before free memory is measured for the first time, until after the last time."""
-
-    device: int
 
     phase = Phase.OPEN
     verb = "load kernels"
@@ -77,21 +80,16 @@ class LoadKernels(Step):
                 cast("KernelDriver", driver).module_unload(layout.modules[self.device])
             del layout.modules[self.device]
 
-    def describe(self) -> StepDescription:
-        return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
-
     def leak_name(self) -> str:
         return kernels_name(self.device)
 
 
 @dataclass(frozen=True, slots=True)
-class CreateStream(Step):
+class CreateStream(DeviceStep):
     """Create a stream that can wait for semaphores without blocking the GPU's other work.
 
     Managed memory may be attached to it. It is destroyed at once, even while it waits (fact 58).
     """
-
-    device: int
 
     phase = Phase.CREATE
     verb = "create stream"
@@ -120,21 +118,16 @@ class CreateStream(Step):
         observed = "idle" if driver.stream_query(layout.streams[self.device]) else "busy"
         yield Finding("stream", f"gpu{self.device}", "idle", observed, self.path)
 
-    def describe(self) -> StepDescription:
-        return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
-
     def leak_name(self) -> str:
         return f"stream of gpu{self.device}"
 
 
 @dataclass(frozen=True, slots=True)
-class Synchronize(Step):
+class Synchronize(DeviceStep):
     """Wait for all work of a GPU after building, and again before teardown.
 
     Teardown skips a GPU whose stream still waits for a producer, since that wait may never end (fact 58).
     """
-
-    device: int
 
     phase = Phase.SETTLE
     verb = "synchronize"
@@ -149,9 +142,6 @@ class Synchronize(Step):
     def undo(self, driver: Driver, layout: Layout) -> None:
         if self.device in layout.contexts and self.device not in layout.waiting:
             self.do(driver, layout)
-
-    def describe(self) -> StepDescription:
-        return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import SemaphoreHandleType
 from memtopo.kinds.layout import Layout, Wait, current
+from memtopo.kinds.resources import DeviceStep
 from memtopo.kinds.step import ErrorHint, Phase, Step, StepDescription
 
 GRACE = 5.0
@@ -76,7 +77,7 @@ class ImportSemaphore(Step):
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitStream(Step):
+class AwaitStream(DeviceStep):
     """Poll a stream until its waits have ended. A wait in the driver could block forever (fact 58).
 
     `undo` signals a semaphore itself if its producer has disconnected; a process that starts to wait afterwards takes
@@ -84,7 +85,6 @@ class AwaitStream(Step):
     be released before the process ends.
     """
 
-    device: int
     stays: tuple[str, ...]
 
     phase = Phase.SETTLE
@@ -111,9 +111,6 @@ class AwaitStream(Step):
             value = f" to reach {wait.value:,}" if wait.value else ""
             message = f"it waits for semaphore {wait.semaphore!r} of {wait.holder}{value}, which was not signalled"
             raise MemtopoError(f"{message}; the end of this process ends the wait")
-
-    def describe(self) -> StepDescription:
-        return StepDescription(f"gpu{self.device}", f"gpu{self.device}")
 
     def leak_name(self) -> str:
         return f"wait of gpu{self.device}"
