@@ -29,7 +29,7 @@ def produced(uuid: bytes, *, on_hardware: bool) -> Iterator[tuple[int, int, subp
     try:
         with ours:
             _, fds, _, _ = socket.recv_fds(ours, 1, 2)
-            assert len(fds) == 2, "the producer handed nothing over"
+            assert len(fds) == 2, "the producer sent no descriptors"
             yield fds[0], fds[1], process
     finally:
         process.kill()

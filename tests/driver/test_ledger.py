@@ -29,15 +29,15 @@ def ledger() -> Iterator[Ledger]:
         yield ledger
 
 
-def test_it_implements_the_protocol(ledger: Ledger) -> None:
-    """The ledger satisfies the driver protocol, and hands on what it does not account for"""
+def test_the_ledger_implements_the_protocol(ledger: Ledger) -> None:
+    """The ledger satisfies the driver protocol, and forwards the calls that it does not count"""
     driver: Driver = ledger
     assert driver.device_get_count() == 2
     assert [name for name in dir(Driver) if not name.startswith("_") and not callable(getattr(driver, name))] == []
 
 
 def test_ledger_counts_everything_open(ledger: Ledger) -> None:
-    """Each kind of thing is counted from its opening to its end, and then the ledger is empty"""
+    """Each kind of resource is counted until it is closed, and then the ledger is empty"""
     assert ledger.empty
     address = ledger.mem_address_reserve(2 * M)
     handle = ledger.mem_create(M, PLAIN)

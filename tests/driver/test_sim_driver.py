@@ -21,14 +21,14 @@ def why(caught: pytest.ExceptionInfo[DriverError]) -> tuple[str, str, str | None
     return caught.value.call, caught.value.name, caught.value.reason
 
 
-def test_it_implements_the_protocol(sim: SimDriver) -> None:
+def test_the_simulator_implements_the_protocol(sim: SimDriver) -> None:
     """The simulator satisfies the driver protocol"""
     driver: Driver = sim
     assert driver.driver_get_version() == 13000
 
 
 def test_a_refusal_names_the_call_and_the_rule(sim: SimDriver) -> None:
-    """A refusal tells the driver's call and error, and beyond what a driver can tell, which rule was broken"""
+    """A refusal has the call and the error, and also the broken rule"""
     with reserved(sim, M) as address, created(sim, 2 * M) as handle, pytest.raises(DriverError) as caught:
         sim.mem_map(address, 2 * M, handle)
     reason = "the mapping runs past the end of its reservation"

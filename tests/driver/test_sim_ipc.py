@@ -268,8 +268,8 @@ def test_properties_are_shared_with_the_chunk() -> None:
             assert first.mem_get_access(address, gpu(0))
 
 
-def test_gpus_that_are_no_peers() -> None:
-    """Sharing is no way around peers: imported and opened memory is for those that can access its GPU"""
+def test_imported_memory_needs_peer_access() -> None:
+    """Imported and opened memory can be used only by GPUs with peer access to its GPU"""
     machine = invented(peers=False)
     with elsewhere(machine) as other, simulated(machine) as sim, current(other), current(sim, 1):
         with (

@@ -77,8 +77,8 @@ def test_granularity_is_the_machines() -> None:
                 sim.mem_release(handle)
 
 
-def test_gpus_that_are_no_peers() -> None:
-    """A GPU that cannot access another's memory is given none; the grants before it stay (fact 62)"""
+def test_a_grant_without_peer_access_is_refused() -> None:
+    """The grants before the refused one stay (fact 62)"""
     with SimDriver(invented(peers=False)) as sim:
         sim.init()
         assert sim.device_can_access_peer(1, 0) is False

@@ -136,7 +136,7 @@ def test_host_memory_of_all_nodes_limits_a_layout() -> None:
         assert "MT402" not in codes(text.replace("1TiB, count: 64", fits), machine)
 
 
-def test_host_memory_that_is_exhausted_has_its_own_hint() -> None:
+def test_a_hint_for_exhausted_host_memory_does_not_name_gpu_tools() -> None:
     machine = invented(1)
     request = run_request("chunks: {a: {location: host:0, size: 2GiB}}", machine)
     failure = run(request, queries.changed(machine, host_bytes=GiB)).report.failure

@@ -43,7 +43,7 @@ class Limits:
     """Seconds for a trial, contexts included; for a request to the importing child; and for the start of a child."""
 
     trial: float = 20.0
-    handed: float = 10.0
+    request: float = 10.0
     start: float = 60.0
 
 
@@ -128,7 +128,7 @@ class _Importer:
             yield request, ImportAnswer(error="EXIT")
             return
         self._current = request
-        self._deadline = time.monotonic() + (self._limits.handed if self._ready else self._limits.start)
+        self._deadline = time.monotonic() + (self._limits.request if self._ready else self._limits.start)
         self.child.channel.send(request.message, request.handles)
 
     def receive(self, child: ChildProcess) -> _Answers:
@@ -139,7 +139,7 @@ class _Importer:
                 yield from self._ended(child.end(wait=True) or "SIGKILL")
             case messages.Ready():
                 self._ready = True
-                self._deadline = time.monotonic() + self._limits.handed
+                self._deadline = time.monotonic() + self._limits.request
             case ImportAnswer() as answer if self._current:
                 request, self._current = self._current, None
                 if answer.error in FATAL:

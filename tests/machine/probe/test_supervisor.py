@@ -19,7 +19,7 @@ from tests.helpers.machines import complete, invented
 
 DYING = Path(__file__).parent / "dying_child.py"
 NO_DRIVER = python_command("tests.machine.probe.test_supervisor:report_no_driver")
-SHORT = Limits(trial=1.0, handed=0.5, start=30.0)
+SHORT = Limits(trial=1.0, request=0.5, start=30.0)
 MACHINE = complete(invented(2))
 
 

@@ -27,7 +27,7 @@ def counted(devices: str, count: int) -> Diagram:
     )
 
 
-def handed(exported: str) -> tuple[ProcessDiagram, ...]:
+def exporter_and_importer(exported: str) -> tuple[ProcessDiagram, ...]:
     """One process whose chunks of 2 MiB another imports as `w`, and maps from the first on."""
     chunks = "c: {location: [gpu0, gpu1], size: 2MiB, count: 8, handles: fd}"
     found = text_diagram(
@@ -75,7 +75,7 @@ def test_sums_of_all_processes_are_those_of_the_plan(path: Path) -> None:
 
 
 def test_an_import_has_the_mark_of_its_exporter() -> None:
-    exporter, importer = handed("{chunk: c, via: fd}")
+    exporter, importer = exporter_and_importer("{chunk: c, via: fd}")
     (span, _) = importer.picture.ranges[0].pieces
     assert (span.chunk, span.first, span.last, span.origin) == ("a: c", "w.0", "w.7", "a.out")
     assert exporter.picture.exports[0].mark == "a: c"
@@ -84,7 +84,7 @@ def test_an_import_has_the_mark_of_its_exporter() -> None:
 
 
 def test_an_exported_slice_has_its_first_and_last_chunk() -> None:
-    exporter, importer = handed("{chunk: 'c.1:4', via: fd}")
+    exporter, importer = exporter_and_importer("{chunk: 'c.1:4', via: fd}")
     (export,) = exporter.picture.exports
     assert (export.first, export.last, export.count, export.bytes_each) == ("c.1", "c.3", 3, 2 * MiB)
     assert importer.picture.ranges[0].pieces[0].locations == ("gpu1", "gpu0")
