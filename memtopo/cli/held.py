@@ -105,10 +105,10 @@ def switch_command(
     force: ForceSwitch = False,
     as_json: AsJson = False,
 ) -> int:
-    """Bring a held layout to one of its states: memory goes or comes back, addresses stay.
+    """Bring a held layout to one of its states.
 
-    Refused while others have handles of memory that goes. If a call fails, the layout stays as it was. The exit status
-    is 6 if the check afterwards finds a difference.
+    Memory goes or comes back, and addresses stay. Refused while others have handles of memory that goes. If a call
+    fails, the layout stays as it was. The exit status is 6 if the check afterwards finds a difference.
     """
     with connect_to(name, socket, ()) as client:
         done = client.switch(state, force=force)

@@ -167,7 +167,7 @@ def parse_duration(text: str) -> float:
     """
     if match := re.fullmatch(_DURATION, text):
         return float(match[1]) * _SECONDS[match[2]]
-    shown = repr(shorten(text))
+    shown = shorten(repr(text))
     match = re.fullmatch(_LOOSE_DURATION, text.strip())
     unit = match and (match[2] if match[2] in _SECONDS else _MEANT.get(match[2].lower(), _MEANT.get(match[2])))
     if match and unit:

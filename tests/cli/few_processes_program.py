@@ -10,6 +10,8 @@ import resource
 import sys
 
 _NOBODY = 65534
+UNUSABLE = 77
+"""Exit status if the other user cannot run this Python."""
 
 
 def main(*arguments: str) -> None:
@@ -17,6 +19,8 @@ def main(*arguments: str) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
     if os.geteuid() == 0:
         os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        if not os.access(sys.executable, os.X_OK):
+            sys.exit(UNUSABLE)
     os.execv(sys.executable, [sys.executable, "-m", "memtopo", *arguments])
 
 

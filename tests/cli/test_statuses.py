@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import InlineRunner
+from tests.cli.few_processes_program import UNUSABLE
 from tests.helpers.command_line import QUICKSTART, ROOT, environment, run_memtopo
 
 M = "--machine=h200x2"
@@ -84,6 +85,8 @@ def test_a_system_that_starts_no_process_is_exit_status_4(arguments: tuple[str, 
     done = subprocess.run(
         [*command, "-mh200x4", *others], env=environment(), cwd=ROOT, capture_output=True, text=True, check=False
     )
+    if done.returncode == UNUSABLE:
+        pytest.skip("no other user can run this Python")
     assert (done.returncode, done.stdout) == (4, ""), done.stderr
     assert done.stderr.startswith(f"memtopo: error: {what}: resource temporarily unavailable\n")
     assert "hint: raise the limit of processes: 'ulimit -u'" in done.stderr

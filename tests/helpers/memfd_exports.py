@@ -58,3 +58,23 @@ class Memfds:
         return Checks(
             (Tally("mapping", 1000, 1000), Tally("access", 1000, 1000 - self.differences)), found, self.differences
         )
+
+
+@dataclass
+class OneState:
+    """States of such exports: awake, and one in which the first export has no memory."""
+
+    exports: Memfds
+    name: str
+    state: str = "awake"
+
+    @property
+    def names(self) -> Sequence[str]:
+        return "awake", self.name
+
+    def without(self, state: str) -> frozenset[str]:
+        return frozenset([self.exports.kept[0].name] if state == self.name else [])
+
+    def switch(self, state: str) -> Checks:
+        self.state = state
+        return self.exports.check()

@@ -264,12 +264,13 @@ def test_the_end_of_the_thread_that_started_a_program_sends_it_no_signal(tmp_pat
         stack.enter_context(program)
         until((tmp_path / "blocked").exists)
 
+    before = set(children())
     with ExitStack() as stack:
         thread = threading.Thread(target=start)
         thread.start()
         thread.join()
         until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
-        (pid,) = children()
+        (pid,) = set(children()) - before
         assert "ShdPnd:\t0000000000000000\n" in Path(f"/proc/{pid}/status").read_text()
     assert not any(each.name == "memtopo-parent" for each in threading.enumerate())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ def test_the_page_has_every_request_and_its_answer() -> None:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_answers_have_the_keys_and_types_of_the_page(runtime: Path, holder: Holder, name: str) -> None:
+def test_answers_have_the_keys_and_types_of_the_page(runtime: Path, start: Callable[..., Holder], name: str) -> None:
+    start(**({"asleep": "asleep"} if name == "switch" else {}))
     request, answer = PAIRS[name]
     with raw(runtime / "memtopo" / "kv.sock") as sock:
         if name == "importers":

@@ -14,7 +14,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, hold
-from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGES, Memfds
+from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGES, Memfds, OneState
 from tests.helpers.processes import open_descriptors, print_json
 
 
@@ -28,9 +28,10 @@ def main(
     hard: int = 0,
     uid: int = 0,
     source: str = "",
+    asleep: str = "",
     **terms: Any,
 ) -> None:
-    """Hold a shelf as a test wishes it, under a limit of open files where one is given."""
+    """Hold exports as a test needs them, under a limit of open files if one is given; `asleep` is a state's name."""
     if limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard or limit))
     if uid:
@@ -42,7 +43,13 @@ def main(
         with claim(endpoint(name) if socket is None else endpoint(socket=socket)) as claimed:
             about = HolderInfo(name, "kv.yaml", MACHINE, source)
             held = hold(
-                shelf, claimed, about, stop=stopper.signal, ready=lambda: print_json({"serving": name}), **terms
+                shelf,
+                claimed,
+                about,
+                stop=stopper.signal,
+                ready=lambda: print_json({"serving": name}),
+                states=OneState(shelf, asleep) if asleep else None,
+                **terms,
             )
         print_json({"held": asdict(held), "fds": open_descriptors() - before})
 
