@@ -13,6 +13,8 @@ import pytest
 from memtopo.driver.ledger import Ledger
 from tests.contract.memory import current
 from tests.differential.calls import compiled
+from tests.differential.resource_calls import needs_of
+from tests.differential.resources import ResourceSession
 from tests.differential.session import Session
 from tests.differential.traces import parse
 
@@ -309,12 +311,97 @@ SHOWN = (
         get a0 gpu1 -> 0
         """,
     ),
+    Shown(
+        "fact 47: work for a created stream needs no context",
+        """
+        push gpu0 -> ok
+        a0 = alloc 512 -> ok
+        a1 = alloc 512 -> ok
+        s0 = stream 1 -> ok
+        e0 = event 2 -> ok
+        pop -> gpu0
+        record e0 s0 -> ok
+        record e0 0 -> INVALID_CONTEXT
+        streamwait s0 e0 -> ok
+        streamwait 0 e0 -> INVALID_CONTEXT
+        copy a0 a1 4 s0 -> ok
+        copy a0 a1 4 0 -> INVALID_CONTEXT
+        """,
+    ),
+    Shown(
+        "fact 70: managed allocations share the page at the end of one",
+        """
+        push gpu0 -> ok
+        m0 = managed 5000 1 -> ok
+        m1 = managed 100 2 -> ok
+        prefetch m0 5000 gpu0 0 -> ok
+        attribute m1 100 last -> 0
+        """,
+    ),
+    Shown(
+        "fact 70: freeing an allocation removes the advice of a page that another shares",
+        """
+        push gpu0 -> ok
+        m0 = managed 1 2 -> ok
+        advise m0 1 by gpu0 -> ok
+        m1 = managed 100 2 -> ok
+        freemem m1 -> ok
+        attribute m0 1 by -> none
+        """,
+    ),
+    Shown(
+        "fact 70: advice that begins in an earlier page is read for the whole range",
+        """
+        push gpu0 -> ok
+        m0 = managed 5000 1 -> ok
+        prefetch m0 5000 host:0 0 -> ok
+        m1 = managed 4K 1 -> ok
+        attribute m1 4K last -> -1
+        """,
+    ),
+    Shown(
+        "fact 70: advice that begins in the range's first page is not",
+        """
+        push gpu0 -> ok
+        m0 = managed 513 1 -> ok
+        m1 = managed 8K 1 -> ok
+        advise m0 513 prefer gpu0 -> ok
+        attribute m1 8K prefer -> none
+        """,
+    ),
+    Shown(
+        "fact 71: advice with a node has no effect, and its range is not checked",
+        """
+        push gpu0 -> ok
+        m0 = managed 4K 1 -> ok
+        advise m0 0 prefer host:0 -> ok
+        advise m0 8K mostly host:9 -> ok
+        advise m0 4K mostly host:0 -> ok
+        attribute m0 4K mostly -> 0
+        advise m0 4K by host:0 -> INVALID_VALUE
+        advise m0 4K prefer host:9 -> INVALID_VALUE
+        advise m0 0 mostly gpu9 -> INVALID_VALUE
+        advise m0 4K mostly gpu9 -> ok
+        """,
+    ),
+    Shown(
+        "fact 71: flags and sizes are checked before the context, and a gpu before the end of a range",
+        """
+        m0 = managed 4K 8 -> INVALID_VALUE
+        m1 = managed 0 1 -> INVALID_VALUE
+        m2 = managed 4K 1 -> INVALID_CONTEXT
+        push gpu0 -> ok
+        m3 = managed 4K 1 -> ok
+        prefetch m3 4097 gpu9 0 -> INVALID_DEVICE
+        prefetch m3 0 gpu9 0 -> INVALID_VALUE
+        """,
+    ),
 )
 
 
 @pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: shown.rule)
 def test_a_sequence_is_answered_as_on_hardware(shown: Shown, driver: Ledger) -> None:
-    """Facts 20, 42 and 62 to 68."""
+    """Facts 20, 42, 47 and 62 to 71."""
     if driver.device_get_count() < shown.gpus:
         pytest.skip("needs two GPUs")
     (trace,) = parse(shown.sequence.splitlines())
@@ -322,7 +409,8 @@ def test_a_sequence_is_answered_as_on_hardware(shown: Shown, driver: Ledger) -> 
         contexts = [stack.enter_context(current(driver, device)) for device in range(driver.device_get_count())]
         for _ in contexts:
             driver.ctx_pop_current()
-        session = Session(driver, contexts)
+        resources = needs_of(step.call for step in trace.steps).resources
+        session = ResourceSession(driver, contexts) if resources else Session(driver, contexts)
         answered = [compiled(step.call)(session) for step in trace.steps]
         assert session.close()
         for context in contexts:

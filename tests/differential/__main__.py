@@ -105,8 +105,10 @@ def _replay(options: argparse.Namespace) -> int:
     seconds = time.process_time() - start
     print(f"{result.sequences} sequences, {result.calls} calls, {result.calls / seconds:.0f} calls/s")
     beside = [each for each in result.differences if each.by_neighbours]
-    differences = [each for each in result.differences if not each.by_neighbours]
+    explained = [each for each in result.differences if each.explained_by and not each.by_neighbours]
+    differences = [each for each in result.differences if not (each.explained_by or each.by_neighbours)]
     print(f"{len(differences)} differences; {len(beside)} more depend on what lies beside a reservation")
+    print(f"{len(explained)} more are explained by an entry of STRICTER or LAXER")
     _print_kinds(differences, options.show)
     if options.differences:
         parts = [Trace(each.trace.seed, each.trace.steps[: each.position + 1]) for each in differences]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from memtopo.driver.sim import SimDriver
 from memtopo.machine import Machine
 from tests.differential.calls import Call, compiled
+from tests.differential.explained import explanation
 from tests.differential.neighbours import depends
 from tests.differential.resource_calls import needs_of
 from tests.differential.resources import Surroundings
@@ -23,13 +24,6 @@ class Kind(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.call}: {self.hardware}, simulated {self.simulator}"
-
-
-EXPLAINED = {
-    Kind("map", "ok", "INVALID_VALUE"): "mem_map",
-    Kind("unmap", "ok", "INVALID_VALUE"): "mem_unmap",
-}
-"""Entries of STRICTER by the differences that they explain, of calls that reach past the end of a reservation."""
 
 
 class Difference(NamedTuple):
@@ -62,8 +56,8 @@ class Difference(NamedTuple):
 
     @property
     def explained_by(self) -> str:
-        """Entry of STRICTER that explains the difference, or an empty text."""
-        return EXPLAINED.get(self.kind, "") if self.by_neighbours else ""
+        """Entry of STRICTER or LAXER that explains the difference, or an empty text."""
+        return explanation(self.trace.steps[: self.position + 1], self.simulated)
 
 
 class Replay(NamedTuple):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
-from memtopo.driver.sim import STRICTER
+from memtopo.driver.sim import LAXER, STRICTER
 from tests.differential import traces
-from tests.differential.replayer import EXPLAINED, Difference, compare, replay
+from tests.differential.replayer import Difference, compare, replay
 from tests.differential.traces import Origin, Step, Trace
 
 RECORDED = sorted(traces.FOLDER.glob("*.xz"))
@@ -47,8 +47,27 @@ def test_traces_are_of_one_gpu_and_of_two() -> None:
     assert {traces.read(path)[0].machine for path in RECORDED} >= {"h100x1", "h200x2"}
 
 
-def test_every_explanation_is_a_documented_difference() -> None:
-    assert set(EXPLAINED.values()) <= set(STRICTER)
+SHARED = ("push gpu0 -> ok", "there push gpu0 -> ok", "a0 = there alloc 512 -> ok", "h0 = there share a0 -> ok")
+MANAGED = ("push gpu0 -> ok", "m0 = managed 8K 1 -> ok", "advise m0 4K prefer gpu0 -> ok")
+
+
+@pytest.mark.parametrize(
+    ("lines", "entry"),
+    [
+        ((*SHARED, "there freemem a0 -> ok", "o0 = open h0 -> NOT_PERMITTED"), "ipc_open_mem_handle"),
+        ((*SHARED, "o0 = open h0 -> NOT_PERMITTED"), ""),
+        (("x0 = importmemory p0 6M -> ok", "b0 = mapbuffer x0 0 4M -> ok"), "external_memory_get_mapped_buffer"),
+        ((*MANAGED, "advise m0 8K prefer host -> ok", "attribute m0 8K prefer -> none"), "mem_range_get_attribute"),
+        ((*MANAGED, "attribute m0 8K prefer -> 0"), ""),
+    ],
+)
+def test_a_difference_that_a_driver_fact_explains_has_its_entry(lines: tuple[str, ...], entry: str) -> None:
+    """Facts 53, 70 and 72."""
+    made = "p0 = make 3M dedicated -> ok"
+    trace = of_text(made, *lines) if "external" in entry else of_text(*lines)
+    simulated = "-1" if "attribute" in lines[-1] else "INVALID_VALUE"
+    assert Difference(trace, len(trace.steps) - 1, simulated).explained_by == entry
+    assert entry in {"", *STRICTER, *LAXER}
 
 
 def test_a_trace_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ STRICTER = {
     "device_primary_ctx_release": "with the last retain its allocations, opened memory and events are gone, and any use"
     " of them is refused: not tried on hardware",
     "ipc_open_mem_handle": "memory of a gpu that is not visible here, or that the current one cannot access, is"
-    " refused: not tried on hardware",
+    " refused: not tried on hardware; of memory that its process has freed, unless it is open here"
+    " already: hardware opens whatever its block has now, or refuses it with another error (fact 72)",
     "ipc_close_mem_handle": "refused without a current context: not tried on hardware",
     "event_synchronize": "likewise",
     "event_destroy": "an event that is not open is refused, here and in every call: hardware may end the process",
@@ -35,7 +36,8 @@ STRICTER = {
     " such was not tried (fact 59)",
     "import_external_memory": "a chunk of the host's memory is refused: not tried on hardware",
     "external_memory_get_mapped_buffer": "of an object that was destroyed it is refused: on hardware the process dies"
-    " (fact 57); without a current context, and of a semaphore that was imported as memory: not tried on hardware",
+    " (fact 57); past the size that was asked for: hardware maps what it has rounded up to (fact 53); of a semaphore"
+    " that was imported as memory: not tried on hardware",
     "destroy_external_memory": "a second time it is refused: on hardware the process dies (fact 57)",
     "destroy_external_semaphore": "likewise; and it waits for the outstanding waits of all streams",
     "mem_free": "of managed memory it waits for the outstanding waits of all streams: hardware waits for those of the"
@@ -68,6 +70,8 @@ LAXER = {
     "stream_query": "work behind a wait is done when this process next uses or queries a stream",
     "mem_import_from_shareable_handle": "fabric handles, where a machine's record has them, reach processes of the"
     " same user and host: no machine had any that worked (fact 4)",
+    "mem_range_get_attribute": "where advice was given more than once for overlapping pages, hardware may answer"
+    " another value, mostly none (fact 70)",
     "event_query": "a record has always completed (fact 47)",
     "fill": "only the first and last 4 KiB of each granule of an area are written",
     "verify": "likewise read; a mismatch between them is not seen, nor counted",

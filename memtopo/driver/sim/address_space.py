@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,6 +28,11 @@ class FreeRanges:
                 self._cut(start, address, size)
                 return address
         return None
+
+    def tightest(self, size: int) -> int:
+        """Size of the smallest free range of at least `size` bytes; a size that none has, if there is none."""
+        at = bisect_left(self._by_size, (size, 0))
+        return self._by_size[at][0] if at < len(self._by_size) else 1 << 64
 
     def take_at(self, address: int, size: int) -> bool:
         """Take exactly these addresses; returns whether they were free."""
@@ -147,7 +152,6 @@ class Reservations:
 BLOCK = 2 << 20
 UNIT = 512  # what small allocations are rounded to; only that two of 64 KiB lay side by side was seen
 PAGE = 4 << 10
-_LARGEST_PART = 1 << 20  # of managed memory (fact 70)
 FIRST, LAST = HIGHEST + (12 << 40), HIGHEST + (76 << 40)  # where no reservation is, with room for fact 60
 
 
@@ -162,26 +166,31 @@ class _Shared:
 class _SharedBlocks:
     """Blocks that small allocations share; each is taken with its first part and given back with its last."""
 
-    def __init__(self, take: Callable[[], int], give: Callable[[int], None]) -> None:
-        self._take, self._give = take, give
+    def __init__(self, take: Callable[[], int], give: Callable[[int], None], *, best_fit: bool = False) -> None:
+        self._take, self._give, self._best_fit = take, give, best_fit
         self._blocks: dict[int, _Shared] = {}
 
-    def take(self, size: int, unit: int) -> int:
-        """Take a part that is rounded up to, and aligned to, `unit`."""
-        size = _round_up(size, unit)
-        for shared in reversed(self._blocks.values()):  # the newest is the most likely to have room
-            if (address := shared.free.take(size, unit)) is not None:
+    def take(self, size: int) -> int:
+        """Take a part that is rounded up to, and aligned to, `UNIT`."""
+        size = _round_up(size, UNIT)
+        for shared in self._candidates(size):
+            if (address := shared.free.take(size, UNIT)) is not None:
                 shared.parts += 1
                 return address
         start = self._take()
         self._blocks[start] = _Shared(FreeRanges(start, start + BLOCK))
-        return self.take(size, unit)
+        return self.take(size)
 
-    def give(self, address: int, size: int, unit: int) -> None:
+    def _candidates(self, size: int) -> Iterable[_Shared]:
+        if self._best_fit:
+            return sorted(self._blocks.values(), key=lambda shared: shared.free.tightest(size))
+        return reversed(self._blocks.values())  # the newest is the most likely to have room
+
+    def give(self, address: int, size: int) -> None:
         """Give a part back."""
         start = address - address % BLOCK
         shared = self._blocks[start]
-        shared.free.give(address, _round_up(size, unit))
+        shared.free.give(address, _round_up(size, UNIT))
         shared.parts -= 1
         if not shared.parts:
             del self._blocks[start]
@@ -200,7 +209,7 @@ class AllocationBlocks:
     def take(self, device: int, size: int) -> int:
         """Take addresses and memory for an allocation; refuses with `CUDA_ERROR_OUT_OF_MEMORY`."""
         if size < BLOCK:
-            return self._shared_of(device).take(size, UNIT)
+            return self._shared_of(device).take(size)
         self._budget.take(gpu(device), _round_up(size, BLOCK))
         try:
             return self.take_addresses(size)
@@ -214,20 +223,18 @@ class AllocationBlocks:
             self._budget.give(gpu(device), _round_up(size, BLOCK))
             self.give_addresses(address, size)
             return
-        self._shared_of(device).give(address, size, UNIT)
+        self._shared_of(device).give(address, size)
 
     def take_managed(self, device: int, size: int) -> int:
-        """Take addresses for managed memory; small allocations share a block, those below 4 KiB pages too (fact 70)."""
-        if size > _LARGEST_PART:
-            return self.take_addresses(size)
-        return self._managed_of(device).take(size, _unit(size))
+        """Take addresses for managed memory; small allocations share a block and its pages (fact 70)."""
+        return self._managed_of(device).take(size) if size < BLOCK else self.take_addresses(size)
 
     def give_managed(self, device: int, address: int, size: int) -> None:
         """Return addresses of managed memory."""
-        if size > _LARGEST_PART:
-            self.give_addresses(address, size)
+        if size < BLOCK:
+            self._managed_of(device).give(address, size)
         else:
-            self._managed_of(device).give(address, size, _unit(size))
+            self.give_addresses(address, size)
 
     def take_addresses(self, size: int) -> int:
         """Take addresses alone, for memory of other processes or large managed memory."""
@@ -249,12 +256,8 @@ class AllocationBlocks:
     def _managed_of(self, device: int) -> _SharedBlocks:
         if device not in self._managed:
             take, give = partial(self.take_addresses, BLOCK), partial(self.give_addresses, size=BLOCK)
-            self._managed[device] = _SharedBlocks(take, give)
+            self._managed[device] = _SharedBlocks(take, give, best_fit=True)  # fact 70
         return self._managed[device]
-
-
-def _unit(size: int) -> int:
-    return UNIT if size < PAGE else PAGE
 
 
 def _round_up(size: int, unit: int) -> int:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
-from memtopo.driver.sim.address_space import PAGE, AllocationBlocks
+from memtopo.driver.sim.address_space import BLOCK, PAGE, AllocationBlocks
 from memtopo.driver.sim.calls import invalid
 from memtopo.driver.sim.physical import Arena, Physical
-from memtopo.driver.types import RangeAttribute
+from memtopo.driver.types import HOST, Location, LocationKind, RangeAttribute
 
 
 @dataclass(slots=True, eq=False)
@@ -44,7 +44,7 @@ class Allocations:
         self._blocks, self._arena = blocks, arena
         self._starts: list[int] = []
         self._at: dict[int, Allocation] = {}
-        self._advised: WeakValueDictionary[int, AdvisedPages] = WeakValueDictionary()  # of pages that are shared
+        self._advised: WeakValueDictionary[int, AdvisedPages] = WeakValueDictionary()  # of shared blocks
 
     def take(self, device: int, size: int) -> int:
         """Allocate memory of a device (fact 45)."""
@@ -110,11 +110,11 @@ class Allocations:
             self._end(allocation)
 
     def _pages(self, address: int, size: int) -> AdvisedPages:
-        """Pages of a new managed allocation; those below 4 KiB share their page with others (fact 70)."""
-        start = address - address % PAGE
-        if size >= PAGE:
+        """Pages of a new managed allocation; small ones share those of their block (fact 70)."""
+        start = address - address % BLOCK
+        if size >= BLOCK:
             return AdvisedPages(start, size)
-        shared = self._advised.get(start) or AdvisedPages(start, PAGE)
+        shared = self._advised.get(start) or AdvisedPages(start, BLOCK)
         self._advised[start] = shared
         return shared
 
@@ -134,7 +134,8 @@ class Allocations:
         del self._starts[bisect_left(self._starts, allocation.start)]
         if allocation.kind == "own":
             self._blocks.give(allocation.device, allocation.start, allocation.size)
-        elif allocation.kind == "managed":
+        elif allocation.advised is not None:
+            allocation.advised.change(allocation.start, allocation.end, lambda _: PageUse())
             self._blocks.give_managed(allocation.device, allocation.start, allocation.size)
         else:
             self._blocks.give_addresses(allocation.start, allocation.size)
@@ -147,7 +148,7 @@ class PageUse(NamedTuple):
     read_mostly: bool = False
     preferred: tuple[int, ...] = ()
     accessed_by: tuple[int, ...] = ()
-    prefetched: tuple[int, ...] = ()
+    prefetched: Location | None = None
 
 
 class AdvisedPages:
@@ -171,12 +172,14 @@ class AdvisedPages:
         self._parts = parts
 
     def value(self, start: int, end: int, attribute: RangeAttribute) -> tuple[int, ...]:
-        """Value of an attribute that all pages of a range have in common."""
-        found, at = [], self._start
-        for limit, uses in self._parts:
-            if at < end and start < limit:
-                found.append(uses)
-            at = limit
+        """Value of an attribute that all pages of a range have in common.
+
+        Advice that begins in an earlier page than the range is the value of the whole range (fact 70).
+        """
+        found = [uses for _, uses in self._advice(start, end)]
+        begin, first = next(self._advice(start, end))
+        if begin < start // PAGE * PAGE and first != PageUse():
+            found = [first]
         match attribute:
             case RangeAttribute.READ_MOSTLY:
                 return (int(all(uses.read_mostly for uses in found)),)
@@ -185,7 +188,22 @@ class AdvisedPages:
             case RangeAttribute.PREFERRED_LOCATION:
                 return _common([uses.preferred for uses in found])
             case RangeAttribute.LAST_PREFETCH_LOCATION:
-                return _common([uses.prefetched for uses in found])
+                places = {uses.prefetched for uses in found}
+                return _ordinals(places.pop() if len(places) == 1 else None)
+
+    def _advice(self, start: int, end: int) -> Iterator[tuple[int, PageUse]]:
+        """Advice for a range, with the address of the first page that each was given for."""
+        at = self._start
+        for limit, uses in self._parts:
+            if at < end and start < limit:
+                yield at, uses
+            at = limit
+
+
+def _ordinals(location: Location | None) -> tuple[int, ...]:
+    if location is None:
+        return ()
+    return (location.id if location.kind == LocationKind.GPU else HOST,)
 
 
 def _common(values: list[tuple[int, ...]]) -> tuple[int, ...]:

@@ -174,6 +174,10 @@ class Contexts:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "no context is current")
         return FIRST_CONTEXT + self._stack.devices.pop()
 
+    def any_current(self) -> bool:
+        """Return whether a context is current on this thread."""
+        return bool(self._stack.devices)
+
     def current(self) -> int:
         """Device whose context is current on this thread."""
         if not self._stack.devices:

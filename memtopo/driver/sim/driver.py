@@ -13,7 +13,7 @@ from memtopo.driver.sim.chunks import Chunks, Creation
 from memtopo.driver.sim.devices import Contexts, Devices, MemoryBudget
 from memtopo.driver.sim.events import EventCalls, Events
 from memtopo.driver.sim.external import ExternalCalls, ExternalMemory
-from memtopo.driver.sim.ipc import AllocationSharing, ChunkSharing
+from memtopo.driver.sim.ipc import AllocationSharing, ChunkSharing, check_flags
 from memtopo.driver.sim.kernels import KernelCalls, SimKernels
 from memtopo.driver.sim.managed import ManagedCalls, ManagedMemory
 from memtopo.driver.sim.mappings import Mappings
@@ -253,7 +253,8 @@ class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls):
 
     @driver_call
     def ipc_open_mem_handle(self, handle: bytes, flags: int = 1) -> int:
-        return self._memory_handles.open(handle, flags, self._contexts.current())
+        check_flags(flags)
+        return self._memory_handles.open(handle, self._contexts.current())
 
     @driver_call
     def ipc_close_mem_handle(self, address: int) -> None:
@@ -270,8 +271,8 @@ class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls):
 
     @driver_call
     def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
-        device = self._contexts.current()
-        found = self._streams.get(stream, device)
+        found = self._stream(stream)
+        device = self._contexts.current() if self._contexts.any_current() else found.device
         self._streams.add(found, self._contents.copy(device, destination, source, count))
 
     @driver_call

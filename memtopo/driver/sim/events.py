@@ -68,7 +68,7 @@ class Events:
         if found.fd is not None:
             self._files.close(found.fd)
 
-    def record(self, event: int, stream: int, device: int) -> None:
+    def record(self, event: int, stream: int, device: int | None) -> None:
         """Record an event, which completes at once; records of all processes are counted."""
         found = self.get(event)
         if found.device != self._streams.get(stream, device).device:
@@ -78,7 +78,7 @@ class Events:
         else:
             _count_one(found.fd)
 
-    def wait(self, event: int, stream: int, flags: int, device: int) -> None:
+    def wait(self, event: int, stream: int, flags: int, device: int | None) -> None:
         """Make a stream wait for an event, which has completed already."""
         self.get(event)
         self._streams.get(stream, device)
@@ -147,7 +147,7 @@ class EventCalls(CallGate):
 
     @driver_call
     def event_record(self, event: int, stream: int = 0) -> None:
-        self._events.record(event, stream, self._contexts.current())
+        self._events.record(event, stream, None if stream else self._contexts.current())
 
     @driver_call
     def event_query(self, event: int) -> bool:
@@ -170,4 +170,4 @@ class EventCalls(CallGate):
 
     @driver_call
     def stream_wait_event(self, stream: int, event: int, flags: int = 0) -> None:
-        self._events.wait(event, stream, flags, self._contexts.current())
+        self._events.wait(event, stream, flags, None if stream else self._contexts.current())

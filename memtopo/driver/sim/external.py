@@ -127,7 +127,6 @@ class ExternalCalls(CallGate):
 
     @driver_call
     def external_memory_get_mapped_buffer(self, memory: int, offset: int, size: int) -> int:
-        self._contexts.current()
         return self._external.map(memory, offset, size)
 
     @driver_call

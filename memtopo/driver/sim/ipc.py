@@ -13,11 +13,17 @@ from memtopo.driver.sim.calls import Refused, invalid
 from memtopo.driver.sim.chunks import Chunk, Chunks, Creation
 from memtopo.driver.sim.devices import INVISIBLE_GPU, Devices
 from memtopo.driver.sim.physical import Arena
-from memtopo.driver.sim.shared_files import Files, Tag, nonce
+from memtopo.driver.sim.shared_files import Files, SharedHandle, Tag, nonce
 from memtopo.driver.types import HandleType, Location, Properties, gpu
 
 LAZY_PEER_ACCESS = 1
 _ERRORS = shared_files.HandleErrors("CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_HANDLE", "CUDA_ERROR_INVALID_VALUE")
+
+
+def check_flags(flags: int) -> None:
+    """Refuse flags of an opening other than 1, without a current context too (fact 46)."""
+    if flags != LAZY_PEER_ACCESS:
+        raise invalid("flags must be 1, which enables peer access")
 
 
 class AllocationSharing:
@@ -35,24 +41,16 @@ class AllocationSharing:
         tag = allocation.physical.tag or self._move(allocation)
         return shared_files.pack_handle(allocation.physical.fd, tag)
 
-    def open(self, handle: bytes, flags: int, device: int) -> int:
+    def open(self, handle: bytes, device: int) -> int:
         """Open another process's allocation for a device's context; returns its address. Each opening is counted."""
-        if flags != LAZY_PEER_ACCESS:
-            raise invalid("flags must be 1, which enables peer access")
         shared_handle = shared_files.unpack_handle(handle, _ERRORS)
         if shared_handle.is_own:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
-        fd, tag = shared_files.open_handle(shared_handle, "allocation", self._files, _ERRORS)
-        try:
-            self._check_owner(self._devices.locate(tag.location), device)
-            allocation = self._allocations.opened(tag.nonce)
-        except Refused:
-            self._files.close(fd)
-            raise
+        allocation = self._allocations.opened(shared_handle.nonce) if shared_handle.is_alive else None
         if allocation is None:
-            allocation = self._allocations.open(self._arena.adopt(fd, tag), device)
+            allocation = self._open_first(shared_handle, device)
         else:
-            self._files.close(fd)
+            self._check_owner(self._owner(allocation), device)
         allocation.opens += 1
         allocation.users.add(device)
         return allocation.start
@@ -60,6 +58,19 @@ class AllocationSharing:
     def close(self, address: int) -> None:
         """Close one opening."""
         self._allocations.close(address)
+
+    def _open_first(self, shared_handle: SharedHandle, device: int) -> Allocation:
+        fd, tag = shared_files.open_handle(shared_handle, "allocation", self._files, _ERRORS)
+        try:
+            self._check_owner(self._devices.locate(tag.location), device)
+        except Refused:
+            self._files.close(fd)
+            raise
+        return self._allocations.open(self._arena.adopt(fd, tag), device)
+
+    def _owner(self, allocation: Allocation) -> Location:
+        assert allocation.physical.tag
+        return self._devices.locate(allocation.physical.tag.location)
 
     def _check_owner(self, owner: Location, device: int) -> None:
         # Neither was ever tried on hardware.

@@ -21,32 +21,38 @@ class ManagedMemory:
     def __init__(self, machine: Machine, allocations: Allocations) -> None:
         self._machine, self._allocations = machine, allocations
 
-    def allocate(self, size: int, flags: int, device: int) -> int:
+    def allocate(self, size: int, device: int) -> int:
         """Allocate memory that the CPU and every GPU may use; it takes no device memory (fact 60)."""
-        if flags not in {MemAttach.GLOBAL, MemAttach.HOST}:
-            raise invalid("the flags must be those of memory for all GPUs, or at first for the host")
         if not self._has(device, Attribute.MANAGED_MEMORY):
             raise unsupported(f"gpu{device} has no managed memory")
-        if size <= 0:
-            raise invalid("the size is 0")
         return self._allocations.manage(device, size, range(len(self._machine.devices)))
 
+    def check(self, size: int, flags: int) -> None:
+        """Refuse what is refused without a current context too (fact 60)."""
+        if flags not in {MemAttach.GLOBAL, MemAttach.HOST}:
+            raise invalid("the flags must be those of memory for all GPUs, or at first for the host")
+        if size <= 0:
+            raise invalid("the size is 0")
+
     def advise(self, address: int, size: int, advice: Advice, location: Location) -> None:
-        """Advise a part of an allocation."""
-        start, end, advised = self._part(address, size)
-        ordinal = self._ordinal(location, missing="CUDA_ERROR_INVALID_VALUE")
-        if advice == Advice.SET_ACCESSED_BY and location.kind not in {LocationKind.GPU, LocationKind.HOST}:
+        """Advise a part of an allocation; with a node, the part is not checked, and nothing changes (fact 71)."""
+        read_mostly = advice == Advice.SET_READ_MOSTLY
+        ordinal = location.id if read_mostly else self._ordinal(location, missing="CUDA_ERROR_INVALID_VALUE")
+        if location.kind in {LocationKind.GPU, LocationKind.HOST}:
+            start, end, advised = self._part(address, size)
+            advised.change(start, end, lambda uses: _with(uses, advice, ordinal))
+        elif advice == Advice.SET_ACCESSED_BY:
             raise invalid("memory is accessed by the host as a whole")
-        if location.kind in {LocationKind.GPU, LocationKind.HOST} or advice != Advice.SET_PREFERRED_LOCATION:
-            advised.change(start, end, lambda uses: _with(uses, advice, ordinal))  # a node's shows nowhere (fact 60)
 
     def prefetch(self, address: int, size: int, location: Location) -> Change:
         """Check a prefetch and return the work that a stream has to do for it."""
+        if size <= 0:
+            raise invalid("the bytes are none")
+        self._ordinal(location, missing="CUDA_ERROR_INVALID_DEVICE")
         start, end, advised = self._part(address, size)
-        ordinal = self._ordinal(location, missing="CUDA_ERROR_INVALID_DEVICE")
 
         def work() -> bool:
-            advised.change(start, end, lambda uses: uses._replace(prefetched=(ordinal,)))
+            advised.change(start, end, lambda uses: uses._replace(prefetched=location))
             return True
 
         return work
@@ -115,7 +121,8 @@ class ManagedCalls(CallGate):
 
     @driver_call
     def mem_alloc_managed(self, size: int, flags: MemAttach) -> int:
-        return self._managed.allocate(size, flags, self._contexts.current())
+        self._managed.check(size, flags)
+        return self._managed.allocate(size, self._contexts.current())
 
     @driver_call
     def mem_advise(self, address: int, size: int, advice: Advice, location: Location) -> None:

@@ -214,7 +214,7 @@ def _advise(group: ManagedAllocation) -> Iterator[Step]:
 
     path, name, home = group.path, group.name, group.home
     if group.read_mostly:
-        # The driver ignores the location of this advice.
+        # With any GPU the advice is the same, with a NUMA node it has no effect (fact 71).
         yield Advise((*path, "read_mostly"), name, Advice.SET_READ_MOSTLY, gpu(home), home)
     if group.prefer:
         yield Advise((*path, "prefer"), name, Advice.SET_PREFERRED_LOCATION, group.prefer, home)

@@ -35,7 +35,7 @@ _REPORTED = (LocationKind.GPU, LocationKind.HOST)
 """Kinds of locations that range attributes report (fact 60)."""
 
 PAGE = 4 * KiB
-"""Unit of advice: smaller allocations would share a page, and its advice, with others (fact 70)."""
+"""Unit of advice: other allocations would share a page, and its advice, with others (fact 70)."""
 
 _NOT_CONCURRENT = "{where} cannot use managed memory while the CPU does (fact 60)"
 

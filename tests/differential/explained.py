@@ -1,0 +1,47 @@
+"""Differences that an entry of STRICTER or LAXER explains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tests.differential.calls import Call
+from tests.differential.neighbours import depends
+from tests.differential.traces import Step
+
+
+def explanation(steps: Sequence[Step], simulated: str) -> str:
+    """Name of the entry that explains why the last of `steps` is simulated differently, or an empty text."""
+    call, answer = _own(steps[-1].call), steps[-1].answer
+    match call.name, answer, simulated:
+        case ("map" | "unmap") as name, "ok", "INVALID_VALUE" if depends(steps):
+            return f"mem_{name}"
+        case "open", "ok" | "again" | "NOT_PERMITTED", "INVALID_VALUE" if _is_freed(steps, call.arguments[0]):
+            return "ipc_open_mem_handle"
+        case "mapbuffer", "ok", "INVALID_VALUE" if _is_dedicated(steps, call.arguments[0]):
+            return "external_memory_get_mapped_buffer"
+        case "attribute", _, _ if not (answer.isupper() or simulated.isupper()) and _changes(steps) > 1:
+            return "mem_range_get_attribute"
+    return ""
+
+
+def _own(text: str) -> Call:
+    """A call, also of the second process, without its place."""
+    call = Call.parse(text)
+    return Call(call.target, call.arguments[0], call.arguments[1:]) if call.name == "there" else call
+
+
+def _is_freed(steps: Sequence[Step], handle: str) -> bool:
+    """True if the allocation behind an IPC handle was freed before."""
+    calls = [_own(step.call) for step in steps]
+    shared = next(call.arguments[0].partition("+")[0] for call in calls if call.target == handle)
+    return any(call.name == "freemem" and call.arguments[0] == shared for call in calls)
+
+
+def _is_dedicated(steps: Sequence[Step], memory: str) -> bool:
+    """True if an imported object is a dedicated allocation of Vulkan."""
+    calls = {call.target: call for step in steps if (call := _own(step.call)).target}
+    return "dedicated" in calls[calls[memory].arguments[0]].arguments
+
+
+def _changes(steps: Sequence[Step]) -> int:
+    return sum(step.answer == "ok" and _own(step.call).name in {"advise", "prefetch"} for step in steps)
