@@ -130,6 +130,17 @@ def test_open_ipc_memory_outlives_its_allocation(driver: Driver, other: Other, o
             assert driver.mem_get_info()[0] == free + 4 * MiB
 
 
+def test_open_ipc_memory_opens_again_after_it_was_freed(driver: Driver, other: Other) -> None:
+    """Fact 72: at the same address, with its bytes."""
+    with current(driver), current(other):
+        with shared(other, LARGE) as (_, handle):
+            here = driver.ipc_open_mem_handle(handle)
+        with opened(driver, handle) as again:
+            assert again == here
+            driver.ipc_close_mem_handle(here)
+            assert driver.memcpy_dtoh(again, 7) == b"theirs\3"
+
+
 def test_open_ipc_memory_outlives_its_exporter(driver: Driver, other: Other) -> None:
     """Fact 46: it keeps its bytes; handles of the killed exporter are invalid."""
     with current(driver):
