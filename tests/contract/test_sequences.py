@@ -339,6 +339,28 @@ SHOWN = (
         """,
     ),
     Shown(
+        "fact 70: a managed allocation goes where the least room is left",
+        """
+        push gpu0 -> ok
+        m0 = managed 1M 1 -> ok
+        m1 = managed 1048577 1 -> ok
+        advise m1+1 1M prefer gpu0 -> ok
+        m2 = managed 8K 1 -> ok
+        attribute m2 1 prefer -> 0
+        """,
+    ),
+    Shown(
+        "fact 70: where as much is left, it goes into the older block",
+        """
+        push gpu0 -> ok
+        m0 = managed 1048577 2 -> ok
+        prefetch m0 1048577 gpu0 0 -> ok
+        m1 = managed 1048577 2 -> ok
+        m2 = managed 4K 1 -> ok
+        attribute m2+1 4095 last -> 0
+        """,
+    ),
+    Shown(
         "fact 70: freeing an allocation removes the advice of a page that another shares",
         """
         push gpu0 -> ok
