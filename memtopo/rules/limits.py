@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from memtopo.common.units import GiB, rounded
@@ -35,26 +35,24 @@ def address_space(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
 
 def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     """Yield MT402 if the objects and contexts of all processes exceed the (free) memory of a GPU, or of the host."""
-    members = [(member, member.gpus) for member in geometry.members.values()]
+    needed = _needed(geometry)
+    gpus = [member.gpus for member in geometry.members.values()]
     for ordinal, device in enumerate(machine.devices):
-        shares = _summed(share for member, _ in members for share in _shares(member, {gpu(ordinal)}))
-        contexts = sum(ordinal in gpus for _, gpus in members)
+        shares = _largest_first(needed.get(gpu(ordinal), {}))
+        contexts = sum(ordinal in each for each in gpus)
         total = sum(share.size for share in shares)
         over = total + contexts * CONTEXT_BYTES - device.room
-        if over > 0 and (shares or len(members) > 1):
+        if over > 0 and (shares or len(gpus) > 1):
             has = f"{_tenths(device.room)}{' free' if device.free_bytes is not None else ''}"
             yield _too_much(shares, contexts, f"gpu{ordinal}, which has {has}: {_over(over)} too much")
-    yield from _host(geometry, machine)
-
-
-def _host(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
-    """Yield MT402 if the objects of all processes in host memory, on any NUMA node, exceed it."""
-    locations = {location for location in machine.locations if location.kind is not LocationKind.GPU}
-    shares = _summed(share for member in geometry.members.values() for share in _shares(member, locations))
+    shares = _largest_first(needed.get(_HOST, {}))
     over = sum(share.size for share in shares) - machine.host_room
     if over > 0:
         assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
         yield _needs(shares, f"the host, which has {rounded(machine.host_room)}: {_over(over)} too much", assumed)
+
+
+_HOST = Location(LocationKind.HOST)
 
 
 class _Share(NamedTuple):
@@ -85,20 +83,23 @@ def _needs(shares: list[_Share], of: str, more: str = "") -> Diagnostic:
     return Diagnostic("MT402", message, (*largest.path, "size"), labels=labels, notes=notes)
 
 
-def _summed(shares: Iterable[_Share]) -> list[_Share]:
-    """Sum of the shares of each entry, the largest first; instances of a counted process have the same entries."""
-    merged: dict[Path, _Share] = {}
-    for share in shares:
-        before = merged.get(share.path)
-        merged[share.path] = share._replace(size=share.size + before.size) if before else share
-    return sorted(merged.values(), key=lambda share: -share.size)
+def _needed(geometry: Geometry) -> dict[Location, dict[Path, _Share]]:
+    """Memory that the entries of all processes may occupy, by GPU, and in all NUMA nodes of the host together.
+
+    Imports belong to another process. Instances of a counted process have the same entries, whose shares are summed.
+    """
+    needed: dict[Location, dict[Path, _Share]] = {}
+    for member in geometry.members.values():
+        for group in member.every:
+            for location, size in group.demand().items():
+                shares = needed.setdefault(location if location.kind is LocationKind.GPU else _HOST, {})
+                before = shares.get(group.path)
+                shares[group.path] = _Share(group.name, group.path, size + (before.size if before else 0))
+    return needed
 
 
-def _shares(geometry: Geometry, locations: Container[Location]) -> Iterator[_Share]:
-    """Memory at some locations that each entry of one process may occupy; imports belong to another process."""
-    for group in geometry.every:
-        if size := sum(size for location, size in group.demand().items() if location in locations):
-            yield _Share(group.name, group.path, size)
+def _largest_first(shares: Mapping[Path, _Share]) -> list[_Share]:
+    return sorted((share for share in shares.values() if share.size), key=lambda share: -share.size)
 
 
 def _tenths(amount: int) -> str:
