@@ -6,7 +6,8 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
@@ -48,21 +49,31 @@ def hold(
     batch, max_clients = _limits()
     began = time.monotonic()
     others = {*allow_uids} - {os.geteuid()}
+    deadline = None if lasting is None else time.time() + lasting
+    responder = Responder(provider, info, batch=batch, deadline=deadline, states=states)
+    shutdown = Shutdown(None if lasting is None else began + lasting)
     terms = Terms(max_clients, patience, others, stop, grace, interval)
+    with _listening(claim, responder, shutdown, terms, wake) as loop:
+        loop.notify_systemd("READY=1", f"STATUS=holding {info.name}, {len(responder.offers)} exports")
+        ready()
+        loop.run()
+        return loop.finish(claim, info.name, time.monotonic() - began)
+
+
+@contextmanager
+def _listening(
+    claim: Claim, responder: Responder, shutdown: Shutdown, terms: Terms, wake: socket.socket | None
+) -> Iterator[ServerLoop]:
+    """Yield a loop that accepts clients at the claimed endpoint; its socket and connections end with the block."""
     with (
-        claim.listen(mode=_mode(claim, others)) as listener,
+        claim.listen(mode=_mode(claim, terms.allow_uids)) as listener,
         selectors.DefaultSelector() as selector,
         signal_wakeup() as wakeup,
     ):
-        deadline = None if lasting is None else time.time() + lasting
-        responder = Responder(provider, info, batch=batch, deadline=deadline, states=states)
-        loop = ServerLoop(selector, responder, Shutdown(None if lasting is None else began + lasting), terms)
+        loop = ServerLoop(selector, responder, shutdown, terms)
         loop.listen(listener, [each for each in (wakeup, wake) if each])
-        loop.notify_systemd("READY=1", f"STATUS=holding {info.name}, {len(responder.offers)} exports")
         try:
-            ready()
-            loop.run()
-            return loop.finish(claim, info.name, time.monotonic() - began)
+            yield loop
         finally:
             claim.unlink_socket()
             loop.close()
