@@ -66,9 +66,23 @@ def transition(old: Sequence[Step], new: Sequence[Step]) -> Transition:
                 *(Action(step, undo=True) for step in reversed(old) if step.repeated),
                 *map(Action, first),
                 *_undo(undo, first),
-                *map(Action, sorted(do, key=lambda step: (_ORDER[step.phase], *step.position))),
+                *map(Action, sorted(do, key=lambda step: (_ORDER[step.phase], step.position))),
             )
         )
+
+
+class Transitions:
+    """Transitions between plans, each computed when it is first needed, and kept: a layout switches back and forth."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], tuple[Sequence[Step], Sequence[Step], Transition]] = {}
+
+    def between(self, old: Sequence[Step], new: Sequence[Step]) -> Transition:
+        """Return the transition from some steps to others. They are kept, and recognised by their identity."""
+        key = id(old), id(new)
+        if key not in self._known:
+            self._known[key] = old, new, transition(old, new)
+        return self._known[key][2]
 
 
 def _by_effect(steps: Sequence[Step]) -> dict[Hashable, Step]:
@@ -83,10 +97,11 @@ def _gone(before: Mapping[Hashable, Step], after: Mapping[Hashable, Step]) -> se
     }
     gone: set[Hashable] = set()
     for effect, step in before.items():
-        if effect not in after or step.provides in replaced or any(need in replaced for need in step.needs):
+        provides = step.provides
+        if effect not in after or provides in replaced or not replaced.isdisjoint(step.needs):
             gone.add(effect)
-            if step.provides is not None:
-                replaced.add(step.provides)
+            if provides is not None:
+                replaced.add(provides)
     return gone
 
 
@@ -95,8 +110,9 @@ def _undo(undo: Sequence[Step], first: Sequence[Step]) -> Iterator[Action]:
     readers = {resource: step for step in first for resource in step.reads}
     waits = {step: wait for step in first if (wait := step.awaited)}
     for step in undo:
-        for resource in (step.provides, *step.needs):
-            if resource in readers and (wait := waits.pop(readers[resource], None)):
-                yield Action(wait)
+        if readers:
+            for resource in (step.provides, *step.needs):
+                if (reader := readers.pop(resource, None)) and (wait := waits.pop(reader, None)):
+                    yield Action(wait)
         yield Action(step, undo=True)
     yield from map(Action, waits.values())

@@ -19,6 +19,7 @@ from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.report import Checks, Failure, Leak, Left, Placed, Progress, Report
+from memtopo.plans.transition import Transitions
 from memtopo.run.change import change
 from memtopo.run.findings import FindingTally
 from memtopo.run.hints import error_hint
@@ -82,6 +83,7 @@ class Run:
         self._awake = plan
         self.state = AWAKE
         """Name of the state that the layout is in."""
+        self._transitions = Transitions()
         self.failure: StepFailed | None = None
         self.stopped = False
         self._signal = stop
@@ -157,9 +159,14 @@ class Run:
 
         Raises `StepFailed` after the layout was brought back to the state before, or `RollbackFailed`.
         """
-        change(self.execution, self.states[state])
-        self.state = state
+        self.enter(state)
         return self.recheck()
+
+    def enter(self, state: str) -> None:
+        """Bring the layout to one of its states, unchecked. Raises as `switch` does."""
+        plan = self.states[state]
+        change(self.execution, plan, self._transitions.between(self.execution.plan.steps, plan.steps))
+        self.state = state
 
     def recheck(self) -> Checks:
         """Compare every step with the driver's state again, by queries alone; the report leaves the result out.

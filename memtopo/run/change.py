@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.executor import Execution, StepFailed
+from memtopo.executor import Execution, StepFailed, Stopped
 from memtopo.kinds.step import Step
 from memtopo.planner import Plan
-from memtopo.plans.transition import Action, transition
+from memtopo.plans.transition import Action, Transition, transition
 
 
 class RollbackFailed(StepFailed):
@@ -23,21 +23,22 @@ class RollbackFailed(StepFailed):
         self.failure = failure
 
 
-def change(execution: Execution, plan: Plan) -> None:
+def change(execution: Execution, plan: Plan, known: Transition | None = None) -> None:
     """Bring a built layout to another plan; the steps that both plans have are not touched.
 
-    Raises `StepFailed` or `Stopped` after the layout was brought back to the plan that it had, with new and empty
-    memory in place of what was already released; `RollbackFailed` if that is impossible.
+    `known` is the transition, if it was computed before. Raises `StepFailed` or `Stopped` after the layout was brought
+    back to the plan that it had, with new and empty memory in place of what was already released; `RollbackFailed` if
+    that is impossible.
     """
-    _Change(execution, plan).make()
+    _Change(execution, plan, known or transition(execution.plan.steps, plan.steps)).make()
 
 
 class _Change:
     """One change: the steps undone so far, and the steps attempted."""
 
-    def __init__(self, execution: Execution, plan: Plan) -> None:
+    def __init__(self, execution: Execution, plan: Plan, steps: Transition) -> None:
         self._execution, self._old, self._new = execution, execution.plan, plan
-        self._transition = transition(execution.plan.steps, plan.steps)
+        self._transition = steps
         self._undone: list[Step] = []
         self._attempted: list[Step] = []
 
@@ -48,39 +49,37 @@ class _Change:
         execution.done = [*done, *steps.do]
         with execution.timed("change", len(steps.actions)), collector_paused():
             try:
-                for action in steps.actions:
-                    execution.raise_if_stopped()
-                    self._take(action)
+                self._take(steps.actions, execution.stop)
             except BaseException as error:
                 self._roll_back(error)
                 execution.done = done
                 raise
         execution.plan, execution.done = self._new, list(self._new.steps)
 
-    def _take(self, action: Action) -> None:
-        if action.undo:
-            self._call(action)
-            self._undone.append(action.step)
-        else:
-            self._attempted.append(action.step)
-            self._call(action)
-
-    def _call(self, action: Action) -> None:
-        step, driver, layout = action.step, self._execution.driver, self._execution.layout
-        try:
-            step.undo(driver, layout) if action.undo else step.do(driver, layout)
-        except Exception as error:
-            verb = f"undo {step.verb}" if action.undo else step.verb
-            raise StepFailed(step, f"{verb} {step.describe().subject}", error) from error
+    def _take(self, actions: Iterable[Action], stop: Callable[[], bool]) -> None:
+        """Take actions, in one loop without further calls: a driver call takes 15 to 25 µs."""
+        driver, layout = self._execution.driver, self._execution.layout
+        undone, attempted = self._undone.append, self._attempted.append
+        for step, undo in actions:
+            if stop():
+                raise Stopped
+            try:
+                if undo:
+                    step.undo(driver, layout)
+                    undone(step)
+                else:
+                    attempted(step)
+                    step.do(driver, layout)
+            except Exception as error:
+                verb = f"undo {step.verb}" if undo else step.verb
+                raise StepFailed(step, f"{verb} {step.describe().subject}", error) from error
 
     def _roll_back(self, failure: BaseException) -> None:
         """Undo what was attempted, and do again what was undone. Raises `RollbackFailed`."""
+        undo = [Action(step, undo=True) for step in reversed(self._attempted)]
         back = transition(list(self._present()), self._old.steps)
         try:
-            for step in reversed(self._attempted):
-                self._call(Action(step, undo=True))
-            for action in back.actions:
-                self._call(action)
+            self._take([*undo, *back.actions], stop=lambda: False)
         except StepFailed as error:
             raise RollbackFailed(failure, error) from error
 

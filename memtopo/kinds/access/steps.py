@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 from memtopo.driver.protocol import Driver
@@ -64,29 +65,38 @@ class SetAccess(Step):
 def access_changes(difference: Difference) -> Iterator[SetAccess]:
     """Grants for new mappings, and those that differ for kept ones; adjacent mappings with equal grants share one."""
     _, kept, after = difference
-    last: SetAccess | None = None
-    mappings = 0
+    run: list[MapChunk] = []
+    granted: tuple[Grant, ...] = ()
+    expected: tuple[str, int] | None = None
     for effect, step in after.items():
         if not isinstance(step, MapChunk) or not (grants := _differing(kept.get(effect), step)):
             continue
-        if last and mappings < SHORT_GRANT and _continues(last, step, grants):
-            last = replace(last, size=last.size + step.size)
-            mappings += 1
-            continue
-        if last:
-            yield last
-        last, mappings = SetAccess(step.path, step.range, step.offset, step.size, grants), 1
-    if last:
-        yield last
+        if (step.range, step.offset) != expected or grants != granted or len(run) == SHORT_GRANT:
+            yield from _joint(run, granted)
+            run, granted = [], grants
+        run.append(step)
+        expected = step.range, step.offset + step.size
+    yield from _joint(run, granted)
 
 
-def _continues(last: SetAccess, step: MapChunk, grants: tuple[Grant, ...]) -> bool:
-    return (last.range, last.offset + last.size, last.grants) == (step.range, step.offset, grants)
+def _joint(run: Sequence[MapChunk], grants: tuple[Grant, ...]) -> Iterator[SetAccess]:
+    """One grant for adjacent mappings; none for no mappings."""
+    if run:
+        first = run[0]
+        size = sum(step.size for step in run)
+        yield SetAccess(first.path, first.range, first.offset, size, grants)
 
 
 def _differing(old: Step | None, new: MapChunk) -> tuple[Grant, ...]:
-    before = dict(old.access) if isinstance(old, MapChunk) else {}
-    after = dict(new.access)
+    if old is new:
+        return ()
+    return _changed(old.access if isinstance(old, MapChunk) else (), new.access)
+
+
+@lru_cache(maxsize=1024)
+def _changed(old: tuple[Grant, ...], new: tuple[Grant, ...]) -> tuple[Grant, ...]:
+    """Grants by which one access becomes another."""
+    before, after = dict(old), dict(new)
     changed = (
         Grant(_granted_to(location), after.get(location, Access.NONE))
         for location in sorted({*before, *after})

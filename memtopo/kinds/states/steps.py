@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, EventFlags, Grant, Properties, gpu
@@ -105,13 +105,6 @@ class _Copy(Step):
         """Start the copy in stream 0 of the current context."""
         driver.memcpy_async(self.target.address(layout), self.source.address(layout), self.size)
 
-    def extended(self, other: _Copy) -> Self | None:
-        """Both copies as one, if the other one continues this one at both ends and the sum is not too long."""
-        here = (self.source.after(self.size), self.target.after(self.size), self.device)
-        if here != (other.source, other.target, other.device) or self.size + other.size > LONGEST_COPY:
-            return None
-        return replace(self, chunks=(*self.chunks, *other.chunks), size=self.size + other.size)
-
 
 @dataclass(frozen=True, slots=True)
 class CopyOut(_Copy):
@@ -198,33 +191,48 @@ def copies(difference: Difference) -> Iterator[Step]:
     before, kept, after = difference
     exist, will = _chunks(before.values()), _chunks(after.values())
     coming = {each.chunk: each for each in before.values() if isinstance(each, Offloaded) and each.effect not in kept}
-    out: list[_Copy] = []
+    out: list[_Part] = []
     for each in after.values():
         if not isinstance(each, Offloaded) or each.effect in kept:
             continue
         if each.chunk in exist:
-            out.append(CopyOut(each.path, (each.chunk,), each.size, each.mapped, each.kept, each.device))
+            out.append(_Part(each, each.mapped, each.kept))
         elif earlier := coming.get(each.chunk):
-            out.append(CopyOut(each.path, (each.chunk,), each.size, earlier.kept, each.kept, each.device))
+            out.append(_Part(each, earlier.kept, each.kept))
     # In the order of the undo, which begins with the last mapping.
-    yield from reversed(list(_merged(out)))
+    yield from reversed(list(_joined(CopyOut, out)))
     back = (each for each in coming.values() if each.chunk in will and each.chunk not in exist)
-    yield from _merged(
-        CopyIn(each.path, (each.chunk,), each.size, each.kept, each.mapped, each.device) for each in back
-    )
+    yield from _joined(CopyIn, (_Part(each, each.kept, each.mapped) for each in back))
 
 
 def _chunks(steps: Iterable[Step]) -> set[str]:
     return {step.label for step in steps if isinstance(step, CreateChunk)}
 
 
-def _merged(copies: Iterable[_Copy]) -> Iterator[_Copy]:
-    """Copies of adjacent chunks as one."""
-    last: _Copy | None = None
-    for each in copies:
-        extended = last and last.extended(each)
-        if last and not extended:
-            yield last
-        last = extended or each
-    if last:
-        yield last
+class _Part(NamedTuple):
+    """Bytes of one chunk to copy."""
+
+    of: Offloaded
+    source: Place
+    target: Place
+
+
+def _joined(kind: type[_Copy], parts: Iterable[_Part]) -> Iterator[_Copy]:
+    """Copies of parts; adjacent ones are copied as one, unless that would be too long."""
+    run: list[_Part] = []
+    size, following = 0, None
+    for part in parts:
+        of, source, target = part
+        if run and ((source, target, of.device) != following or size + of.size > LONGEST_COPY):
+            yield _copy(kind, run, size)
+            run, size = [], 0
+        run.append(part)
+        size += of.size
+        following = source.after(of.size), target.after(of.size), of.device
+    if run:
+        yield _copy(kind, run, size)
+
+
+def _copy(kind: type[_Copy], run: Sequence[_Part], size: int) -> _Copy:
+    first, source, target = run[0]
+    return kind(first.path, tuple(part.of.chunk for part in run), size, source, target, first.device)
