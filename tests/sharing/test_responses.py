@@ -145,10 +145,9 @@ def test_each_handle_of_an_importer_counts_once(responder: Responder, clients: C
 
 def test_a_record_names_the_first_32_exports_and_counts_all(clients: Callable[[], Client]) -> None:
     connection = clients().connection
-    offers = {f"x{index}": Offer(f"x{index}", "chunk", "fd", 4, PAGE, "gpu0") for index in range(40)}
-    for name in offers:
-        connection.record(name, 1, 2)
-    importer = connection.importer(offers)
+    for index in range(40):
+        connection.record(Offer(f"x{index}", "chunk", "fd", 4, PAGE, "gpu0"), 1, 2)
+    importer = connection.importer
     assert [each.export for each in importer.taken] == [f"x{index}" for index in range(32)]
     assert (importer.handles, importer.bytes) == (80, 80 * PAGE)
 
@@ -269,5 +268,5 @@ def test_only_exports_over_ipc_bind_a_client_to_its_holder(clients: Callable[[],
     for export, bound in (("page", False), ("woven", False), ("block", True), ("done", True), ("frame", False)):
         client = clients()
         client.answer("handles", export=export, first=0, count=1)
-        assert client.connection.bound({each.name: each for each in OFFERS}) is bound
+        assert client.connection.bound is bound
     assert PAGES.descriptors

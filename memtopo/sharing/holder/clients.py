@@ -10,8 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.text import process_name
@@ -36,6 +35,18 @@ _QUIET = 1.0
 """Seconds of silence after which a client without handles makes room for a new one."""
 
 
+class _Received(NamedTuple):
+    """Handles of an export that a client received: a bit for each."""
+
+    offer: Offer
+    handles: int
+
+    @property
+    def taken(self) -> Taken:
+        offer, count = self.offer, self.handles.bit_count()
+        return Taken(offer.name, offer.kind, offer.via, count, offer.size * count)
+
+
 class ClientConnection:
     """A client's connection and its lease. No method waits.
 
@@ -51,7 +62,7 @@ class ClientConnection:
         self.closing = False
         self.awaits_release = False
         self._stuck_since: float | None = None
-        self._taken: dict[str, int] = {}
+        self._taken: dict[str, _Received] = {}
         self._outgoing: deque[bytes] = deque()
         self._descriptors_sent = False
 
@@ -104,32 +115,34 @@ class ClientConnection:
         self._stuck_since = self._stuck_since or now
         return now - self._stuck_since
 
-    def record(self, export: str, first: int, count: int) -> None:
-        """Record handles that the client received; each counts once."""
-        self._taken[export] = self._taken.get(export, 0) | ((1 << count) - 1) << first
+    def record(self, offer: Offer, first: int, count: int) -> None:
+        """Record handles of an export that the client received; each counts once."""
+        earlier = self._taken[offer.name].handles if offer.name in self._taken else 0
+        self._taken[offer.name] = _Received(offer, earlier | ((1 << count) - 1) << first)
 
     @property
     def attached(self) -> bool:
         """True if the client received any handle."""
         return bool(self._taken)
 
-    def bound(self, offers: Mapping[str, Offer]) -> bool:
-        """Return whether the client uses an export over ipc, which ends with the holder (facts 31, 32)."""
-        return any(offers[name].via == "ipc" for name in self._taken)
+    @property
+    def bound(self) -> bool:
+        """True if the client uses an export over ipc, which ends with the holder (facts 31, 32)."""
+        return any(each.offer.via == "ipc" for each in self._taken.values())
 
-    def importer(self, offers: Mapping[str, Offer]) -> Importer:
-        """Return the record of the client."""
-        counts = {offers[name]: mask.bit_count() for name, mask in self._taken.items()}
-        named = islice(counts.items(), _NAMED_EXPORTS)
+    @property
+    def importer(self) -> Importer:
+        """Record of the client."""
+        taken = [each.taken for each in self._taken.values()]
         return Importer(
             id=self.id,
             pid=self.peer.pid,
             uid=self.peer.uid,
             since=self.since,
-            handles=sum(counts.values()),
-            bytes=sum(offer.size * count for offer, count in counts.items()),
-            bound=self.bound(offers),
-            taken=tuple(Taken(each.name, each.kind, each.via, count, each.size * count) for each, count in named),
+            handles=sum(each.handles for each in taken),
+            bytes=sum(each.bytes for each in taken),
+            bound=self.bound,
+            taken=tuple(taken[:_NAMED_EXPORTS]),
         )
 
 

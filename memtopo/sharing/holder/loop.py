@@ -108,7 +108,7 @@ class ServerLoop:
         assert self._shutdown.why
         requesters = [each for each in self._clients.all() if each.awaits_release]
         others = [each for each in self._clients.all() if not each.awaits_release]
-        lost = tuple(each.importer(self._responder.offers) for each in self._bound())
+        lost = tuple(each.importer for each in self._bound())
         kept = tuple(each for each in self._responder.importers(others) if not each.bound)
         answer = {"name": name, "lost": encode_importers(lost), "kept": encode_importers(kept)}
         for each in requesters:
@@ -296,8 +296,7 @@ class ServerLoop:
 
     def _bound(self) -> list[ClientConnection]:
         """Return the clients that lose memory in use by the release, and did not request it."""
-        offers = self._responder.offers
-        return [each for each in self._clients.all() if not each.awaits_release and each.bound(offers)]
+        return [each for each in self._clients.all() if not each.awaits_release and each.bound]
 
     def _retry(self) -> None:
         retries, self._retries = self._retries, []

@@ -68,7 +68,7 @@ class Responder:
 
     def importers(self, clients: Clients) -> Iterator[Importer]:
         """Yield the records of the clients that received handles, by ascending id."""
-        return (each.importer(self.offers) for each in clients if each.attached)
+        return (each.importer for each in clients if each.attached)
 
     def _status(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request")
@@ -159,7 +159,7 @@ class Responder:
         finally:
             close_handles(handles)
         self.served_clients += not connection.attached
-        connection.record(offer.name, first, count)
+        connection.record(offer, first, count)
         self.served_handles += count
 
     def _offer(self, name: str) -> Offer:
