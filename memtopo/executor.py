@@ -70,6 +70,8 @@ class Execution:
         self.times: list[PhaseTime] = []
         self.baseline: ResourceSnapshot | None = None
         self.checked = 0
+        self.generation = 1
+        """One more after each change that touched the layout, also one that was rolled back."""
 
     def build(self, *only: Phase) -> None:
         """Do every step, or the steps of some phases. Raises `StepFailed` or `Stopped`.

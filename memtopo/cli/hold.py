@@ -13,14 +13,13 @@ from memtopo.common.errors import UsageError
 from memtopo.common.text import printable, process_name
 from memtopo.output import plain
 from memtopo.run.apply import Run
+from memtopo.run.held import HeldLayout
 from memtopo.run.processes import Coordinator, ProcessExports
 from memtopo.run.request import HoldResult
-from memtopo.run.states import HeldStates
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, hold
-from memtopo.sharing.offers import ExportProvider, StateSwitch
+from memtopo.sharing.offers import ChangeableLayout, ExportProvider
 from memtopo.sharing.status import Importer
 
 
@@ -51,12 +50,10 @@ class Holder:
 
     def hold(self, run: Run) -> HoldResult:
         """Serve the exports of a layout in this process."""
-        execution = run.execution
-        exports = LayoutExports(run.request.geometry, execution.layout, execution.driver, run.recheck)
-        states = HeldStates(run)
-        notes = self._serve(exports, self.stop, INTERVAL, states)
-        if states.failure:
-            raise states.failure
+        layout = HeldLayout(run)
+        notes = self._serve(layout, self.stop, INTERVAL, changeable=layout)
+        if layout.failure:
+            raise layout.failure
         return HoldResult(notes, self.claim.kept_open)
 
     def hold_processes(self, coordinator: Coordinator) -> list[str]:
@@ -64,7 +61,12 @@ class Holder:
         return self._serve(ProcessExports(coordinator), coordinator.watch, min(INTERVAL, coordinator.interval))
 
     def _serve(
-        self, exports: ExportProvider, stop: Callable[[], int], interval: float, states: StateSwitch | None = None
+        self,
+        exports: ExportProvider,
+        stop: Callable[[], int],
+        interval: float,
+        *,
+        changeable: ChangeableLayout | None = None,
     ) -> list[str]:
         held = hold(
             exports,
@@ -76,7 +78,7 @@ class Holder:
             allow_uids=self.options.allow_uids,
             ready=self._print_ready,
             interval=interval,
-            states=states,
+            changeable=changeable,
         )
         return list(_notes(held))
 
@@ -100,7 +102,7 @@ def hold_options(
 
 
 def _notes(held: HoldSummary) -> Iterator[str]:
-    ends = {"signal": "a signal", "release": "a release", "deadline": "its deadline", "failure": "a failed switch"}
+    ends = {"signal": "a signal", "release": "a release", "deadline": "its deadline", "failure": "a failed change"}
     served = f"{held.handles:,} handles to {held.clients:,} client{'s' * (held.clients != 1)}"
     end = ends[held.why] if held.signal >= 0 else "one of its processes ended"
     yield f"held for {held.seconds:.1f} s, until {end}; served {served}"

@@ -111,6 +111,7 @@ def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
     else:
         yield "until", f"{_time(status.deadline)}, in {humanize.age(status.deadline - now)}"
     yield "state", status.state
+    yield "generation", f"{status.generation:,}"
     if status.layout_state:
         others = [name for name in status.layout_states if name != status.layout_state]
         yield "memory", f"{status.layout_state}; other states: {', '.join(others)}"

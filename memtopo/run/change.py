@@ -54,6 +54,8 @@ class _Change:
                 self._roll_back(error)
                 execution.done = done
                 raise
+            finally:
+                execution.generation += any(not step.repeated for step in (*self._attempted, *self._undone))
         execution.plan, execution.done = self._new, list(self._new.steps)
 
     def _take(self, actions: Iterable[Action], stop: Callable[[], bool]) -> None:

@@ -70,6 +70,7 @@ class Client:
                 machine=messages.decode_machine(fields.object("machine")),
                 offers=tuple(self.offers().values()),
                 importers=tuple(_importers(self._connection)),
+                generation=fields.number("generation", 1) if fields.has("generation") else 1,
                 layout_state=fields.text_or_none("layout_state"),
                 layout_states=fields.texts("layout_states", MOST_STATES) if fields.has("layout_states") else (),
             )

@@ -39,38 +39,6 @@ class Offer:
         return self.via in DESCRIPTORS
 
 
-class SwitchFailed(MemtopoError):
-    """Failed switch of a layout; `broken` if it can only be taken down, else it is in the state before."""
-
-    exit_code = 4
-
-    def __init__(self, message: str, *, broken: bool) -> None:
-        super().__init__(message)
-        self.broken = broken
-
-
-class StateSwitch(Protocol):
-    """The states of a held layout."""
-
-    @property
-    def state(self) -> str:
-        """Name of the state that the layout is in."""
-        ...
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of all states."""
-        ...
-
-    def without(self, state: str) -> frozenset[str]:
-        """Return the names of the exports that have no memory in a state."""
-        ...
-
-    def switch(self, state: str) -> Checks:
-        """Bring the layout to a state, and return the results of its check. Raises `SwitchFailed`."""
-        ...
-
-
 class ExportProvider(Protocol):
     """The exports that a holder serves."""
 
@@ -84,4 +52,61 @@ class ExportProvider(Protocol):
 
     def check(self) -> Checks:
         """Check by queries that everything is as declared. Raises `MemtopoError`."""
+        ...
+
+
+class ChangeFailed(MemtopoError):
+    """Failed change or switch of a layout; `broken` if it can only be taken down, else it is as it was before."""
+
+    exit_code = 4
+
+    def __init__(self, message: str, *, broken: bool) -> None:
+        super().__init__(message)
+        self.broken = broken
+
+
+class PlannedChange(Protocol):
+    """A change or a switch of a held layout that is planned and not yet made."""
+
+    @property
+    def touched(self) -> frozenset[str]:
+        """Names of the exports whose objects it releases or replaces."""
+        ...
+
+    def make(self, *, full: bool) -> Checks:
+        """Make the change, and return the results of its check: by queries or, if `full`, also by bytes.
+
+        Raises `ChangeFailed`.
+        """
+        ...
+
+
+class ChangeableLayout(ExportProvider, Protocol):
+    """A held layout that can be brought to another spec or to one of its states; its exports may differ afterwards."""
+
+    @property
+    def generation(self) -> int:
+        """Number of the layout: 1 when it is built, and one more after each change that touched it."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """Name of the state that the layout is in."""
+        ...
+
+    @property
+    def states(self) -> Sequence[str]:
+        """Names of all states, 'awake' first; only that one if the spec has no states."""
+        ...
+
+    def switch(self, state: str) -> PlannedChange:
+        """Plan a switch to a state. Raises `MemtopoError` if there is no such state."""
+        ...
+
+    def change(self, source: str, generation: int | None) -> PlannedChange:
+        """Plan a change to the spec in a source, which is the JSON text of `source` in docs/protocol.md.
+
+        Raises `MemtopoError` for an invalid spec, one of another layout, and a `generation` that is not the current
+        one.
+        """
         ...

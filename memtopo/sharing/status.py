@@ -63,6 +63,8 @@ class Status:
     machine: MachineLine
     offers: tuple[Offer, ...]
     importers: tuple[Importer, ...]
+    generation: int = 1
+    """Number of the layout: 1 when it is built, and one more after each change or switch that touched it."""
     layout_state: str | None = None
     """Name of the state that the layout is in; None if it has no states, or its holder does not report them."""
     layout_states: tuple[str, ...] = ()

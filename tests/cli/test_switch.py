@@ -50,10 +50,11 @@ def held(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_held_layout_goes_to_a_state_and_back(run_inline: InlineRunner, tmp_path: Path) -> None:
     here = {"XDG_RUNTIME_DIR": str(tmp_path)}
     with held(tmp_path):
-        assert "memory   awake; other states: asleep, half" in run_inline("show", "sleeper", **here).out
+        assert "memory      awake; other states: asleep, half" in run_inline("show", "sleeper", **here).out
         done = run_inline("switch", "sleeper", "asleep", **here)
         assert (done.status, done.out.splitlines()[-1]) == (0, "asleep: as declared")
-        assert run_inline("show", "sleeper", "--json", **here).document["layout_state"] == "asleep"
+        shown = run_inline("show", "sleeper", "--json", **here).document
+        assert (shown["layout_state"], shown["generation"]) == ("asleep", 2)
         document = run_inline("switch", "sleeper", "awake", "--json", **here).document
         assert (document["memtopo_switch"], document["state"], document["kept"]) == (1, "awake", [])
         assert run_inline("check", "sleeper", **here).status == 0

@@ -61,20 +61,38 @@ class Memfds:
 
 
 @dataclass
-class OneState:
-    """States of such exports: awake, and one in which the first export has no memory."""
+class OneState(Memfds):
+    """Such exports with two states: awake, and one in which the first export has no memory."""
 
-    exports: Memfds
-    name: str
+    name: str = "asleep"
     state: str = "awake"
+    generation: int = 1
 
     @property
-    def names(self) -> Sequence[str]:
+    def states(self) -> Sequence[str]:
         return "awake", self.name
 
-    def without(self, state: str) -> frozenset[str]:
-        return frozenset([self.exports.kept[0].name] if state == self.name else [])
+    def switch(self, state: str) -> PlannedState:
+        return PlannedState(self, state)
 
-    def switch(self, state: str) -> Checks:
-        self.state = state
-        return self.exports.check()
+    def change(self, source: str, generation: int | None) -> PlannedState:
+        del source, generation
+        raise MemtopoError("these exports cannot change")
+
+
+@dataclass(frozen=True)
+class PlannedState:
+    """A switch of such exports to a state."""
+
+    layout: OneState
+    state: str
+
+    @property
+    def touched(self) -> frozenset[str]:
+        return frozenset([self.layout.kept[0].name] if self.state == self.layout.name else [])
+
+    def make(self, *, full: bool) -> Checks:
+        del full
+        self.layout.state = self.state
+        self.layout.generation += 1
+        return self.layout.check()

@@ -82,7 +82,7 @@ def test_a_layout_shows_holder_exports_and_use_by_clients(monkeypatch: pytest.Mo
         "show  weights-server  on local",
         "      2 × NVIDIA H200, driver 580.65",
         "",
-        "  held by  process 4711, uid 1000",
+        "  held by     process 4711, uid 1000",
     ]
     assert "  weights  chunk rdma  fd      16  2 GiB  gpu0" in shown
     assert "  ready    event       ipc      1         gpu1" in shown

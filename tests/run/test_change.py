@@ -110,6 +110,20 @@ def test_only_what_differs_is_touched() -> None:
     assert not transition(plan_of(BEFORE, TWO).steps, plan_of(BEFORE, TWO).steps).actions
 
 
+def test_the_generation_counts_changes_that_touched_the_layout() -> None:
+    """Also one that was rolled back, and none without steps."""
+    old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
+    with built(old) as layout:
+        change(layout.execution, old)
+        assert layout.execution.generation == 1
+        change(layout.execution, new)
+        assert layout.execution.generation == 2
+        layout.failing.at = layout.failing.calls + 12
+        with pytest.raises(StepFailed):
+            change(layout.execution, old)
+        assert layout.execution.generation == 3
+
+
 def test_every_failing_call_of_a_change_restores_the_layout() -> None:
     old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
     with built(old) as layout:

@@ -94,7 +94,7 @@ def test_a_status_has_name_process_times_state_and_machine(responder: Responder,
     assert (spec[:4], len(spec)) == ("/x/y", 1000)
     assert status == {
         "name": "kv", "pid": os.getpid(), "state": "serving", "deadline": 12.5,
-        "machine": asdict(MACHINE) | {"devices": list(MACHINE.devices)},
+        "machine": asdict(MACHINE) | {"devices": list(MACHINE.devices)}, "generation": 1,
     }  # fmt: skip
     responder.releasing = True
     assert clients().answer("status")["state"] == "releasing"

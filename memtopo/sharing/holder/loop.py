@@ -19,7 +19,7 @@ from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
 from memtopo.sharing.messages import Fields, encode_error, encode_importers
-from memtopo.sharing.offers import LONGEST_NAME, SwitchFailed
+from memtopo.sharing.offers import LONGEST_NAME, ChangeFailed
 from memtopo.sharing.sockets import abandon_in_children
 from memtopo.sharing.wire import Packet
 
@@ -264,7 +264,7 @@ class ServerLoop:
         state, force = fields.text("state", LONGEST_NAME), fields.flag("force")
         try:
             connection.send(self._responder.switch(state, self._clients.all(), force=force))
-        except SwitchFailed as failed:
+        except ChangeFailed as failed:
             if failed.broken:
                 self._begin_shutdown("failure", 0)
             raise ExchangeError("failed", failed.message) from failed

@@ -19,7 +19,7 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.messages import Fields
-from memtopo.sharing.offers import LONGEST_NAME, ExportProvider, Offer, StateSwitch
+from memtopo.sharing.offers import LONGEST_NAME, ChangeableLayout, ExportProvider, Offer
 from memtopo.sharing.status import MOST_STATES, Importer
 
 REQUESTS = ("status", "offers", "importers", "handles", "check", "source", "switch", "release")
@@ -46,12 +46,13 @@ class Responder:
         *,
         batch: int,
         deadline: float | None,
-        states: StateSwitch | None = None,
+        changeable: ChangeableLayout | None = None,
     ) -> None:
         self._provider, self._info, self._batch, self._deadline = provider, info, batch, deadline
-        self._states = states
+        self._changeable = changeable
         self._since = time.time()
-        self.offers: Mapping[str, Offer] = {offer.name: offer for offer in provider.offers()}
+        self.offers: Mapping[str, Offer] = {}
+        self._read_offers()
         self.served_handles = self.served_clients = 0
         self.releasing = False
         self._answers: dict[str, Callable[[ClientConnection, Fields, Clients], None]] = {
@@ -81,9 +82,11 @@ class Responder:
             "deadline": self._deadline,
             "spec": None if info.spec is None else shorten(info.spec, _LONGEST_PATH),
             "machine": messages.encode_machine(info.machine),
+            "generation": self._changeable.generation if self._changeable else 1,
         }
-        if self._states and len(self._states.names) > 1:
-            status |= {"layout_state": self._states.state, "layout_states": [*self._states.names][:MOST_STATES]}
+        if self._changeable and len(self._changeable.states) > 1:
+            states = [*self._changeable.states][:MOST_STATES]
+            status |= {"layout_state": self._changeable.state, "layout_states": states}
         connection.send({"ok": status})
 
     def _source(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
@@ -112,23 +115,31 @@ class Responder:
             return messages.encode_error(error)
 
     def switch(self, state: str, clients: Clients, *, force: bool) -> dict[str, Any]:
-        """Bring the layout to a state, and return the answer. Raises `ExchangeError` and `SwitchFailed`.
+        """Bring the layout to a state, and return the answer. Raises `ExchangeError` and `ChangeFailed`.
 
         It is refused while importers have handles of memory that goes, since they keep it from being free, unless it is
         to `force` the switch.
         """
-        if self._states is None or len(self._states.names) == 1:
+        layout = self._changeable
+        if layout is None or len(layout.states) == 1:
             raise ExchangeError("unknown", f"layout {self._info.name!r} has no states")
-        if state not in self._states.names:
-            hint = choose(state, [*self._states.names][:LISTED])
+        if state not in layout.states:
+            hint = choose(state, [*layout.states][:LISTED])
             raise ExchangeError("unknown", f"there is no state {shorten(state)!r}", hint=hint)
-        gone = self._states.without(state)
-        pinning = [each for each in self.importers(clients) if gone.intersection(taken.export for taken in each.taken)]
+        planned = layout.switch(state)
+        touched = planned.touched
+        pinning = [each for each in self.importers(clients) if any(taken.export in touched for taken in each.taken)]
         if pinning and not force:
             raise pinned(pinning)
-        checks = self._states.switch(state)
+        try:
+            checks = planned.make(full=False)
+        finally:
+            self._read_offers()
         answer = {"name": self._info.name, "state": state, "checks": messages.encode_checks(checks)}
         return {"ok": answer | {"kept": messages.encode_importers(pinning)}}
+
+    def _read_offers(self) -> None:
+        self.offers = {offer.name: offer for offer in self._provider.offers()}
 
     def _handles(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "export", "first", "count")

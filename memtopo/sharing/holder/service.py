@@ -14,7 +14,7 @@ from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.loop import INTERVAL, ServerLoop, Terms, signal_wakeup
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown
-from memtopo.sharing.offers import ExportProvider, StateSwitch
+from memtopo.sharing.offers import ChangeableLayout, ExportProvider
 from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.wire import MOST_FDS
 
@@ -35,22 +35,22 @@ def hold(
     allow_uids: Collection[int] = (),
     ready: Callable[[], None] = lambda: None,
     wake: socket.socket | None = None,
-    states: StateSwitch | None = None,
+    changeable: ChangeableLayout | None = None,
     interval: float = INTERVAL,
 ) -> HoldSummary:
     """Serve exports at a claimed endpoint until `stop()` returns a signal's number, a release, or `lasting` seconds.
 
     Then clients that use an export over ipc get a notice, and have `grace` seconds. A client that does not read for
     `patience` seconds is disconnected. `ready` is called once clients can connect. `stop` is called at least every
-    `interval` seconds, at once when `wake` is readable, and after a signal in the main thread. Clients of this user may
-    switch the layout between its `states`. The caller closes the claim after the teardown. Raises `ExchangeError` if
-    there can be no socket, or if there are too few descriptors.
+    `interval` seconds, at once when `wake` is readable, and after a signal in the main thread. Clients of this user
+    may change the layout if it is `changeable`, which is then the provider, too. The caller closes the claim after
+    the teardown. Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
     """
     batch, max_clients = _limits()
     began = time.monotonic()
     others = {*allow_uids} - {os.geteuid()}
     deadline = None if lasting is None else time.time() + lasting
-    responder = Responder(provider, info, batch=batch, deadline=deadline, states=states)
+    responder = Responder(provider, info, batch=batch, deadline=deadline, changeable=changeable)
     shutdown = Shutdown(None if lasting is None else began + lasting)
     terms = Terms(max_clients, patience, others, stop, grace, interval)
     with _listening(claim, responder, shutdown, terms, wake) as loop:

@@ -37,7 +37,9 @@ def main(
     if uid:
         os.setresuid(uid, uid, uid)
     broken, more = replace(PAGES, name="broken", count=1), (replace(PAGES, name=f"more-{i}") for i in range(exports))
-    shelf = Memfds((replace(PAGES, count=pages), *OFFERS[1:], broken, *more), differences)
+    offers = (replace(PAGES, count=pages), *OFFERS[1:], broken, *more)
+    changeable = OneState(offers, differences, name=asleep) if asleep else None
+    shelf = changeable or Memfds(offers, differences)
     before = open_descriptors()
     with Stopper(ending=True) as stopper:
         with claim(endpoint(name) if socket is None else endpoint(socket=socket)) as claimed:
@@ -48,7 +50,7 @@ def main(
                 about,
                 stop=stopper.signal,
                 ready=lambda: print_json({"serving": name}),
-                states=OneState(shelf, asleep) if asleep else None,
+                changeable=changeable,
                 **terms,
             )
         print_json({"held": asdict(held), "fds": open_descriptors() - before})
