@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tests.differential import recorder, runner, traces
 from tests.differential.families import FAMILIES, NAMES
-from tests.differential.traces import Origin, Step, Trace
+from tests.differential.traces import END, Origin, Step, Trace
 
 if TYPE_CHECKING:
     from tests.differential.replayer import Difference
@@ -152,7 +152,7 @@ def _run(options: argparse.Namespace) -> int:
     given = traces.sequences(options.file.read_text())
     found = runner.all_answers(options.driver, [calls for _, calls in given], options.workers)
     for (name, calls), answered in zip(given, found, strict=True):
-        print(Trace(name, tuple(map(Step, [*calls, "end"], answered))))
+        print(Trace(name, tuple(map(Step, [*calls, END], answered))))
     return 0
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from memtopo.driver.types import Access, DriverError, HandleType, Location, LocationKind
@@ -51,7 +51,7 @@ class Call(NamedTuple):
         return self.name if self.name != "there" else f"there {self.arguments[0]}"
 
 
-@cache
+@lru_cache(1 << 16)
 def compiled(text: str) -> Action:
     """Return the function that makes a call; cached, since sequences repeat the same texts."""
     call = Call.parse(text)

@@ -5,6 +5,7 @@ The same seed gives the same sequence on drivers that answer alike.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from random import Random
 
 from memtopo.driver.types import Access, Grant, HandleType, Location, LocationKind, Properties, gpu
@@ -14,7 +15,8 @@ from tests.differential.shadow import Mapped, Shadow
 GRANULE = 2 * MiB
 LENGTH = 60
 """Calls of a sequence."""
-MODES = ("defined", "undefined")
+MODES = ("defined", "undefined", "beyond")
+"""Modes: `undefined` uses released handles too, and `beyond` addresses past the end of a reservation or allocation."""
 HOST, NODE = Location(LocationKind.HOST), Location(LocationKind.HOST_NUMA, 0)
 _WRONG_PLACES = (gpu(9), gpu(-1), NODE._replace(id=9), Location(LocationKind.HOST_NUMA_CURRENT))
 
@@ -24,14 +26,14 @@ class Generator:
 
     def __init__(self, seed: int, gpus: int, mode: str = "defined") -> None:
         self._random = Random(f"{mode} {seed}")
-        self._gpus, self._undefined = gpus, mode == "undefined"
+        self._gpus, self._undefined, self._beyond = gpus, mode == "undefined", mode == "beyond"
         self.shadow = Shadow()
         self._numbers = dict.fromkeys("rcfa", 0)
 
     def next(self) -> str:
         """Return the next call."""
         while True:
-            name = self._random.choices(_NAMES, _WEIGHTS)[0]
+            name = self._random.choices(_NAMES, cum_weights=_WEIGHTS)[0]
             call: str | None = getattr(self, f"_{name}")()
             if call:
                 return call
@@ -107,8 +109,8 @@ class Generator:
             return None
         symbol = self._random.choice(chunks)
         size = self.shadow.chunks[symbol].size
-        place = self._hole(size) if self._chance(85) else self._somewhere()
-        if place is None or (self._ends_past(place, size) and self._chance(95)):
+        place = self._hole(size) if self._chance(40 if self._beyond else 85) else self._somewhere()
+        if place is None or self._is_barred(place, size):
             return None
         if self._chance(4):
             size = self._random.choice((0, GRANULE, 2 * GRANULE, max(0, size - GRANULE)))
@@ -128,8 +130,10 @@ class Generator:
             places += [Place(symbol, offset) for offset in free]
         return self._random.choice(places) if places else None
 
-    def _ends_past(self, place: Place, size: int) -> bool:
-        return place.offset + size > self.shadow.reservations.get(place.symbol, place.offset + size)
+    def _is_barred(self, place: Place, size: int) -> bool:
+        """Return whether an area ends past its reservation or allocation, and this mode has none that do."""
+        whole = {**self.shadow.reservations, **self.shadow.allocations}.get(place.symbol)
+        return whole is not None and place.offset + size > whole and not self._beyond
 
     def _unmap(self) -> str | None:
         mappings = list(self.shadow.mappings.values())
@@ -234,6 +238,8 @@ class Generator:
     def _fill(self) -> str | None:
         place, size, _ = self._bytes()
         count = self._random.choice((4, 8, size, size, 0)) if self._chance(96) else size + 4
+        if self._is_barred(place, count):
+            return None
         return f"fill {place} {self._random.randrange(256)} {size_text(count)}"
 
     def _write(self) -> str | None:
@@ -265,7 +271,8 @@ class Generator:
         """A place to fill or copy, the bytes from there to the end of what is there, and if it may be host memory."""
         areas: list[Mapped | str] = [*self.shadow.mappings.values(), *self.shadow.allocations]
         if not areas or self._chance(4):
-            return self._somewhere(), 4, bool(self.shadow.mappings)
+            place = self._somewhere()
+            return Place("junk") if self._is_barred(place, 4) else place, 4, bool(self.shadow.mappings)
         found = self._random.choice(areas)
         if isinstance(found, str):
             return Place(found), max(4, self.shadow.allocations[found]), False
@@ -294,12 +301,12 @@ class Generator:
         return Place(symbol, offset + (self._random.choice((1, 64 * KiB, MiB)) if self._chance(5) else 0))
 
     def _span(self) -> str:
-        """Any granules of a reservation; past its end now and then."""
+        """Any granules of a reservation, or past its end."""
         if not self.shadow.reservations or self._chance(3):
             return f"{self._random.choice(('null', 'junk'))} {size_text(GRANULE)}"
         symbol, size = self._random.choice(list(self.shadow.reservations.items()))
         first = self._random.randrange(size // GRANULE)
-        last = self._random.randrange(first, size // GRANULE) + 1 + self._chance(0.5)
+        last = self._random.randrange(first, size // GRANULE) + 1 + (self._beyond and self._chance(20))
         count = (last - first) * GRANULE
         if self._chance(6):
             count = self._random.choice((0, 64 * KiB, MiB, max(0, count - MiB)))
@@ -311,4 +318,4 @@ _FREQUENCIES = {
     "props": 2, "range": 5, "export": 3, "import": 3, "close": 2, "alloc": 2, "freemem": 2, "push": 9, "pop": 1,
     "fill": 3, "write": 3, "read": 4, "touch": 2, "gran": 1,
 }  # fmt: skip
-_NAMES, _WEIGHTS = list(_FREQUENCIES), list(_FREQUENCIES.values())
+_NAMES, _WEIGHTS = list(_FREQUENCIES), list(accumulate(_FREQUENCIES.values()))

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from memtopo.machine import Machine
 from tests.differential.replayer import Difference, Kind, compare
 from tests.differential.runner import answers
-from tests.differential.traces import Step, Trace
+from tests.differential.traces import END, Step, Trace
 
 Shows = Callable[[Sequence[str]], bool]
 
@@ -46,7 +46,7 @@ def _without(calls: tuple[str, ...], size: int) -> list[tuple[str, ...]]:
 
 def difference(driver: str, machine: Machine, calls: Sequence[str]) -> Difference | None:
     """Make the calls on a driver in a fresh process, and on the simulator; returns their first difference."""
-    steps = tuple(map(Step, calls, answers(driver, calls)))
+    steps = tuple(map(Step, [*calls, END], answers(driver, calls)))
     return compare(machine, Trace("", steps))
 
 

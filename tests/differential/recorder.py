@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.differential.traces import Origin
+from tests.differential.traces import END, Origin
 from tests.differential.worker import DIRTY, UNAVAILABLE
 
 PATIENCE = 20.0
@@ -67,12 +67,19 @@ def _record_part(order: Order, number: int, workers: int, out: Path) -> tuple[by
         if cause == str(UNAVAILABLE):
             break
         if cause != str(DIRTY):
-            with path.open("a") as file:
-                file.write(f"died {cause}\n")
+            note_death(path, cause)
     text = path.read_bytes()
     path.unlink()
     compressed = _compress(text)
     return compressed, Recorded(done, text.count(b" -> "), tuple(ended))
+
+
+def note_death(path: Path, cause: str) -> None:
+    """Add a death as the answer to the call that was made last, or to the end of its sequence."""
+    text = path.read_bytes()
+    with path.open("a") as file:
+        if text:
+            file.write(f"{END} -> died {cause}\n" if text.endswith(b"\n") else f"died {cause}\n")
 
 
 def _compress(text: bytes) -> bytes:

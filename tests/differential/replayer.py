@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from memtopo.driver.sim import SimDriver
 from memtopo.machine import Machine
-from tests.differential.calls import Call, compiled
+from tests.differential.calls import OK, Call, compiled
 from tests.differential.explained import explanation
 from tests.differential.neighbours import depends
 from tests.differential.resource_calls import needs_of
 from tests.differential.resources import Surroundings
-from tests.differential.traces import Step, Trace
+from tests.differential.traces import END, Step, Trace
 
 
 class Kind(NamedTuple):
@@ -47,7 +47,7 @@ class Difference(NamedTuple):
     @property
     def calls(self) -> tuple[str, ...]:
         """Calls up to the difference."""
-        return tuple(step.call for step in self.trace.steps[: self.position + 1])
+        return tuple(step.call for step in self.trace.steps[: self.position + 1] if step.call != END)
 
     @property
     def by_neighbours(self) -> bool:
@@ -96,7 +96,7 @@ def _first_difference(machine: Machine, trace: Trace, surroundings: Surroundings
         session = surroundings.session(driver, contexts, needs)
         try:
             for index, (call, answer) in enumerate(trace.steps):
-                simulated = compiled(call)(session)
+                simulated = compiled(call)(session) if call != END else OK
                 if simulated != answer:
                     return Difference(trace, index, simulated)
         finally:

@@ -13,7 +13,8 @@ from tests.differential import traces
 from tests.differential.calls import UNDEFINED, compiled
 from tests.differential.generator import LENGTH, MODES, Generator
 from tests.differential.minimiser import NoDifference, minimal, minimised
-from tests.differential.recorder import Order, record
+from tests.differential.neighbours import depends
+from tests.differential.recorder import Order, note_death, record
 from tests.differential.replayer import compare, replay
 from tests.differential.runner import answers
 from tests.differential.session import Session
@@ -86,3 +87,34 @@ def test_a_difference_is_minimised_in_fresh_processes() -> None:
     shortest = minimised(found, "h200x2", one)
     assert shortest.trace.steps == (Step("c0 = create 2M gpu1", "ok"),)
     assert shortest.simulated == "INVALID_DEVICE"
+
+
+def test_only_the_mode_beyond_reaches_past_the_end_of_what_it_has() -> None:
+    assert not any(reaches_past_the_end(sequence(seed, "defined")) for seed in range(60))
+    assert any(reaches_past_the_end(sequence(seed, "beyond")) for seed in range(10))
+
+
+def reaches_past_the_end(steps: tuple[Step, ...]) -> bool:
+    """Hints at a freed reservation are not counted: their alignment alone differs between drivers."""
+    return depends([step for step in steps if " = reserve " not in step.call or len(step.call.split()) < 5])
+
+
+@pytest.mark.parametrize(
+    ("recorded", "last"),
+    [
+        ("# 1\npop -> ok\nc0 = create 32T gpu0 -> ", Step("c0 = create 32T gpu0", "died SIGSEGV")),
+        ("# 1\npop -> ok\n", Step("end", "died SIGSEGV")),
+    ],
+)
+def test_a_death_is_the_answer_to_the_last_call_or_to_the_end(recorded: str, last: Step, tmp_path: Path) -> None:
+    (tmp_path / "t").write_text(recorded)
+    note_death(tmp_path / "t", "SIGSEGV")
+    (trace,) = traces.parse((tmp_path / "t").read_text().splitlines())
+    assert trace.steps == (Step("pop", "ok"), last)
+
+
+def test_a_death_at_the_end_is_a_difference_of_the_calls_before_it() -> None:
+    found = compare(TWO, Trace("1", (Step("pop", "INVALID_CONTEXT"), Step("end", "died SIGSEGV"))))
+    assert found
+    assert str(found.kind) == "end: died, simulated ok"
+    assert found.calls == ("pop",)

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 FOLDER = Path(__file__).parent / "traces"
 _ARROW = " -> "
+END = "end"
+"""Step after the calls of a sequence that ended its process while its resources were given back."""
 
 
 class Step(NamedTuple):

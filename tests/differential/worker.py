@@ -47,13 +47,14 @@ def retained(driver: Driver) -> list[int]:
 def record(session: Session, family: str, seed: int, out: int) -> bool:
     """Record one sequence to a descriptor; returns false if its driver could not give everything back."""
     calls = generator(family, seed, len(session.contexts))
-    os.write(out, f"# {seed}\n".encode())
+    before = f"# {seed}\n"
     for _ in range(length(family)):
         call = calls.next()
-        os.write(out, f"{call} -> ".encode())
+        os.write(out, f"{before}{call} -> ".encode())
         answer = compiled(call)(session)
-        os.write(out, f"{answer}\n".encode())
+        before = f"{answer}\n"
         calls.note(call, answer)
+    os.write(out, before.encode())
     return session.close()
 
 
