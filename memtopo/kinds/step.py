@@ -128,6 +128,8 @@ class Step:
     or the step has used them up."""
     before_undo: ClassVar[bool] = False
     """True if a change does the step before it undoes any."""
+    runs_on: ClassVar[bool] = False
+    """True if the GPU works on after `do`, so that a change goes on to create and map memory part by part."""
     undo_verb: ClassVar[str] = ""
     """Verb for the undo in the plan of a change; empty if such a plan does not show it."""
     undo_call: ClassVar[str] = ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from memtopo.kinds.kind import Difference
 from memtopo.kinds.step import Phase, Step
 
 _ORDER: Mapping[Phase, int] = {phase: index for index, phase in enumerate(Phase)}
+_PLACED = (Phase.MAP, Phase.GRANT)
 
 
 class Action(NamedTuple):
@@ -26,20 +28,13 @@ class Transition:
     """Actions that change a layout, in order; the steps of the old plan that they do not undo stay.
 
     Memory that goes is released before memory that comes is created, so that the peak at each location is the larger
-    of the two plans. Bytes that are kept are copied before anything is undone.
+    of the two plans. Bytes that are kept are copied before anything is undone. While copies run, memory is released
+    and created part by part. `undo` and `do` have the steps of the actions by phases.
     """
 
-    actions: tuple[Action, ...]
-
-    @property
-    def undo(self) -> tuple[Step, ...]:
-        """Steps that are undone, in order."""
-        return tuple(action.step for action in self.actions if action.undo)
-
-    @property
-    def do(self) -> tuple[Step, ...]:
-        """Steps that are done, in order."""
-        return tuple(action.step for action in self.actions if not action.undo)
+    actions: tuple[Action, ...] = ()
+    undo: tuple[Step, ...] = ()
+    do: tuple[Step, ...] = ()
 
 
 def transition(old: Sequence[Step], new: Sequence[Step]) -> Transition:
@@ -57,18 +52,20 @@ def transition(old: Sequence[Step], new: Sequence[Step]) -> Transition:
         difference = Difference(before, kept, after)
         changes = [step for kind in KINDS for step in kind.changes(difference)]
         if not (do or undo or changes):
-            return Transition(())
+            return Transition()
         first = [step for step in changes if step.before_undo]
         do += [step for step in changes if not step.before_undo]
         do += [step for step in new if step.repeated]
-        return Transition(
-            (
-                *(Action(step, undo=True) for step in reversed(old) if step.repeated),
-                *map(Action, first),
-                *_undo(undo, first),
-                *map(Action, sorted(do, key=lambda step: (_ORDER[step.phase], step.position))),
-            )
+        do.sort(key=lambda step: (_ORDER[step.phase], step.position))
+        repeated = [step for step in reversed(old) if step.repeated]
+        waits = {step: wait for step in first if (wait := step.awaited)}
+        actions = (
+            *(Action(step, undo=True) for step in repeated),
+            *map(Action, first),
+            *_undo(undo, waits),
+            *map(Action, _by_parts(do) if any(step.runs_on for step in do) else do),
         )
+        return Transition(actions, (*repeated, *undo), (*first, *waits.values(), *do))
 
 
 class Transitions:
@@ -105,14 +102,49 @@ def _gone(before: Mapping[Hashable, Step], after: Mapping[Hashable, Step]) -> se
     return gone
 
 
-def _undo(undo: Sequence[Step], first: Sequence[Step]) -> Iterator[Action]:
+def _undo(undo: Sequence[Step], waits: Mapping[Step, Step]) -> Iterator[Action]:
     """Undo steps, each after the work that reads its resources; the other work is awaited at the end."""
-    readers = {resource: step for step in first for resource in step.reads}
-    waits = {step: wait for step in first if (wait := step.awaited)}
-    for step in undo:
+    left = dict(waits)
+    readers = {resource: step for step in waits for resource in step.reads}
+    for step in _with_early_release(undo) if readers else undo:
         if readers:
             for resource in (step.provides, *step.needs):
-                if (reader := readers.pop(resource, None)) and (wait := waits.pop(reader, None)):
+                if (reader := readers.pop(resource, None)) and (wait := left.pop(reader, None)):
                     yield Action(wait)
         yield Action(step, undo=True)
-    yield from map(Action, waits.values())
+    yield from map(Action, left.values())
+
+
+def _with_early_release(undo: Sequence[Step]) -> Iterator[Step]:
+    """Steps to undo, in order, but memory right after the last step that needs it: the next copy runs meanwhile."""
+    users = Counter(need for step in undo for need in step.needs)
+    memory = {step.provides: step for step in undo if step.allocates}
+    early: set[Hashable] = set()
+    for step in undo:
+        if step.provides in early:
+            continue
+        yield step
+        for need in step.needs:
+            users[need] -= 1
+            if not users[need] and need in memory:
+                early.add(need)
+                yield memory[need]
+
+
+def _by_parts(do: Sequence[Step]) -> Iterator[Step]:
+    """Steps to do, by phases, but chunks that only mappings need are created, mapped and granted by position.
+
+    So the bytes of each part return while the next one is created.
+    """
+    placed = [step for step in do if step.phase in _PLACED]
+    placed.sort(key=lambda step: (step.position, _ORDER[step.phase]))
+    others = {need for step in do if step.phase not in _PLACED for need in step.needs}
+    late = {need for step in placed for need in step.needs} - others
+    created = {step.provides: step for step in do if step.phase is Phase.CREATE and step.provides in late}
+    yield from (step for step in do if _ORDER[step.phase] < _ORDER[Phase.MAP] and step.provides not in created)
+    for step in placed:
+        for need in step.needs:
+            if creation := created.pop(need, None):
+                yield creation
+        yield step
+    yield from (step for step in do if _ORDER[step.phase] > _ORDER[Phase.GRANT])

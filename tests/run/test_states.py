@@ -8,8 +8,12 @@ import pytest
 
 from memtopo import planner
 from memtopo.executor import StepFailed
+from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.layout import current
+from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.states.steps import AwaitCopy, CopyIn, CopyOut
 from memtopo.planner import Plan
+from memtopo.plans.transition import Transition, transition
 from memtopo.run.change import change
 from tests.helpers.machines import invented
 from tests.helpers.specs import geometry_of, plan_of
@@ -109,3 +113,23 @@ def calls_of(states: dict[str, Plan], one: str, other: str) -> int:
         before = layout.failing.calls
         change(layout.execution, states[other])
         return layout.failing.calls - before
+
+
+def test_memory_goes_and_comes_part_by_part_beside_copies() -> None:
+    """A part is released before the next copy is awaited, and its bytes return before the next part is created."""
+    text = SLEEPING.replace("w: {location: [gpu0, gpu1], size: 2MiB", "w: {location: gpu0, size: 256MiB").replace(
+        "weights: {size: 8MiB}", "weights: {size: 1GiB}"
+    )
+    awake = plan_of(text, TWO)
+    asleep = planner.plan_states(awake, geometry_of(text, TWO))["asleep"]
+
+    def of_weights(plan: Transition) -> list[str]:
+        verbs = {CopyOut: "copy", CopyIn: "copy back", AwaitCopy: "await", CreateChunk: "chunk", MapChunk: "mapping"}
+        return [
+            verbs[type(step)]
+            for step, _ in plan.actions
+            if type(step) in verbs and step.describe().subject.startswith("w.")
+        ]
+
+    assert of_weights(transition(awake.steps, asleep.steps)) == ["copy"] * 4 + ["await", "mapping", "chunk"] * 4
+    assert of_weights(transition(asleep.steps, awake.steps)) == ["chunk", "mapping", "copy back"] * 4

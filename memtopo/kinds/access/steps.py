@@ -15,7 +15,9 @@ from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.step import DEFECT_ADVICE, PROBE_ADVICE, ErrorHint, Phase, Step, StepDescription
 
 SHORT_GRANT = 128
-"""Maximum number of mappings of one call in a change, so that bytes return while the next mappings get access."""
+SHORT_GRANT_BYTES = 256 << 20
+"""Maximum number and bytes of the mappings of one call in a change, so that bytes return while the next mappings get
+access. A single mapping may be larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,8 @@ class SetAccess(Step):
 
     @property
     def position(self) -> tuple[str, int]:
-        return self.range, self.offset
+        """Where its last mapping ends, so that it follows all of them."""
+        return self.range, self.offset + self.size - 1
 
     def do(self, driver: Driver, layout: Layout) -> None:
         driver.mem_set_access(layout.ranges[self.range].address + self.offset, self.size, self.grants)
@@ -66,25 +69,26 @@ def access_changes(difference: Difference) -> Iterator[SetAccess]:
     """Grants for new mappings, and those that differ for kept ones; adjacent mappings with equal grants share one."""
     _, kept, after = difference
     run: list[MapChunk] = []
+    size = 0
     granted: tuple[Grant, ...] = ()
     expected: tuple[str, int] | None = None
     for effect, step in after.items():
         if not isinstance(step, MapChunk) or not (grants := _differing(kept.get(effect), step)):
             continue
-        if (step.range, step.offset) != expected or grants != granted or len(run) == SHORT_GRANT:
-            yield from _joint(run, granted)
-            run, granted = [], grants
+        full = len(run) == SHORT_GRANT or size + step.size > SHORT_GRANT_BYTES
+        if full or (step.range, step.offset) != expected or grants != granted:
+            yield from _joint(run, size, granted)
+            run, size, granted = [], 0, grants
         run.append(step)
+        size += step.size
         expected = step.range, step.offset + step.size
-    yield from _joint(run, granted)
+    yield from _joint(run, size, granted)
 
 
-def _joint(run: Sequence[MapChunk], grants: tuple[Grant, ...]) -> Iterator[SetAccess]:
+def _joint(run: Sequence[MapChunk], size: int, grants: tuple[Grant, ...]) -> Iterator[SetAccess]:
     """One grant for adjacent mappings; none for no mappings."""
     if run:
-        first = run[0]
-        size = sum(step.size for step in run)
-        yield SetAccess(first.path, first.range, first.offset, size, grants)
+        yield SetAccess(run[0].path, run[0].range, run[0].offset, size, grants)
 
 
 def _differing(old: Step | None, new: MapChunk) -> tuple[Grant, ...]:

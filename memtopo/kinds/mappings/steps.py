@@ -50,6 +50,10 @@ class MapChunk(Step):
         return self.verb, self.range, self.offset, self.chunk, self.size
 
     @property
+    def position(self) -> tuple[str, int]:
+        return self.range, self.offset
+
+    @property
     def needs(self) -> tuple[Hashable, ...]:
         return (("range", self.range), ("chunk", self.chunk))
 

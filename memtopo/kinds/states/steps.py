@@ -164,6 +164,7 @@ class CopyIn(_Copy):
 
     phase = Phase.GRANT
     verb = "copy in"
+    runs_on = True
 
     @property
     def position(self) -> tuple[str, int]:
