@@ -50,7 +50,7 @@ class Holder:
 
     def hold(self, run: Run) -> HoldResult:
         """Serve the exports of a layout in this process."""
-        layout = HeldLayout(run)
+        layout = HeldLayout(run, self.about.source)
         notes = self._serve(layout, self.stop, INTERVAL, changeable=layout)
         if layout.failure:
             raise layout.failure

@@ -21,8 +21,8 @@ from memtopo.sharing.offers import ChangeFailed, Offer
 class HeldLayout:
     """A run that is held. `failure` is set when a change has left a layout that can only be taken down."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, source: str) -> None:
+        self._run, self.source = run, source
         self.failure: RollbackFailed | None = None
 
     def offers(self) -> Sequence[Offer]:
@@ -33,6 +33,10 @@ class HeldLayout:
 
     def check(self) -> Checks:
         return self._run.recheck()
+
+    @property
+    def spec(self) -> str | None:
+        return self._run.request.spec
 
     @property
     def generation(self) -> int:

@@ -85,6 +85,16 @@ class ChangeableLayout(ExportProvider, Protocol):
     """A held layout that can be brought to another spec or to one of its states; its exports may differ afterwards."""
 
     @property
+    def spec(self) -> str | None:
+        """Path of the spec that the layout has now."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """Text from which clients can draw the layout as it is now; empty if it is not reported."""
+        ...
+
+    @property
     def generation(self) -> int:
         """Number of the layout: 1 when it is built, and one more after each change that touched it."""
         ...

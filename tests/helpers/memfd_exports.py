@@ -67,6 +67,8 @@ class OneState(Memfds):
     name: str = "asleep"
     state: str = "awake"
     generation: int = 1
+    spec: str | None = "kv.yaml"
+    source: str = ""
 
     @property
     def states(self) -> Sequence[str]:

@@ -73,14 +73,14 @@ class Responder:
 
     def _status(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request")
-        info = self._info
+        info, spec = self._info, (self._changeable or self._info).spec
         status = {
             "name": info.name,
             "pid": os.getpid(),
             "since": self._since,
             "state": "releasing" if self.releasing else "serving",
             "deadline": self._deadline,
-            "spec": None if info.spec is None else shorten(info.spec, _LONGEST_PATH),
+            "spec": None if spec is None else shorten(spec, _LONGEST_PATH),
             "machine": messages.encode_machine(info.machine),
             "generation": self._changeable.generation if self._changeable else 1,
         }
@@ -91,7 +91,7 @@ class Responder:
 
     def _source(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "first")
-        first, text = fields.number("first"), self._info.source
+        first, text = fields.number("first"), (self._changeable or self._info).source
         connection.send({"ok": {"total": len(text), "text": text[first : first + messages.TEXT_CHARACTERS]}})
 
     def _list_offers(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:

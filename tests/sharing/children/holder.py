@@ -38,7 +38,7 @@ def main(
         os.setresuid(uid, uid, uid)
     broken, more = replace(PAGES, name="broken", count=1), (replace(PAGES, name=f"more-{i}") for i in range(exports))
     offers = (replace(PAGES, count=pages), *OFFERS[1:], broken, *more)
-    changeable = OneState(offers, differences, name=asleep) if asleep else None
+    changeable = OneState(offers, differences, name=asleep, source=source) if asleep else None
     shelf = changeable or Memfds(offers, differences)
     before = open_descriptors()
     with Stopper(ending=True) as stopper:
