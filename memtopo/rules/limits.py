@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from memtopo.common.units import GiB, rounded
+from memtopo.common.units import rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind, gpu
 from memtopo.geometry.groups import RangeGroup
@@ -43,13 +43,13 @@ def fits(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
         total = sum(share.size for share in shares)
         over = total + contexts * CONTEXT_BYTES - device.room
         if over > 0 and (shares or len(gpus) > 1):
-            has = f"{_tenths(device.room)}{' free' if device.free_bytes is not None else ''}"
-            yield _too_much(shares, contexts, f"gpu{ordinal}, which has {has}: {_over(over)} too much")
+            has = f"{rounded(device.room)}{' free' if device.free_bytes is not None else ''}"
+            yield _too_much(shares, contexts, f"gpu{ordinal}, which has {has}: {rounded(over)} too much")
     shares = _largest_first(needed.get(_HOST, {}))
     over = sum(share.size for share in shares) - machine.host_room
     if over > 0:
         assumed = "" if machine.host_bytes else "; the record does not have its memory, so 1 TiB is assumed"
-        yield _needs(shares, f"the host, which has {rounded(machine.host_room)}: {_over(over)} too much", assumed)
+        yield _needs(shares, f"the host, which has {rounded(machine.host_room)}: {rounded(over)} too much", assumed)
 
 
 _HOST = Location(LocationKind.HOST)
@@ -79,7 +79,7 @@ def _needs(shares: list[_Share], of: str, more: str = "") -> Diagnostic:
     total = sum(share.size for share in shares)
     labels = tuple(Label(f"{rounded(share.size)} of it here", (*share.path, "size")) for share in others[:3])
     notes = (f"{largest.name!r} takes {rounded(largest.size)} of it{more}",)
-    message = f"the layout needs {_tenths(total)} on {of}"
+    message = f"the layout needs {rounded(total)} on {of}"
     return Diagnostic("MT402", message, (*largest.path, "size"), labels=labels, notes=notes)
 
 
@@ -101,10 +101,3 @@ def _needed(geometry: Geometry) -> dict[Location, dict[Path, _Share]]:
 def _largest_first(shares: Mapping[Path, _Share]) -> list[_Share]:
     return sorted((share for share in shares.values() if share.size), key=lambda share: -share.size)
 
-
-def _tenths(amount: int) -> str:
-    return f"{amount / (1 << 30):.1f} GiB"
-
-
-def _over(amount: int) -> str:
-    return _tenths(amount) if amount >= GiB else rounded(amount)

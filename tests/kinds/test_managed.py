@@ -197,7 +197,7 @@ def test_managed_memory_counts_in_full_on_every_gpu_that_may_hold_it() -> None:
     assert codes(text % ", gpu1", machine) == []
     (diagnostic,) = diagnose(text % ", gpu1", live)
     assert diagnostic.code == "MT402"
-    assert diagnostic.message == "the layout needs 30.0 GiB on gpu1, which has 30.0 GiB free: 512 MiB too much"
+    assert diagnostic.message == "the layout needs 30 GiB on gpu1, which has 30 GiB free: 512 MiB too much"
     assert diagnostic.path == ("managed", "m", "size")
     each = "processes:\n  p: {count: %d, managed: {m: {size: 20GiB}}}"
     assert codes(each % 3, machine) == []
