@@ -100,4 +100,3 @@ def _needed(geometry: Geometry) -> dict[Location, dict[Path, _Share]]:
 
 def _largest_first(shares: Mapping[Path, _Share]) -> list[_Share]:
     return sorted((share for share in shares.values() if share.size), key=lambda share: -share.size)
-

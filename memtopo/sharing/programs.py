@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -22,12 +22,14 @@ from memtopo.common.spawn import ParentThread, start_hint
 from memtopo.common.text import signal_name
 from memtopo.executor import Stopped
 from memtopo.sharing.claims import lock_stale, make_lock
+from memtopo.sharing.descendants import kill_all, start_watcher
 from memtopo.sharing.errors import reason
 from memtopo.sharing.sockets import abandon_in_children, is_listening
 
 GRACE = 5.0
 """Seconds between SIGTERM and SIGKILL."""
 
+_VARIABLE = "MEMTOPO_SOCKET"
 _FILE = "producer.sock"
 _INTERVAL = 0.01
 # The system sends SIGTERM when the parent dies for any reason. Signals that Python ignores are restored.
@@ -62,6 +64,7 @@ class Program:
         self._command, self._stdin, self._grace = command, stdin, grace
         self._folder: PrivateFolder | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
         self._parent: ParentThread | None = None
         self._until: float | None = None
         self._killed = False
@@ -97,6 +100,7 @@ class Program:
             if self._process:
                 self._end(self._process)
         finally:
+            self._end_watcher()
             if self._folder:
                 self._folder.remove()
 
@@ -148,6 +152,8 @@ class Program:
         self._parent = ParentThread(self._popen)
         try:
             self._process = process = self._parent.start_process()
+            if self._stdin is None:  # memtopo's own programs start no others
+                self._watcher = start_watcher(process.pid, self._entry, self._grace)
         except OSError as error:
             message = f"the program of {self.name!r} cannot be started: {reason(error)}"
             raise ProducerFailed(message, hint=start_hint(error)) from error
@@ -155,6 +161,11 @@ class Program:
             with suppress(BrokenPipeError):
                 process.stdin.write(self._stdin or b"")
                 process.stdin.flush()
+
+    @property
+    def _entry(self) -> str:
+        """The entry of its environment that the processes that it starts inherit."""
+        return f"{_VARIABLE}={self.socket}"
 
     def _popen(self) -> subprocess.Popen[bytes]:
         environment = {
@@ -165,7 +176,7 @@ class Program:
             [*launch, *self._command],
             stdin=subprocess.DEVNULL if self._stdin is None else subprocess.PIPE,
             stdout=2,
-            env=environment | {"MEMTOPO_SOCKET": self.socket},
+            env=environment | {_VARIABLE: self.socket},
             process_group=0,  # Ctrl-C interrupts this process alone, which ends the program after the teardown
         )
 
@@ -176,7 +187,7 @@ class Program:
         finally:
             self._signal(signal.SIGKILL)
             self._killed = True
-            self._kill_descendants()
+            kill_all(self._entry, self._grace)
             with suppress(subprocess.TimeoutExpired):  # it hangs in the kernel, or now belongs to another user
                 process.wait(self._grace)
             if self._parent:
@@ -185,19 +196,12 @@ class Program:
                 with suppress(BrokenPipeError):
                     process.stdin.close()
 
-    def _kill_descendants(self) -> None:
-        """Kill the processes that it started in groups of their own; they have its socket in their environment."""
-        clock = RunningClock()
-        entry = os.fsencode(f"MEMTOPO_SOCKET={self.socket}")
-        while clock.time() < self._grace:
-            found = list(_processes_with(entry))
-            if not found:
-                return
-            for descriptor in found:
-                with suppress(ProcessLookupError, PermissionError):
-                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-                os.close(descriptor)
-            time.sleep(_INTERVAL)
+    def _end_watcher(self) -> None:
+        if self._watcher:
+            with suppress(PermissionError):
+                self._watcher.kill()
+            with suppress(subprocess.TimeoutExpired):
+                self._watcher.wait(self._grace)
 
     def _signal(self, number: signal.Signals) -> None:
         """Send a signal to its process group, unless that may be another's now."""
@@ -213,21 +217,6 @@ class Program:
         except ChildProcessError:
             return Path(f"/proc/{pid}").exists()
         return False
-
-
-def _processes_with(entry: bytes) -> Iterator[int]:
-    """Yield a descriptor of each process that has an entry in its environment; the caller closes it."""
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with suppress(OSError):  # it has ended, or belongs to another user
-            descriptor = os.pidfd_open(int(name))  # before the environment is read: the id may be another's afterwards
-            try:
-                environment = Path("/proc", name, "environ").read_bytes()
-            except OSError:
-                environment = b""
-            if entry in environment.split(b"\0"):
-                yield descriptor
-            else:
-                os.close(descriptor)
 
 
 _PREFIX = "memtopo-program-"

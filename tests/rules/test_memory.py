@@ -112,8 +112,7 @@ def test_contexts_without_memory_are_counted() -> None:
     (diagnostic,) = validate_text(text, invented(2, memory=8 * GiB)).diagnostics
     assert (diagnostic.code, diagnostic.path) == ("MT402", ("processes",))
     assert (
-        diagnostic.message
-        == "the contexts of 20 processes take about 10 GiB on gpu1, which has 8 GiB: 2 GiB too much"
+        diagnostic.message == "the contexts of 20 processes take about 10 GiB on gpu1, which has 8 GiB: 2 GiB too much"
     )
 
 

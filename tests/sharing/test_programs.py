@@ -255,6 +255,18 @@ def test_a_program_ends_when_its_parent_is_killed() -> None:
             until(lambda: gone(client.pid))
 
 
+def test_processes_that_a_program_started_end_when_its_parent_is_killed(tmp_path: Path) -> None:
+    files = [tmp_path / "group", tmp_path / "session"]
+    code = f"sleep 1000 & echo $! > {files[0]}; setsid sleep 1000 & echo $! > {files[1]}; {' '.join(BEHAVING)} serve"
+    with subprocess.Popen([*STARTING, "sh", "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT) as starter:
+        assert starter.stdout
+        starter.stdout.readline()
+        started = [int(file.read_text()) for file in files]
+        assert not any(map(gone, started))
+        starter.kill()
+        until(lambda: all(map(gone, started)))
+
+
 def test_the_end_of_the_thread_that_started_a_program_sends_it_no_signal(tmp_path: Path) -> None:
     block = "import signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
     code = f"{block}; open(sys.argv[1], 'w').close(); signal.pause()"
@@ -270,8 +282,10 @@ def test_the_end_of_the_thread_that_started_a_program_sends_it_no_signal(tmp_pat
         thread.start()
         thread.join()
         until(lambda: not Path(f"/proc/self/task/{thread.native_id}").exists())
-        (pid,) = set(children()) - before
-        assert "ShdPnd:\t0000000000000000\n" in Path(f"/proc/{pid}/status").read_text()
+        started = set(children()) - before
+        assert len(started) == 2  # the program and its watcher
+        for pid in started:
+            assert "ShdPnd:\t0000000000000000\n" in Path(f"/proc/{pid}/status").read_text()
     assert not any(each.name == "memtopo-parent" for each in threading.enumerate())
 
 
