@@ -111,7 +111,7 @@ def covers(plan: Plan) -> None:
     assert observed == expected
 
 
-@settings(max_examples=300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, suppress_health_check=list(HealthCheck))
 @given(strategies.specs(identified=True))
 def test_every_mapping_is_granted_by_one_call_over_whole_mappings(text: str) -> None:
     covers(plan_of(text, MACHINE))

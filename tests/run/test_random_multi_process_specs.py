@@ -22,7 +22,7 @@ from tests.helpers.entry_order import ignore_entry_order
 from tests.helpers.specs import validate_verbatim
 
 MACHINE = strategies.machine()
-FEW = settings(max_examples=100, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=30, suppress_health_check=list(HealthCheck))
 
 
 def plan_of_clean(text: str) -> Plan:

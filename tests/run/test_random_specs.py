@@ -27,8 +27,8 @@ from tests.helpers.specs import run, run_request, validate_verbatim
 
 MACHINE = strategies.machine()
 ROOT = Path(__file__).parent.parent.parent
-FEW = settings(max_examples=300, suppress_health_check=list(HealthCheck))
-SOME = settings(max_examples=100, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=100, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=30, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=10_000, suppress_health_check=list(HealthCheck))
 WHOLE_PLAN = """
 import sys, json
@@ -159,7 +159,7 @@ def test_a_spec_has_one_plan(text: str) -> None:
     assert one == other
 
 
-@settings(max_examples=2, suppress_health_check=list(HealthCheck))
+@settings(max_examples=1, suppress_health_check=list(HealthCheck))
 @given(st.lists(strategies.specs(identified=True, external=True), min_size=20, max_size=20))
 def test_a_plan_does_not_depend_on_the_hash_seed(specs: list[str]) -> None:
     plans = [_plans(specs, seed) for seed in ("0", "1", "4711")]

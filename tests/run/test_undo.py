@@ -62,7 +62,7 @@ def left_open(counts: dict[str, int], named: int, where: str) -> None:
 
 @pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
 def test_a_failure_of_any_call_is_undone_or_named(path: Path) -> None:
-    fail_everywhere(path, invented(4), 12 if path.stem.startswith("paged") else SAMPLED)
+    fail_everywhere(path, invented(4), 3 if path.stem.startswith("paged") else SAMPLED)
 
 
 def test_a_failure_of_each_call_of_a_small_layout_is_undone_or_named() -> None:

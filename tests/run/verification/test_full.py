@@ -202,7 +202,12 @@ def test_check_none_checks_nothing(check: Check) -> None:
     assert not any(report.left.ledger_after.values())
 
 
-@pytest.mark.parametrize("path", EVERY_SPEC, ids=lambda path: path.stem)
+def _slow_in_full(path: Path) -> object:
+    slow = path.stem in ("paged-kv", "fan-out", "weights")
+    return pytest.param(path, marks=pytest.mark.exhaustive if slow else ())
+
+
+@pytest.mark.parametrize("path", [_slow_in_full(path) for path in EVERY_SPEC], ids=lambda path: path.stem)
 def test_every_shipped_spec_passes_a_full_check(path: Path) -> None:
     made = machine.load("h200x4")
     report = processes.apply(ensemble(path, made, check="full")) if path in ENSEMBLES else run(
