@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -17,6 +17,7 @@ class Origin:
     """Source of imported objects: `each` handles of one export from every holder, in the order of the holders.
 
     With `siblings` the holders are processes of the same spec (`reader.3`), else layouts and sockets outside of it.
+    `exported` is what each process exports: objects of a group, from index `first` on.
     """
 
     holders: tuple[str, ...]
@@ -24,6 +25,8 @@ class Origin:
     each: int
     via: Via
     siblings: bool
+    exported: Group | None = None
+    first: int = 0
 
     @property
     def identity(self) -> tuple[tuple[str, ...], str]:
@@ -33,6 +36,10 @@ class Origin:
     def of(self, index: int) -> tuple[str, int]:
         """Holder of the object at an index, and its index within the holder's export."""
         return self.holders[index // self.each], index % self.each
+
+    def resource(self, number: int) -> Hashable:
+        """Resource of a process behind one handle of its export; None outside of the spec."""
+        return None if self.exported is None else (self.exported.noun, self.exported.label(self.first + number))
 
     def text(self, holder: str) -> str:
         """The export as a spec writes it: `server.weights`, `weights-server/w`."""

@@ -110,7 +110,10 @@ def _from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group |
         yield _own_export(path, entry, exports[0])
         return None
     labels = tuple(label for label, _ in sibling.instances)
-    origin = Origin(labels, source.export, exports[0].count, exports[0].via, siblings=True)
+    shared = exports[0]
+    origin = Origin(
+        labels, source.export, shared.count, shared.via, siblings=True, exported=shared.group, first=shared.first
+    )
     counted = exports[0].counted or sibling.spec.instances is not None
     imported = Imported(path, origin.each * len(exports), counted, _distributed(exports), origin)
     kind = exports[0].exporter

@@ -30,6 +30,14 @@ class Phase(StrEnum):
     GRANT = "grant"
     SETTLE = "settle"
 
+    @property
+    def uses_imports(self) -> bool:
+        """True if its steps use what other processes created; these undo them before the creators release it."""
+        return self in _USING_IMPORTS
+
+
+_USING_IMPORTS = (Phase.IMPORT, Phase.MAP, Phase.GRANT, Phase.SETTLE)
+
 
 class ErrorHint(NamedTuple):
     """Likely cause of an error, with the number of the fact in `docs/driver-facts.md`, and what to do.
@@ -73,19 +81,28 @@ class Finding(NamedTuple):
 
 
 class HandleReference(NamedTuple):
-    """One handle of another process: holder, export, and index in the export; `text` is the export as in a spec."""
+    """One handle of another process: holder, export, and index in the export; `text` is the export as in a spec.
+
+    `resource` is what the holder exports, if it is a process of the same layout.
+    """
 
     holder: str
     export: str
     number: int
     text: str
+    resource: Hashable = None
 
     @classmethod
     def of(cls, group: Group, index: int) -> HandleReference:
         """Return the reference to the handle of one imported object."""
         assert group.origin
         holder, number = group.origin.of(index)
-        return cls(holder, group.origin.export, number, group.origin.text(holder))
+        return cls(holder, group.origin.export, number, group.origin.text(holder), group.origin.resource(number))
+
+    @property
+    def imported(self) -> tuple[str, Hashable] | None:
+        """Label of the exporting process of the layout, and its resource; None if the holder is outside of it."""
+        return None if self.resource is None else (self.holder, self.resource)
 
     def fetch(self, source: HandleSource) -> Handle:
         """Return the handle from its holder. Raises `MemtopoError`."""
@@ -161,6 +178,11 @@ class Step:
     def needs(self) -> tuple[Hashable, ...]:
         """Resources that have to be undone after this step if they are undone."""
         return ()
+
+    @property
+    def imports(self) -> tuple[str, Hashable] | None:
+        """Label of another process of the layout, and the resource of it that has to be undone after this step."""
+        return None
 
     @property
     def keeps(self) -> Hashable:

@@ -1,10 +1,13 @@
-"""Transitions: the steps that bring a built plan to another plan, with least extra memory, and back."""
+"""Transitions: the steps that bring built plans to other plans, with least extra memory, and back."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import chain
 from typing import NamedTuple
 
 from memtopo.common.garbage_collection import collector_paused
@@ -15,6 +18,12 @@ from memtopo.kinds.step import Phase, Step
 _ORDER: Mapping[Phase, int] = {phase: index for index, phase in enumerate(Phase)}
 _PLACED = (Phase.MAP, Phase.GRANT)
 
+_Effects = dict[Hashable, Step]
+"""Steps of one plan by their effect, in order."""
+
+_Resource = tuple[str, Hashable]
+"""Label of a process, and a resource of it."""
+
 
 class Action(NamedTuple):
     """A step that a transition does, or undoes."""
@@ -23,49 +32,76 @@ class Action(NamedTuple):
     undo: bool = False
 
 
-@dataclass(frozen=True)
-class Transition:
-    """Actions that change a layout, in order; the steps of the old plan that they do not undo stay.
+StagedAction = tuple["Stage", Action]
+"""Stage of an action, and the action."""
 
-    Memory that goes is released before memory that comes is created, so that the peak at each location is the larger
-    of the two plans. Bytes that are kept are copied before anything is undone. While copies run, memory is released
-    and created part by part. `undo` and `do` have the steps of the actions by phases.
+
+class Stage(StrEnum):
+    """Stages of a transition, in order. All processes of a layout complete one before any of them begins the next.
+
+    The work of all GPUs is awaited before anything is copied, and all copies have begun before anything is unmapped.
+    Imports are given back before their memory is released, and return after it is created.
     """
 
-    actions: tuple[Action, ...] = ()
+    SETTLE = "settle"
+    COPY = "copy out"
+    UNMAP = "unmap"
+    RELEASE = "release"
+    CREATE = "create"
+    MAP = "map"
+
+
+@dataclass(frozen=True)
+class Transition:
+    """Actions that change the layout of one process, by stage; the old plan's steps that they do not undo stay.
+
+    Memory that goes is released before memory that comes is created, so that the peak at each location is the larger
+    of the two plans. Bytes that are kept are copied before anything is undone. While copies run, memory that no other
+    process imports is released as it is unmapped, and created as it is mapped. `undo` and `do` have the steps of the
+    actions by phases.
+    """
+
+    stages: Mapping[Stage, tuple[Action, ...]] = field(default_factory=lambda: dict.fromkeys(Stage, ()))
     undo: tuple[Step, ...] = ()
     do: tuple[Step, ...] = ()
 
+    @classmethod
+    def of(cls, actions: Iterable[StagedAction], undo: Iterable[Step] = (), do: Iterable[Step] = ()) -> Transition:
+        """Transition of actions, which keep their order within each stage."""
+        stages: dict[Stage, list[Action]] = {stage: [] for stage in Stage}
+        for stage, action in actions:
+            stages[stage].append(action)
+        return cls({stage: tuple(each) for stage, each in stages.items()}, tuple(undo), tuple(do))
+
+    @property
+    def actions(self) -> tuple[Action, ...]:
+        """All actions, in order."""
+        return tuple(chain.from_iterable(self.stages.values()))
+
 
 def transition(old: Sequence[Step], new: Sequence[Step]) -> Transition:
-    """Transition from a layout that has the `old` steps to one that has the `new` steps; both in order of building.
+    """Transition of a layout of one process, as `transitions` defines it."""
+    return transitions({"": old}, {"": new})[""]
 
-    A step stays if the new steps have its effect and every resource that it needs stays. Equal inputs give equal
-    transitions.
+
+def transitions(old: Mapping[str, Sequence[Step]], new: Mapping[str, Sequence[Step]]) -> dict[str, Transition]:
+    """Transitions of all processes of a layout from the `old` steps to the `new` ones, by the same labels.
+
+    Steps are in the order of building. A step stays if the new steps of its process have its effect, and every resource
+    stays that it needs, or that it imports from another process. Equal inputs give equal transitions, so that each
+    process can compute those of all.
     """
     with collector_paused():
-        before, after = _by_effect(old), _by_effect(new)
-        gone = _gone(before, after)
-        kept = {effect: step for effect, step in before.items() if effect not in gone}
-        undo = [step for effect, step in reversed(before.items()) if effect in gone]
-        do = [step for effect, step in after.items() if effect not in kept]
-        difference = Difference(before, kept, after)
-        changes = [step for kind in KINDS for step in kind.changes(difference)]
-        if not (do or undo or changes):
-            return Transition()
-        first = [step for step in changes if step.before_undo]
-        do += [step for step in changes if not step.before_undo]
-        do += [step for step in new if step.repeated]
-        do.sort(key=lambda step: (_ORDER[step.phase], step.position))
-        repeated = [step for step in reversed(old) if step.repeated]
-        waits = {step: wait for step in first if (wait := step.awaited)}
-        actions = (
-            *(Action(step, undo=True) for step in repeated),
-            *map(Action, first),
-            *_undo(undo, waits),
-            *map(Action, _by_parts(do) if any(step.runs_on for step in do) else do),
-        )
-        return Transition(actions, (*repeated, *undo), (*first, *waits.values(), *do))
+        before = {label: _by_effect(steps) for label, steps in old.items()}
+        after = {label: _by_effect(steps) for label, steps in new.items()}
+        imported = _imported(before), _imported(after)
+        gone = _gone_together(before, after, imported[0])
+        return {
+            label: _Difference(label, (old[label], new[label]), (before[label], after[label]), gone[label]).transition(
+                imported
+            )
+            for label in old
+        }
 
 
 class Transitions:
@@ -87,64 +123,151 @@ def _by_effect(steps: Sequence[Step]) -> dict[Hashable, Step]:
     return {effect: step for step in steps if not step.repeated and (effect := step.effect) is not None}
 
 
-def _gone(before: Mapping[Hashable, Step], after: Mapping[Hashable, Step]) -> set[Hashable]:
-    """Effects of the steps that are undone: those that no step has after, and those whose resources are replaced."""
+def _imported(plans: Mapping[str, _Effects]) -> frozenset[_Resource]:
+    """Resources that processes import."""
+    return frozenset(each for steps in plans.values() for step in steps.values() if (each := step.imports))
+
+
+def _gone_together(
+    before: Mapping[str, _Effects], after: Mapping[str, _Effects], imported: AbstractSet[_Resource]
+) -> dict[str, set[Hashable]]:
+    """Effects that are undone in each process: those of imports, too, whose exporting process replaces the resource."""
+    replaced: set[_Resource] = set()
+    while True:
+        gone: dict[str, set[Hashable]] = {}
+        found: set[_Resource] = set()
+        for label, steps in before.items():
+            gone[label], own = _gone(steps, after[label], replaced)
+            found.update((label, resource) for resource in own if (label, resource) in imported)
+        if found <= replaced:
+            return gone
+        replaced |= found
+
+
+def _gone(before: _Effects, after: _Effects, elsewhere: AbstractSet[_Resource]) -> tuple[set[Hashable], set[Hashable]]:
+    """Effects of the steps that are undone, and the resources that go with them.
+
+    They are those that no step has after, and those whose resources are replaced, here or `elsewhere`.
+    """
     replaced = {
         need for effect, step in before.items() if step.renews_needs and effect not in after for need in step.needs
     }
     gone: set[Hashable] = set()
     for effect, step in before.items():
         provides = step.provides
-        if effect not in after or provides in replaced or not replaced.isdisjoint(step.needs):
+        if (
+            effect not in after
+            or provides in replaced
+            or not replaced.isdisjoint(step.needs)
+            or (elsewhere and step.imports in elsewhere)
+        ):
             gone.add(effect)
             if provides is not None:
                 replaced.add(provides)
-    return gone
+    return gone, replaced
 
 
-def _undo(undo: Sequence[Step], waits: Mapping[Step, Step]) -> Iterator[Action]:
+class _Difference:
+    """Difference of the plans of one process, without the effects that are gone."""
+
+    def __init__(
+        self,
+        label: str,
+        plans: tuple[Sequence[Step], Sequence[Step]],
+        effects: tuple[_Effects, _Effects],
+        gone: AbstractSet[Hashable],
+    ) -> None:
+        self._label, (self._old, self._new), (before, after) = label, plans, effects
+        kept = {effect: step for effect, step in before.items() if effect not in gone}
+        self._undo = [step for effect, step in reversed(before.items()) if effect in gone]
+        self._do = [step for effect, step in after.items() if effect not in kept]
+        difference = Difference(before, kept, after)
+        self._changes = [step for kind in KINDS for step in kind.changes(difference)]
+
+    def transition(self, imported: tuple[AbstractSet[_Resource], AbstractSet[_Resource]]) -> Transition:
+        """Transition of the process. Other processes have `imported` resources before, and import others after."""
+        if not (self._do or self._undo or self._changes):
+            return Transition()
+        first = [step for step in self._changes if step.before_undo]
+        do = self._do + [step for step in self._changes if not step.before_undo]
+        do += [step for step in self._new if step.repeated]
+        do.sort(key=lambda step: (_ORDER[step.phase], step.position))
+        repeated = [step for step in reversed(self._old) if step.repeated]
+        waits = {step: wait for step in first if (wait := step.awaited)}
+        used, needed = (self._own(each) for each in imported)
+        actions = chain(
+            ((Stage.SETTLE, Action(step, undo=True)) for step in repeated),
+            ((Stage.COPY, Action(step)) for step in first),
+            _undo(self._undo, waits, used),
+            _by_parts(do, needed) if any(step.runs_on for step in do) else _by_phases(do),
+        )
+        return Transition.of(actions, (*repeated, *self._undo), (*first, *waits.values(), *do))
+
+    def _own(self, imported: AbstractSet[_Resource]) -> set[Hashable]:
+        return {resource for label, resource in imported if label == self._label}
+
+
+def undo_stage(step: Step) -> Stage:
+    """Return the stage in which a step is undone, unless memory is released as it is unmapped."""
+    return Stage.UNMAP if step.phase.uses_imports else Stage.RELEASE
+
+
+def _undo(undo: Sequence[Step], waits: Mapping[Step, Step], used: AbstractSet[Hashable]) -> Iterator[StagedAction]:
     """Undo steps, each after the work that reads its resources; the other work is awaited at the end."""
     left = dict(waits)
     readers = {resource: step for step in waits for resource in step.reads}
-    for step in _with_early_release(undo) if readers else undo:
+    staged = _with_early_release(undo, used) if readers else ((undo_stage(step), step) for step in undo)
+    for stage, step in staged:
         if readers:
             for resource in (step.provides, *step.needs):
                 if (reader := readers.pop(resource, None)) and (wait := left.pop(reader, None)):
-                    yield Action(wait)
-        yield Action(step, undo=True)
-    yield from map(Action, left.values())
+                    yield stage, Action(wait)
+        yield stage, Action(step, undo=True)
+    yield from ((Stage.RELEASE, Action(wait)) for wait in left.values())
 
 
-def _with_early_release(undo: Sequence[Step]) -> Iterator[Step]:
-    """Steps to undo, in order, but memory right after the last step that needs it: the next copy runs meanwhile."""
+def _with_early_release(undo: Sequence[Step], used: AbstractSet[Hashable]) -> Iterator[tuple[Stage, Step]]:
+    """Steps to undo, in order, but memory right after the last step that needs it: the next copy runs meanwhile.
+
+    Memory that is `used` by other processes is released after they have given it back.
+    """
     users = Counter(need for step in undo for need in step.needs)
-    memory = {step.provides: step for step in undo if step.allocates}
+    memory = {step.provides: step for step in undo if step.allocates and step.provides not in used}
     early: set[Hashable] = set()
     for step in undo:
         if step.provides in early:
             continue
-        yield step
+        stage = undo_stage(step)
+        yield stage, step
         for need in step.needs:
             users[need] -= 1
             if not users[need] and need in memory:
                 early.add(need)
-                yield memory[need]
+                yield stage, memory[need]
 
 
-def _by_parts(do: Sequence[Step]) -> Iterator[Step]:
+def _by_phases(do: Iterable[Step]) -> Iterator[StagedAction]:
+    for step in do:
+        yield Stage.MAP if step.phase.uses_imports else Stage.CREATE, Action(step)
+
+
+def _by_parts(do: Sequence[Step], needed: AbstractSet[Hashable]) -> Iterator[StagedAction]:
     """Steps to do, by phases, but chunks that only mappings need are created, mapped and granted by position.
 
-    So the bytes of each part return while the next one is created.
+    So the bytes of each part return while the next one is created. Chunks that are `needed` by other processes are
+    created before these import them.
     """
     placed = [step for step in do if step.phase in _PLACED]
     placed.sort(key=lambda step: (step.position, _ORDER[step.phase]))
     others = {need for step in do if step.phase not in _PLACED for need in step.needs}
-    late = {need for step in placed for need in step.needs} - others
+    late = {need for step in placed for need in step.needs} - others - needed
     created = {step.provides: step for step in do if step.phase is Phase.CREATE and step.provides in late}
-    yield from (step for step in do if _ORDER[step.phase] < _ORDER[Phase.MAP] and step.provides not in created)
+    yield from _by_phases(
+        step for step in do if _ORDER[step.phase] < _ORDER[Phase.MAP] and step.provides not in created
+    )
     for step in placed:
         for need in step.needs:
             if creation := created.pop(need, None):
-                yield creation
-        yield step
-    yield from (step for step in do if _ORDER[step.phase] > _ORDER[Phase.GRANT])
+                yield Stage.MAP, Action(creation)
+        yield Stage.MAP, Action(step)
+    yield from _by_phases(step for step in do if _ORDER[step.phase] > _ORDER[Phase.GRANT])

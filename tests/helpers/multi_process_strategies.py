@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
@@ -56,8 +57,34 @@ def dicts(draw: Draw, gpus: int = GPUS) -> Spec:
     They export chunks via fd and buffers and events via ipc, import from one another and from themselves, and map what
     they create and import, some of it twice. No import is from a holder, and validation gives no warning.
     """
+    return draw(_dicts(draw(_heads()), gpus))
+
+
+@st.composite
+def pairs(draw: Draw, gpus: int = GPUS) -> tuple[Spec, Spec]:
+    """Two valid specs as of `dicts`, of the same processes, or one and the same with other properties of chunks."""
+    heads = draw(_heads())
+    one = draw(_dicts(heads, gpus))
+    if draw(st.booleans()):
+        return one, draw(_dicts(heads, gpus))
+    other = deepcopy(one)
+    for process in other["processes"].values():
+        for chunk in process.get("chunks", {}).values():
+            if draw(st.booleans()):
+                chunk["rdma"] = True
+    return one, other
+
+
+@st.composite
+def _heads(draw: Draw) -> list[tuple[str, int | None]]:
+    """Names and counts of two to four processes."""
     names = draw(st.lists(st.sampled_from(NAMES), unique=True, min_size=2, max_size=4))
-    made = [draw(_process(name, gpus)) for name in names]
+    return [(name, draw(st.none() | st.integers(1, 3))) for name in names]
+
+
+@st.composite
+def _dicts(draw: Draw, heads: list[tuple[str, int | None]], gpus: int) -> Spec:
+    made = [draw(_process(name, count, gpus)) for name, count in heads]
     offers = [offer for process in made for offer in draw(_exports(process))]
     for process in made:
         taken = draw(_imports(process, offers))
@@ -66,9 +93,8 @@ def dicts(draw: Draw, gpus: int = GPUS) -> Spec:
 
 
 @st.composite
-def _process(draw: Draw, name: str, gpus: int) -> _Process:
+def _process(draw: Draw, name: str, count: int | None, gpus: int) -> _Process:
     """A process with the entries that it creates."""
-    count = draw(st.none() | st.integers(1, 3))
     plain = [f"gpu{index}" for index in range(gpus)]
     spec: Spec = {} if count is None else {"count": str(count)}
     usable = plain

@@ -110,6 +110,10 @@ class OpenBuffer(BufferStep):
     def needs(self) -> tuple[Hashable, ...]:
         return (("holder", self.source.holder),)
 
+    @property
+    def imports(self) -> tuple[str, Hashable] | None:
+        return self.source.imported
+
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.source.fetch_bytes(layout.handle_source)
         with current(driver, layout.contexts[self.device]):

@@ -111,6 +111,10 @@ class ImportChunk(Step):
     def needs(self) -> tuple[Hashable, ...]:
         return (("holder", self.source.holder),)
 
+    @property
+    def imports(self) -> tuple[str, Hashable] | None:
+        return self.source.imported
+
     def do(self, driver: Driver, layout: Layout) -> None:
         handle = self.source.fetch(layout.handle_source)
         layout.chunks[self.label] = driver.mem_import_from_shareable_handle(handle.shared, self.kind)
