@@ -18,9 +18,6 @@ from memtopo.kinds.step import Finding, Phase, Step
 from memtopo.planner import Plan
 from memtopo.plans.report import Leak, PhaseTime, Progress
 
-_USING_IMPORTS = (Phase.IMPORT, Phase.MAP, Phase.GRANT, Phase.SETTLE)
-"""Phases whose steps use what other processes created; they are undone before the creators release it."""
-
 STRIDE = 256
 """Number of steps between two calls of the progress hooks."""
 
@@ -115,11 +112,12 @@ class Execution:
         teardown = Teardown(self.driver, self.layout)
         steps = list(reversed(self.done))
         contexts = [step for step in steps if step.phase is Phase.OPEN]
-        using = [step for step in steps if step.phase in _USING_IMPORTS]
+        using = [step for step in steps if step.phase.uses_imports]
+        own = [step for step in steps if not (step.phase.uses_imports or step.phase is Phase.OPEN)]
         with self.timed("take down", len(steps)), collector_paused():
             self._undo(using, teardown)
             teardown.timed_out |= not gates.imports_released()
-            self._undo(steps[len(using) : len(steps) - len(contexts)], teardown)
+            self._undo(own, teardown)
             teardown.timed_out |= not gates.all_released()
             if self.baseline is not None:
                 teardown.take_snapshot()

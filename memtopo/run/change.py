@@ -1,14 +1,14 @@
-"""Change of a built layout to another plan, or back to the plan that it had."""
+"""Change of a built layout to another plan, or back to the plan that it had, stage by stage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 from memtopo.common.garbage_collection import collector_paused
-from memtopo.executor import Execution, StepFailed, Stopped
+from memtopo.executor import STRIDE, Execution, StepFailed, Stopped
 from memtopo.kinds.step import Step
 from memtopo.planner import Plan
-from memtopo.plans.transition import Action, Transition, transition
+from memtopo.plans.transition import Action, Stage, StagedAction, Transition, transition, undo_stage
 
 
 class RollbackFailed(StepFailed):
@@ -30,60 +30,101 @@ def change(execution: Execution, plan: Plan, known: Transition | None = None) ->
     back to the plan that it had, with new and empty memory in place of what was already released; `RollbackFailed` if
     that is impossible.
     """
-    _Change(execution, plan, known or transition(execution.plan.steps, plan.steps)).make()
+    steps = known or transition(execution.plan.steps, plan.steps)
+    with execution.timed("change", len(steps.actions)):
+        making = Change(execution, plan, steps)
+        try:
+            for stage in Stage:
+                making.advance(stage)
+        except BaseException as error:
+            _roll_back(making, error)
+            raise
+        making.end()
 
 
-class _Change:
-    """One change: the steps undone so far, and the steps attempted."""
+def _roll_back(making: Change, failure: BaseException) -> None:
+    """Bring the layout back to the plan that it had. Raises `RollbackFailed`."""
+    making.turn_back()
+    try:
+        for stage in Stage:
+            making.advance(stage)
+    except StepFailed as error:
+        raise RollbackFailed(failure, error) from error
+    making.end()
+
+
+class Change:
+    """Change of the layout of one process: `advance` through all stages, then `end`.
+
+    After a failure, `turn_back`, and advance through all stages again, which then undo what was done and do again what
+    was undone. Processes of one layout go through each stage together. A teardown is possible at any time.
+    """
 
     def __init__(self, execution: Execution, plan: Plan, steps: Transition) -> None:
-        self._execution, self._old, self._new = execution, execution.plan, plan
-        self._transition = steps
+        self._execution, self._old, self._new, self._transition = execution, execution.plan, plan, steps
         self._undone: list[Step] = []
         self._attempted: list[Step] = []
-
-    def make(self) -> None:
-        execution, steps = self._execution, self._transition
-        done = execution.done
+        self._stop = execution.stop
+        self._back = False
         # A teardown in between has to find all that exists; undoing what does not exist has no effect.
-        execution.done = [*done, *steps.do]
-        with execution.timed("change", len(steps.actions)), collector_paused():
-            try:
-                self._take(steps.actions, execution.stop)
-            except BaseException as error:
-                self._roll_back(error)
-                execution.done = done
-                raise
-            finally:
-                execution.generation += any(not step.repeated for step in (*self._attempted, *self._undone))
-        execution.plan, execution.done = self._new, list(self._new.steps)
+        execution.done = [*execution.done, *steps.do]
 
-    def _take(self, actions: Iterable[Action], stop: Callable[[], bool]) -> None:
+    def advance(self, stage: Stage) -> None:
+        """Do and undo the steps of one stage. Raises `StepFailed`, or `Stopped` unless it is rolled back."""
+        execution, actions = self._execution, self._transition.stages[stage]
+        with collector_paused():
+            try:
+                for first in range(0, len(actions), STRIDE):
+                    batch = actions[first : first + STRIDE]
+                    self._take(batch)
+                    execution.progress.advance(len(batch))
+            finally:
+                execution.layout.handle_source.settle()
+
+    def turn_back(self) -> None:
+        """Make the stages those of the rollback: undo what was attempted, and do again what was undone."""
+        self._transition, self._back = Transition.of(self._rollback()), True
+        self._stop = lambda: False
+
+    def end(self) -> None:
+        """End the change: the layout has the new plan, or again the old one."""
+        execution = self._execution
+        execution.plan = self._old if self._back else self._new
+        execution.done = list(execution.plan.steps)
+        execution.generation += self._touched
+
+    @property
+    def _touched(self) -> bool:
+        return any(not step.repeated for step in (*self._attempted, *self._undone))
+
+    def _take(self, actions: Sequence[Action]) -> None:
         """Take actions, in one loop without further calls: a driver call takes 15 to 25 µs."""
-        driver, layout = self._execution.driver, self._execution.layout
-        undone, attempted = self._undone.append, self._attempted.append
+        driver, layout, stop = self._execution.driver, self._execution.layout, self._stop
+        undone, attempted = ([], []) if self._back else (self._undone, self._attempted)
         for step, undo in actions:
             if stop():
                 raise Stopped
             try:
                 if undo:
                     step.undo(driver, layout)
-                    undone(step)
+                    undone.append(step)
                 else:
-                    attempted(step)
+                    attempted.append(step)
                     step.do(driver, layout)
             except Exception as error:
                 verb = f"undo {step.verb}" if undo else step.verb
                 raise StepFailed(step, f"{verb} {step.describe().subject}", error) from error
 
-    def _roll_back(self, failure: BaseException) -> None:
-        """Undo what was attempted, and do again what was undone. Raises `RollbackFailed`."""
-        undo = [Action(step, undo=True) for step in reversed(self._attempted)]
+    def _rollback(self) -> Iterator[StagedAction]:
+        """Actions of the rollback. Work that a stage of the change has begun ends before anything is unmapped."""
         back = transition(list(self._present()), self._old.steps)
-        try:
-            self._take([*undo, *back.actions], stop=lambda: False)
-        except StepFailed as error:
-            raise RollbackFailed(failure, error) from error
+        if back.actions or self._attempted:
+            settled = (step for step in reversed(self._old.steps) if step.repeated)
+            yield from ((Stage.SETTLE, Action(step, undo=True)) for step in settled)
+        for step in reversed(self._attempted):
+            yield Stage.COPY if step.before_undo else undo_stage(step), Action(step, undo=True)
+        for stage in (stage for stage in Stage if stage is not Stage.SETTLE):
+            yield from ((stage, action) for action in back.stages[stage])
 
     def _present(self) -> Iterator[Step]:
         """Steps that are in effect after the attempted ones are undone.

@@ -14,8 +14,8 @@ from memtopo.driver.sim import SimDriver
 from memtopo.executor import Execution, StepFailed, Stopped
 from memtopo.machine import Machine
 from memtopo.planner import Plan
-from memtopo.plans.transition import transition
-from memtopo.run.change import RollbackFailed, change
+from memtopo.plans.transition import Stage, transition
+from memtopo.run.change import Change, RollbackFailed, change
 from tests.helpers import strategies
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -150,6 +150,18 @@ def test_a_failed_rollback_leaves_a_layout_that_can_be_taken_down() -> None:
         layout.failing.at = layout.failing.calls + 1
         with pytest.raises(RollbackFailed):
             change(layout.execution, plan_of(moved, TWO))
+
+
+@pytest.mark.parametrize("last", Stage)
+def test_a_layout_can_be_taken_down_after_each_stage_of_a_change(last: Stage) -> None:
+    """With imports released before memory, and every call as the driver accepts it: `built` finds nothing left."""
+    old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
+    with built(old) as layout:
+        making = Change(layout.execution, new, transition(old.steps, new.steps))
+        for stage in Stage:
+            making.advance(stage)
+            if stage is last:
+                break
 
 
 def test_a_stopped_change_is_rolled_back() -> None:
