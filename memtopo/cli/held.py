@@ -42,6 +42,13 @@ Wait = Annotated[
     str, typer.Option("--wait", envvar="MEMTOPO_WAIT", metavar="TIME", help="Time limit for its teardown.")
 ]
 
+WaitForImporters = Annotated[
+    str,
+    typer.Option(
+        "--wait", envvar="MEMTOPO_WAIT", metavar="TIME", help="Time for importers to let go of memory that goes."
+    ),
+]
+
 _ORIGIN = "the holder"
 
 
@@ -103,15 +110,18 @@ def switch_command(
     state: Annotated[str, typer.Argument(metavar="STATE", help="One of its states, or awake.", show_default=False)],
     socket: Socket = None,
     force: ForceSwitch = False,
+    wait: WaitForImporters = "5s",
     as_json: AsJson = False,
 ) -> int:
     """Bring a held layout to one of its states.
 
-    Memory goes or comes back, and addresses stay. Refused while others have handles of memory that goes. If a call
-    fails, the layout stays as it was. The exit status is 6 if the check afterwards finds a difference.
+    Memory goes or comes back, and addresses stay. Others that imported memory that goes have --wait to let go of it;
+    if one still has handles then, the switch is refused. If a call fails, the layout stays as it was. The exit status
+    is 6 if the check afterwards finds a difference.
     """
+    seconds = duration(wait)
     with connect_to(name, socket, ()) as client:
-        done = client.switch(state, force=force)
+        done = client.switch(state, force=force, wait=seconds)
     if as_json:
         plain.print_document(documents.dumps(documents.marked("switch", done)).splitlines())
     else:

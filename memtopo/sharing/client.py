@@ -46,6 +46,10 @@ class Client:
     def __init__(self, connection: HolderConnection) -> None:
         self._connection = connection
         self._offers: Mapping[str, Offer] | None = None
+        self.generation: int | None = None
+        """Generation of the layout when its offers were received; None before, and from a holder that reports none."""
+        self.generations: dict[str, int | None] = {}
+        """Generation in which the objects of each export were made whose handles were received last."""
         self.pid, self.uid = connection.peer
 
     def __enter__(self) -> Self:
@@ -76,10 +80,10 @@ class Client:
             )
 
     def offers(self) -> Mapping[str, Offer]:
-        """Return the exports by name. They are requested once, since they do not change while the layout is held."""
+        """Return the exports by name. They are requested again after a notice that the layout was changed."""
         if self._offers is None:
             with _validated(self._connection):
-                self._offers = _offers(self._connection)
+                self._offers, self.generation = _offers(self._connection)
         return self._offers
 
     def handles(
@@ -87,7 +91,8 @@ class Client:
     ) -> Iterator[Handle]:
         """Return handles of an export in their order, requested `batch` at a time; the caller closes each.
 
-        Closing the iterator closes the handles that it has not returned. An unknown export is an error at once.
+        Closing the iterator closes the handles that it has not returned. An unknown export is an error at once. If the
+        layout was changed since the offers were received, the error has the code `changed`.
         """
         offer = self.offers().get(export)
         if offer is None:
@@ -108,12 +113,24 @@ class Client:
         with _validated(self._connection):
             return messages.decode_checks(fields)
 
-    def switch(self, state: str, *, force: bool = False, timeout: float = SWITCH_TIMEOUT) -> Switched:
+    def let_go(self, exports: Collection[str]) -> None:
+        """Report that this process has closed everything that it imported of some exports.
+
+        The holder forgets the handles. It sends a notice when these exports change, until they are requested again.
+        """
+        for part in messages.parts(exports):
+            _request(self._connection, "let_go", exports=part)
+
+    def switch(
+        self, state: str, *, force: bool = False, wait: float = 0.0, timeout: float = SWITCH_TIMEOUT
+    ) -> Switched:
         """Let the holder bring the layout to one of its states, and return the results of its check.
 
-        The holder refuses while others have handles of memory that goes; with `force` they keep the old memory.
+        Importers of memory that goes have `wait` seconds to let go of it. The holder refuses if one still has handles
+        then; with `force` it goes on, and they keep the old memory.
         """
-        fields = _request(self._connection, "switch", timeout=timeout, state=state, force=force)
+        more = {"wait": wait} if wait else {}
+        fields = _request(self._connection, "switch", timeout=timeout + wait, state=state, force=force, **more)
         with _validated(self._connection):
             kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))
             checks = messages.decode_checks(fields.object("checks"))
@@ -140,7 +157,10 @@ class Client:
 
     def notice(self, timeout: float = 0.0) -> Notice | None:
         """Return a notice of the holder, if one arrives within `timeout` seconds."""
-        return self._connection.notice(timeout)
+        notice = self._connection.notice(timeout)
+        if notice and notice.kind == "changed":
+            self._offers = None
+        return notice
 
     def gone(self) -> bool:
         """Return at once whether the holder has ended the connection, by its death or otherwise."""
@@ -155,18 +175,49 @@ class Client:
         self._connection.close()
 
     def _handles(self, offer: Offer, first: int, stop: int, batch: int) -> Iterator[Handle]:
+        self.generations.pop(offer.name, None)
         while first < stop:
             count = min(batch, stop - first)
             if offer.descriptors:
                 reserve_descriptors(count)
             with _validated(self._connection):
-                pending = _batch(self._connection, offer, first, count)
+                pending = self._batch(offer, first, count)
             first += len(pending)
             try:
                 while pending:
                     yield pending.popleft()
             finally:
                 close_handles(pending)
+
+    def _batch(self, offer: Offer, first: int, count: int) -> deque[Handle]:
+        """Request handles from `first` on: at least one, at most `count`. The caller owns them.
+
+        Raises `ExchangeError`, with the code `changed` if the export was changed since the earlier ones, or the offer.
+        """
+        packet = self._connection.request("handles", export=offer.name, first=first, count=count)
+        try:
+            answer = Fields(packet.message, "the answer to 'handles'")
+            generation = _generation(answer)
+            if self.generations.setdefault(offer.name, generation) != generation:
+                raise self._changed(offer)
+            offered = messages.decode_offer(answer.object("offer"))
+            if offered != offer and generation and self.generation and generation > self.generation:
+                raise self._changed(offer)
+            if offered != offer or answer.number("first") != first:
+                raise BadPacket(f"{offer.name!r} is not as it was offered")
+            entries = list(answer.objects("handles", count))
+            if not entries:
+                raise BadPacket(f"0 handles of {offer.name!r} came with {len(packet.fds)} descriptors")
+            return deque(messages.decode_handles(entries, packet.fds, descriptors=offer.descriptors, of=offer.name))
+        except ExchangeError:
+            packet.close()
+            raise
+
+    def _changed(self, offer: Offer) -> ExchangeError:
+        """Return the error for an export that was changed since its offer or earlier handles were received."""
+        self._offers = None
+        message = f"export {offer.name!r} was changed while its handles were received"
+        return self._connection.error("changed", message, "close them, and request all of them again")
 
 
 def connect(
@@ -206,19 +257,28 @@ def _request(connection: HolderConnection, request: str, *, timeout: float | Non
     return Fields(packet.message, f"the answer to '{request}'")
 
 
-def _offers(connection: HolderConnection) -> dict[str, Offer]:
-    """Request all offers. Raises `ExchangeError`."""
+def _offers(connection: HolderConnection) -> tuple[dict[str, Offer], int | None]:
+    """Request all offers, and the generation of the layout. Raises `ExchangeError`."""
     found: dict[str, Offer] = {}
+    generation: int | None = None
     total = 1
     while len(found) < total:
         before = len(found)
         answer = _request(connection, "offers", first=before)
+        if before and _generation(answer) != generation:
+            raise connection.error("changed", "the layout was changed while its offers were received")
+        generation = _generation(answer)
         total = answer.number("total", 0, _MAX_ENTRIES)
         offers = map(messages.decode_offer, answer.objects("offers", messages.MAX_ENTRIES))
         found |= {offer.name: offer for offer in offers}
         if total and not before < len(found) <= total:
             raise BadPacket(f"it announced {total} offers, and sent another number")
-    return found
+    return found, generation
+
+
+def _generation(answer: Fields) -> int | None:
+    """Generation of the layout in an answer; None from a holder of an earlier version."""
+    return answer.number("generation", 1) if answer.has("generation") else None
 
 
 def _importers(connection: HolderConnection) -> Iterator[Importer]:
@@ -246,19 +306,3 @@ def _source(connection: HolderConnection) -> str:
         if length > total or (total and not found[-1]):
             raise BadPacket(f"it announced a source of {total} characters, and sent another number")
     return "".join(found)
-
-
-def _batch(connection: HolderConnection, offer: Offer, first: int, count: int) -> deque[Handle]:
-    """Request handles from `first` on: at least one, at most `count`. The caller owns them. Raises `ExchangeError`."""
-    packet = connection.request("handles", export=offer.name, first=first, count=count)
-    try:
-        answer = Fields(packet.message, "the answer to 'handles'")
-        if messages.decode_offer(answer.object("offer")) != offer or answer.number("first") != first:
-            raise BadPacket(f"{offer.name!r} is not as it was offered")
-        entries = list(answer.objects("handles", count))
-        if not entries:
-            raise BadPacket(f"0 handles of {offer.name!r} came with {len(packet.fds)} descriptors")
-        return deque(messages.decode_handles(entries, packet.fds, descriptors=offer.descriptors, of=offer.name))
-    except ExchangeError:
-        packet.close()
-        raise

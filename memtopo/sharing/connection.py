@@ -16,7 +16,7 @@ from memtopo.sharing import wire
 from memtopo.sharing.claims import lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
 from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout, reason
-from memtopo.sharing.messages import Fields
+from memtopo.sharing.messages import MAX_ENTRIES, Fields
 from memtopo.sharing.sockets import check_user, connect_at, peer
 from memtopo.sharing.status import Notice
 from memtopo.sharing.wire import Packet
@@ -25,6 +25,8 @@ _KEPT_NOTICES = 16
 """Notices that are kept until they are read; older ones are dropped."""
 
 _MOST_NOTICES = 1000
+"""Notices that may arrive before the answer to one request, or between two readings of notices."""
+
 _LONGEST_REASON = 400
 _FINAL = ("packet", "version", "request", "forbidden", "busy")
 """Codes of errors after which the holder ends the connection."""
@@ -66,11 +68,16 @@ class HolderConnection:
         raise self.error("timeout", f"no answer to '{request}' within {patience:g} s", hint)
 
     def notice(self, timeout: float) -> Notice | None:
-        """Return the next notice, if one arrives in time. Raises `ExchangeError` if the holder is gone."""
-        packet = None if self._notices else self._next(self._clock.time() + timeout, "notice")
-        if packet and not self._store_notice(packet):
-            packet.close()
-            raise self.untrusted("it sent an answer without a request")
+        """Return the next notice, if one arrives in time. Raises `ExchangeError` if the holder is gone.
+
+        Notices of an unknown kind are ignored.
+        """
+        until = self._clock.time() + timeout
+        while not self._notices and (packet := self._next(until, "notice")):
+            if not self._store_notice(packet):
+                packet.close()
+                raise self.untrusted("it sent an answer without a request")
+        self._received_notices = 0
         return self._notices.popleft() if self._notices else None
 
     def wait_closed(self, timeout: float) -> bool:
@@ -150,7 +157,8 @@ class HolderConnection:
         if "notice" not in packet.message:
             return False
         try:
-            self._notices.append(_notice(packet))
+            if notice := _notice(packet):
+                self._notices.append(notice)
         except BadPacket as error:
             packet.close()
             raise self.untrusted(error.message) from error
@@ -160,6 +168,7 @@ class HolderConnection:
         return True
 
     def _answer(self, packet: Packet, request: str) -> Packet:
+        self._received_notices = 0
         if isinstance(packet.message.get("ok"), dict):
             packet.message = packet.message["ok"]
             return packet
@@ -207,11 +216,20 @@ def open_connection(
     return HolderConnection(sock, endpoint.path, timeout=timeout, allow_uids=allow_uids)
 
 
-def _notice(packet: Packet) -> Notice:
+def _notice(packet: Packet) -> Notice | None:
+    """Decode a notice; None if its kind is unknown. Raises `BadPacket`."""
     if packet.fds:
         raise BadPacket("a notice came with descriptors")
     fields = Fields(packet.message, "the notice")
-    return Notice(fields.word("notice", "releasing"), fields.seconds("grace"))
+    kind = fields.text("notice")
+    if kind == "releasing":
+        return Notice("releasing", fields.seconds("grace"))
+    if kind not in ("changing", "changed"):
+        return None
+    exports, generation = fields.texts("exports", MAX_ENTRIES), fields.number("generation", 1)
+    if kind == "changing":
+        return Notice("changing", fields.seconds("deadline"), generation, exports)
+    return Notice("changed", 0.0, generation, exports, fields.text_or_none("state"))
 
 
 def _not_listening(endpoint: Endpoint, pid: int | None, *, suggest: bool) -> ExchangeError | NoLayout:

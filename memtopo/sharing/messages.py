@@ -6,7 +6,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar, get_args
 
@@ -135,6 +135,19 @@ def page(entries: Iterable[Any]) -> list[dict[str, Any]]:
             break
         encoded.append(fields)
     return encoded
+
+
+def parts(names: Collection[str]) -> Iterator[list[str]]:
+    """Yield names in parts that fit into one packet each, and at least one part."""
+    part: list[str] = []
+    size = 0
+    for name in names:
+        size += len(json.dumps(name)) + 1
+        if part and (size > PAGE_BYTES or len(part) == MAX_ENTRIES):
+            yield part
+            part, size = [], len(json.dumps(name)) + 1
+        part.append(name)
+    yield part
 
 
 def encode_importers(importers: Sequence[Importer]) -> list[dict[str, Any]]:

@@ -73,10 +73,19 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A message without a request: the holder is `releasing`, and waits `grace` seconds for bound importers."""
+    """A message of a holder without a request, about the `exports` that this process imported.
 
-    kind: Literal["releasing"]
-    grace: float
+    - `releasing`: the holder ends; imports over ipc become invalid within `grace` seconds.
+    - `changing`: the memory of `exports` goes; importers have `grace` seconds to let go of it.
+    - `changed`: the change was made or given up, and their handles can be requested again. `generation` and `state` are
+      those of the layout now; the state is None if it has no states.
+    """
+
+    kind: Literal["releasing", "changing", "changed"]
+    grace: float = 0.0
+    generation: int = 1
+    exports: tuple[str, ...] = ()
+    state: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

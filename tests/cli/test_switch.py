@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -68,10 +69,12 @@ def test_a_switch_is_refused_while_an_importer_would_keep_memory(
     with held(tmp_path), connect(endpoint("sleeper")) as client:
         for handle in client.handles("kv"):
             handle.close()
-        refused = run_inline("switch", "sleeper", "half", **here)
-        assert (refused.status, "would keep it from being free" in refused.err) == (4, True)
+        refused = run_inline("switch", "sleeper", "half", "--wait", "1ms", **here)
+        assert refused.status == 4
+        keeps = f"process {os.getpid()} (2 of kv, 4 MiB) did not let go of imported memory within 0.001 s"
+        assert keeps in " ".join(refused.err.split())
         assert client.status().layout_state == "awake"
-        forced = run_inline("switch", "sleeper", "half", "--force", **here)
+        forced = run_inline("switch", "sleeper", "half", "--force", "--wait", "1ms", **here)
         assert (forced.status, "keeps 4 MiB of memory" in forced.out) == (0, True)
 
 

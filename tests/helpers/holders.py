@@ -6,6 +6,7 @@ import os
 import select
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,8 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from memtopo.sharing import wire
+from memtopo.sharing.claims import claim
 from memtopo.sharing.connection import HolderConnection
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.holder import HolderInfo, hold
+from memtopo.sharing.offers import ChangeableLayout
 from tests.helpers.child_process import PATIENCE, ChildProcess
+from tests.helpers.memfd_exports import MACHINE
 
 
 class Process(ChildProcess):
@@ -39,6 +45,34 @@ class Holder(Process):
         last = self.read_line()
         assert self.ended() == 0, last
         return last
+
+
+@contextmanager
+def holding(layout: ChangeableLayout, **terms: Any) -> Iterator[Callable[[], None]]:
+    """Hold the layout kv in a thread of this process; yield a function that ends it, as the end of the block does."""
+    ours, theirs = socket.socketpair()
+    serving, ended = threading.Event(), threading.Event()
+
+    def serve() -> None:
+        with claim(endpoint("kv")) as claimed:
+            about = HolderInfo("kv", None, MACHINE)
+            hold(layout, claimed, about, changeable=layout, stop=ended.is_set, ready=serving.set, wake=theirs, **terms)
+
+    def end() -> None:
+        ended.set()
+        ours.send(b"x")
+
+    thread = threading.Thread(target=serve)
+    with ours, theirs:
+        theirs.setblocking(False)
+        thread.start()
+        assert serving.wait(PATIENCE)
+        try:
+            yield end
+        finally:
+            end()
+            thread.join(PATIENCE)
+    assert not thread.is_alive()
 
 
 @contextmanager

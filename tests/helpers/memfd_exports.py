@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import Handle, Secret
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
-from memtopo.sharing.offers import Offer
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.offers import ChangeFailed, Offer
 
 PAGE = 4096
 GPU = "00112233445566778899aabbccddeeff"
@@ -62,17 +63,32 @@ class Memfds:
 
 @dataclass
 class OneState(Memfds):
-    """Such exports with two states: awake, and one in which the first export has no memory."""
+    """Such exports with two states: awake, and one in which the first exports, `going` in number, have no memory.
+
+    With a `failure`, a switch fails after it replaced memory.
+    """
 
     name: str = "asleep"
     state: str = "awake"
     generation: int = 1
+    failure: ChangeFailed | None = None
+    going: int = 1
     spec: str | None = "kv.yaml"
     source: str = ""
 
     @property
     def states(self) -> Sequence[str]:
         return "awake", self.name
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Names of the exports that have no memory in the other state."""
+        return frozenset(each.name for each in self.kept[: self.going])
+
+    def handle(self, export: str, index: int) -> Handle:
+        if self.state == self.name and export in self.absent:
+            raise ExchangeError("absent", f"export {export!r} has no memory")
+        return super().handle(export, index)
 
     def switch(self, state: str) -> PlannedState:
         return PlannedState(self, state)
@@ -91,10 +107,12 @@ class PlannedState:
 
     @property
     def touched(self) -> frozenset[str]:
-        return frozenset([self.layout.kept[0].name] if self.state == self.layout.name else [])
+        return self.layout.absent if self.state == self.layout.name else frozenset()
 
     def make(self, *, full: bool) -> Checks:
         del full
-        self.layout.state = self.state
         self.layout.generation += 1
+        if self.layout.failure:
+            raise self.layout.failure
+        self.layout.state = self.state
         return self.layout.check()

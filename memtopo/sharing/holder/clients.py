@@ -8,7 +8,7 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -51,7 +51,8 @@ class ClientConnection:
     """A client's connection and its lease. No method waits.
 
     `since` is in seconds of the epoch, `last_received` of the clock. `closing` connections are closed once
-    everything is sent; `awaits_release` ones requested the release.
+    everything is sent; `awaits_release` ones requested the release, `awaits_change` ones a change that waits for
+    importers. An `attached` client has received a handle.
     """
 
     def __init__(self, id: int, sock: socket.socket, peer: Peer, clock: RunningClock) -> None:
@@ -61,6 +62,10 @@ class ClientConnection:
         self.last_received = clock.time()
         self.closing = False
         self.awaits_release = False
+        self.awaits_change = False
+        self.attached = False
+        self.let_go_of: dict[str, None] = {}
+        """Exports whose handles the client has received and closed again, in order."""
         self._stuck_since: float | None = None
         self._taken: dict[str, _Received] = {}
         self._outgoing: deque[bytes] = deque()
@@ -119,11 +124,18 @@ class ClientConnection:
         """Record handles of an export that the client received; each counts once."""
         earlier = self._taken[offer.name].handles if offer.name in self._taken else 0
         self._taken[offer.name] = _Received(offer, earlier | ((1 << count) - 1) << first)
+        self.attached = True
+        self.let_go_of.pop(offer.name, None)
 
-    @property
-    def attached(self) -> bool:
-        """True if the client received any handle."""
-        return bool(self._taken)
+    def let_go(self, exports: Iterable[str]) -> list[str]:
+        """Forget the handles of exports, which the client has closed; return the names of those that it had."""
+        found = [name for name in dict.fromkeys(exports) if self._taken.pop(name, None)]
+        self.let_go_of.update(dict.fromkeys(found))
+        return found
+
+    def taken(self, exports: Collection[str]) -> list[Taken]:
+        """Return what the client has received of some exports, and has not let go of."""
+        return [each.taken for name, each in self._taken.items() if name in exports]
 
     @property
     def bound(self) -> bool:
@@ -263,4 +275,5 @@ class Clients:
 
     @staticmethod
     def _idle(connection: ClientConnection, now: float, seconds: float) -> bool:
-        return not connection.attached and not connection.awaits_release and now - connection.last_received > seconds
+        waits = connection.attached or connection.awaits_release or connection.awaits_change
+        return not waits and now - connection.last_received > seconds

@@ -15,11 +15,12 @@ from functools import partial
 from memtopo.common.errors import MemtopoError
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.holder.changes import LONGEST_WAIT, ChangeRequest, Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
 from memtopo.sharing.messages import Fields, encode_error, encode_importers
-from memtopo.sharing.offers import LONGEST_NAME, ChangeFailed
+from memtopo.sharing.offers import LONGEST_NAME
 from memtopo.sharing.sockets import abandon_in_children
 from memtopo.sharing.wire import Packet
 
@@ -69,6 +70,7 @@ class ServerLoop:
             patience=terms.patience,
             allow_uids=terms.allow_uids,
         )
+        self._changes = Changes(responder, self._clients, lambda: self._begin_shutdown("failure", 0))
         self._retries: list[_Retry] = []
         self._awaiting_check: list[ClientConnection] = []
         self._accept_again_at: float | None = None
@@ -100,6 +102,7 @@ class ServerLoop:
                 self._handle_ready(0.0)
             self._retry()
             self._check()
+            self._changes.advance()
             self._accept_again()
             self._clients.drop_unresponsive()
 
@@ -109,7 +112,7 @@ class ServerLoop:
         requesters = [each for each in self._clients.all() if each.awaits_release]
         others = [each for each in self._clients.all() if not each.awaits_release]
         lost = tuple(each.importer for each in self._bound())
-        kept = tuple(each for each in self._responder.importers(others) if not each.bound)
+        kept = tuple(each for each in self._responder.importers(others) if each.handles and not each.bound)
         answer = {"name": name, "lost": encode_importers(lost), "kept": encode_importers(kept)}
         for each in requesters:
             with suppress(OSError):
@@ -149,6 +152,7 @@ class ServerLoop:
             self._terms.patience / 2,
             self._interval,
             self._shutdown.remaining(now),
+            self._changes.remaining(),
             _RETRY_PAUSE if self._retries else None,
             None if self._accept_again_at is None else _ACCEPT_PAUSE,
         ]
@@ -214,7 +218,7 @@ class ServerLoop:
                 self._awaiting_check.append(connection)
                 self._clients.pause(connection)
                 return False
-            self._execute(connection, fields)
+            return self._execute(connection, fields)
         except TooManyInFlight:
             if until is not None and now >= until:
                 connection.send(encode_error(descriptors_in_flight()))
@@ -228,17 +232,19 @@ class ServerLoop:
             connection.send(encode_error(error))
         return True
 
-    def _execute(self, connection: ClientConnection, fields: Fields) -> None:
+    def _execute(self, connection: ClientConnection, fields: Fields) -> bool:
+        """Answer a request. Return false if it is answered later."""
         request = request_of(fields)
+        if request == "switch":
+            return self._switch(connection, fields)
         if request == "release":
             self._release(connection, fields)
-            return
-        if request == "switch":
-            self._switch(connection, fields)
-            return
+            return True
         if request == "handles":
+            self._changes.require_unchanged(fields.text("export", LONGEST_NAME))
             self._clients.check_importer(connection)
         self._responder.answer(connection, request, fields, self._clients.all())
+        return True
 
     def _check(self) -> None:
         """Check once for all clients that wait for it, after the requests of others were answered."""
@@ -256,18 +262,20 @@ class ServerLoop:
                 continue
             self._clients.update_events(each)
 
-    def _switch(self, connection: ClientConnection, fields: Fields) -> None:
-        fields.allow_only("request", "state", "force")
-        _require_owner(connection, "switch")
+    def _switch(self, connection: ClientConnection, fields: Fields) -> bool:
+        fields.allow_only("request", "state", "force", "wait", "check")
+        state = fields.text("state", LONGEST_NAME)
+        terms = _change_terms(fields)
+        self._require_changeable(connection, "switch")
+        planned = self._responder.planned_switch(state)
+        return self._changes.begin(ChangeRequest(connection, planned, planned.touched, {"state": state}, *terms))
+
+    def _require_changeable(self, connection: ClientConnection, action: str) -> None:
+        """Raise `ExchangeError` for a client of another user, during a release, and during another change."""
+        _require_owner(connection, action)
         if self._shutdown.why:
-            raise ExchangeError("releasing", "the layout is being released")
-        state, force = fields.text("state", LONGEST_NAME), fields.flag("force")
-        try:
-            connection.send(self._responder.switch(state, self._clients.all(), force=force))
-        except ChangeFailed as failed:
-            if failed.broken:
-                self._begin_shutdown("failure", 0)
-            raise ExchangeError("failed", failed.message) from failed
+            raise _releasing()
+        self._changes.require_none()
 
     def _release(self, connection: ClientConnection, fields: Fields) -> None:
         fields.allow_only("request", "force", "grace")
@@ -285,6 +293,7 @@ class ServerLoop:
         if not self._shutdown.begin(why, time.monotonic() + grace, signal):
             return
         self._responder.releasing = True
+        self._changes.refuse(_releasing())
         self.notify_systemd("STOPPING=1")
         for each in tuple(self._clients.all()):
             if each.attached and not each.awaits_release:
@@ -335,6 +344,17 @@ def _require_owner(connection: ClientConnection, action: str) -> None:
     """Raise `ExchangeError` for a client of another user, who may only import."""
     if connection.peer.uid not in (0, os.geteuid()):
         raise ExchangeError("owner", f"only uid {os.geteuid()}, which holds it, may {action} the layout")
+
+
+def _releasing() -> ExchangeError:
+    return ExchangeError("releasing", "the layout is being released")
+
+
+def _change_terms(fields: Fields) -> tuple[bool, bool, float]:
+    """Return `force`, whether the check is full, and the seconds to wait for importers."""
+    full = fields.has("check") and fields.word("check", "fast", "full") == "full"
+    wait = fields.seconds("wait", LONGEST_WAIT) if fields.has("wait") else 0.0
+    return fields.flag("force"), full, wait
 
 
 def _drain(sock: socket.socket, _events: int = 0) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -19,10 +19,10 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.messages import Fields
-from memtopo.sharing.offers import LONGEST_NAME, ChangeableLayout, ExportProvider, Offer
+from memtopo.sharing.offers import LONGEST_NAME, ChangeableLayout, ExportProvider, Offer, PlannedChange
 from memtopo.sharing.status import MOST_STATES, Importer
 
-REQUESTS = ("status", "offers", "importers", "handles", "check", "source", "switch", "release")
+REQUESTS = ("status", "offers", "importers", "handles", "let_go", "check", "source", "switch", "release")
 _LONGEST_PATH = 1000
 _LISTED_PROCESSES = 4
 
@@ -52,6 +52,7 @@ class Responder:
         self._changeable = changeable
         self._since = time.time()
         self.offers: Mapping[str, Offer] = {}
+        self._generations: dict[str, int] = {}
         self._read_offers()
         self.served_handles = self.served_clients = 0
         self.releasing = False
@@ -60,6 +61,7 @@ class Responder:
             "offers": self._list_offers,
             "importers": self._list_importers,
             "handles": self._handles,
+            "let_go": self._let_go,
             "source": self._source,
         }
 
@@ -82,7 +84,7 @@ class Responder:
             "deadline": self._deadline,
             "spec": None if spec is None else shorten(spec, _LONGEST_PATH),
             "machine": messages.encode_machine(info.machine),
-            "generation": self._changeable.generation if self._changeable else 1,
+            "generation": self.generation,
         }
         if self._changeable and len(self._changeable.states) > 1:
             states = [*self._changeable.states][:MOST_STATES]
@@ -94,11 +96,27 @@ class Responder:
         first, text = fields.number("first"), (self._changeable or self._info).source
         connection.send({"ok": {"total": len(text), "text": text[first : first + messages.TEXT_CHARACTERS]}})
 
+    @property
+    def name(self) -> str:
+        """Name of the layout."""
+        return self._info.name
+
+    @property
+    def generation(self) -> int:
+        """Number of the layout, which a change increments."""
+        return self._changeable.generation if self._changeable else 1
+
+    @property
+    def layout_state(self) -> str | None:
+        """Name of the state that the layout is in; None if it has no states."""
+        return self._changeable.state if self._changeable and len(self._changeable.states) > 1 else None
+
     def _list_offers(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "first")
         first = fields.number("first")
         page = messages.page(islice(self.offers.values(), first, None)) if first < len(self.offers) else []
-        connection.send({"ok": {"total": len(self.offers), "offers": page}})
+        answer = {"total": len(self.offers), "offers": page, "generation": self.generation}
+        connection.send({"ok": answer})
 
     def _list_importers(self, connection: ClientConnection, fields: Fields, clients: Clients) -> None:
         fields.allow_only("request", "after")
@@ -114,32 +132,29 @@ class Responder:
         except MemtopoError as error:
             return messages.encode_error(error)
 
-    def switch(self, state: str, clients: Clients, *, force: bool) -> dict[str, Any]:
-        """Bring the layout to a state, and return the answer. Raises `ExchangeError` and `ChangeFailed`.
-
-        It is refused while importers have handles of memory that goes, since they keep it from being free, unless it is
-        to `force` the switch.
-        """
+    def planned_switch(self, state: str) -> PlannedChange:
+        """Plan a switch to a state. Raises `MemtopoError` if there is no such state."""
         layout = self._changeable
         if layout is None or len(layout.states) == 1:
             raise ExchangeError("unknown", f"layout {self._info.name!r} has no states")
         if state not in layout.states:
             hint = choose(state, [*layout.states][:LISTED])
             raise ExchangeError("unknown", f"there is no state {shorten(state)!r}", hint=hint)
-        planned = layout.switch(state)
-        touched = planned.touched
-        pinning = [each for each in self.importers(clients) if any(taken.export in touched for taken in each.taken)]
-        if pinning and not force:
-            raise pinned(pinning)
-        try:
-            checks = planned.make(full=False)
-        finally:
-            self._read_offers()
-        answer = {"name": self._info.name, "state": state, "checks": messages.encode_checks(checks)}
-        return {"ok": answer | {"kept": messages.encode_importers(pinning)}}
+        return layout.switch(state)
+
+    def after_change(self, touched: Iterable[str]) -> None:
+        """Read the offers again after a change, which has made the objects of the `touched` exports anew."""
+        self._read_offers()
+        self._generations.update(dict.fromkeys(touched, self.generation))
 
     def _read_offers(self) -> None:
         self.offers = {offer.name: offer for offer in self._provider.offers()}
+
+    def _let_go(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
+        fields.allow_only("request", "exports")
+        names = fields.texts("exports", messages.MAX_ENTRIES)
+        _require_read(connection)
+        connection.send({"ok": {"generation": self.generation, "exports": connection.let_go(names)}})
 
     def _handles(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "export", "first", "count")
@@ -149,8 +164,7 @@ class Responder:
             raise ExchangeError("range", f"export {offer.name!r} has {offer.count:,} handles, counted from 0")
         if self.releasing:
             raise ExchangeError("releasing", f"layout {self._info.name!r} is being released")
-        if connection.unread():
-            raise ExchangeError("unread", "the handles before these were not read", hint="read each answer first")
+        _require_read(connection)
         self._send_handles(connection, offer, first, min(count, self._batch))
 
     def _send_handles(self, connection: ClientConnection, offer: Offer, first: int, count: int) -> None:
@@ -160,7 +174,7 @@ class Responder:
                 handles.append(self._provider.handle(offer.name, index))  # noqa: PERF401 `finally` closes a part as well
             encoded, fds = messages.encode_handles(handles)
             answer = {"offer": messages.page([offer])[0], "first": first, "handles": encoded}
-            connection.send_descriptors({"ok": answer}, fds)
+            connection.send_descriptors({"ok": answer | {"generation": self._generations.get(offer.name, 1)}}, fds)
         except BlockingIOError as error:
             raise ExchangeError("unread", "too many earlier answers are unread") from error
         except OSError as error:
@@ -201,15 +215,10 @@ def still_bound(bound: Clients) -> ExchangeError:
     )
 
 
-def pinned(importers: Sequence[Importer]) -> ExchangeError:
-    """Return the refusal of a switch while importers have handles of memory that goes."""
-    processes = ", ".join(process_name(each.pid) for each in importers[:_LISTED_PROCESSES])
-    more = f" and {len(importers) - _LISTED_PROCESSES} more" if len(importers) > _LISTED_PROCESSES else ""
-    return ExchangeError(
-        "attached",
-        f"{processes}{more} imported memory that is gone in this state, and would keep it from being free",
-        hint="let them detach first; --force switches anyway, and they keep the old memory",
-    )
+def _require_read(connection: ClientConnection) -> None:
+    """Raise `ExchangeError` while handles lie in the client's queue, where their descriptors pin memory."""
+    if connection.unread():
+        raise ExchangeError("unread", "the handles before these were not read", hint="read each answer first")
 
 
 def descriptors_in_flight() -> ExchangeError:

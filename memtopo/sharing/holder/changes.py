@@ -1,0 +1,186 @@
+"""Changes of a held layout: importers of what goes are asked to let go of it before a change is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from memtopo.common.clock import RunningClock
+from memtopo.common.errors import MemtopoError
+from memtopo.common.text import process_name
+from memtopo.common.units import rounded
+from memtopo.sharing import messages
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder.clients import ClientConnection, Clients
+from memtopo.sharing.holder.responses import Responder
+from memtopo.sharing.offers import ChangeFailed, PlannedChange
+
+LONGEST_WAIT = 3600.0
+_LISTED_PROCESSES = 4
+_LISTED_EXPORTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRequest:
+    """A change that a client requested.
+
+    `touched` are the exports whose objects go. Importers of these have `wait` seconds to let go; with `force` the
+    change is made even if they do not. A `full` check reads bytes. `answer` has the known fields of the answer.
+    """
+
+    connection: ClientConnection
+    planned: PlannedChange
+    touched: frozenset[str]
+    answer: Mapping[str, Any]
+    force: bool
+    full: bool
+    wait: float
+
+
+class Changes:
+    """Changes of one layout, one at a time. `take_down` is called after a change that has left it broken."""
+
+    def __init__(self, responder: Responder, clients: Clients, take_down: Callable[[], None]) -> None:
+        self._responder, self._clients, self._take_down = responder, clients, take_down
+        self._awaited: ChangeRequest | None = None
+        self._clock = RunningClock()
+        self._until = 0.0
+
+    def begin(self, request: ChangeRequest) -> bool:
+        """Make a change, or ask importers to let go first. Return false if it is answered later.
+
+        Raises `ExchangeError` for a refusal, `OSError` if the connection of the request broke.
+        """
+        pinning = self._pinning(request)
+        if not pinning or not request.wait:
+            request.connection.send(self._make(request))
+            return True
+        self._awaited, self._until = request, self._clock.time() + request.wait
+        request.connection.awaits_change = True
+        self._clients.pause(request.connection)
+        for each in pinning:
+            names = [taken.export for taken in each.taken(request.touched)]
+            self._notify(each, {"notice": "changing", "deadline": request.wait}, names)
+        return False
+
+    def advance(self) -> None:
+        """Make the awaited change if nothing stands in its way any more, or refuse it at its deadline."""
+        request = self._awaited
+        if request is None:
+            return
+        if request.connection not in self._clients.all() or request.connection.gone():
+            self._awaited = None
+            self._clients.drop(request.connection)
+            self._notify_changed(request, replaced=False)
+        elif not self._pinning(request) or self._clock.time() >= self._until:
+            self._awaited = None
+            self._answer(request, lambda: self._make(request, notified=True))
+
+    def refuse(self, error: ExchangeError) -> None:
+        """Refuse the awaited change, if there is one."""
+        if request := self._awaited:
+            self._awaited = None
+            self._answer(request, lambda: messages.encode_error(error))
+
+    def require_none(self) -> None:
+        """Raise `ExchangeError` if a change is awaited."""
+        if self._awaited:
+            message = f"{self._requester()} is changing the layout, and waits for importers to let go"
+            raise ExchangeError("changing", message, hint="try again in a moment")
+
+    def require_unchanged(self, export: str) -> None:
+        """Raise `ExchangeError` if the awaited change concerns an export."""
+        if self._awaited and export in self._awaited.touched:
+            message = f"{self._requester()} is changing export {export!r}"
+            raise ExchangeError("changing", message, hint="wait for the notice 'changed'")
+
+    def remaining(self) -> float | None:
+        """Return the seconds until the deadline of the awaited change; None if there is none."""
+        return max(self._until - self._clock.time(), 0.0) if self._awaited else None
+
+    def _requester(self) -> str:
+        assert self._awaited
+        return process_name(self._awaited.connection.peer.pid)
+
+    def _pinning(self, request: ChangeRequest) -> list[ClientConnection]:
+        return [each for each in self._clients.all() if each.taken(request.touched)]
+
+    def _make(self, request: ChangeRequest, *, notified: bool = False) -> dict[str, Any]:
+        """Make a change, and return its answer. Raises `MemtopoError` after a refusal or a failure.
+
+        Importers that were `notified` before learn that it is over.
+        """
+        pinning = self._pinning(request)
+        if pinning and not request.force:
+            if notified:
+                self._notify_changed(request, replaced=False)
+            raise pinned(pinning, request)
+        kept = messages.encode_importers([each.importer for each in pinning])
+        before = self._responder.generation
+        try:
+            checks = request.planned.make(full=request.full)
+        except ChangeFailed as failed:
+            if failed.broken:
+                self._take_down()
+            raise ExchangeError("failed", failed.message) from failed
+        finally:
+            replaced = self._responder.generation != before
+            self._responder.after_change(request.touched if replaced else ())
+            self._notify_changed(request, replaced=replaced)
+        answer = {"name": self._responder.name, **request.answer, "checks": messages.encode_checks(checks)}
+        return {"ok": answer | {"kept": kept}}
+
+    def _answer(self, request: ChangeRequest, make: Callable[[], dict[str, Any]]) -> None:
+        """Answer a request that waited."""
+        connection = request.connection
+        connection.awaits_change = False
+        try:
+            answer = make()
+        except MemtopoError as error:
+            answer = messages.encode_error(error)
+        if connection not in self._clients.all():
+            return
+        self._clients.resume(connection)
+        try:
+            connection.send(answer)
+            self._clients.update_events(connection)
+        except OSError:
+            self._clients.drop(connection)
+
+    def _notify_changed(self, request: ChangeRequest, *, replaced: bool) -> None:
+        """Notify importers that let go of exports, and those with handles of what the change concerned."""
+        message = {"notice": "changed", "state": self._responder.layout_state}
+        for each in tuple(self._clients.all()):
+            held = [taken.export for taken in each.taken(request.touched)]
+            if held or each.let_go_of:
+                self._notify(each, message, [*each.let_go_of, *(held if replaced else ())])
+
+    def _notify(self, connection: ClientConnection, message: Mapping[str, Any], names: Collection[str]) -> None:
+        notice = {**message, "generation": self._responder.generation}
+        try:
+            for part in messages.parts(names):
+                connection.send({**notice, "exports": part})
+            self._clients.update_events(connection)
+        except OSError:
+            self._clients.drop(connection)
+
+
+def pinned(pinning: Sequence[ClientConnection], request: ChangeRequest) -> ExchangeError:
+    """Return the refusal of a change while importers have handles of what goes."""
+    processes = ", ".join(_pins(each, request.touched) for each in pinning[:_LISTED_PROCESSES])
+    more = f" and {len(pinning) - _LISTED_PROCESSES} more" if len(pinning) > _LISTED_PROCESSES else ""
+    waited = f" within {request.wait:g} s" if request.wait else ""
+    return ExchangeError(
+        "attached",
+        f"{processes}{more} did not let go of imported memory{waited}, and would keep it from being free",
+        hint="let them detach first, or poll for notices; --force goes on, and they keep the old memory",
+    )
+
+
+def _pins(connection: ClientConnection, exports: Collection[str]) -> str:
+    taken = connection.taken(exports)
+    named = [f"{each.handles:,} of {each.export}, {rounded(each.bytes)}" for each in taken[:_LISTED_EXPORTS]]
+    if len(taken) > _LISTED_EXPORTS:
+        named.append(f"{len(taken) - _LISTED_EXPORTS:,} more exports")
+    return f"{process_name(connection.peer.pid)} ({'; '.join(named)})"

@@ -1,0 +1,374 @@
+"""Changes of a held layout: importers let go of what goes before it is made, or are named at the deadline."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.driver.handles import Handle
+from memtopo.sharing import wire
+from memtopo.sharing.client import Client, connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.offers import ChangeFailed
+from tests.helpers.child_process import PATIENCE
+from tests.helpers.holders import asked, heard, holding, raw, scripted
+from tests.helpers.memfd_exports import OFFERS, PAGE, PAGES, OneState
+from tests.helpers.processes import open_descriptors
+
+CHANGING = {"memtopo": 1, "notice": "changing", "generation": 1, "exports": ["page"], "deadline": PATIENCE}
+CHANGED = {"memtopo": 1, "notice": "changed", "exports": ["page"]}
+ME = f"process {os.getpid()}"
+Connect = Callable[[], socket.socket]
+
+
+@pytest.fixture
+def layout() -> Iterator[OneState]:
+    """Exports of which `page` has no memory in the state asleep."""
+    before = open_descriptors()
+    found = OneState()
+    yield found
+    os.close(found.memory)
+    assert open_descriptors() == before
+
+
+@pytest.fixture
+def end(runtime: Path, layout: OneState) -> Iterator[Callable[[], None]]:
+    """The end of the hold of these exports."""
+    with holding(layout) as end:
+        yield end
+
+
+@pytest.fixture
+def dial(runtime: Path, end: Callable[[], None]) -> Iterator[Connect]:
+    """Connects clients that send and receive packets."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(raw(runtime / "memtopo" / "kv.sock"))
+
+
+@pytest.fixture
+def importer(dial: Connect) -> socket.socket:
+    """A client that has handles of `page`."""
+    sock = dial()
+    import_pages(sock)
+    return sock
+
+
+def import_pages(sock: socket.socket, export: str = "page", count: int = 3) -> None:
+    assert "ok" in asked(sock, "handles", export=export, first=0, count=count)
+
+
+def close_each(handles: Iterator[Handle]) -> None:
+    for each in handles:
+        each.close()
+
+
+def switch(sock: socket.socket, state: str = "asleep", *, force: bool = False, wait: float = PATIENCE) -> None:
+    """Request a switch, whose answer is not awaited."""
+    wire.send(sock, wire.encode({"request": "switch", "state": state, "force": force, "wait": wait}))
+
+
+def next_message(sock: socket.socket) -> dict[str, Any]:
+    packet = heard(sock)
+    assert packet
+    packet.close()
+    return packet.message
+
+
+def let_go(sock: socket.socket, *exports: str) -> Any:
+    return asked(sock, "let_go", exports=exports)["ok"]
+
+
+def test_a_switch_is_made_once_every_importer_has_let_go(dial: Connect, importer: socket.socket) -> None:
+    other, requester = dial(), dial()
+    import_pages(other)
+    switch(requester)
+    for each in (importer, other):
+        assert next_message(each) == CHANGING
+        assert let_go(each, "page") == {"generation": 1, "exports": ["page"]}
+    answer = next_message(requester)["ok"]
+    assert (answer["state"], answer["kept"]) == ("asleep", [])
+    for each in (importer, other):
+        assert next_message(each) == CHANGED | {"generation": 2, "state": "asleep"}
+    assert asked(requester, "status")["ok"]["layout_state"] == "asleep"
+
+
+def test_importers_learn_when_memory_that_they_let_go_of_is_back(dial: Connect, importer: socket.socket) -> None:
+    """And after that of no further change, since they have it again."""
+    requester = dial()
+    switch(requester)
+    assert next_message(importer) == CHANGING
+    let_go(importer, "page")
+    next_message(importer)
+    assert asked(importer, "handles", export="page", first=0, count=1)["error"]["code"] == "absent"
+    next_message(requester)
+    switch(requester, "awake")
+    assert next_message(importer) == CHANGED | {"generation": 3, "state": "awake"}
+    answer = asked(importer, "handles", export="page", first=0, count=1)["ok"]
+    assert answer["generation"] == 2  # in which its memory went
+    assert "ok" in next_message(requester)
+    assert asked(requester, "importers", after=0)["ok"]["importers"][0]["handles"] == 1
+    switch(requester, "awake")
+    next_message(requester)
+    assert "ok" in asked(importer, "status")  # the next packet is no notice
+
+
+def test_an_importer_that_does_not_let_go_is_named_at_the_deadline(dial: Connect, importer: socket.socket) -> None:
+    """With what it keeps; it learns that the change is off, and everything is as before."""
+    requester = dial()
+    switch(requester, wait=0.01)
+    assert next_message(importer) == CHANGING | {"deadline": 0.01}
+    error = next_message(requester)["error"]
+    assert error["code"] == "attached"
+    what = f"{ME} (3 of page, 12 KiB) did not let go of imported memory within 0.01 s"
+    assert error["message"] == f"{what}, and would keep it from being free"
+    assert next_message(importer) == CHANGED | {"generation": 1, "state": "awake", "exports": []}
+    assert asked(importer, "handles", export="page", first=0, count=1)["ok"]["generation"] == 1
+    assert asked(requester, "status")["ok"]["layout_state"] == "awake"
+
+
+def test_an_importer_that_let_go_of_a_refused_change_comes_back(dial: Connect, importer: socket.socket) -> None:
+    silent, requester = dial(), dial()
+    import_pages(silent)
+    switch(requester, wait=0.2)
+    next_message(importer)
+    let_go(importer, "page")
+    assert next_message(requester)["error"]["code"] == "attached"
+    assert next_message(importer) == CHANGED | {"generation": 1, "state": "awake"}
+    import_pages(importer)
+
+
+def test_force_goes_on_at_the_deadline(dial: Connect, importer: socket.socket) -> None:
+    """And the answer has those that keep the old memory, who learn that theirs was replaced."""
+    requester = dial()
+    switch(requester, wait=0.01, force=True)
+    answer = next_message(requester)["ok"]
+    assert [(each["pid"], each["handles"]) for each in answer["kept"]] == [(os.getpid(), 3)]
+    assert next_message(importer)["notice"] == "changing"
+    assert next_message(importer) == CHANGED | {"generation": 2, "state": "asleep"}
+
+
+def test_without_a_wait_importers_get_no_time(dial: Connect, importer: socket.socket) -> None:
+    requester = dial()
+    assert asked(requester, "switch", state="asleep", force=False)["error"]["code"] == "attached"
+    assert "ok" in asked(importer, "status")  # without a notice before
+    assert "ok" in asked(requester, "switch", state="asleep", force=True)
+    assert next_message(importer) == CHANGED | {"generation": 2, "state": "asleep"}
+
+
+def test_a_failed_switch_brings_importers_back(dial: Connect, importer: socket.socket, layout: OneState) -> None:
+    layout.failure = ChangeFailed("cuMemUnmap failed", broken=False)
+    requester = dial()
+    switch(requester)
+    next_message(importer)
+    let_go(importer, "page")
+    assert next_message(requester)["error"]["code"] == "failed"
+    assert next_message(importer) == CHANGED | {"generation": 2, "state": "awake"}
+    import_pages(importer)
+
+
+def test_a_switch_that_breaks_the_layout_releases_it(dial: Connect, importer: socket.socket, layout: OneState) -> None:
+    layout.failure = ChangeFailed("cuMemUnmap failed", broken=True)
+    requester = dial()
+    switch(requester)
+    next_message(importer)
+    let_go(importer, "page")
+    assert next_message(requester)["error"]["code"] == "failed"
+    assert next_message(importer)["notice"] == "releasing"
+
+
+def test_an_importer_of_another_export_is_not_disturbed(dial: Connect) -> None:
+    other, requester = dial(), dial()
+    import_pages(other, "hot", 1)
+    switch(requester)
+    assert "ok" in next_message(requester)
+    assert "ok" in asked(other, "handles", export="hot", first=0, count=1)
+    assert "ok" in asked(other, "status")
+
+
+def test_other_changes_and_handles_of_what_goes_are_refused_while_importers_let_go(
+    dial: Connect, importer: socket.socket
+) -> None:
+    """Everything else is answered."""
+    requester, other = dial(), dial()
+    switch(requester)
+    next_message(importer)
+    second = asked(other, "switch", state="awake", force=True)["error"]
+    assert (second["code"], ME in second["message"]) == ("changing", True)
+    refused = asked(other, "handles", export="page", first=0, count=1)["error"]
+    assert (refused["code"], refused["message"]) == ("changing", f"{ME} is changing export 'page'")
+    import_pages(other, "hot", 1)
+    assert "ok" in asked(other, "check")
+    let_go(importer, "page")
+    assert "ok" in next_message(requester)
+
+
+@pytest.mark.parametrize("closed_by", ["importer", "requester"])
+def test_a_client_that_dies_does_not_stand_in_the_way(
+    dial: Connect, importer: socket.socket, closed_by: str, layout: OneState
+) -> None:
+    """A dead importer pins nothing; without its requester, a change is given up."""
+    requester, other = dial(), dial()
+    switch(requester)
+    next_message(importer)
+    if closed_by == "importer":
+        importer.close()
+        assert "ok" in next_message(requester)
+        assert layout.state == "asleep"
+    else:
+        requester.close()
+        assert next_message(importer) == CHANGED | {"generation": 1, "state": "awake", "exports": []}
+        switch(other, wait=0)
+        assert next_message(other)["error"]["code"] == "attached"
+
+
+def test_the_end_of_the_hold_refuses_an_awaited_change(
+    dial: Connect, importer: socket.socket, end: Callable[[], None]
+) -> None:
+    requester = dial()
+    switch(requester)
+    next_message(importer)
+    end()
+    assert next_message(requester)["error"]["code"] == "releasing"
+    assert next_message(importer)["notice"] == "releasing"
+
+
+def test_letting_go_is_refused_while_handles_are_unread(dial: Connect) -> None:
+    """Their descriptors pin memory in the queue."""
+    sock, other = dial(), dial()
+    wire.send(sock, wire.encode({"request": "handles", "export": "page", "first": 0, "count": 3}))
+    wire.send(sock, wire.encode({"request": "let_go", "exports": ["page"]}))
+    for _ in range(3):  # of each client one request is answered at a time
+        asked(other, "status")
+    assert "ok" in next_message(sock)
+    assert next_message(sock)["error"]["code"] == "unread"
+    assert let_go(sock, "page")["exports"] == ["page"]
+
+
+@pytest.mark.parametrize("names", [[], ["hot"], ["nothing", "\x1b[31m\ud800", ""], ["x" * 4096] * 10, ["a"] * 4096])
+def test_letting_go_of_what_one_has_not_changes_nothing(
+    dial: Connect, importer: socket.socket, names: list[str]
+) -> None:
+    assert let_go(importer, *names)["exports"] == []
+    assert asked(importer, "importers", after=0)["ok"]["importers"][0]["handles"] == 3
+    assert let_go(importer, *names[:9], "page", "page")["exports"] == ["page"]
+    assert asked(importer, "importers", after=0)["ok"]["importers"][0]["handles"] == 0
+
+
+@pytest.mark.parametrize("exports", [None, "page", [7], [None], ["x" * 4097], ["a"] * 4097, {}])
+def test_a_malformed_let_go_ends_the_connection(dial: Connect, importer: socket.socket, exports: Any) -> None:
+    assert asked(importer, "let_go", exports=exports)["error"]["code"] == "packet"
+    assert heard(importer) is None
+
+
+@pytest.mark.parametrize("fields", [{"wait": -1}, {"wait": "1"}, {"wait": 3601}, {"check": "some"}, {"check": 1}])
+def test_terms_of_a_switch_outside_of_their_limits_are_refused(dial: Connect, fields: dict[str, Any]) -> None:
+    assert asked(dial(), "switch", state="asleep", force=False, **fields)["error"]["code"] == "packet"
+
+
+def test_a_flood_of_requests_neither_delays_nor_makes_a_change(dial: Connect, importer: socket.socket) -> None:
+    """An importer lets go of other exports without a pause, and takes handles of them again."""
+    flood, requester = dial(), dial()
+    switch(requester, wait=0.3)
+    next_message(importer)
+    flood.setblocking(False)
+    sent = 0
+    while sent < 2000:
+        try:
+            wire.send(flood, wire.encode({"request": "let_go", "exports": ["page", "hot"]}))
+            sent += 1
+        except BlockingIOError:
+            next_message(flood)
+    assert next_message(requester)["error"]["code"] == "attached"
+
+
+def test_notices_to_a_client_that_does_not_read_do_not_stop_the_others(dial: Connect, importer: socket.socket) -> None:
+    stuck, requester = dial(), dial()
+    import_pages(stuck)
+    for _ in range(400):
+        assert "ok" in asked(requester, "switch", state="asleep", force=True)
+        next_message(importer)
+    assert "ok" in asked(importer, "status")
+
+
+def test_a_client_that_waits_or_has_let_go_is_not_idle(
+    dial: Connect, importer: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requester = dial()
+    switch(requester)
+    assert next_message(importer) == CHANGING
+    monkeypatch.setattr("memtopo.sharing.holder.clients.IDLE", 0.0)
+    for _ in range(2):
+        assert "ok" in asked(importer, "status")
+    let_go(importer, "page")
+    assert "ok" in next_message(requester)
+    assert next_message(importer)["notice"] == "changed"
+    assert "ok" in asked(importer, "status")
+
+
+def test_names_of_many_exports_come_in_several_notices(runtime: Path) -> None:
+    """Each at most a packet long; an importer of all answers them one by one."""
+    many = [replace(PAGES, name=f"{'x' * 200}{index}", count=1) for index in range(400)]
+    layout = OneState(kept=many, going=len(many))
+    with closing(os.fdopen(layout.memory)), holding(layout), connect(endpoint("kv")) as client:
+        for each in many:
+            close_each(client.handles(each.name))
+        with raw(runtime / "memtopo" / "kv.sock") as requester:
+            switch(requester)
+            found: list[str] = []
+            while len(found) < len(many):
+                notice = client.notice(PATIENCE)
+                assert notice
+                found += notice.exports
+                client.let_go(notice.exports)
+            assert sorted(found) == sorted(each.name for each in many)
+            assert "ok" in next_message(requester)
+
+
+def test_a_client_requests_offers_again_after_a_change(end: Callable[[], None], layout: OneState) -> None:
+    with connect(endpoint("kv")) as client, connect(endpoint("kv")) as requester:
+        pages = client.handles("page")
+        next(pages).close()
+        layout.kept = (replace(PAGES, size=2 * PAGE), *OFFERS[1:])
+        requester.switch("asleep", force=True)
+        requester.switch("awake")
+        with pytest.raises(ExchangeError) as error:
+            close_each(pages)
+        assert error.value.code == "changed"
+        assert client.offers()["page"].size == 2 * PAGE
+        assert client.generation == 3
+        close_each(client.handles("page", count=70))
+        assert client.generations["page"] == 2
+
+
+def test_a_client_goes_on_after_a_change_of_another_export(end: Callable[[], None]) -> None:
+    with connect(endpoint("kv")) as client, connect(endpoint("kv")) as requester:
+        woven = client.handles("woven", batch=1)
+        next(woven)
+        requester.switch("asleep")
+        assert len([*woven]) == 2
+
+
+def test_notices_are_read_with_generation_exports_and_state(end: Callable[[], None]) -> None:
+    with connect(endpoint("kv")) as client, connect(endpoint("kv")) as requester:
+        close_each(client.handles("page", count=1))
+        with pytest.raises(ExchangeError, match=r"did not let go of imported memory within 0.01 s"):
+            requester.switch("asleep", wait=0.01)
+        notice, changed = client.notice(PATIENCE), client.notice(PATIENCE)
+        assert notice and changed  # noqa: PT018
+        assert (notice.kind, notice.grace, notice.exports, notice.generation) == ("changing", 0.01, ("page",), 1)
+        assert (changed.kind, changed.exports, changed.state) == ("changed", (), "awake")
+
+
+def test_unknown_notices_are_ignored() -> None:
+    with scripted(({"notice": "dinner"}, ()), ({"notice": "releasing", "grace": 2}, ())) as talk:
+        notice = Client(talk).notice(PATIENCE)
+        assert notice
+        assert notice.kind == "releasing"
