@@ -13,7 +13,7 @@ from memtopo.driver.types import Location
 from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize
-from memtopo.kinds.step import Phase, Step
+from memtopo.kinds.step import Phase, Step, remaining
 from memtopo.machine import Machine
 from memtopo.output.diagram.model import Diagram
 from memtopo.plans import folding
@@ -69,10 +69,39 @@ def plan(geometry: Geometry, machine: Machine) -> Plan:
 
 
 def plan_states(plan: Plan, geometry: Geometry) -> dict[str, Plan]:
-    """Plans of the other states of a planned layout, by name; each has the memory of the whole layout."""
+    """Plans of the other states of a planned layout, by name; each has the memory of the whole layout.
+
+    A state that any process names is a state of a multi-process layout. Imports of what is gone in it are gone, too.
+    """
     with collector_paused():
+        if geometry.processes:
+            return _joint_states(plan, geometry)
         variants = (variant for kind in KINDS for variant in kind.variants(geometry, plan.steps))
         return {name: replace(plan, steps=tuple(steps)) for name, steps in variants}
+
+
+def _joint_states(plan: Plan, geometry: Geometry) -> dict[str, Plan]:
+    awake = plan.processes
+    own = {label: plan_states(each, geometry.processes[label]) for label, each in awake.items()}
+    names = dict.fromkeys(name for states in own.values() for name in states)
+    return {
+        name: replace(
+            plan, processes=_without_gone(awake, {label: own[label].get(name, awake[label]) for label in own})
+        )
+        for name in names
+    }
+
+
+def _without_gone(awake: Mapping[str, Plan], state: Mapping[str, Plan]) -> dict[str, Plan]:
+    """Plans of a state without imports of what is gone in it; a process of which nothing goes has its plan of awake."""
+    imported = {each for plan in awake.values() for step in plan.steps if (each := step.imports)}
+    gone = imported - {(label, step.provides) for label, plan in state.items() for step in plan.steps}
+    return {
+        label: replace(plan, steps=tuple(remaining(plan.steps, gone)))
+        if any(step.imports in gone for step in plan.steps)
+        else plan
+        for label, plan in state.items()
+    }
 
 
 def with_kernels(plan: Plan, gpus: Sequence[int]) -> Plan:

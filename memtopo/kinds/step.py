@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache
@@ -233,6 +233,20 @@ class Step:
         """Leak names of resources that cannot be released while a stream of a GPU waits for a semaphore (fact 58)."""
         del device
         return ()
+
+
+def remaining(steps: Iterable[Step], gone: Iterable[Hashable]) -> Iterator[Step]:
+    """Steps that need none of the resources that are gone, directly or through other steps.
+
+    Resources of other processes, which steps import, are pairs of the process and the resource.
+    """
+    gone = set(gone)
+    for step in steps:
+        if step.provides in gone or step.imports in gone or not gone.isdisjoint(step.needs):
+            if step.provides is not None:
+                gone.add(step.provides)
+        elif step.effect is not None or step.repeated:
+            yield step
 
 
 @cache

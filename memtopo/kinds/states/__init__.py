@@ -160,6 +160,7 @@ class States(Kind):
 
     def variants(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
         from memtopo.kinds.states.steps import Offloaded, Place
+        from memtopo.kinds.step import remaining
 
         reached = copying_mappings(geometry)
         for state in geometry.of(StateGroup).values():
@@ -223,17 +224,6 @@ def copying_mappings(geometry: Geometry) -> dict[str, tuple[str, int, int]]:
             else:
                 found.setdefault(label, (where, offset, gpus[0]))
     return found
-
-
-def remaining(steps: Sequence[Step], gone: set[Hashable]) -> Iterator[Step]:
-    """Steps that need none of the resources that are gone, directly or through other steps."""
-    gone = set(gone)
-    for step in steps:
-        if step.provides in gone or any(need in gone for need in step.needs):
-            if step.provides is not None:
-                gone.add(step.provides)
-        elif step.effect is not None or step.repeated:
-            yield step
 
 
 def _chunks(

@@ -1,0 +1,94 @@
+"""States of layouts of several processes: what is gone in one process is gone in those that import it."""
+
+from __future__ import annotations
+
+from memtopo import planner
+from memtopo.planner import Plan
+from memtopo.plans.transition import Stage, transitions
+from tests.helpers.machines import invented
+from tests.helpers.specs import codes, geometry_of, plan_of
+
+TWO = invented(2)
+SERVED = """
+processes:
+  server:
+    ranges: {w: {size: 8MiB}}
+    chunks: {w: {location: gpu0, size: 2MiB, count: 4, handles: fd}}
+    map: {w: [w]}
+    access: {w: {gpu0: rw}}
+    exports: {w: {chunk: w, via: fd}}
+    states:
+      asleep: {offload: {w: host:0}}
+      half: {drop: [w.0:2]}
+  engine:
+    count: 2
+    ranges: {w: {size: 8MiB}, kv: {size: 4MiB}}
+    chunks: {kv: {location: gpu1, size: 2MiB, count: 2}}
+    imports: {w: {from: server.w}}
+    map: {w: [w], kv: [kv]}
+    access: {w: {gpu1: r}, kv: {gpu1: rw}}
+    states:
+      asleep: {drop: [kv]}
+      unmapped: {drop: [w]}
+  idle:
+    chunks: {own: {location: gpu1, size: 2MiB}}
+"""
+
+
+def states(text: str = SERVED) -> dict[str, Plan]:
+    return planner.plan_states(plan_of(text, TWO), geometry_of(text, TWO))
+
+
+def subjects(plan: Plan, *verbs: str) -> list[str]:
+    return [step.describe().subject for step in plan.steps if step.verb in verbs]
+
+
+def test_a_state_of_any_process_is_a_state_of_the_layout() -> None:
+    assert [*states()] == ["asleep", "half", "unmapped"]
+    assert {label for plan in states().values() for label in plan.processes} == {
+        "server", "engine.0", "engine.1", "idle",
+    }  # fmt: skip
+
+
+def test_imports_of_what_is_gone_are_gone_with_their_mappings() -> None:
+    half = states()["half"].processes["engine.1"]
+    assert subjects(half, "import") == ["w.2", "w.3"]
+    assert subjects(half, "map") == ["w.2", "w.3", "kv.0", "kv.1"]
+    assert not subjects(states()["asleep"].processes["engine.0"], "import", "map", "create")
+
+
+def test_a_process_that_neither_names_a_state_nor_imports_what_goes_keeps_its_plan() -> None:
+    awake, found = plan_of(SERVED, TWO), states()
+    assert all(found[name].processes["idle"].steps == awake.processes["idle"].steps for name in found)
+    assert found["half"].processes["engine.0"].steps != awake.processes["engine.0"].steps
+
+
+def test_an_import_that_only_the_importer_drops_stays_with_its_creator() -> None:
+    found, awake = states()["unmapped"].processes, plan_of(SERVED, TWO).processes
+    assert found["server"] == awake["server"]
+    assert not subjects(found["engine.0"], "import")
+    assert subjects(found["engine.0"], "create") == ["kv.0", "kv.1"]
+
+
+def test_a_switch_gives_imports_back_before_and_takes_them_after_their_memory() -> None:
+    awake, asleep = plan_of(SERVED, TWO).processes, states()["asleep"].processes
+    steps = [{label: plan.steps for label, plan in plans.items()} for plans in (awake, asleep)]
+    there, back = transitions(*steps), transitions(*reversed(steps))
+    assert not there["idle"].actions
+    assert [action.step.verb for action in there["engine.0"].stages[Stage.UNMAP]] == ["map"] * 6 + ["import"] * 4
+    assert [action.step.verb for action in there["server"].stages[Stage.RELEASE]] == ["export"] + ["create"] * 4
+    assert [action.step.verb for action in back["server"].stages[Stage.CREATE]] == ["create"] * 4 + ["export"]
+    assert [action.step.verb for action in back["engine.0"].stages[Stage.MAP]][:4] == ["import"] * 4
+
+
+def test_memory_that_keeps_bytes_is_validated_over_all_processes() -> None:
+    """Each process alone fits into the host, whose memory the record does not have: 1 TiB is assumed."""
+    process = """
+      chunks: {w: {location: host:0, size: 300GiB}}
+      ranges: {w: {size: 300GiB}}
+      map: {w: [w]}
+      access: {w: {gpu0: rw}}
+      states: {asleep: {offload: {w: host:0}}}
+    """
+    assert "MT402" not in codes(f"processes:\n  one:\n{process}", TWO)
+    assert "MT402" in codes(f"processes:\n  one:\n{process}\n  other:\n{process}", TWO)
