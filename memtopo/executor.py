@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path as File
@@ -129,7 +129,7 @@ class Execution:
     def snapshot(self, when: str = "while held") -> ResourceSnapshot:
         """Count open file descriptors and free memory now. Raises `StepFailed`."""
         try:
-            return ResourceSnapshot(self.driver, self.layout)
+            return ResourceSnapshot.take(self.driver, self.layout.contexts)
         except Exception as error:
             raise StepFailed(None, f"free memory {when}", error) from error
 
@@ -230,15 +230,21 @@ class SafeProgress(Progress):
             self._hooks = Progress()
 
 
+@dataclass(frozen=True, slots=True)
 class ResourceSnapshot:
-    """Number of open file descriptors, and free bytes of each GPU that has a context."""
+    """Free bytes of each GPU that has a context, and the number of open file descriptors."""
 
-    def __init__(self, driver: Driver, layout: Layout) -> None:
-        self.free: dict[int, int] = {}
-        for device, context in layout.contexts.items():
+    free: Mapping[int, int]
+    fds: int
+
+    @classmethod
+    def take(cls, driver: Driver, contexts: Mapping[int, int]) -> ResourceSnapshot:
+        """Measure both now; `contexts` are by GPU. Raises `DriverError`."""
+        free: dict[int, int] = {}
+        for device, context in contexts.items():
             with current(driver, context):
-                self.free[device] = driver.mem_get_info()[0]
-        self.fds = sum(1 for fd in os.listdir("/proc/self/fd") if not _belongs_to_context(fd))
+                free[device] = driver.mem_get_info()[0]
+        return cls(free, sum(1 for fd in os.listdir("/proc/self/fd") if not _belongs_to_context(fd)))
 
 
 def _belongs_to_context(fd: str) -> bool:
@@ -288,7 +294,7 @@ class Teardown:
     def take_snapshot(self) -> None:
         """Count file descriptors and free memory again, while the contexts still exist."""
         try:
-            self.after = ResourceSnapshot(self._driver, self._layout)
+            self.after = ResourceSnapshot.take(self._driver, self._layout.contexts)
         except Exception as error:  # noqa: BLE001 likewise
             self.failures.append(StepFailed(None, "free memory after taking down", error))
 

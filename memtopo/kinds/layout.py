@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from memtopo.common.errors import InternalError
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
+from memtopo.geometry.model import Geometry
 
 
 class Reservation(NamedTuple):
@@ -52,6 +53,9 @@ class HandleSource(Protocol):
     def gone(self, holder: str) -> bool:
         """Return true if an attached holder has closed the connection. Does not wait."""
 
+    def expect(self, geometry: Geometry) -> None:
+        """Import what another geometry declares from now on."""
+
     def settle(self) -> None:
         """Close the received descriptors; connections stay open."""
 
@@ -70,6 +74,9 @@ class NoHandleSource:
 
     def gone(self, holder: str) -> bool:
         raise InternalError(f"no connection to {holder}")
+
+    def expect(self, geometry: Geometry) -> None:
+        pass
 
     def settle(self) -> None:
         pass

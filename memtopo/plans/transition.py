@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
 from memtopo.common.garbage_collection import collector_paused
+from memtopo.driver.types import Location
 from memtopo.kinds import KINDS
 from memtopo.kinds.kind import Difference
 from memtopo.kinds.step import Phase, Step
@@ -77,6 +79,24 @@ class Transition:
     def actions(self) -> tuple[Action, ...]:
         """All actions, in order."""
         return tuple(chain.from_iterable(self.stages.values()))
+
+    @cached_property
+    def growth(self) -> Mapping[Location, int]:
+        """Bytes that the actions need at their peak, by location, beyond those of the layout before."""
+        return self.growth_beside(())
+
+    def growth_beside(self, pinned: Container[Hashable]) -> Mapping[Location, int]:
+        """Return the growth if the memory of `pinned` resources is not free after its release."""
+        more: dict[Location, int] = {}
+        peak: dict[Location, int] = {}
+        for step, undo in self.actions:
+            if found := step.allocates:
+                location, size = found
+                if undo:
+                    size = 0 if step.provides in pinned else -size
+                more[location] = more.get(location, 0) + size
+                peak[location] = max(peak.get(location, 0), more[location])
+        return {location: size for location, size in peak.items() if size}
 
 
 def transition(old: Sequence[Step], new: Sequence[Step]) -> Transition:

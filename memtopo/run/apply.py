@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from threading import Lock
 
 from memtopo import planner
@@ -13,14 +12,16 @@ from memtopo.common.errors import InternalError, MemtopoError, Unavailable
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, StepFailed, Stopped, Teardown, TeardownGates
+from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource, NoHandleSource
 from memtopo.kinds.step import Phase
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.report import Checks, Failure, Leak, Left, Placed, Progress, Report
-from memtopo.plans.transition import Transitions
-from memtopo.run.change import change
+from memtopo.plans.transition import Transition, Transitions, transition
+from memtopo.run.capacity import require_room
+from memtopo.run.change import all_or_nothing, change
 from memtopo.run.findings import FindingTally
 from memtopo.run.hints import error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
@@ -75,11 +76,11 @@ class Run:
         handle_source: HandleSource | None = None,
     ) -> None:
         self.request, self.ledger = request, ledger
-        full = request.check == "full"
-        plan = planner.with_kernels(request.plan, request.geometry.gpus) if full else request.plan
+        plan = _plan(request)
         self.execution = Execution(plan, ledger, progress=progress, stop=lambda: bool(stop()))
         self.execution.layout.handle_source = handle_source or NoHandleSource()
         self.execution.layout.timeout = request.timeout
+        self._states: Mapping[str, Plan] = {}
         self._awake = plan
         self.state = AWAKE
         """Name of the state that the layout is in."""
@@ -88,7 +89,9 @@ class Run:
         self.stopped = False
         self._signal = stop
         self._findings = FindingTally()
-        self._balance = ResourceBalance(self.execution, ledger, request.position_of, exclusive=request.exclusive)
+        self._balance = ResourceBalance(
+            self.execution, ledger, lambda path: self.request.position_of(path), exclusive=request.exclusive
+        )
         self._placed: tuple[Placed, ...] = ()
         self._hold_result = HoldResult()
         self._rechecking = Lock()
@@ -119,19 +122,19 @@ class Run:
         with self.execution.timed("check", len(self.execution.plan.steps)) as count:
             try:
                 self._findings.add(self.execution.check())
-                self._check_isolation()
+                self._check_isolation(self.request.geometry, self._findings)
                 self.verification.try_permitted()
             except DriverError as error:
                 raise StepFailed(None, "check of holes, ends and access", error) from error
             finally:
                 count.steps = self.execution.checked
 
-    def _check_isolation(self) -> None:
-        unmapped = holes(self.request.geometry)
-        self._findings.add(isolation(self.request.geometry, unmapped, self.ledger, self.execution.layout))
+    def _check_isolation(self, geometry: Geometry, findings: FindingTally) -> None:
+        unmapped = holes(geometry)
+        findings.add(isolation(geometry, unmapped, self.ledger, self.execution.layout))
         if unmapped.unqueried:
             why = f"{MAX_HOLE_QUERIES:,} granules of holes are queried, evenly spaced"
-            self._findings.not_checked("hole", unmapped.unqueried, why)
+            findings.not_checked("hole", unmapped.unqueried, why)
 
     def verify(self) -> None:
         """Do all rounds of the verification by bytes. Raises `StepFailed` or `Stopped`.
@@ -149,24 +152,70 @@ class Run:
         with self.execution.timed("rehearse"):
             Rehearsal(self.execution, self.states, self.verification, self._findings).walk()
 
-    @cached_property
+    @property
     def states(self) -> Mapping[str, Plan]:
         """Plans of all states of the layout by name; that of the layout as it is written is the first."""
-        return {AWAKE: self._awake, **planner.plan_states(self._awake, self.request.geometry)}
+        if not self._states:
+            self._states = {AWAKE: self._awake, **planner.plan_states(self._awake, self.request.geometry)}
+        return self._states
 
-    def switch(self, state: str) -> Checks:
+    def switch(self, state: str, pinned: Container[Hashable] = ()) -> Checks:
         """Bring the layout to one of its states, and return the results of the queries that check it.
 
-        Raises `StepFailed` after the layout was brought back to the state before, or `RollbackFailed`.
+        The memory of `pinned` resources is in use after its release. Raises `DoesNotFit` before the first call,
+        `StepFailed` or `Stopped` after the layout was brought back to the state before and checked, `RollbackFailed`.
         """
-        self.enter(state)
+        self.enter(state, pinned)
         return self.recheck()
 
-    def enter(self, state: str) -> None:
+    def enter(self, state: str, pinned: Container[Hashable] = ()) -> None:
         """Bring the layout to one of its states, unchecked. Raises as `switch` does."""
         plan = self.states[state]
-        change(self.execution, plan, self._transitions.between(self.execution.plan.steps, plan.steps))
+        steps = self._transitions.between(self.execution.plan.steps, plan.steps)
+        require_room(self.execution, steps, self.request.machine_facts, pinned)
+        with all_or_nothing(self.execution):
+            change(self.execution, plan, steps)
         self.state = state
+
+    def change(self, request: RunRequest, pinned: Container[Hashable] = ()) -> Checks:
+        """Bring the layout, in state awake, to another request, and return the results of its check.
+
+        The check is that of `check`, and new memory is verified by bytes; other bytes are not written. Raises as
+        `switch` does.
+        """
+        plan, findings = _plan(request), FindingTally()
+        steps = transition(self.execution.plan.steps, plan.steps)
+        require_room(self.execution, steps, request.machine_facts, pinned)
+        with all_or_nothing(self.execution), self._expecting(request.geometry):
+            with self._balance.following(request.geometry.gpus):
+                change(self.execution, plan, steps)
+                self._check_changed(request, steps, findings)
+            self._balance.record_held()
+        self.request, self._awake, self._states, self._transitions = request, plan, {}, Transitions()
+        self._findings, self._placed = findings, tuple(folding.placed(self.execution.layout.ranges))
+        self.verification = Verification(request, self.ledger, self.execution, findings)
+        return self._checks()
+
+    def _check_changed(self, request: RunRequest, steps: Transition, findings: FindingTally) -> None:
+        """Check a changed layout by queries, and what is new in it by bytes. Raises `StepFailed` or `Stopped`."""
+        try:
+            findings.add(self.execution.check())
+            self._check_isolation(request.geometry, findings)
+        except DriverError as error:
+            raise StepFailed(None, "check of holes and ends", error) from error
+        verification = Verification(request, self.ledger, self.execution, findings)
+        verification.verify_only({step.provides for step in steps.do if step.allocates})
+
+    @contextmanager
+    def _expecting(self, geometry: Geometry) -> Iterator[None]:
+        """Import as a geometry declares, or as before if the code inside fails."""
+        source = self.execution.layout.handle_source
+        source.expect(geometry)
+        try:
+            yield
+        except BaseException:
+            source.expect(self.request.geometry)
+            raise
 
     def recheck(self) -> Checks:
         """Compare every step with the driver's state again, by queries alone; the report leaves the result out.
@@ -262,6 +311,11 @@ class Run:
         if self.failure:
             return "failed", _exit_code(self.failure.error)
         return "ok", 0
+
+
+def _plan(request: RunRequest) -> Plan:
+    full = request.check == "full"
+    return planner.with_kernels(request.plan, request.geometry.gpus) if full else request.plan
 
 
 def _exit_code(error: BaseException | None) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
+from memtopo.common.errors import MemtopoError
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.executor import STRIDE, Execution, StepFailed, Stopped
-from memtopo.kinds.step import Step
+from memtopo.kinds.step import Finding, Step
 from memtopo.planner import Plan
 from memtopo.plans.transition import Action, Stage, StagedAction, Transition, transition, undo_stage
 
@@ -141,3 +143,34 @@ class Change:
         if self._undone:
             # What was undone had been copied before.
             yield from (step for step in self._new.steps if step.keeps is not None)
+
+
+@contextmanager
+def all_or_nothing(execution: Execution) -> Iterator[None]:
+    """Bring a layout back to the plan that it has now if the code inside fails, and check it by queries.
+
+    Raises `RollbackFailed` if that is impossible.
+    """
+    plan, stop = execution.plan, execution.stop
+    try:
+        yield
+    except RollbackFailed:
+        raise
+    except BaseException as failure:
+        execution.stop = lambda: False
+        try:
+            change(execution, plan)
+            _require_declared(execution.check())
+        except StepFailed as error:
+            raise RollbackFailed(failure, error) from error
+        finally:
+            execution.stop = stop
+        raise
+
+
+def _require_declared(findings: Iterable[Finding]) -> None:
+    """Raise `StepFailed` for the first finding that is not as declared."""
+    for aspect, subject, expected, observed, path, _ in findings:
+        if expected != observed:
+            error = MemtopoError(f"{aspect} of {subject} is {observed}, not {expected}")
+            raise StepFailed(None, "check after the rollback", error, path)

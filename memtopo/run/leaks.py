@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from memtopo.common.units import rounded
 from memtopo.diagnostics.model import Path
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.types import DriverError
-from memtopo.executor import Execution, ResourceSnapshot, Teardown
+from memtopo.executor import Execution, ResourceSnapshot, StepFailed, Teardown
 from memtopo.geometry import Geometry
-from memtopo.kinds.step import Finding
+from memtopo.kinds.step import Finding, context_name
 from memtopo.plans.report import DeviceMemory, Leak, Left
 
 _BLOCK = 2 << 20
@@ -33,27 +34,79 @@ class ResourceBalance:
         self._ledger_before = ledger.counts()
         self._ledger_held: dict[str, int] = {}
         self._held: ResourceSnapshot | None = None
+        self._released: dict[int, int] = {}
+        """Free bytes of GPUs that the layout used before a change, measured after it."""
+        self._unreleased: list[Leak] = []
         self._handles: dict[str, int] = {}
         self._holders: dict[str, int] = {}
 
     def record_held(self) -> None:
         """Record what the complete layout uses. Raises `StepFailed`."""
-        self._ledger_held = self._ledger.counts()
         self._held = self._execution.snapshot()
+        self._ledger_held = self._ledger.counts()
 
     def record_before_teardown(self) -> None:
         """Record the handles and external holders that the layout loses in the teardown."""
         layout = self._execution.layout
         self._handles, self._holders = dict(layout.chunks), dict(layout.attached)
 
+    @contextmanager
+    def following(self, gpus: Collection[int]) -> Iterator[None]:
+        """Keep the baseline comparable while the code inside brings the layout to one that uses these GPUs.
+
+        GPUs that were not used before are measured before it, GPUs that are no longer used after it, each with a
+        reference to its context. Raises `StepFailed`.
+        """
+        execution = self._execution
+        baseline, used = execution.baseline, {*execution.layout.contexts}
+        came, went = sorted({*gpus} - used), sorted(used - {*gpus})
+        if baseline is None or not (came or went):
+            yield
+            return
+        before = self._snapshot({}).fds
+        with self._retained(came) as new:
+            opened = self._snapshot(new)
+            with self._retained(went) as unused:
+                yield
+                closed = self._snapshot(unused)
+            after = self._snapshot({}).fds
+        fds = baseline.fds + (opened.fds - before) - (closed.fds - after)
+        execution.baseline = ResourceSnapshot({**opened.free, **baseline.free}, fds)
+        self._released |= closed.free
+
+    @contextmanager
+    def _retained(self, devices: Iterable[int]) -> Iterator[Mapping[int, int]]:
+        """References to the contexts of GPUs; the driver counts them."""
+        driver, contexts = self._execution.driver, dict[int, int]()
+        try:
+            for device in devices:
+                contexts[device] = driver.device_primary_ctx_retain(device)
+            yield contexts
+        except DriverError as error:
+            raise StepFailed(None, "reference to a context", error) from error
+        finally:
+            for device in contexts:
+                self._release(device)
+
+    def _release(self, device: int) -> None:
+        try:
+            self._execution.driver.device_primary_ctx_release(device)
+        except DriverError as error:
+            self._unreleased.append(Leak(context_name(device), str(error)))
+
+    def _snapshot(self, contexts: Mapping[int, int]) -> ResourceSnapshot:
+        return ResourceSnapshot.take(self._execution.driver, contexts)
+
     def left(self, teardown: Teardown, kept: int) -> Left | None:
         """Return what is left, less `kept` descriptors that stay open on purpose; None without a baseline."""
         before, held, after = self._execution.baseline, self._held, teardown.after
         if before is None or after is None:
             return None
+        finally_free = {**self._released, **after.free}
         memory = tuple(
-            DeviceMemory(f"gpu{device}", free, held.free[device] if held else None, after.free[device])
-            for device, free in before.free.items()
+            DeviceMemory(f"gpu{device}", free, held.free.get(device) if held else None, finally_free[device])
+            for device, free in sorted(before.free.items())
+            if device in finally_free
         )
         ledger = self._ledger_before, self._ledger_held, self._ledger.counts()
         return Left(*ledger, before.fds, held.fds if held else None, after.fds - kept, memory)
@@ -63,6 +116,7 @@ class ResourceBalance:
         leaks = [
             Leak(leak.what, leak.error, leak.stays, leak.path, self._position_of(leak.path)) for leak in teardown.leaks
         ]
+        leaks += self._unreleased
         if not leaks:
             leaks.extend(self._open_chunks(left))
         if not self._ledger.empty and not leaks:

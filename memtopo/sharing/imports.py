@@ -45,11 +45,14 @@ class HolderHandles:
         bound: Mapping[str, str] | None = None,
         allow_uids: Collection[int] = (),
     ) -> None:
-        self._imports = [group for group in geometry.every if group.external]
+        self.expect(geometry)
         self._gpus, self._bound, self._allow_uids = gpus, bound or {}, allow_uids
         self._clients: dict[str, Client] = {}
         self._handles: dict[tuple[str, str], Iterator[Handle]] = {}
         self._open: list[Handle] = []
+
+    def expect(self, geometry: Geometry) -> None:
+        self._imports = [group for group in geometry.every if group.external]
 
     def attach(self, holder: str) -> int:
         imports = [each for each in self._imports if each.origin and each.origin.holders == (holder,)]
@@ -70,6 +73,8 @@ class HolderHandles:
         self._clients.pop(holder).close()
 
     def take(self, holder: str, export: str, index: int) -> Handle:
+        if index == 0:
+            self._compare(holder, export)
         handle = self._next(holder, export, index)
         if len(self._open) == IN_FLIGHT:
             self.settle()
@@ -82,6 +87,12 @@ class HolderHandles:
     def settle(self) -> None:
         close_handles(self._open)
         self._open.clear()
+
+    def _compare(self, holder: str, export: str) -> None:
+        """Compare an import with its offer; a change may have added it to a connection that exists."""
+        for each in self._imports:
+            if each.origin and (each.origin.holders, each.origin.export) == ((holder,), export):
+                self._check_offer(each, self._clients[holder], holder)
 
     def _connect(self, holder: str, imports: Sequence[Group]) -> Client:
         path = self._bound.get(holder, holder if "/" in holder else None)

@@ -10,6 +10,7 @@ from memtopo.common.units import MiB
 from memtopo.driver.handles import Handle
 from memtopo.driver.sim import SimDriver, external_api
 from memtopo.driver.types import MemoryHandleType
+from memtopo.geometry import Geometry
 from memtopo.machine import Machine, target
 
 BYTES = b"written by another API"
@@ -45,6 +46,9 @@ class InProcessProducer:
     def gone(self, holder: str) -> bool:
         del holder
         return self.left
+
+    def expect(self, geometry: Geometry) -> None:
+        del geometry
 
     def settle(self) -> None:
         pass

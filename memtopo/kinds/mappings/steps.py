@@ -89,15 +89,20 @@ class MapChunk(Step):
 
     def _mapped_handle(self, driver: Driver, layout: Layout, address: int) -> int | None:
         """Handle of the chunk mapped at an address; None if nothing is mapped there."""
+        if self.chunk in layout.retained:  # by a check whose release failed
+            self._release_retained(driver, layout)
         try:
             handle = layout.retained[self.chunk] = driver.mem_retain_allocation_handle(address)
         except DriverError as error:
             if error.name != _UNMAPPED:
                 raise
             return None
-        driver.mem_release(handle)
-        del layout.retained[self.chunk]
+        self._release_retained(driver, layout)
         return handle
+
+    def _release_retained(self, driver: Driver, layout: Layout) -> None:
+        driver.mem_release(layout.retained[self.chunk])
+        del layout.retained[self.chunk]
 
     def describe(self) -> StepDescription:
         group = self.range.partition(".")[0]

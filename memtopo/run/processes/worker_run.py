@@ -97,14 +97,13 @@ class SiblingHandles:
     """Handles that a process imports from its siblings, in batches; handles of other holders come from `external`."""
 
     def __init__(self, geometry: Geometry, request: RequestHandles, external: HandleSource) -> None:
-        self._counts = {
-            (holder, group.origin.export): group.origin.each
-            for group in geometry.every
-            if group.origin and group.origin.siblings
-            for holder in group.origin.holders
-        }
         self._request, self._external = request, external
+        self._counts = _sibling_counts(geometry)
         self._batch: dict[tuple[str, str, int], Handle] = {}
+
+    def expect(self, geometry: Geometry) -> None:
+        self._counts = _sibling_counts(geometry)
+        self._external.expect(geometry)
 
     def attach(self, holder: str) -> int:
         return self._external.attach(holder)
@@ -135,3 +134,13 @@ class SiblingHandles:
             close_handles(handles)
             raise InternalError(f"{holder} gave {len(handles)} of {count} handles of {export}")
         self._batch = {(holder, export, first + index): handle for index, handle in enumerate(handles)}
+
+
+def _sibling_counts(geometry: Geometry) -> dict[tuple[str, str], int]:
+    """Number of handles of each export that a process imports from its siblings, by process and export."""
+    return {
+        (holder, group.origin.export): group.origin.each
+        for group in geometry.every
+        if group.origin and group.origin.siblings
+        for holder in group.origin.holders
+    }

@@ -1,0 +1,69 @@
+"""Capacity for changes: the memory that a transition needs at its peak, compared with what is free."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterator, Mapping
+
+from memtopo.common.errors import MemtopoError
+from memtopo.common.units import rounded
+from memtopo.driver.types import DriverError, Location, LocationKind
+from memtopo.executor import Execution, StepFailed
+from memtopo.kinds.layout import current
+from memtopo.machine import CONTEXT_BYTES, Machine
+from memtopo.plans.transition import Transition
+
+
+class DoesNotFit(MemtopoError):
+    """A change that needs more memory than is free, refused before its first call."""
+
+    exit_code = 4
+
+
+def require_room(
+    execution: Execution, steps: Transition, machine: Machine | None, pinned: Container[Hashable] = ()
+) -> None:
+    """Raise `DoesNotFit`, with the numbers of each location, if a transition needs more memory than is free.
+
+    GPUs that the layout uses are queried; others, and the host, have what the record of the `machine` says. The memory
+    of `pinned` resources is in use by importers, and not free after its release. Raises `StepFailed`.
+    """
+    growth = steps.growth_beside(pinned) if pinned else steps.growth
+    if not growth:
+        return
+    lacking = list(_lacking(execution, growth, machine))
+    if lacking:
+        raise DoesNotFit(f"the change does not fit: {'; '.join(lacking)}")
+
+
+def _lacking(execution: Execution, growth: Mapping[Location, int], machine: Machine | None) -> Iterator[str]:
+    for location, size in sorted(growth.items()):
+        if location.kind is LocationKind.GPU:
+            free = _free(execution, location.id, machine)
+            if free is not None and size > free:
+                yield _numbers(str(location), size, free)
+    host = sum(size for location, size in growth.items() if location.kind is not LocationKind.GPU)
+    if host and machine:
+        free = machine.host_room - _used_on_host(execution)
+        if host > free:
+            yield _numbers("the host", host, free)
+
+
+def _numbers(where: str, size: int, free: int) -> str:
+    return f"{where} needs {rounded(size)} more than now at its peak, and has {rounded(max(free, 0))} free"
+
+
+def _free(execution: Execution, device: int, machine: Machine | None) -> int | None:
+    """Free bytes of a GPU; None if they are not known."""
+    context = execution.layout.contexts.get(device)
+    if context is None:
+        return machine.devices[device].room - CONTEXT_BYTES if machine else None
+    try:
+        with current(execution.driver, context):
+            return execution.driver.mem_get_info()[0]
+    except DriverError as error:
+        raise StepFailed(None, "free memory before a change", error) from error
+
+
+def _used_on_host(execution: Execution) -> int:
+    found = (step.allocates for step in execution.plan.steps)
+    return sum(each[1] for each in found if each and each[0].kind is not LocationKind.GPU)

@@ -1,0 +1,170 @@
+"""Changes of a run to another request: what it reports, checks and leaves is that of the new spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import Properties, gpu
+from memtopo.executor import StepFailed
+from memtopo.kinds.layout import current
+from memtopo.plans.report import Check, Checks, Report
+from memtopo.run.apply import Run, apply
+from memtopo.run.capacity import DoesNotFit
+from memtopo.run.change import RollbackFailed
+from memtopo.run.request import HoldResult, RunRequest
+from tests.helpers.failing_driver import Failing
+from tests.helpers.machines import invented
+from tests.helpers.specs import run_request
+from tests.run.test_change import AFTER, BEFORE
+
+MACHINE = invented(3)
+ONE_GPU = """
+ranges: {r: {size: 8MiB}}
+chunks: {a: {location: gpu0, size: 4MiB}, b: {location: gpu0, size: 4MiB}}
+map: {r: [a, b]}
+access: {r: {gpu0: rw}}
+"""
+OTHER_GPU = """
+ranges: {r: {size: 8MiB}}
+chunks: {a: {location: gpu2, size: 4MiB}, b: {location: gpu0, size: 4MiB}}
+map: {r: [a, b]}
+access: {r: {gpu2: rw}}
+"""
+
+
+def request_of(text: str, check: Check = "fast") -> RunRequest:
+    return replace(run_request(text, MACHINE, check), machine_facts=MACHINE)
+
+
+def held(text: str, use: Callable[[Run, Failing], None], check: Check = "fast", *, leaks: bool = False) -> Report:
+    """Report of a run that is used while it is held."""
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        failing = Failing(driver)
+        ledger = Ledger(failing)
+
+        def hold(run: Run) -> HoldResult:
+            use(run, failing)
+            return HoldResult()
+
+        report = apply(request_of(text, check), ledger, hold=hold)
+        assert ledger.empty is not leaks
+        return report
+
+
+def put(run: Run, label: str, data: bytes, device: int = 0) -> None:
+    execution = run.execution
+    with current(execution.driver, execution.layout.contexts[device]):
+        execution.driver.memcpy_htod(execution.layout.ranges[label].address + 100, data)
+
+
+def get(run: Run, label: str, size: int, device: int = 0) -> bytes:
+    execution = run.execution
+    with current(execution.driver, execution.layout.contexts[device]):
+        return execution.driver.memcpy_dtoh(execution.layout.ranges[label].address + 100, size)
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_a_changed_run_is_checked_and_reported_as_the_new_spec(check: Check) -> None:
+    found: list[Checks] = []
+
+    def use(run: Run, _: Failing) -> None:
+        found.append(run.change(request_of(AFTER, check)))
+        assert not run.recheck().different
+
+    report = held(BEFORE, use, check)
+    applied = held(AFTER, lambda _, __: None, check)
+    assert (report.outcome, report.exit_code, report.leaks) == ("ok", 0, ())
+    assert report.plan.rows == applied.plan.rows
+    assert report.plan.memory == applied.plan.memory
+    assert [each.first for each in report.placed] == [each.first for each in applied.placed]
+    assert report.left
+    assert applied.left
+    assert report.left.ledger_held == applied.left.ledger_held
+    aspects = {tally.aspect: tally for tally in found[0].tallies}
+    assert {"hole", "access"} <= set(aspects)
+    assert aspects["bytes" if check == "fast" else "every byte"].looked_at > 0
+
+
+def test_kept_memory_keeps_its_bytes_and_new_memory_is_written() -> None:
+    def use(run: Run, _: Failing) -> None:
+        put(run, "kv", b"page 0")
+        run.change(request_of(AFTER))
+        base = run.execution.layout.ranges["kv"].address + (2 << 20) + 100
+        with current(run.execution.driver, run.execution.layout.contexts[0]):
+            assert run.execution.driver.memcpy_dtoh(base, 6) == b"page 0"
+
+    assert held(BEFORE, use).exit_code == 0
+
+
+@pytest.mark.parametrize(("one", "other"), [(ONE_GPU, OTHER_GPU), (OTHER_GPU, ONE_GPU)])
+def test_gpus_that_come_and_go_are_accounted_for(one: str, other: str) -> None:
+    """Free memory before and after is compared on each GPU that the layout used at any time."""
+
+    def use(run: Run, _: Failing) -> None:
+        run.change(request_of(other))
+
+    report = held(one, use)
+    assert (report.outcome, report.leaks, report.notes) == ("ok", (), ())
+    assert report.left
+    assert [each.device for each in report.left.memory] == ["gpu0", "gpu2"]
+    assert all(each.after == each.before for each in report.left.memory)
+
+
+def test_memory_that_a_change_leaves_on_a_gpu_that_is_no_longer_used_is_a_leak() -> None:
+    def use(run: Run, _: Failing) -> None:
+        run.ledger.mem_create(2 << 20, Properties(gpu(2)))
+        run.change(request_of(ONE_GPU))
+
+    report = held(OTHER_GPU, use, leaks=True)
+    assert (report.exit_code, [leak.what for leak in report.leaks]) == (5, ["something that no step owns"])
+    assert report.left
+    assert [each.before - each.after for each in report.left.memory] == [0, 2 << 20]
+
+
+def test_a_change_that_does_not_fit_is_refused_before_its_first_call() -> None:
+    large = ONE_GPU.replace("size: 8MiB", "size: 60GiB").replace("gpu0, size: 4MiB}}", "gpu0, size: 50GiB}}")
+
+    def use(run: Run, failing: Failing) -> None:
+        taken = run.ledger.mem_create(40 << 30, Properties(gpu(0)))
+        with pytest.raises(DoesNotFit, match=r"gpu0 needs 50.0 GiB more than now at its peak, and has 39.5 GiB free"):
+            run.change(request_of(large))
+        assert run.execution.generation == 1
+        run.ledger.mem_release(taken)
+
+    assert held(ONE_GPU, use).exit_code == 0
+
+
+def test_every_failing_call_of_a_change_leaves_the_run_as_it_was() -> None:
+    calls: list[int] = []
+
+    def count(run: Run, failing: Failing) -> None:
+        before = failing.calls
+        run.change(request_of(AFTER))
+        calls.append(failing.calls - before)
+
+    held(BEFORE, count)
+    assert calls[0] > 60
+
+    def fail(at: int) -> Callable[[Run, Failing], None]:
+        def use(run: Run, failing: Failing) -> None:
+            request, ledger = run.request, run.ledger.counts()
+            put(run, "w", b"kept", device=1)
+            failing.at = failing.calls + at
+            with pytest.raises(StepFailed) as caught:
+                run.change(request_of(AFTER))
+            assert not isinstance(caught.value, RollbackFailed), caught.value
+            assert run.request is request
+            assert not run.recheck().different  # which releases what an interrupted check has retained
+            assert run.ledger.counts() == ledger
+            assert get(run, "w", 4, device=1) == b"kept"
+
+        return use
+
+    for at in range(1, calls[0] + 1):
+        assert held(BEFORE, fail(at)).exit_code == 0, at
