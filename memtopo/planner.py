@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
@@ -102,6 +103,12 @@ def _without_gone(awake: Mapping[str, Plan], state: Mapping[str, Plan]) -> dict[
         else plan
         for label, plan in state.items()
     }
+
+
+def without(plan: Plan, gone: AbstractSet[Hashable]) -> Plan:
+    """Plan of a layout without some resources, and without all that needs them; `plan` itself if there are none."""
+    with collector_paused():
+        return replace(plan, steps=tuple(remaining(plan.steps, gone))) if gone else plan
 
 
 def with_kernels(plan: Plan, gpus: Sequence[int]) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain, count
 from types import MappingProxyType
 from typing import Any, Literal, Unpack
@@ -19,6 +19,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.kinds.exports import EXPORTABLE
 from memtopo.language import Document
 from memtopo.machine.target import LOCAL, Target
+from memtopo.run.imports import Imports
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import NAME, Endpoint, endpoint
 from memtopo.sharing.imports import HolderHandles
@@ -47,9 +48,18 @@ class Attached(Live):
     `server.w`; in `ranges`, `buffers` and methods other than `export`, it is `server_w`.
     """
 
-    def __init__(self, session: Session, lease: Lease, offers: Mapping[str, Offer], socket: str) -> None:
+    def __init__(
+        self,
+        session: Session,
+        lease: Lease,
+        offers: Mapping[str, Offer],
+        socket: str,
+        on_change: Callable[[Notice], object] | None = None,
+    ) -> None:
         super().__init__(session)
-        self._lease = lease
+        self._lease, self._imports = lease, Imports(session.run, lease, self._views.refresh)
+        self.on_change = on_change
+        """Function that `poll` calls with a notice before memory goes and after it is back; None if there is none."""
         self.exports: Mapping[str, Offer] = MappingProxyType(dict(offers))
         """The imported exports by name, as described by the holder."""
         self.socket = socket
@@ -66,9 +76,49 @@ class Attached(Live):
         get = {"buffer": self.buffer, "memory": self.external}.get(offer.kind, self.range)
         return get(entry_names(self.exports)[found] + name.removeprefix(found), dtype, **part)
 
-    def notice(self, timeout: float = 0.0) -> Notice | None:
-        """Return the next notice of the holder, if there is one; wait for up to `timeout` seconds.
+    @property
+    def generation(self) -> int:
+        """Generation of the holder's layout as of the last notice: 1, and one more after each change of it."""
+        client = self._lease.client
+        return (client.generation if client else None) or 1
 
+    @property
+    def absent(self) -> frozenset[str]:
+        """Names of the exports whose memory the holder has taken back; their addresses are kept."""
+        return self._imports.absent(HOLDER)
+
+    def poll(self, timeout: float = 0.0) -> Notice | None:
+        """Follow the next notice of the holder, and return it; wait for one for up to `timeout` seconds.
+
+        - `changing`: calls `on_change`, waits for the work of the GPUs, unmaps and releases the memory of the exports,
+          and reports that to the holder, which waits for it.
+        - `changed`: imports what the holder has again, maps it at the same addresses, and calls `on_change`.
+
+        Views stay valid objects: on a GPU, accessing them is a fault until the memory is back, on a simulator they read
+        zeros. Raises `NotSwitched` if a call fails, and what `on_change` raises: then the memory stays as it is. Raises
+        `ExchangeError` if the holder is gone.
+        """
+        self._require_open()
+        found = self._lease.notice(timeout)
+        if found is None:
+            return None
+        holder, notice = found
+        concerned = bool(self._imports.concerned(holder, notice))
+        if notice.kind == "changing" and concerned:
+            self._call_back(notice)
+        self._session.follow(self._imports, holder, notice)
+        if notice.kind == "changed" and concerned:
+            self._call_back(notice)
+        return notice
+
+    def _call_back(self, notice: Notice) -> None:
+        if self.on_change:
+            self.on_change(notice)
+
+    def notice(self, timeout: float = 0.0) -> Notice | None:
+        """Return the next notice of the holder, if there is one, without following it as `poll` does.
+
+        Waits for up to `timeout` seconds.
         After `releasing`, imports over ipc become invalid in `grace` seconds: leave the `with` before. Raises
         `ExchangeError` if the holder is gone; imports over fd or fabric remain valid even then.
         """
@@ -88,9 +138,10 @@ class Attachment(LiveContext[Attached]):
         access: AccessName,
         machine: MachineLike,
         allow_uids: Collection[int],
+        on_change: Callable[[Notice], object] | None,
     ) -> None:
         super().__init__()
-        self._where, self._device, self._access = where, device, access
+        self._where, self._device, self._access, self._on_change = where, device, access, on_change
         self._requested = [exports] if isinstance(exports, str) else exports
         self._machine, self._allowed = machine, allow_uids
 
@@ -113,7 +164,7 @@ class Attachment(LiveContext[Attached]):
         planned = plan_spec(document, found)
         lease = Lease(planned, gpus, self._where, self._allowed)
         session = Session(planned, driver, lease)
-        attached = Attached(session, lease, offers, self._where.path)
+        attached = Attached(session, lease, offers, self._where.path, self._on_change)
         session.begin(verify=False)  # imported memory is never written
         return attached
 
@@ -135,19 +186,20 @@ def attach(
     machine: MachineLike = "local",
     *,
     allow_uids: Collection[int] = (),
+    on_change: Callable[[Notice], object] | None = None,
 ) -> Attachment:
     """Import all exports of a held layout, or the named `exports`, for the duration of a `with`.
 
     `layout` is a name, or the path of a socket. `access` is granted to the GPU that has the memory, which is found by
     UUID among this process's GPUs, or to `device`. The connection is the importer's lease, and ends with the `with`.
-    memtopo itself never writes to imported memory.
+    memtopo itself never writes to imported memory. `poll` calls `on_change` when the holder changes its layout.
 
     Entering raises `NoLayout` if the layout is not held, `ExchangeError`, `Unavailable`, `Unsuitable`, `InvalidSpec` if
     this machine cannot import an export, and `NotApplied` with the report after everything was undone.
     """
     text = os.fspath(layout)
     where = endpoint(socket=text) if "/" in text else endpoint(text)
-    return Attachment(where, exports, device, access, machine, allow_uids)
+    return Attachment(where, exports, device, access, machine, allow_uids, on_change)
 
 
 HOLDER = "holder"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,9 @@ from memtopo.kinds.layout import HandleSource
 from memtopo.plans.report import Checks, PlanSummary, Report
 from memtopo.run.apply import Run
 from memtopo.run.change import RollbackFailed
+from memtopo.run.imports import Imports
 from memtopo.run.request import HoldResult, RunRequest
+from memtopo.sharing.status import Notice
 
 if TYPE_CHECKING:
     from memtopo.driver.sim import SimDriver
@@ -91,12 +93,23 @@ class Session:
 
     def switch(self, state: str) -> Checks:
         """Bring the layout to a state; return the results of its check. Raises `NotSwitched`."""
-        try:
+        with self._switching(f"the layout is {self.run.state}, as before"):
             return self.run.switch(state)
+
+    def follow(self, imports: Imports, holder: str, notice: Notice) -> None:
+        """Let go of imports, or import them again. Raises `NotSwitched` with the imports as they were."""
+        with self._switching("the imports are as before"):
+            imports.follow(holder, notice)
+
+    @contextmanager
+    def _switching(self, after: str) -> Iterator[None]:
+        """Raise `NotSwitched` for a failed change, with the condition `after` it."""
+        try:
+            yield
         except RollbackFailed as failed:
             raise NotSwitched(f"{failed}; the layout can only be taken down") from failed
         except StepFailed as failed:
-            raise NotSwitched(f"{failed}; the layout is {self.run.state}, as before") from failed
+            raise NotSwitched(f"{failed}; {after}") from failed
 
     def end(self) -> Report:
         """Wait for the GPUs, take everything down, and return the report. Ctrl-C is raised after that."""

@@ -28,6 +28,10 @@ class ViewOwner(Protocol):
 
     closed: bool
 
+    def require_present(self, view: View) -> None:
+        """Raise `BufferError` if the memory of a view is gone at present."""
+        ...
+
     def export(self, name: str, block: int, *, versioned: bool) -> object:
         """Return a capsule with a tensor, which counts as in use until it is released."""
         ...
@@ -118,6 +122,7 @@ class View:
     def _require_open(self) -> None:
         if self._owner.closed:
             raise BufferError(f"the memory of {self.name} is gone: its layout was taken down")
+        self._owner.require_present(self)
 
     def _interface(self) -> dict[str, Any]:
         self._require_open()
@@ -187,13 +192,14 @@ class ViewFactory:
     def __init__(self, session: Session, memory: Memory) -> None:
         self.closed = False
         self._session, self._memory = session, memory
-        self._views: weakref.WeakSet[View] = weakref.WeakSet()
+        self._views: weakref.WeakKeyDictionary[View, MemoryPart] = weakref.WeakKeyDictionary()
         self._tensors = ExportedTensors()
         self._mappings: dict[tuple[str, Location], HostMapping] = {}
 
     def view(self, name: str, part: MemoryPart, request: ViewRequest) -> View:
         """Make a view. Raises `Unsuitable` if shape or alignment do not fit."""
-        self._check_present(name, part)
+        if why := self._absent(name, part):
+            raise why
         shape = request.fit(name, part.size)
         address = self._address(part) + part.offset
         itemsize = request.dtype.itemsize
@@ -210,8 +216,13 @@ class ViewFactory:
             read_only=part.access is not Access.RW,
             owner=self,
         )
-        self._views.add(view)
+        self._views[view] = part
         return view
+
+    def require_present(self, view: View) -> None:
+        """Raise `BufferError` if the memory of a view is gone: in a state, or since its holder has taken it back."""
+        if not self._session.run.whole and (why := self._absent(view.name, self._views[view])):
+            raise BufferError(str(why))
 
     def export(self, name: str, block: int, *, versioned: bool) -> object:
         """Return a capsule with a tensor, which counts as in use until it is released."""
@@ -225,6 +236,9 @@ class ViewFactory:
         """Map the memory that ranges have now on a simulator, under the addresses of their views."""
         if simulator := self._session.simulator:
             for (label, location), mapping in self._mappings.items():
+                if not self._exists(label):
+                    mapping.blank()
+                    continue
                 address = self._session.layout.address(label)
                 mapping.replace(segments(simulator, address, self._present(label, location)))
 
@@ -236,17 +250,31 @@ class ViewFactory:
             if base is None or base + offset in layout.mappings:
                 yield offset, size, access
 
-    def _check_present(self, name: str, part: MemoryPart) -> None:
-        """Raise `Unsuitable` if some bytes of a range have no memory in the current state."""
+    def _absent(self, name: str, part: MemoryPart) -> Unsuitable | None:
+        """Return the error for bytes without memory at present; None if all of them have some."""
+        run = self._session.run
+        if run.whole or self._has_memory(part):
+            return None
+        if run.state != AWAKE:
+            return Unsuitable(f"{name} has no memory in state {run.state!r}", hint="switch('awake') first")
+        message = f"{name} has no memory at present: the layout that it is imported from has taken it back"
+        return Unsuitable(message, hint="poll() imports it again once that layout has it")
+
+    def _has_memory(self, part: MemoryPart) -> bool:
         layout, end = self._session.layout, part.offset + part.size
-        if part.label not in layout.ranges or self._session.run.state == AWAKE:
-            return
+        if part.label not in layout.ranges:
+            return self._exists(part.label)
         base = layout.ranges[part.label].address
-        for offset, size, _ in self._memory.mappings(part.label, part.location):
-            if offset < end and offset + size > part.offset and base + offset not in layout.mappings:
-                raise Unsuitable(
-                    f"{name} has no memory in state {self._session.run.state!r}", hint="switch('awake') first"
-                )
+        needed = (
+            base + offset
+            for offset, size, _ in self._memory.mappings(part.label, part.location)
+            if offset < end and offset + size > part.offset
+        )
+        return all(address in layout.mappings for address in needed)
+
+    def _exists(self, label: str) -> bool:
+        layout = self._session.layout
+        return label in layout.ranges or label in layout.buffers or label in layout.managed
 
     def close(self, *, in_use: bool) -> None:
         """Invalidate all views; if some are `in_use`, a simulator's memory is replaced by zeros."""

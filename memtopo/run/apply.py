@@ -217,6 +217,11 @@ class Run:
             source.expect(self.request.geometry)
             raise
 
+    @property
+    def whole(self) -> bool:
+        """True if everything that the spec declares exists: no state and no holder has taken some of it away."""
+        return self.execution.plan is self._awake
+
     def recheck(self) -> Checks:
         """Compare every step with the driver's state again, by queries alone; the report leaves the result out.
 

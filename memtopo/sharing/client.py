@@ -159,7 +159,7 @@ class Client:
         """Return a notice of the holder, if one arrives within `timeout` seconds."""
         notice = self._connection.notice(timeout)
         if notice and notice.kind == "changed":
-            self._offers = None
+            self._offers, self.generation = None, notice.generation
         return notice
 
     def gone(self) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import select
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import NamedTuple
 
@@ -18,6 +20,10 @@ from memtopo.sharing.client import IN_FLIGHT, Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.offers import Offer
+from memtopo.sharing.status import Notice
+
+NOT_NOW = ("absent", "changed", "changing", "releasing", "unknown")
+"""Codes of errors of exports that their holder does not provide at present."""
 
 
 class ImportMismatch(MemtopoError):
@@ -88,11 +94,64 @@ class HolderHandles:
         close_handles(self._open)
         self._open.clear()
 
+    def notice(self, timeout: float) -> tuple[str, Notice] | None:
+        """Return the next notice of an attached holder, with the holder's name, if one arrives in time.
+
+        Raises `ExchangeError` if a holder is gone.
+        """
+        until = time.monotonic() + timeout
+        while True:
+            for holder, client in self._clients.items():
+                if notice := client.notice(0.0):
+                    return holder, notice
+            if (left := until - time.monotonic()) <= 0:
+                return None
+            self._await_packet(left)
+
+    def generation(self, holder: str, export: str) -> int:
+        """Return the generation in which the objects were made whose handles were received last; 0 if it is unknown."""
+        return self._clients[holder].generations.get(export) or 0
+
+    def available(self, holder: str, export: str) -> bool:
+        """Return whether the holder provides an export now, by the request of one handle.
+
+        Raises `ImportMismatch` if its offer is not as declared.
+        """
+        client = self._clients[holder]
+        if export not in client.offers():
+            return False
+        self._compare(holder, export)
+        try:
+            for handle in client.handles(export, 0, 1):
+                handle.close()
+        except ExchangeError as error:
+            if error.code not in NOT_NOW:
+                raise
+            return False
+        return True
+
+    def let_go(self, holder: str, exports: Iterable[str]) -> None:
+        """Close the handles of exports that were not taken yet, and report that nothing of them is imported."""
+        names = list(exports)
+        for name in names:
+            if (holder, name) in self._handles:
+                with closing(self._handles.pop((holder, name))):  # type: ignore[type-var]
+                    pass
+        if names:
+            self._clients[holder].let_go(names)
+
     def _compare(self, holder: str, export: str) -> None:
         """Compare an import with its offer; a change may have added it to a connection that exists."""
         for each in self._imports:
             if each.origin and (each.origin.holders, each.origin.export) == ((holder,), export):
                 self._check_offer(each, self._clients[holder], holder)
+
+    def _await_packet(self, timeout: float) -> None:
+        """Wait until an attached holder has sent something or is gone."""
+        poll = select.poll()  # select() does not support descriptors above 1,023
+        for client in self._clients.values():
+            poll.register(client, select.POLLIN)
+        poll.poll(timeout * 1000)
 
     def _connect(self, holder: str, imports: Sequence[Group]) -> Client:
         path = self._bound.get(holder, holder if "/" in holder else None)

@@ -37,6 +37,9 @@ class ViewOwner:
         self.closed = False
         self.tensors = ExportedTensors()
 
+    def require_present(self, view: object) -> None:
+        """All memory is present."""
+
     def export(self, name: str, block: int, *, versioned: bool) -> object:
         return self.tensors.export(name, block, versioned=versioned)
 

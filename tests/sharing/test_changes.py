@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ Connect = Callable[[], socket.socket]
 @pytest.fixture
 def layout() -> Iterator[OneState]:
     """Exports of which `page` has no memory in the state asleep."""
+    gc.collect()
     before = open_descriptors()
     found = OneState()
     yield found

@@ -1,0 +1,273 @@
+"""Attached processes follow a holder that changes its layout: memory goes and comes back at the same addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import memtopo
+from memtopo.api.attachment import Attached
+from memtopo.api.views import View
+from memtopo.common.errors import MemtopoError
+from memtopo.kinds.layout import current
+from memtopo.machine.target import Target
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.status import Notice, Switched
+from tests.helpers.child_process import PATIENCE
+from tests.helpers.held_layouts import Held, held
+from tests.helpers.holders import until
+from tests.helpers.processes import open_descriptors
+
+M = 2 << 20
+SPEC = {
+    "memtopo": 1,
+    "name": "sleeper",
+    "ranges": {"weights": {"size": "4MiB"}, "kv": {"size": "4MiB"}},
+    "chunks": {
+        "w": {"location": "gpu0", "size": "2MiB", "count": 2, "handles": "fd"},
+        "page": {"location": "gpu0", "size": "2MiB", "count": 2, "handles": "fd"},
+    },
+    "map": {"weights": ["w"], "kv": ["page"]},
+    "access": {"weights": {"gpu0": "rw"}, "kv": {"gpu0": "rw"}},
+    "exports": {"w": {"chunk": "w", "via": "fd"}, "page": {"chunk": "page", "via": "fd"}},
+    "states": {"asleep": {"offload": {"weights": "host:0"}, "drop": ["kv"]}, "half": {"drop": ["kv"]}},
+}
+Switch = Callable[..., Future[Switched]]
+
+
+@pytest.fixture
+def layout(machine: Target, runtime: Any) -> Iterator[Held]:
+    """A layout with states, held in this process."""
+    with held(SPEC, machine) as found:
+        yield found
+    assert (found.report.outcome, found.report.leaks) == ("ok", ())
+
+
+@pytest.fixture
+def switch(layout: Held) -> Iterator[Switch]:
+    """Requests a switch of the layout, in a thread."""
+    with ThreadPoolExecutor() as pool:
+
+        def request(state: str, *, force: bool = False, wait: float = PATIENCE) -> Switched:
+            with connect(endpoint("sleeper")) as client:
+                return client.switch(state, force=force, wait=wait)
+
+        yield lambda *words, **terms: pool.submit(request, *words, **terms)
+
+
+@pytest.fixture
+def shared(layout: Held, machine: Target) -> Iterator[Attached]:
+    """An attachment to all exports of the layout."""
+    with memtopo.attach("sleeper", machine=machine) as found:
+        yield found
+    assert found.report
+    assert (found.report.outcome, found.report.leaks) == ("ok", ())
+
+
+def poll(shared: Attached) -> Notice:
+    notice = shared.poll(PATIENCE)
+    assert notice
+    return notice
+
+
+def write(layout: Held, name: str, data: bytes) -> None:
+    """Write bytes to the beginning of a range of the holder."""
+    execution = layout.run.execution
+    with current(execution.driver, execution.layout.contexts[0]):
+        execution.driver.memcpy_htod(execution.layout.ranges[name].address, data)
+
+
+def test_memory_comes_back_at_the_same_address_with_the_bytes_of_the_holder(
+    layout: Held, shared: Attached, switch: Switch
+) -> None:
+    weights, pages = np.asarray(shared.export("w")), np.asarray(shared.export("page"))
+    weights[:5] = list(b"bytes")
+    addresses = shared.address("w"), shared.address("page"), weights.ctypes.data
+    for generation in (1, 3):
+        asleep = switch("asleep")
+        assert poll(shared).kind == "changing"
+        assert shared.absent == {"w", "page"}
+        assert asleep.result().kept == ()
+        assert not layout.run.execution.layout.chunks.keys() & {"w.0", "page.0"}
+        assert (weights[0], pages[0]) == (0, 0)
+        notice = poll(shared)
+        assert (notice.kind, notice.state, notice.generation) == ("changed", "asleep", generation + 1)
+        assert shared.absent == {"w", "page"}
+        awake = switch("awake")
+        assert (poll(shared).state, shared.generation) == ("awake", generation + 2)
+        awake.result()
+        assert (shared.absent, bytes(weights[:5])) == (frozenset(), b"bytes")
+        write(layout, "kv", b"new")
+        assert bytes(pages[:3]) == b"new"
+        assert (shared.address("w"), shared.address("page"), weights.ctypes.data) == addresses
+    assert shared.check().different == 0
+    del weights, pages
+
+
+def test_only_what_goes_is_let_go_of(layout: Held, shared: Attached, switch: Switch) -> None:
+    weights = np.asarray(shared.export("w"))
+    weights[:3] = list(b"abc")
+    half = switch("half")
+    assert poll(shared).exports == ("page",)
+    half.result()
+    assert bytes(weights[:3]) == b"abc"
+    write(layout, "weights", b"xyz")
+    assert bytes(weights[:3]) == b"xyz"
+    assert shared.absent == {"page"}
+    del weights
+
+
+def test_views_of_memory_that_is_gone_are_refused(shared: Attached, switch: Switch) -> None:
+    """New ones, and tensors of views that exist."""
+    view = shared.export("page")
+    half = switch("half")
+    poll(shared)
+    with pytest.raises(memtopo.Unsuitable, match="range 'page' has no memory at present: the layout"):
+        shared.export("page")
+    uses: tuple[Callable[[View], object], ...] = (lambda view: view.memory, np.from_dlpack, np.asarray)
+    for use in uses:
+        with pytest.raises(BufferError, match=r"has no memory at present.*poll\(\) imports it again"):
+            use(view)
+    assert shared.export("w").size == 2 * M
+    half.result()
+    awake = switch("awake")
+    assert [poll(shared).state, poll(shared).state] == ["half", "awake"]
+    awake.result()
+    assert view.memory.nbytes == 2 * M
+    del view
+
+
+def test_the_callback_sees_memory_before_it_goes_and_after_it_is_back(
+    layout: Held, machine: Target, switch: Switch
+) -> None:
+    seen: list[tuple[str, str | None, frozenset[str]]] = []
+    with memtopo.attach("sleeper", "page", machine=machine) as shared:
+        shared.on_change = lambda notice: seen.append((notice.kind, notice.state, shared.absent))
+        half = switch("half")
+        poll(shared)
+        half.result()
+        poll(shared)
+        awake = switch("awake")
+        poll(shared)
+        awake.result()
+    gone = frozenset({"page"})
+    assert seen == [("changing", None, frozenset()), ("changed", "half", gone), ("changed", "awake", frozenset())]
+
+
+def test_a_callback_that_raises_keeps_the_memory(shared: Attached, switch: Switch) -> None:
+    """And the importer is named at the deadline."""
+
+    def refuse(notice: Notice) -> None:
+        raise RuntimeError(notice.kind)
+
+    shared.on_change = refuse
+    half = switch("half", wait=0.2)
+    with pytest.raises(RuntimeError, match="changing"):
+        poll(shared)
+    assert shared.absent == frozenset()
+    with pytest.raises(ExchangeError, match="2 of page, 4 MiB"):
+        half.result()
+    assert poll(shared).exports == ()
+
+
+def test_an_importer_that_does_not_poll_keeps_the_old_memory_under_force(
+    layout: Held, shared: Attached, switch: Switch
+) -> None:
+    """It lets go and imports the new memory once it polls."""
+    pages = np.asarray(shared.export("page"))
+    pages[:3] = list(b"old")
+    with pytest.raises(ExchangeError, match=r"did not let go of imported memory within 0.01 s"):
+        switch("half", wait=0.01).result()
+    assert [each.handles for each in switch("half", wait=0.01, force=True).result().kept] == [4]
+    assert switch("awake").result().state == "awake"
+    write(layout, "kv", b"new")
+    assert bytes(pages[:3]) == b"old"
+    while shared.generation < 3:
+        poll(shared)
+    assert (shared.absent, bytes(pages[:3])) == (frozenset(), b"new")
+    del pages
+
+
+def test_an_importer_that_let_go_comes_back_after_a_refusal(shared: Attached, switch: Switch, machine: Target) -> None:
+    with memtopo.attach("sleeper", "page", machine=machine):
+        pages = np.asarray(shared.export("page"))
+        pages[:3] = list(b"abc")
+        half = switch("half", wait=0.3)
+        poll(shared)
+        assert shared.absent == {"page"}
+        assert pages[0] == 0
+        with pytest.raises(ExchangeError, match="did not let go"):
+            half.result()
+        assert poll(shared).state == "awake"
+        assert (shared.absent, bytes(pages[:3])) == (frozenset(), b"abc")
+        del pages
+
+
+def test_an_importer_that_leaves_or_dies_pins_nothing(layout: Held, machine: Target, switch: Switch) -> None:
+    with memtopo.attach("sleeper", machine=machine) as shared:
+        half = switch("half")
+        assert shared.notice(PATIENCE)
+    assert half.result().kept == ()
+
+
+def test_twenty_importers_follow(layout: Held, machine: Target, switch: Switch) -> None:
+    with ExitStack() as stack:
+        everyone = [stack.enter_context(memtopo.attach("sleeper", "page", machine=machine)) for _ in range(20)]
+        arrays = [np.asarray(each.export("page")) for each in everyone]
+        half = switch("half")
+        assert {poll(each).kind for each in everyone} == {"changing"}
+        assert half.result().kept == ()
+        assert {poll(each).state for each in everyone} == {"half"}
+        awake = switch("awake")
+        assert {poll(each).state for each in everyone} == {"awake"}
+        awake.result()
+        arrays[0][7] = 42
+        assert {int(each[7]) for each in arrays} == {42}
+        del arrays
+
+
+def test_a_layout_can_be_left_while_its_memory_is_gone(layout: Held, machine: Target, switch: Switch) -> None:
+    with memtopo.attach("sleeper", machine=machine) as shared:
+        asleep = switch("asleep")
+        poll(shared)
+        asleep.result()
+    assert shared.report
+    assert (shared.report.outcome, shared.report.leaks) == ("ok", ())
+
+
+def test_forty_switches_leave_no_descriptors(shared: Attached, switch: Switch) -> None:
+    before = 0
+    for _ in range(20):
+        half = switch("half")
+        assert [poll(shared).kind, poll(shared).kind] == ["changing", "changed"]
+        half.result()
+        awake = switch("awake")
+        poll(shared)
+        awake.result()
+        before = before or open_descriptors()
+    until(lambda: open_descriptors() <= before)
+    assert shared.generation == 41
+
+
+def test_an_export_of_another_size_is_not_imported_again(layout: Held, shared: Attached, switch: Switch) -> None:
+    """Its memory stays away, and the holder does not wait for it."""
+    half = switch("half")
+    poll(shared)
+    half.result()
+    poll(shared)
+    lease: Any = shared._lease
+    lease._imports = [replace(each, size=2 * M) for each in lease._imports]
+    awake = switch("awake")
+    with pytest.raises(MemtopoError, match=r"import 'page' declares size 4MiB; holder/page has 2MiB"):
+        poll(shared)
+    assert shared.absent == {"page"}
+    awake.result()
+    assert switch("half").result().kept == ()
