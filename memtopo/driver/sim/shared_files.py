@@ -15,6 +15,7 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
+from memtopo.common.processes import process_stat
 from memtopo.driver.sim.calls import Refused, invalid
 
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
@@ -196,13 +197,15 @@ class SharedHandle(NamedTuple):
     @property
     def is_alive(self) -> bool:
         """True if the exporting process still runs."""
-        return _start_time(self.pid) == self.start_time
+        found = process_stat(self.pid)
+        return found is not None and found.start == self.start_time
 
 
 def pack_handle(fd: int, tag: Tag) -> bytes:
     """Return the 64 bytes that name an open file of this process; always the same for one file."""
     pid = os.getpid()
-    return _HANDLE.pack(_MAGIC, pid, _start_time(pid) or 0, fd, bytes.fromhex(tag.nonce))
+    found = process_stat(pid)
+    return _HANDLE.pack(_MAGIC, pid, found.start if found else 0, fd, bytes.fromhex(tag.nonce))
 
 
 def check_handle_size(handle: int | bytes) -> bytes:
@@ -231,14 +234,3 @@ def open_handle(shared: SharedHandle, kind: str, files: Files, errors: HandleErr
         files.close(found[0])
         raise Refused(errors.object_gone, f"the process that shared it has another {kind} there now")
     return found
-
-
-def _start_time(pid: int) -> int | None:
-    """Start time of a process in ticks since boot; None if it has ended, also as a zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    # The process name is in brackets and may contain anything.
-    state, *rest = text.rpartition(")")[2].split()
-    return None if state in "ZX" else int(rest[18])

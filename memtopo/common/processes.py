@@ -1,0 +1,49 @@
+"""Facts of processes in /proc: state, parent and start, and the namespace of their numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+PROC = Path("/proc")
+_FIRST_PIDS = "pid:[4026531836]"
+"""Pid namespace of the system itself: the kernel gives it this number (PROC_PID_INIT_INO)."""
+
+_FLAGS, _START = 4, 17
+"""Fields of `stat` after the parent."""
+
+_KERNEL_THREAD = 0x00200000
+"""PF_KTHREAD."""
+
+
+class ProcessStat(NamedTuple):
+    """A process: its name of at most 15 bytes, its state, its parent, and its start in ticks since boot."""
+
+    command: str
+    state: str
+    parent: int
+    start: int
+    is_kernel_thread: bool
+
+
+def process_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
+    """Return the facts of a process; None if there is none, or if it has ended, also as a zombie."""
+    try:
+        text = (proc / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return None
+    # The name is in brackets, and may contain brackets and blanks.
+    before, _, after = text.rpartition(")")
+    state, parent, *rest = after.split()
+    if state in "ZX":
+        return None
+    kernel = bool(int(rest[_FLAGS]) & _KERNEL_THREAD)
+    return ProcessStat(before.partition("(")[2], state, int(parent), int(rest[_START]), kernel)
+
+
+def in_pid_namespace(proc: Path = PROC) -> bool:
+    """Return whether this process is in a pid namespace of its own, as in a container."""
+    try:
+        return str((proc / "self/ns/pid").readlink()) != _FIRST_PIDS
+    except OSError:
+        return False
