@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import Unavailable
-from memtopo.driver.cuda.system import free_memory, host_memory, inaccessible_devices, kernel_release, links, numa_nodes
+from memtopo.driver.cuda.nvml import free_memory, gpu_usage, links
+from memtopo.driver.cuda.system import host_memory, inaccessible_devices, kernel_release, numa_nodes
 from memtopo.driver.types import DriverError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ __all__ = [
     "CudaMeter",
     "CudaTrialCalls",
     "free_memory",
+    "gpu_usage",
     "host_memory",
     "inaccessible_devices",
     "kernel_release",
