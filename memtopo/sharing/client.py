@@ -184,6 +184,7 @@ class Client:
                 pending = self._batch(offer, first, count)
             first += len(pending)
             try:
+                self._connection.name_lease()
                 while pending:
                     yield pending.popleft()
             finally:

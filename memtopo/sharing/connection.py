@@ -16,6 +16,7 @@ from memtopo.sharing import wire
 from memtopo.sharing.claims import lock_owner, remove_stale
 from memtopo.sharing.endpoints import Endpoint, endpoint_names
 from memtopo.sharing.errors import BadPacket, ExchangeError, NoLayout, reason
+from memtopo.sharing.leases import name_lease
 from memtopo.sharing.messages import MAX_ENTRIES, Fields
 from memtopo.sharing.sockets import check_user, connect_at, peer
 from memtopo.sharing.status import Notice
@@ -45,6 +46,7 @@ class HolderConnection:
         self._clock = RunningClock()
         self._notices: deque[Notice] = deque(maxlen=_KEPT_NOTICES)
         self._received_notices = 0
+        self._named = False
         self.peer = peer(sock)
         self._ends = _ends(path, self.peer.pid)
         try:
@@ -79,6 +81,12 @@ class HolderConnection:
                 raise self.untrusted("it sent an answer without a request")
         self._received_notices = 0
         return self._notices.popleft() if self._notices else None
+
+    def name_lease(self) -> None:
+        """Name the socket, so that this process is found as an importer even after the end of the holder."""
+        if not self._named:
+            name_lease(self._sock, self.path, self.peer.pid)
+        self._named = True
 
     def wait_closed(self, timeout: float) -> bool:
         """Wait until the other end closes, and discard what it sends. Return whether it did in time."""

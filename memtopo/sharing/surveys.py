@@ -8,7 +8,7 @@ from typing import Literal
 
 from memtopo.plans.report import MachineLine
 from memtopo.sharing.client import connect
-from memtopo.sharing.endpoints import Endpoint, endpoint, endpoint_names
+from memtopo.sharing.endpoints import endpoint, endpoint_names
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.status import Status
 
@@ -49,15 +49,21 @@ def survey(socket: str | None = None, *, allow_uids: Collection[int] = ()) -> Su
 
     Raises `ExchangeError` if the runtime folder cannot be trusted.
     """
+    found = statuses(socket, allow_uids=allow_uids)
+    return Survey(tuple(each if isinstance(each, Entry) else _entry(each) for each in found))
+
+
+def statuses(socket: str | None = None, *, allow_uids: Collection[int] = ()) -> Iterator[Status | Entry]:
+    """Yield the status of every holder, or of the one at `socket`; an entry for one that does not answer.
+
+    What dead holders left is removed. Raises `ExchangeError` if the runtime folder cannot be trusted.
+    """
     endpoints = [endpoint(name) for name in endpoint_names()] if socket is None else [endpoint(socket=socket)]
-    return Survey(tuple(_entries(endpoints, allow_uids)))
-
-
-def _entries(endpoints: Collection[Endpoint], allow_uids: Collection[int]) -> Iterator[Entry]:
     for each in endpoints:
         try:
             with connect(each, timeout=TIMEOUT, allow_uids=allow_uids, suggest=False) as client:
-                yield _entry(client.status())
+                status = client.status()
+            yield status
         except NoLayout:
             continue
         except ExchangeError as error:
