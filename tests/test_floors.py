@@ -20,7 +20,7 @@ FLOORS: list[set[str]] = [
     {"driver.cuda", "driver.sim", "geometry", "machine.queries", "plans.report"},
     {"kinds", "machine.target"},
     {"geometry.build", "output.diagram", "plans", "sharing", "spec"},
-    {"machine.probe", "planner", "rules", "sharing.holder"},
+    {"machine.probe", "planner", "rules", "sharing.holder", "usage"},
     {"executor", "plans.saved", "sharing.external"},
     {"output", "run", "sharing.programs", "sharing.simulated_producer"},
     {"run.processes", "sharing.producers"},

@@ -21,6 +21,7 @@ from memtopo.plans.report import PlanDifference, Report
 from memtopo.plans.saved import SavedPlan
 from memtopo.sharing.status import Looked, Released, Status, Switched
 from memtopo.sharing.surveys import Survey
+from memtopo.usage.report import Usage
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -168,6 +169,7 @@ _MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
     "check": ("memtopo: what check --json prints", _marked_output("check", Looked)),
     "switch": ("memtopo: what switch --json prints", _marked_output("switch", Switched)),
     "release": ("memtopo: what release --json prints", _marked_output("release", Released)),
+    "usage": ("memtopo: what who --json prints", _marked_output("usage", Usage)),
     "difference": ("memtopo: what diff --json prints", _marked_output("difference", PlanDifference)),
     "error": ("memtopo: what --json prints where there is no result", lambda: _output(ErrorDocument)),
 }

@@ -19,6 +19,7 @@ from tests.output.test_schemas import VALIDATORS, schema_errors, spoilt
         ("layouts", ["ls"]),
         ("layout", ["show", "kv"]),
         ("check", ["check", "kv"]),
+        ("usage", ["who"]),
         ("release", ["release", "kv", "--force", "--grace", "100ms"]),
     ],
 )

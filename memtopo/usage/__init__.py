@@ -1,0 +1,5 @@
+"""Processes that use GPU memory: their bytes, descriptors and held layouts, as far as they can be read."""
+
+from memtopo.usage.survey import usage
+
+__all__ = ["usage"]

@@ -1,0 +1,150 @@
+"""Survey of the processes that use GPU memory, by what NVML, /proc and the holders of layouts report."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from memtopo.common.processes import in_pid_namespace
+from memtopo.driver.usage import GpuUsage, ProcessMemory
+from memtopo.sharing.status import Status
+from memtopo.sharing.surveys import Entry
+from memtopo.usage.procfs import Process, ProcessFiles
+from memtopo.usage.report import LayoutUse, ProcessUsage, Usage
+
+Uses = Mapping[int, Sequence[LayoutUse]]
+"""Layouts by process; 0 is any process of another pid namespace."""
+
+
+def usage(memory: GpuUsage, layouts: Iterable[Status | Entry], files: ProcessFiles | None = None) -> Usage:
+    """Combine what NVML and the holders report with /proc, which is read here.
+
+    A number of NVML is that of a process in /proc only if the process has a device file open, or if its descriptors
+    cannot be read: in a container NVML may use the numbers of the host.
+    """
+    files = files or ProcessFiles()
+    known = list(layouts)
+    processes = {each.pid: each for each in files.processes()}
+    confirmed, elsewhere = _by_process(memory.processes, processes)
+    uses = _layout_uses([each for each in known if isinstance(each, Status)], processes, confirmed, files)
+    found = [
+        *(ProcessUsage(None, None, None, None, (), None, None, (use,)) for use in uses.get(0, ())),
+        *_users(processes, confirmed, uses),
+        *(ProcessUsage(pid, None, None, None, tuple(each), None, None, ()) for pid, each in elsewhere.items()),
+    ]
+    unreachable = [f"layout {each.name}: {each.error}" for each in known if isinstance(each, Entry)]
+    reasons = (*memory.unknown, *_unknown(processes.values(), files, named=bool(elsewhere)), *unreachable)
+    return Usage(memory.gpus, tuple(sorted(found, key=lambda each: each.pid or 0)), reasons)
+
+
+def _users(
+    processes: Mapping[int, Process], memory: Mapping[int, Sequence[ProcessMemory]], uses: Uses
+) -> Iterator[ProcessUsage]:
+    """Yield the processes that use GPU memory, or have a descriptor that may keep it."""
+    for pid in sorted({*memory, *uses, *processes} - {0}):
+        of = processes.get(pid)
+        open_ = of.descriptors if of else None
+        if pid in memory or pid in uses or (open_ and (open_.devices or open_.dma_buffers)):
+            yield ProcessUsage(
+                pid,
+                of.uid if of else None,
+                of.command if of else None,
+                of.since if of else None,
+                tuple(memory.get(pid, ())),
+                open_.devices if open_ else None,
+                open_.dma_buffers if open_ else None,
+                tuple(uses.get(pid, ())),
+            )
+
+
+def _layout_uses(
+    statuses: Iterable[Status],
+    processes: Mapping[int, Process],
+    memory: Mapping[int, object],
+    files: ProcessFiles,
+) -> Uses:
+    reported = _grouped(_reported(statuses))
+    leased = _leased(reported, processes, files)
+    children = _children(reported, processes, memory)
+    return _grouped([*((pid, use) for pid, uses in reported.items() for use in uses), *leased, *children])
+
+
+def _grouped(uses: Iterable[tuple[int, LayoutUse]]) -> Uses:
+    found: dict[int, list[LayoutUse]] = defaultdict(list)
+    for pid, use in uses:
+        found[pid].append(use)
+    return found
+
+
+def _reported(statuses: Iterable[Status]) -> Iterator[tuple[int, LayoutUse]]:
+    """Yield holders and importers, as the holders report them."""
+    for status in statuses:
+        size = sum(offer.size * offer.count for offer in status.offers)
+        holder, simulated = status.pid or None, status.machine.simulated
+        held = LayoutUse(status.name, "holder", holder, status.since, size, simulated, status.socket)
+        yield status.pid, held
+        for each in status.importers:
+            yield each.pid, replace(held, role="importer", since=each.since, bytes=each.bytes)
+
+
+def _leased(reported: Uses, processes: Mapping[int, Process], files: ProcessFiles) -> Iterator[tuple[int, LayoutUse]]:
+    """Yield importers whose holder has ended, or does not report them."""
+    leases = files.leases(processes)
+    for process in processes.values() if leases else ():
+        sockets = process.descriptors.sockets if process.descriptors else frozenset()
+        for lease in (leases[inode] for inode in sorted(sockets & leases.keys())):
+            orphan = bool(lease.start) and not files.lives(lease.holder, lease.start)
+            holder = lease.holder or None
+            if orphan or all(use.holder != holder for use in reported.get(process.pid, ())):
+                role: Literal["orphan", "importer"] = "orphan" if orphan else "importer"
+                yield process.pid, LayoutUse(lease.layout, role, holder, lease.since, None, None, None)
+
+
+def _children(
+    reported: Uses, processes: Mapping[int, Process], memory: Mapping[int, object]
+) -> Iterator[tuple[int, LayoutUse]]:
+    """Yield the children of holders that use GPU memory: the processes of a layout of several."""
+    for process in processes.values():
+        open_ = process.descriptors
+        if process.pid in memory or (open_ and (open_.devices or open_.dma_buffers)):
+            for use in reported.get(process.parent, ()):
+                if use.role == "holder":
+                    yield process.pid, replace(use, role="child", since=None, bytes=None)
+
+
+def _by_process(
+    memory: Iterable[ProcessMemory], processes: Mapping[int, Process]
+) -> tuple[dict[int, list[ProcessMemory]], dict[int, list[ProcessMemory]]]:
+    """Divide NVML's processes into those of /proc and others."""
+    confirmed: dict[int, list[ProcessMemory]] = defaultdict(list)
+    elsewhere: dict[int, list[ProcessMemory]] = defaultdict(list)
+    for each in memory:
+        process = processes.get(each.pid)
+        fits = process is not None and (process.descriptors is None or process.descriptors.devices)
+        (confirmed if fits else elsewhere)[each.pid].append(each)
+    return confirmed, elsewhere
+
+
+def _unknown(processes: Iterable[Process], files: ProcessFiles, *, named: bool) -> Iterator[str]:
+    """Yield what /proc does not show."""
+    unreadable = [each.uid for each in processes if each.descriptors is None]
+    if unreadable and os.geteuid():
+        yield f"descriptors of {_count(len(unreadable), 'process', 'processes')}: reading them needs root"
+    elif unreadable:
+        yield f"descriptors of {_count(len(unreadable), 'process', 'processes')}: the system refuses access to them"
+    if files.hides_processes():
+        yield "processes of other users: /proc is mounted with hidepid, and shows them to root alone"
+    if in_pid_namespace(files.proc):
+        yield (
+            "processes outside of this container: its pid namespace does not show them in /proc, "
+            "and NVML may leave them out"
+        )
+    if named:
+        yield "processes that NVML names and /proc does not have: they may be of another pid namespace"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number:,} {one if number == 1 else many}"

@@ -1,0 +1,29 @@
+"""`memtopo who`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.cli.conftest import InlineRunner
+
+
+def test_who_names_holders_importers_and_orphans(
+    run_inline: InlineRunner, runtime: Path, start: Callable[..., Any]
+) -> None:
+    """What is not known has a line of its own."""
+    holder, importer = start(), start("importer", count=1)
+    importer.read_line()
+    result = run_inline("who", XDG_RUNTIME_DIR=str(runtime), COLUMNS="200")
+    assert (result.status, result.err) == (0, "")
+    rows = {line.split()[0]: line for line in result.out.splitlines() if line.strip()}
+    assert "holds kv (simulated)" in rows[str(holder.pid)]
+    assert f"imports from kv (simulated) of process {holder.pid}: 4 KiB" in rows[str(importer.pid)]
+    assert any(line.lstrip().startswith("note: not known: ") for line in result.out.splitlines())
+    holder.kill()
+    orphaned = run_inline("who", XDG_RUNTIME_DIR=str(runtime), COLUMNS="200").out
+    assert f"imported from kv, whose holder process {holder.pid} has ended" in orphaned
+    document = run_inline("who", "--json", XDG_RUNTIME_DIR=str(runtime)).document
+    (entry,) = [each for each in document["processes"] if each["pid"] == importer.pid]
+    assert [use["role"] for use in entry["layouts"]] == ["orphan"]

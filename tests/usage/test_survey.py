@@ -1,0 +1,145 @@
+"""Who uses GPU memory: NVML's numbers, /proc and the holders of layouts, brought together."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.driver.usage import GpuMemory, GpuUsage, ProcessMemory
+from memtopo.sharing.status import Status
+from memtopo.sharing.surveys import Entry, statuses
+from memtopo.usage import usage
+from memtopo.usage.procfs import ProcessFiles
+from memtopo.usage.report import LayoutUse, ProcessUsage, Usage
+from tests.helpers.child_process import ChildProcess
+from tests.helpers.command_line import MEMTOPO, ROOT, environment
+from tests.helpers.memfd_exports import MACHINE, OFFERS
+
+NOTHING = GpuUsage()
+EXPORTED = sum(offer.size * offer.count for offer in OFFERS) + 4096  # the holder's own "broken" page
+
+
+def of(found: Usage, pid: int | None) -> list[ProcessUsage]:
+    return [each for each in found.processes if each.pid == pid]
+
+
+def uses(found: Usage, pid: int | None) -> Sequence[LayoutUse]:
+    return [use for each in of(found, pid) for use in each.layouts]
+
+
+def memory_of(pid: int, size: int | None = 1 << 20) -> ProcessMemory:
+    return ProcessMemory(0, pid, ("compute",), size)
+
+
+def test_a_holder_and_its_importers_are_listed_with_their_bytes(start: Callable[..., Any], files: ProcessFiles) -> None:
+    holder, importer = start(), start("importer")
+    importer.read_line()
+    found = usage(NOTHING, statuses(), files)
+    (held,), (imported,) = uses(found, holder.pid), uses(found, importer.pid)
+    assert (held.layout, held.role, held.holder, held.bytes) == ("kv", "holder", holder.pid, EXPORTED)
+    assert (imported.role, imported.holder, imported.bytes) == ("importer", holder.pid, 1000 * 4096)
+    assert held.simulated
+    assert imported.simulated
+
+
+def test_an_importer_whose_holder_has_ended_is_an_orphan(start: Callable[..., Any], files: ProcessFiles) -> None:
+    """Its socket has the name of the layout and of the holder; its bytes are not known any more."""
+    holder, importer = start(), start("importer")
+    importer.read_line()
+    holder.kill()
+    (use,) = uses(usage(NOTHING, statuses(), files), importer.pid)
+    assert (use.layout, use.role, use.holder, use.bytes) == ("kv", "orphan", holder.pid, None)
+    importer.close_input()
+    importer.ended()
+    assert uses(usage(NOTHING, statuses(), files), importer.pid) == []
+
+
+def test_an_importer_of_a_holder_that_was_not_asked_is_listed_without_bytes(
+    start: Callable[..., Any], files: ProcessFiles
+) -> None:
+    """As of a holder at the path of a socket."""
+    holder, importer = start(), start("importer")
+    importer.read_line()
+    (use,) = uses(usage(NOTHING, [], files), importer.pid)
+    assert (use.layout, use.role, use.holder, use.bytes) == ("kv", "importer", holder.pid, None)
+
+
+def test_a_client_without_handles_is_no_importer(start: Callable[..., Any], files: ProcessFiles) -> None:
+    start()
+    idle = start("importer", count=0)
+    assert idle.read_line()["taken"] == 0
+    assert uses(usage(NOTHING, statuses(), files), idle.pid) == []
+
+
+def test_bytes_of_nvml_belong_to_a_process_with_an_open_device_file(files: ProcessFiles, user: ChildProcess) -> None:
+    """In a container a number of NVML may be that of another process outside, which is an entry of its own."""
+    other = os.getpid()
+    found = usage(GpuUsage(processes=(memory_of(user.pid), memory_of(other), memory_of(1 << 22))), [], files)
+    (ours,) = of(found, user.pid)
+    assert (ours.memory, ours.uid) == ((memory_of(user.pid),), os.geteuid())
+    for pid in (other, 1 << 22):
+        (entry,) = of(found, pid)
+        assert (entry.memory, entry.uid, entry.command, entry.devices) == ((memory_of(pid),), None, None, None)
+    assert any("NVML names and /proc does not have" in each for each in found.unknown)
+    assert not any("NVML names" in each for each in usage(NOTHING, [], files).unknown)
+
+
+def test_a_process_without_any_use_is_not_listed(files: ProcessFiles, user: ChildProcess) -> None:
+    found = usage(NOTHING, [], files)
+    assert [each.pid for each in found.processes if each.pid in (user.pid, os.getpid())] == [user.pid]
+
+
+def test_a_child_of_a_holder_that_uses_gpu_memory_belongs_to_its_layout(
+    files: ProcessFiles, user: ChildProcess
+) -> None:
+    """The processes of a layout of several are children of the holder."""
+    status = Status("kv", "/run/kv.sock", os.getpid(), 0, 0.0, "serving", None, None, MACHINE, (), ())
+    assert [use.role for use in uses(usage(NOTHING, [status], files), user.pid)] == ["child"]
+
+
+def test_what_nvml_and_holders_do_not_report_is_said(files: ProcessFiles) -> None:
+    silent = Entry("kv", "unreachable", "/run/kv.sock", error="no answer to 'status' within 2 s")
+    gpu = GpuMemory(0, "NVIDIA H200", None, None, None, None, None)
+    found = usage(GpuUsage((gpu,), (), ("NVML has no processes",)), [silent], files)
+    assert found.gpus == (gpu,)
+    assert found.unknown[0] == "NVML has no processes"
+    assert found.unknown[-1] == "layout kv: no answer to 'status' within 2 s"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_descriptors_of_another_user_are_said_to_need_root(start: Callable[..., Any], runtime: Path) -> None:
+    """A holder of this user is listed all the same."""
+    done = subprocess.run(
+        [*MEMTOPO, "who", "--json"], cwd=ROOT, env=environment(XDG_RUNTIME_DIR=""), capture_output=True, check=True,
+        user=65534, group=65534, extra_groups=[],
+    )  # fmt: skip
+    assert any(each.endswith("reading them needs root") for each in json.loads(done.stdout)["unknown"])
+
+
+def test_a_container_is_said_to_hide_the_processes_outside(user: ChildProcess, dev: Path) -> None:
+    program = (
+        "import json, sys; from pathlib import Path; from memtopo.driver.usage import GpuUsage;"
+        "from memtopo.usage import usage; from memtopo.usage.procfs import ProcessFiles;"
+        "found = usage(GpuUsage(), [], ProcessFiles(dev=Path(sys.argv[1])));"
+        "print(json.dumps([len(found.processes), found.unknown]))"
+    )
+    command = ["unshare", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("the system allows no pid namespace here")
+    done = subprocess.run(
+        [*command, sys.executable, "-c", program, str(dev)],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        check=True,
+    )
+    processes, unknown = json.loads(done.stdout)
+    assert processes == 0
+    assert any(each.startswith("processes outside of this container") for each in unknown)
