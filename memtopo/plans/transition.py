@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -277,8 +278,7 @@ def _by_parts(do: Sequence[Step], needed: AbstractSet[Hashable]) -> Iterator[Sta
     So the bytes of each part return while the next one is created. Chunks that are `needed` by other processes are
     created before these import them.
     """
-    placed = [step for step in do if step.phase in _PLACED]
-    placed.sort(key=lambda step: (step.position, _ORDER[step.phase]))
+    placed = _by_position(step for step in do if step.phase in _PLACED)
     others = {need for step in do if step.phase not in _PLACED for need in step.needs}
     late = {need for step in placed for need in step.needs} - others - needed
     created = {step.provides: step for step in do if step.phase is Phase.CREATE and step.provides in late}
@@ -291,3 +291,18 @@ def _by_parts(do: Sequence[Step], needed: AbstractSet[Hashable]) -> Iterator[Sta
                 yield Stage.MAP, Action(creation)
         yield Stage.MAP, Action(step)
     yield from _by_phases(step for step in do if _ORDER[step.phase] > _ORDER[Phase.GRANT])
+
+
+def _by_position(steps: Iterable[Step]) -> list[Step]:
+    """Mappings, grants and copies by position; copies after the first grant that does not end before them."""
+    placed = list(steps)
+    ends = sorted(step.position for step in placed if step.phase is Phase.GRANT and not step.runs_on)
+
+    def key(step: Step) -> tuple[tuple[str, int], int, bool]:
+        position = step.position
+        index = bisect_left(ends, position) if step.runs_on else len(ends)
+        if index < len(ends) and ends[index][0] == position[0]:
+            position = ends[index]
+        return position, _ORDER[step.phase], step.runs_on
+
+    return sorted(placed, key=key)

@@ -62,6 +62,11 @@ def test_bytes_that_do_not_return_are_a_difference(check: Check) -> None:
         assert (report.outcome, report.exit_code) == ("different", 6), first
 
 
+def test_bytes_return_by_several_gpus_after_one_grant() -> None:
+    report, _ = rehearse(text=SLEEPING.replace("gpu1: r}", "gpu1: rw}"))
+    assert report.outcome == "ok", report.failure
+
+
 def test_the_sleep_mode_is_rehearsed() -> None:
     report, _ = rehearse(text=(ROOT / "specs/sleep-mode.yaml").read_text())
     assert report.outcome == "ok"
