@@ -101,8 +101,6 @@ def apply_command(
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
     request = replace(_request(loaded, spec, check, bound_holders.silence), rehearse=rehearse)
-    if rehearse and request.geometry.processes:
-        raise UsageError("--rehearse is for specs of one process", hint="apply each process as a spec of its own")
     loaded.print_diagnostics(sys.stderr)
     with Stopper(ending=True) as stopper:  # around the report too: a second signal must not cut it off
         report = _Application(request, loaded, bound_holders, stopper.signal).run(holding)

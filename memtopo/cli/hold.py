@@ -14,7 +14,7 @@ from memtopo.common.text import printable, process_name
 from memtopo.output import plain
 from memtopo.run.apply import Run
 from memtopo.run.held import HeldLayout
-from memtopo.run.processes import Coordinator, ProcessExports
+from memtopo.run.processes import Coordinator, HeldProcesses
 from memtopo.run.request import HoldResult
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
@@ -58,7 +58,8 @@ class Holder:
 
     def hold_processes(self, coordinator: Coordinator) -> list[str]:
         """Serve the exports of a multi-process layout, until one of its processes ends."""
-        return self._serve(ProcessExports(coordinator), coordinator.watch, min(INTERVAL, coordinator.interval))
+        layout = HeldProcesses(coordinator, self.about.source)
+        return self._serve(layout, coordinator.watch, min(INTERVAL, coordinator.interval), changeable=layout)
 
     def _serve(
         self,

@@ -25,7 +25,7 @@ from memtopo.run.change import all_or_nothing, change
 from memtopo.run.findings import FindingTally
 from memtopo.run.hints import error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
-from memtopo.run.rehearsal import Rehearsal
+from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
 from memtopo.run.verification.rounds import Verification
@@ -151,6 +151,10 @@ class Run:
         """Go through the states of the layout and back, and check each. Raises `StepFailed` or `Stopped`."""
         with self.execution.timed("rehearse"):
             Rehearsal(self.execution, self.states, self.verification, self._findings).walk()
+
+    def rehearsed(self, states: States) -> RehearsedPart:
+        """Part of this process in a rehearsal of a layout of several processes."""
+        return RehearsedPart(self.execution, states, self.verification, self._findings)
 
     @property
     def states(self) -> Mapping[str, Plan]:

@@ -85,19 +85,19 @@ class Change:
 
     def turn_back(self) -> None:
         """Make the stages those of the rollback: undo what was attempted, and do again what was undone."""
-        self._transition, self._back = Transition.of(self._rollback()), True
+        back = transition(list(self._present()), self._old.steps)
+        self._transition, self._back = Transition.of(self._rollback(back)), True
         self._stop = lambda: False
+        self._execution.done = [*self._execution.done, *back.do]
 
-    def end(self) -> None:
-        """End the change: the layout has the new plan, or again the old one."""
+    def end(self) -> bool:
+        """End the change: the layout has the new plan, or again the old one. Return whether anything was touched."""
         execution = self._execution
         execution.plan = self._old if self._back else self._new
         execution.done = list(execution.plan.steps)
-        execution.generation += self._touched
-
-    @property
-    def _touched(self) -> bool:
-        return any(not step.repeated for step in (*self._attempted, *self._undone))
+        touched = any(not step.repeated for step in (*self._attempted, *self._undone))
+        execution.generation += touched
+        return touched
 
     def _take(self, actions: Sequence[Action]) -> None:
         """Take actions, in one loop without further calls: a driver call takes 15 to 25 µs."""
@@ -117,9 +117,8 @@ class Change:
                 verb = f"undo {step.verb}" if undo else step.verb
                 raise StepFailed(step, f"{verb} {step.describe().subject}", error) from error
 
-    def _rollback(self) -> Iterator[StagedAction]:
+    def _rollback(self, back: Transition) -> Iterator[StagedAction]:
         """Actions of the rollback. Work that a stage of the change has begun ends before anything is unmapped."""
-        back = transition(list(self._present()), self._old.steps)
         if back.actions or self._attempted:
             settled = (step for step in reversed(self._old.steps) if step.repeated)
             yield from ((Stage.SETTLE, Action(step, undo=True)) for step in settled)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import permutations
 
 from memtopo.driver.types import DriverError
@@ -14,6 +14,16 @@ from memtopo.run.findings import FindingTally
 from memtopo.run.verification.rounds import Verification
 from memtopo.run.verification.verifier import Verifier
 
+States = Mapping[str, Mapping[str, Plan]]
+"""Plans of all processes of a layout, by state and label; that of the layout as it is written among them."""
+
+
+def paths(states: Iterable[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of a rehearsal from the layout as it is written: each state, and from each to each other one."""
+    names = [name for name in states if name != AWAKE]
+    yield from ((name,) for name in names)
+    yield from permutations(names, 2)
+
 
 class Rehearsal:
     """Walks from the layout as it is written through its states and back. Raises `StepFailed` or `Stopped`."""
@@ -22,47 +32,69 @@ class Rehearsal:
         self, execution: Execution, states: Mapping[str, Plan], verification: Verification, findings: FindingTally
     ) -> None:
         """`states` are the plans of all states by name, that of the layout as it is written among them."""
-        self._execution, self._verification, self._findings = execution, verification, findings
-        self._awake = states[AWAKE]
-        self._states = {name: plan for name, plan in states.items() if name != AWAKE}
+        self._execution, self._states = execution, states
+        plans = {name: {"": plan} for name, plan in states.items()}
+        self._part = RehearsedPart(execution, plans, verification, findings)
 
     def walk(self) -> None:
-        """Go to each state and back, and from each state to each other one and back."""
-        for name in self._states:
-            self._go([name])
-        for pair in permutations(self._states, 2):
-            self._go(pair)
+        """Go along all paths and back; bytes that all states of a path keep must be as they were written before it."""
+        for path in paths(self._states):
+            self._part.write(path)
+            for state in (*path, AWAKE):
+                change(self._execution, self._states[state])
+                self._part.read(path, state)
 
-    def _go(self, names: Sequence[str]) -> None:
-        """Go through some states and back; bytes that all of them keep must be as they were written before."""
-        states = [self._states[name] for name in names]
-        lost = frozenset[Hashable]().union(*(self._absent(state) - _kept(state) for state in states))
-        verifier = self._verification.of_bytes(lost)
-        if verifier:
-            self._attempt(lambda: verifier.write(0))
-        for state in states:
-            self._switch(state)
-            self._read(self._verification.of_bytes(lost | self._absent(state)))
-        self._switch(self._awake)
-        self._read(verifier)
 
-    def _absent(self, plan: Plan) -> frozenset[Hashable]:
-        """Resources of the layout that a state has not."""
-        return _provided(self._awake) - _provided(plan)
+class RehearsedPart:
+    """Part of one process in a rehearsal. Raises `StepFailed` or `Stopped`."""
 
-    def _switch(self, plan: Plan) -> None:
-        change(self._execution, plan)
+    def __init__(
+        self, execution: Execution, states: States, verification: Verification, findings: FindingTally
+    ) -> None:
+        self._execution, self._states, self._verification, self._findings = execution, states, verification, findings
+
+    def write(self, path: Sequence[str]) -> None:
+        """Write the bytes that all states of a path keep."""
+        if verifier := self._verification.of_kept_bytes(lost(self._states, path)):
+            _attempt(lambda: verifier.write(0))
+
+    def read(self, path: Sequence[str], state: str) -> None:
+        """Check every step, and read those bytes as far as the state that the layout is in has memory."""
         self._findings.add(self._execution.check())
+        awake, now = self._states[AWAKE], self._states[state]
+        absent = {label: _provided(awake[label]) - _provided(plan) for label, plan in now.items()}
+        without = {label: each | absent[label] for label, each in lost(self._states, path).items()}
+        if verifier := self._verification.of_kept_bytes(without):
+            self._read(verifier)
 
-    def _read(self, verifier: Verifier | None) -> None:
-        if verifier:
-            self._attempt(lambda: self._findings.add(verifier.read(0)))
+    def _read(self, verifier: Verifier) -> None:
+        _attempt(lambda: self._findings.add(verifier.read(0)))
 
-    def _attempt(self, act: Callable[[], None]) -> None:
-        try:
-            act()
-        except DriverError as error:
-            raise StepFailed(None, "rehearsal of the states", error) from error
+
+def lost(states: States, path: Sequence[str]) -> dict[str, frozenset[Hashable]]:
+    """Return the resources of each process whose bytes a state of a path does not keep.
+
+    Bytes of an import belong to its creator: they are kept where only the importer gives it back.
+    """
+    awake = states[AWAKE]
+    found = {
+        label: frozenset[Hashable]().union(
+            *(_provided(plan) - _provided(states[name][label]) - _kept(states[name][label]) for name in path)
+        )
+        for label, plan in awake.items()
+    }
+    for label, plan in awake.items():
+        imports = {step.provides: step.imports for step in plan.steps if step.imports}
+        gone = {resource for resource, (holder, source) in imports.items() if source in found[holder]}
+        found[label] = found[label] - imports.keys() | gone
+    return found
+
+
+def _attempt(act: Callable[[], None]) -> None:
+    try:
+        act()
+    except DriverError as error:
+        raise StepFailed(None, "rehearsal of the states", error) from error
 
 
 def _provided(plan: Plan) -> frozenset[Hashable]:

@@ -4,6 +4,7 @@ The coordinator starts the workers, sends all of them through the phases togethe
 other, and merges their reports. Every worker makes its own plan, from the same text and the same machine record.
 """
 
-from memtopo.run.processes.coordinator import TIMEOUT, Coordinator, Ensemble, ProcessExports, apply
+from memtopo.run.processes.coordinator import TIMEOUT, Coordinator, Ensemble, apply
+from memtopo.run.processes.held import HeldProcesses
 
-__all__ = ["TIMEOUT", "Coordinator", "Ensemble", "ProcessExports", "apply"]
+__all__ = ["TIMEOUT", "Coordinator", "Ensemble", "HeldProcesses", "apply"]

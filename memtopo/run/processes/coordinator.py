@@ -18,19 +18,23 @@ from memtopo.common.spawn import start_hint
 from memtopo.driver.handles import Handle
 from memtopo.executor import SafeProgress
 from memtopo.kinds.step import Phase
+from memtopo.language.names import AWAKE
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Checks, Failure, PhaseTime, Progress, Report
 from memtopo.run.processes import messages
 from memtopo.run.processes.gates import gate_descriptors
-from memtopo.run.processes.messages import Command
+from memtopo.run.processes.joint_change import JointState
+from memtopo.run.processes.joint_plans import JointPlans
+from memtopo.run.processes.messages import ChangeCommand, ChangeResult, Command
 from memtopo.run.processes.reports import merged_checks, merged_report
 from memtopo.run.processes.router import Router
 from memtopo.run.processes.worker_process import Expected, WorkerProcess, launch
+from memtopo.run.rehearsal import paths
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.errors import reason
-from memtopo.sharing.offers import Offer
+from memtopo.sharing.offers import ChangeFailed
 from memtopo.sharing.sockets import reserve_descriptors
 
 TIMEOUT = 30.0
@@ -98,6 +102,8 @@ def apply(
     with Coordinator(ensemble, SafeProgress(progress or Progress()), stop) as coordinator:
         try:
             coordinator.build()
+            if ensemble.request.rehearse and coordinator.as_declared:
+                coordinator.rehearse()
             if held and coordinator.as_declared:
                 coordinator.hold(held)
         except _Aborted:
@@ -122,6 +128,8 @@ class Coordinator:
         self._first_over: WorkerProcess | None = None
         self._router = Router(self.workers)
         self._clock = RunningClock()
+        plans = JointPlans(ensemble.request.geometry, ensemble.request.plan)
+        self.joint = JointState(plans, self._command_change, stop)
 
     def __enter__(self) -> Self:
         reserve_descriptors(len(self.ensemble.request.geometry.processes) * (IN_FLIGHT + 2))
@@ -182,6 +190,15 @@ class Coordinator:
                     self._command_all(messages.TryForbidden())
                 self._command_all(messages.ReadRound(index))
 
+    def rehearse(self) -> None:
+        """Have all processes go through the states of the layout and back, and check each."""
+        with self._timed("rehearse", len(self.workers)):
+            for path in paths(self.joint.plans.states):
+                self._command_all(messages.WriteKept(path))
+                for state in (*path, AWAKE):
+                    self.joint.switch(state)
+                    self._command_all(messages.ReadKept(path))
+
     def hold(self, held: Callable[[Coordinator], list[str]]) -> None:
         """Have all processes keep the layout while `held` runs."""
         self._command_all(messages.Hold())
@@ -240,6 +257,19 @@ class Coordinator:
         for worker in self.workers.values():
             worker.command(command)
         self._await(Expected.DONE, self.ensemble.timeout)
+
+    def _command_change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
+        """Have all processes obey a command of a change. Raises `ChangeFailed` if one has ended or is silent."""
+        for worker in self.workers.values():
+            worker.command(command)
+        while any(worker.owes(Expected.DONE) for worker in self.workers.values()) and not self._first_over:
+            self._receive(min(_INTERVAL, self.interval))
+            self._kill_silent(self.ensemble.timeout)
+        if over := self._first_over:
+            how = over.death or over.failed or "ended"
+            message = f"process {over.label} {how} ({over.activity}); the layout is taken down"
+            raise ChangeFailed(message, broken=True)
+        return {label: worker.change for label, worker in self.workers.items() if worker.change}
 
     def _await(self, expected: Expected, timeout: float) -> None:
         """Wait for a message of every worker, none of which may be silent for `timeout` seconds."""
@@ -325,26 +355,3 @@ class Coordinator:
     def _close(self) -> None:
         for worker in self.workers.values():
             worker.close()
-
-
-class ProcessExports:
-    """Export provider of a held multi-process layout: exports by process and name, `server.weights`, `pe.3.heap`."""
-
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
-        self._exports = {
-            f"{label}.{offer.name}": (label, offer)
-            for label, worker in coordinator.workers.items()
-            for offer in worker.offers
-        }
-
-    def offers(self) -> Sequence[Offer]:
-        return [replace(offer, name=name) for name, (_, offer) in self._exports.items()]
-
-    def handle(self, export: str, index: int) -> Handle:
-        label, offer = self._exports[export]
-        (handle,) = self._coordinator.request_handles(label, offer.name, index, 1)
-        return handle
-
-    def check(self) -> Checks:
-        return self._coordinator.recheck()

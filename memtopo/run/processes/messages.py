@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from memtopo.kinds.step import Phase
 from memtopo.plans.report import Check, Checks, Report
+from memtopo.plans.transition import Stage
 from memtopo.sharing.offers import Offer
 
 
@@ -90,6 +91,57 @@ class Recheck:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanSwitch:
+    """Plan a switch to a state of the layout; answered by `ChangeResult`. Nothing is changed yet."""
+
+    state: str
+    activity: ClassVar[str] = "plan of a change"
+
+
+@dataclass(frozen=True, slots=True)
+class MakeStage:
+    """Do one stage of the planned change, or of its rollback; answered by `ChangeResult`."""
+
+    stage: Stage
+    back: bool = False
+
+    @property
+    def activity(self) -> str:
+        return f"{self.stage}, of {'the rollback of ' * self.back}a change"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnBack:
+    """Make the stages of the change those of its rollback, for a reason; answered by `ChangeResult`."""
+
+    reason: str
+    activity: ClassVar[str] = "plan of a rollback"
+
+
+@dataclass(frozen=True, slots=True)
+class EndChange:
+    """End the change, or its rollback, of which all processes have done all stages; answered by `ChangeResult`."""
+
+    activity: ClassVar[str] = "end of a change"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteKept:
+    """Write the bytes that all of some states keep."""
+
+    states: tuple[str, ...]
+    activity: ClassVar[str] = "write, for a rehearsal"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadKept:
+    """Check every step, and read the bytes that all of some states keep, in the state that the layout is in."""
+
+    states: tuple[str, ...]
+    activity: ClassVar[str] = "read, for a rehearsal"
+
+
+@dataclass(frozen=True, slots=True)
 class Hold:
     """Keep the layout until `TakeDown`; answered by `Exports` and `Done`."""
 
@@ -146,6 +198,18 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeResult:
+    """Result of a command of a change: why it was refused or failed, if it was.
+
+    At the end, `touched` is true if memory or addresses were.
+    """
+
+    error: str | None = None
+    hint: str | None = None
+    touched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """A step failed or the worker was interrupted; it takes down, and reports."""
 
@@ -184,14 +248,19 @@ class HandleRequest:
 
 @dataclass(frozen=True, slots=True)
 class HandleAnswer:
-    """Answer to a `HandleRequest`: the handles beside the message, in order of index, or an error."""
+    """Answer to a `HandleRequest`: handles beside the message, in order of index, at least one, or an error.
+
+    `code` is that of an `ExchangeError`.
+    """
 
     requester: str
     error: str | None = None
+    code: str | None = None
 
 
-Command = BuildPhase | CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | Recheck | Hold
+ChangeCommand = PlanSwitch | MakeStage | TurnBack | EndChange
+Verification = CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | WriteKept | ReadKept
+Command = BuildPhase | Verification | Recheck | Hold | ChangeCommand
 ToWorker = Start | Command | TakeDown | KeepAlive | HandleRequest | HandleAnswer
-FromWorker = (
-    Ready | StepsDone | Done | Exports | CheckResult | Failed | Broken | Finished | HandleRequest | HandleAnswer
-)
+Results = Ready | StepsDone | Done | Exports | CheckResult | ChangeResult | Failed | Broken | Finished
+FromWorker = Results | HandleRequest | HandleAnswer

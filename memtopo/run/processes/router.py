@@ -11,6 +11,7 @@ from memtopo.driver.handles import Handle
 from memtopo.run.processes.messages import FromWorker, HandleAnswer, HandleRequest
 from memtopo.run.processes.worker_process import WorkerProcess
 from memtopo.sharing.channel import Received
+from memtopo.sharing.errors import ExchangeError
 
 
 class Router:
@@ -55,7 +56,8 @@ class Router:
             self._abandon()
         if error := answer.message.error:
             answer.close()
-            raise MemtopoError(f"process {holder} does not give {export}: {error}")
+            message, code = f"process {holder} does not give {export}: {error}", answer.message.code
+            raise ExchangeError(code, message) if code else MemtopoError(message)
         return answer.handles
 
     def _drain(self, worker: WorkerProcess) -> Iterator[tuple[WorkerProcess, Received[FromWorker] | None]]:

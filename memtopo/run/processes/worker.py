@@ -14,14 +14,17 @@ from memtopo.common.clock import RunningClock
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
-from memtopo.driver.handles import Handle, close_handles
+from memtopo.driver.handles import Handle
 from memtopo.executor import StepFailed, Stopped
 from memtopo.run.apply import Run
 from memtopo.run.processes import messages
 from memtopo.run.processes.gates import Gate, WorkerGates
-from memtopo.run.processes.messages import HandleAnswer, HandleRequest, ToWorker
+from memtopo.run.processes.joint_plans import JointPlans
+from memtopo.run.processes.messages import ChangeCommand, HandleAnswer, HandleRequest, ToWorker
+from memtopo.run.processes.worker_change import WorkerChange
 from memtopo.run.processes.worker_run import WorkerHooks, WrapDriver, prepare
 from memtopo.sharing.channel import Channel, Received
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.exports import LayoutExports
 
 _STARTUP = 60.0
@@ -91,11 +94,11 @@ class Worker:
     def _work(self, wrap: WrapDriver) -> None:
         start = self._start_message()
         self._label, self._timeout = start.process, start.timeout
-        run = prepare(start, WorkerHooks(wrap, self.request_handles, self.alive, self.begin, self._stopped))
+        run, plans = prepare(start, WorkerHooks(wrap, self.request_handles, self.alive, self.begin, self._stopped))
         self._channel.send(messages.Ready(run.verification.rounds, run.verification.volume))
         try:
             with run.recording_failure():
-                self._follow_commands(run)
+                self._follow_commands(run, plans)
             if run.failure or run.stopped:
                 self._channel.send(messages.Failed(str(run.failure or "interrupted")))
         finally:
@@ -111,12 +114,17 @@ class Worker:
             raise InternalError(f"a worker's first message is {type(received.message).__name__}")
         return received.message
 
-    def _follow_commands(self, run: Run) -> None:
-        execution = run.execution
+    def _follow_commands(self, run: Run, plans: JointPlans) -> None:
+        execution, part = run.execution, WorkerChange(run, plans)
         self._served = LayoutExports(run.request.geometry, execution.layout, execution.driver, run.recheck)
         while not isinstance(command := self._next_command(), messages.TakeDown):
             if isinstance(command, messages.Recheck):
                 self._channel.send(_recheck(run))
+            elif isinstance(command, ChangeCommand):
+                self._channel.send(part.answer(command))
+            elif isinstance(command, messages.WriteKept | messages.ReadKept):
+                part.rehearse(command)
+                self._channel.send(messages.Done(run.as_declared, run.verification.safe))
             else:
                 self._do(run, command)
                 self._channel.send(messages.Done(run.as_declared, run.verification.safe))
@@ -205,11 +213,13 @@ class Worker:
         handles: list[Handle] = []
         try:
             for index in range(request.first, request.first + request.count):
-                handles.append(self._exports().handle(request.export, index))  # noqa: PERF401 a part is closed below
+                handles.append(self._exports().handle(request.export, index))  # noqa: PERF401 a part is sent below
         except MemtopoError as failure:
-            close_handles(handles)
-            self._channel.send(HandleAnswer(request.requester, failure.message))
-            return
+            if not handles:
+                code = failure.code if isinstance(failure, ExchangeError) else None
+                self._channel.send(HandleAnswer(request.requester, failure.message, code))
+                return
+        # Those before one that fails, or is absent: the sibling may need no others, and else requests the rest.
         self._channel.send(HandleAnswer(request.requester), handles)
 
     def _exports(self) -> LayoutExports:

@@ -42,8 +42,8 @@ class WorkerProcess:
 
     `rounds` is the number of rounds of verification, the same in all workers, `volume` the bytes that this one writes
     and reads in them, and `safe` is false once an access is found that makes it unsafe to have kernels do so. `offers`
-    are its exports while it is held. `checks` is the result of the latest recheck, or `check_error` why there is none.
-    `clock` measures its silence.
+    are its exports while it is held. `checks` is the result of the latest recheck, or `check_error` why there is none,
+    and `change` that of the latest command of a change. `clock` measures its silence.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class WorkerProcess:
         self.report: Report | None = None
         self.checks: Checks | None = None
         self.check_error: str | None = None
+        self.change: messages.ChangeResult | None = None
         self.failed: str | None = None
         self.hint: str | None = None
         self.exit_code = 4
@@ -90,9 +91,9 @@ class WorkerProcess:
         self.channel.send(message)
 
     def command(self, command: Command) -> None:
-        """Send a command; `Done` or `CheckResult` is expected from now on."""
+        """Send a command; `Done`, `CheckResult` or `ChangeResult` is expected from now on."""
         self.expected, self._received = Expected.DONE, self._clock.time()
-        self.checks = self.check_error = None
+        self.checks = self.check_error = self.change = None
         self.activity = command.activity
         self.channel.send(command)
 
@@ -134,6 +135,8 @@ class WorkerProcess:
                 self.as_declared, self.safe = self.as_declared and as_declared, self.safe and safe
             case messages.Exports(offers):
                 self.offers = offers
+            case messages.ChangeResult():
+                self.expected, self.change = Expected.NOTHING, message
             case messages.CheckResult(checks, error):
                 self.expected, self.checks, self.check_error = Expected.NOTHING, checks, error
             case messages.Failed(error):

@@ -14,9 +14,11 @@ from memtopo.geometry import Geometry
 from memtopo.kinds.layout import HandleSource
 from memtopo.language import Document
 from memtopo.machine import Machine, parse, target
+from memtopo.planner import Plan
 from memtopo.plans.report import MachineLine, Progress
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Run
+from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import Start
 from memtopo.run.request import RunRequest
 from memtopo.sharing.client import IN_FLIGHT
@@ -44,28 +46,30 @@ class WorkerHooks:
     stopped: Callable[[], int]
 
 
-def prepare(start: Start, hooks: WorkerHooks) -> Run:
-    """Plan a worker's part of the layout and open its driver. Raises `MemtopoError`."""
+def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
+    """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
     machine = parse(start.machine.encode(), start.machine_name)
     document = language.read_text(start.text.encode(), start.spec)
     geometry = validate(document, machine).geometry
     if geometry is None:
         raise InternalError("a spec is valid in the coordinator and invalid in a worker")
     driver = target.open_in_worker(machine, simulated=start.simulated, visible=start.visible)
-    request = _request(start, document, geometry, machine)
+    plan = planner.plan(geometry, machine)
+    request = _request(start, document, geometry, plan.processes[start.process], machine)
     external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids)
-    return Run(
+    run = Run(
         request,
         Ledger(hooks.wrap(start.process, driver)),
         progress=_SignsOfLife(hooks),
         stop=hooks.stopped,
         handle_source=SiblingHandles(request.geometry, hooks.request, external),
     )
+    return run, JointPlans(geometry, plan).built_with(start.process, run.execution.plan)
 
 
-def _request(start: Start, document: Document, geometry: Geometry, machine: Machine) -> RunRequest:
+def _request(start: Start, document: Document, geometry: Geometry, plan: Plan, machine: Machine) -> RunRequest:
     return RunRequest(
-        plan=planner.plan(geometry, machine).processes[start.process],
+        plan=plan,
         geometry=geometry.processes[start.process],
         machine=MachineLine(start.machine_name, start.simulated, (), machine.driver.cuda),
         spec=start.spec,
@@ -130,7 +134,7 @@ class SiblingHandles:
     def _fetch(self, holder: str, export: str, first: int) -> None:
         count = min(IN_FLIGHT, self._counts[holder, export] - first)
         handles = self._request(holder, export, first, count)
-        if len(handles) != count:
+        if not 1 <= len(handles) <= count:
             close_handles(handles)
             raise InternalError(f"{holder} gave {len(handles)} of {count} handles of {export}")
         self._batch = {(holder, export, first + index): handle for index, handle in enumerate(handles)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -13,7 +13,7 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import DriverError, LocationKind
 from memtopo.executor import STRIDE, Execution, StepCount, StepFailed
 from memtopo.kinds.step import Finding
-from memtopo.kinds.views import Member, mapped_memory, recorded_events
+from memtopo.kinds.views import MappedMemory, Member, mapped_memory, recorded_events
 from memtopo.machine import Machine
 from memtopo.plans.report import Rate
 from memtopo.run.findings import FindingTally
@@ -111,18 +111,22 @@ class Verification:
             if count:
                 self._findings.not_checked(FORBIDDEN, count, why)
 
-    def of_bytes(self, without: Container[Hashable]) -> Verifier | None:
-        """Verifier of the bytes of this process's memory, without chunks that are absent; None without checks."""
+    def of_kept_bytes(self, without: Mapping[str, Container[Hashable]]) -> Verifier | None:
+        """Verifier of the bytes of all processes, `without` resources of each by label; None without checks."""
+        memory = self._context.memory.items()
+        return self._of({label: [each for each in own if each.resource not in without[label]] for label, own in memory})
+
+    def _of(self, memory: Mapping[str, Sequence[MappedMemory]]) -> Verifier | None:
         if self._request.check == "none":
             return None
-        own = [each for each in self._context.own_memory if each.resource not in without]
-        context = replace(self._context, memory={self._request.process: own}, events={self._request.process: ()})
+        context = replace(self._context, memory=memory, events=dict.fromkeys(memory, ()))
         return FullVerifier(context) if self._request.check == "full" else SampleVerifier(context)
 
     def verify_only(self, created: Container[Hashable]) -> None:
         """Write and read the memory of some resources; no other memory is written. Raises `StepFailed` or `Stopped`."""
-        others = {each.resource for each in self._context.own_memory if each.resource not in created}
-        verifier = self.of_bytes(others)
+        verifier = self._of(
+            {self._request.process: [each for each in self._context.own_memory if each.resource in created]}
+        )
         if verifier is None or not self.safe or not verifier.expected(0):
             return
         with self._counting_missed(verifier, 0):

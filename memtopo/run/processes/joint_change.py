@@ -1,0 +1,68 @@
+"""Changes of a layout in all its processes: planned everywhere, made stage by stage, and ended, or rolled back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from memtopo.common.errors import MemtopoError
+from memtopo.language.names import AWAKE
+from memtopo.plans.transition import Stage
+from memtopo.run.processes.joint_plans import JointPlans
+from memtopo.run.processes.messages import ChangeCommand, ChangeResult, EndChange, MakeStage, PlanSwitch, TurnBack
+from memtopo.sharing.offers import ChangeFailed
+
+CommandAll = Callable[[ChangeCommand], Mapping[str, ChangeResult]]
+"""Sends a command to all processes, and returns their results by label. Raises `ChangeFailed` if one has ended."""
+
+
+class ChangeRefused(MemtopoError):
+    """Change that a process did not plan; nothing was changed."""
+
+    exit_code = 4
+
+
+class JointState:
+    """State of a layout of several processes, and its changes.
+
+    `stopped` is called between the stages of a change, and a number other than 0 rolls it back.
+    """
+
+    def __init__(self, plans: JointPlans, command_all: CommandAll, stopped: Callable[[], int]) -> None:
+        self.plans, self._command_all, self._stopped = plans, command_all, stopped
+        self.state = AWAKE
+        self.generation = 1
+
+    def switch(self, state: str) -> None:
+        """Bring all processes to a state.
+
+        Raises `ChangeRefused` before anything is changed, and `ChangeFailed`, which names process and call: after all
+        were brought back to the state before, or `broken` if a process has ended.
+        """
+        self._plan(PlanSwitch(state))
+        for stage in Stage:
+            failed = _failures(self._command_all(MakeStage(stage)))
+            if failed or self._stopped():
+                self._roll_back(failed or "interrupted")
+        self._end()
+        self.state = state
+
+    def _plan(self, command: ChangeCommand) -> None:
+        results = self._command_all(command)
+        if refused := _failures(results):
+            raise ChangeRefused(refused, hint=next((each.hint for each in results.values() if each.hint), None))
+
+    def _roll_back(self, failure: str) -> None:
+        """Go back through all stages in all processes. Raises `ChangeFailed`."""
+        self._command_all(TurnBack(failure))
+        for stage in Stage:
+            self._command_all(MakeStage(stage, back=True))
+        self._end()
+        raise ChangeFailed(f"{failure}; the layout is {self.state}, as before", broken=False)
+
+    def _end(self) -> None:
+        self.generation += any(each.touched for each in self._command_all(EndChange()).values())
+
+
+def _failures(results: Mapping[str, ChangeResult]) -> str:
+    """Errors of all processes that have one."""
+    return "; ".join(f"{label}: {each.error}" for label, each in results.items() if each.error)
