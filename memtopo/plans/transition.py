@@ -76,6 +76,11 @@ class Transition:
             stages[stage].append(action)
         return cls({stage: tuple(each) for stage, each in stages.items()}, tuple(undo), tuple(do))
 
+    @classmethod
+    def together(cls, several: Iterable[Transition]) -> Transition:
+        """Transition with the actions of all processes, stage by stage, for the memory that they need at their peak."""
+        return cls.of((stage, action) for each in several for stage in Stage for action in each.stages[stage])
+
     @property
     def actions(self) -> tuple[Action, ...]:
         """All actions, in order."""

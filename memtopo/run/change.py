@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.garbage_collection import collector_paused
 from memtopo.executor import STRIDE, Execution, StepFailed, Stopped
-from memtopo.kinds.step import Finding, Step
+from memtopo.kinds.step import Step
 from memtopo.planner import Plan
 from memtopo.plans.transition import Action, Stage, StagedAction, Transition, transition, undo_stage
 
@@ -159,7 +159,7 @@ def all_or_nothing(execution: Execution) -> Iterator[None]:
         execution.stop = lambda: False
         try:
             change(execution, plan)
-            _require_declared(execution.check())
+            require_declared(execution)
         except StepFailed as error:
             raise RollbackFailed(failure, error) from error
         finally:
@@ -167,9 +167,9 @@ def all_or_nothing(execution: Execution) -> Iterator[None]:
         raise
 
 
-def _require_declared(findings: Iterable[Finding]) -> None:
-    """Raise `StepFailed` for the first finding that is not as declared."""
-    for aspect, subject, expected, observed, path, _ in findings:
+def require_declared(execution: Execution) -> None:
+    """Check a layout that was brought back by queries, and raise `StepFailed` for the first difference."""
+    for aspect, subject, expected, observed, path, _ in execution.check():
         if expected != observed:
             error = MemtopoError(f"{aspect} of {subject} is {observed}, not {expected}")
             raise StepFailed(None, "check after the rollback", error, path)

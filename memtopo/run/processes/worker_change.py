@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
 from memtopo.common.errors import MemtopoError
 from memtopo.executor import StepFailed, Stopped
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans.transition import Transition
 from memtopo.run.apply import Run
-from memtopo.run.change import Change, RollbackFailed
+from memtopo.run.capacity import require_room
+from memtopo.run.change import Change, RollbackFailed, require_declared
 from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import (
     ChangeCommand,
@@ -58,13 +62,24 @@ class WorkerChange:
             part.read(command.states, self._run.state)
 
     def _plan(self, state: str) -> ChangeResult:
-        label = self._run.request.process
+        request = self._run.request
         try:
-            steps = self._plans.transitions(self._run.state, state)[label]
+            steps = self._plans.transitions(self._run.state, state)
+            self._require_room(steps)
+        except StepFailed as failed:
+            return ChangeResult(str(failed))
         except MemtopoError as refused:
             return ChangeResult(refused.message, refused.hint)
-        self._target, self._planned, self._making = state, (self._plans.states[state][label], steps), None
+        plan = self._plans.states[state][request.process]
+        self._target, self._planned, self._making = state, (plan, steps[request.process]), None
         return ChangeResult()
+
+    def _require_room(self, steps: Mapping[str, Transition]) -> None:
+        """Refuse what does not fit with all processes; each of them has simulated GPUs of its own."""
+        request = self._run.request
+        own = request.machine.simulated
+        needed = steps[request.process] if own else Transition.together(steps.values())
+        require_room(self._run.execution, needed, request.machine_facts)
 
     @property
     def _change(self) -> Change:
@@ -84,11 +99,21 @@ class WorkerChange:
         return ChangeResult()
 
     def _roll_back(self, command: MakeStage) -> ChangeResult:
-        try:
+        with self._going_back():
             self._make(command)
+        return ChangeResult()
+
+    def _check_rollback(self) -> None:
+        with self._going_back():
+            require_declared(self._run.execution)
+        self._reason = ""
+
+    @contextmanager
+    def _going_back(self) -> Iterator[None]:
+        try:
+            yield
         except StepFailed as failed:
             raise RollbackFailed(MemtopoError(self._reason), failed) from failed
-        return ChangeResult()
 
     def _make(self, command: MakeStage) -> None:
         with self._run.execution.timed("change", announce=False):
@@ -96,5 +121,7 @@ class WorkerChange:
 
     def _end(self) -> ChangeResult:
         touched = self._change.end()
+        if self._reason:
+            self._check_rollback()
         self._run.state, self._planned, self._making = self._target, None, None
         return ChangeResult(touched=touched)
