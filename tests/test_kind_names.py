@@ -47,6 +47,7 @@ REASONS = {
     "rules/unused": "rules between chunks, ranges, mappings and exports",
     "run/apply": "reports the addresses of ranges",
     "run/held": "finds the exports that a change touches",
+    "run/processes/joint_plans": "finds the exports that a change touches",
     "run/leaks": "looks for handles of chunks that are open after their release (facts 27, 51, 52)",
     "run/verification/access": "tries access to what is mapped into ranges",
     "run/verification/external": "waits for semaphores and reads external memory, in one order",
