@@ -149,9 +149,18 @@ class Group:
         """Number of objects that this process creates in the memory of each location."""
         return {}
 
+    @property
+    def growing(self) -> bool:
+        """True if a program creates and releases objects while the layout exists."""
+        return False
+
+    def largest_shares(self) -> Mapping[Location, int]:
+        """Largest number of objects that may exist in the memory of each location."""
+        return self.shares()
+
     def demand(self) -> Mapping[Location, int]:
         """Largest number of bytes that the objects may occupy in the memory of each location."""
-        return {location: count * self.size for location, count in self.shares().items()}
+        return {location: count * self.size for location, count in self.largest_shares().items()}
 
     @property
     def contexts(self) -> frozenset[int]:
@@ -164,7 +173,8 @@ class ChunkGroup(Group):
     """Equal chunks that one entry declares: `count` of `size` bytes, distributed round-robin over `locations`.
 
     Locations without a chunk are left out. `declared` is the size before `round: up`, and `granule` the granularity of
-    these properties, both in bytes.
+    these properties, both in bytes. With a `limit`, the chunks are elastic: `count` of them are created with the
+    layout, and a program may create more, up to the limit, and map them in elastic ranges.
     """
 
     noun = "chunk"
@@ -182,6 +192,7 @@ class ChunkGroup(Group):
     distinct_locations: tuple[Location, ...]
     """Locations of the chunks, without repetition."""
     origin: Origin | None = None
+    limit: int | None = None
 
     def properties_of(self, index: int) -> Properties:
         """Properties that one chunk is created with."""
@@ -194,6 +205,15 @@ class ChunkGroup(Group):
     def shares(self) -> Mapping[Location, int]:
         """Number of chunks that this process creates at each location."""
         return {} if self.origin else round_robin(self.count, self.locations)
+
+    @property
+    def growing(self) -> bool:
+        """True if the number of chunks has a limit instead of being fixed."""
+        return self.limit is not None
+
+    def largest_shares(self) -> Mapping[Location, int]:
+        """Number of chunks that this process may create at each location."""
+        return self.shares() if self.limit is None else round_robin(self.limit, self.locations)
 
     @property
     def locations(self) -> tuple[Location, ...]:
@@ -211,9 +231,16 @@ class ChunkGroup(Group):
         return frozenset() if self.origin else gpus(self.distinct_locations)
 
 
+class Backing(NamedTuple):
+    """Chunks that a program may map in an elastic range, and the zero chunk behind the rest; None if there is none."""
+
+    chunks: tuple[ChunkGroup, ...]
+    zero: ChunkGroup | None
+
+
 @dataclass(frozen=True, slots=True)
 class RangeGroup(Group):
-    """Equal ranges that one entry declares: `count` reservations of `size` bytes."""
+    """Equal ranges that one entry declares: `count` reservations of `size` bytes; elastic ones have an `elastic`."""
 
     noun = "range"
 
@@ -228,6 +255,7 @@ class RangeGroup(Group):
     address: int
     fixed: bool
     origin: None = None
+    elastic: Backing | None = None
 
     @property
     def stride(self) -> int:

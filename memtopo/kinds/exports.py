@@ -18,7 +18,7 @@ from memtopo.kinds.chunks import CHUNKS
 from memtopo.kinds.events import EVENTS
 from memtopo.kinds.exportable import ExportKind
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
-from memtopo.kinds.resolution import Resolution, indices
+from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.language.entries import Entry
 from memtopo.language.fields import ChunkReference, Reference, Transport
 from memtopo.machine import Machine
@@ -142,6 +142,8 @@ class Exports(Kind):
             return None
         if wrong := _unsupported(path, kind, entry.via, group):
             yield wrong
+            return None
+        if (yield from refuses_growing(group, "an export needs chunks that stay", (*path, key))):
             return None
         span = yield from indices(reference, group, (*path, key))
         if span is None:

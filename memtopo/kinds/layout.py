@@ -11,6 +11,7 @@ from memtopo.common.errors import InternalError
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.geometry.model import Geometry
+from memtopo.kinds.elastic import ElasticContent, Pool
 
 
 class Reservation(NamedTuple):
@@ -112,6 +113,10 @@ class Layout:
     handle_source: HandleSource = field(default_factory=NoHandleSource)
     timeout: float = 60.0
     """Seconds to wait for processes outside of the spec."""
+    pools: dict[str, Pool] = field(default_factory=dict)
+    """Elastic chunks by the name of their entry; their handles are in `chunks`."""
+    elastic: dict[str, ElasticContent] = field(default_factory=dict)
+    """What is mapped in elastic ranges, by label; `mappings` has the fixed mappings only."""
     retained: dict[str, int] = field(default_factory=dict)
     """References that a check has retained and not yet released, by the label of the expected chunk."""
 

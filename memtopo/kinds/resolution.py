@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 from memtopo.diagnostics import messages
-from memtopo.diagnostics.model import At, Diagnostic, Path
+from memtopo.diagnostics.model import At, Diagnostic, Label, Path
 from memtopo.driver.types import Location, LocationKind
 from memtopo.geometry.groups import Group
 from memtopo.language.names import Reference
@@ -51,6 +51,16 @@ def indices(reference: Reference, group: Group, path: Path, *, at: At = "value")
         message = f"'{reference}' is past the end: {group.name!r} has {group.count}, {last}"
     yield Diagnostic("MT202", message, path, at, help=None if group.counted else f"write {group.name}")
     return None
+
+
+def refuses_growing(group: Group, why: str, path: Path, *, at: At = "value") -> Resolution[bool]:
+    """Yield MT804 and return true if a program creates and releases the objects of a group."""
+    if not group.growing:
+        return False
+    message = f"{group.name!r} is elastic: its count has a min and a max, and {why}"
+    label = Label("declared here", (*group.path, "count"))
+    yield Diagnostic("MT804", message, path, at, labels=(label,), help="give it a plain count, or use another chunk")
+    return True
 
 
 def requires_gpu(what: str, locations: Iterable[Location], path: Path) -> Resolution[bool]:

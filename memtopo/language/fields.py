@@ -35,6 +35,7 @@ from memtopo.language.scalars import (
     FromText,
     address,
     count,
+    count_or_zero,
     offset_bytes,
     one_of,
     one_or_more,
@@ -48,7 +49,9 @@ from memtopo.language.scalars import (
 )
 
 # Re-exported for modules that read specs.
-__all__ = ["LARGEST_COUNT", "LARGEST_PROCESSES", "NAME", "Reference", "Source", "one_or_more", "parse_reference"]
+__all__ = [
+    "LARGEST_COUNT", "LARGEST_PROCESSES", "NAME", "Reference", "Source", "count", "one_or_more", "parse_reference",
+]  # fmt: skip
 
 _DEVICE = f"{NAME_PATTERN}|host:[0-9]+"
 _BYTES = "(B|KiB|MiB|GiB|TiB)"
@@ -77,6 +80,7 @@ OffsetBytes = Annotated[
     Size, FromText(offset_bytes, {"anyOf": [text_like(f"(0|[1-9][0-9]{{0,19}}) ?{_BYTES}"), _ZERO]})
 ]
 Count = Annotated[int, FromText(count, {"type": "integer", "minimum": 1, "maximum": LARGEST_COUNT})]
+CountOrZero = Annotated[int, FromText(count_or_zero, {"type": "integer", "minimum": 0, "maximum": LARGEST_COUNT})]
 ProcessCount = Annotated[int, FromText(processes, {"type": "integer", "minimum": 1, "maximum": LARGEST_PROCESSES})]
 # A YAML reader converts 0x… to an integer before the schema is applied.
 _ADDRESSES = {"anyOf": [text_like(ADDRESS.pattern), {"type": "integer", "minimum": 0}]}

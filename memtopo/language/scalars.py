@@ -126,6 +126,11 @@ def count(value: object) -> int:
     return found
 
 
+def count_or_zero(value: object) -> int:
+    """Read a count that may be 0."""
+    return 0 if value == "0" else count(value)
+
+
 def processes(value: object) -> int:
     """Read a number of processes, at least one."""
     found = count(value)

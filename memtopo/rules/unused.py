@@ -21,10 +21,16 @@ def chunks(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     for export in geometry.of(ExportGroup).values():
         if isinstance(export.group, ChunkGroup):
             used.setdefault(export.group.name, []).append((export.first, export.first + export.count))
+    backing = _backing(geometry)
     for name, group in geometry.of(ChunkGroup).items():
+        if name in backing:
+            continue
         unused = group.count - _covered(used.get(name, []))
         what = "import" if group.origin else "chunk"
-        if unused == group.count:
+        if group.growing:
+            message = f"no elastic range can have chunk {name!r}"
+            yield Diagnostic("MT501", message, group.path, "key", help="declare a range with 'elastic: true'")
+        elif unused == group.count:
             yield Diagnostic("MT501", f"{what} {name!r} is not mapped", group.path, "key")
         elif unused:
             kind = "imported chunks" if group.origin else "chunks"
@@ -40,15 +46,26 @@ def ranges(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
     overfull = {name for (name, _), placed in geometry.placements.items() if placed[-1].end > placed[-1].range.size}
     mapped, accessible = not geometry.has_unresolved("map"), not geometry.has_unresolved("access")
     for name, group in geometry.of(RangeGroup).items():
-        if name not in filled and mapped:
+        if group.elastic:
+            if not group.elastic.chunks and mapped and not geometry.has_unresolved("chunks"):
+                help = "declare chunks with 'count: {min: 0, max: N}'"
+                message = f"nothing can be mapped in range {name!r}: it is elastic, and no chunk is"
+                yield Diagnostic("MT502", message, group.path, "key", help=help)
+        elif name not in filled and mapped:
             yield Diagnostic("MT502", f"range {name!r} has no mappings", group.path, "key")
         elif filled[name] < group.count and name not in overfull and mapped:
             message = f"{group.count - filled[name]:,} of the {group.count:,} ranges {name!r} have no mappings"
             yield Diagnostic("MT502", message, group.path, "key", help="map chunks into them too, or reduce 'count'")
         granted = any(grant.access for part in geometry.parts.get(name, ()) for grant in part.grants)
-        if name in filled and not granted and accessible:
+        if (name in filled or group.elastic) and not granted and accessible:
             help = f"grant it: 'access: {{{name}: {{gpu0: rw}}}}'"
             yield Diagnostic("MT503", f"no device has access to range {name!r}", group.path, "key", help=help)
+
+
+def _backing(geometry: Geometry) -> set[str]:
+    """Names of the chunks that elastic ranges may have."""
+    ranges = [group.elastic for group in geometry.of(RangeGroup).values() if group.elastic]
+    return {chunk.name for each in ranges for chunk in (*each.chunks, each.zero) if chunk is not None}
 
 
 def _mapped(geometry: Geometry) -> dict[str, list[tuple[int, int]]]:

@@ -171,8 +171,8 @@ class ResourceBalance:
                 cause = (
                     "a handle to it is still open" if counted else "the driver had another reference to it, now gone,"
                 )
-                step = steps[label]
-                name = step.leak_name() or label
+                step = steps.get(label) or steps[label.partition(".")[0]]  # elastic chunks have one step in common
+                name = f"chunk {label}" if label not in steps else step.leak_name() or label
                 yield Leak(name, f"{cause} after its release", (), step.path, self._position_of(step.path))
 
     def _release_again(self, handle: int) -> bool:

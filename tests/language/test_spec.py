@@ -66,7 +66,8 @@ def test_optional_fields_of_chunks_and_ranges_have_defaults() -> None:
     """A range requires a size, a chunk a location and a size."""
     found = read(ranges={"kv": {"size": "2MiB"}}, chunks={"hot": CHUNK})
     assert dict(found.section("ranges")["kv"]) == {
-        "size": Size(2 * MiB), "align": None, "address": None, "fixed": False, "count": None, "round": None
+        "size": Size(2 * MiB), "align": None, "address": None, "fixed": False, "count": None, "round": None,
+        "elastic": None
     }  # fmt: skip
     hot = found.section("chunks")["hot"]
     assert (hot.count, hot.handle_types, hot.rdma, hot.compressible, hot.round) == (
@@ -150,6 +151,39 @@ def test_a_name_is_a_letter_and_up_to_127_word_characters(section: str, name: st
     assert read(**{section: {"a" * 128: entry}}).section(section)
 
 
+@pytest.mark.parametrize(
+    ("section", "name", "key", "value", "found"),
+    [
+        ("chunks", "hot", "count", {"min": "1"}, ("MT102", ("chunks", "hot", "count", "max"), "value")),
+        ("chunks", "hot", "count", {"min": "-1", "max": "2"}, ("MT106", ("chunks", "hot", "count", "min"), "value")),
+        ("chunks", "hot", "count", {"max": "0"}, ("MT106", ("chunks", "hot", "count", "max"), "value")),
+        ("chunks", "hot", "count", {"mix": "1", "max": "2"}, ("MT101", ("chunks", "hot", "count", "mix"), "key")),
+        ("ranges", "kv", "elastic", "yes", ("MT107", ("ranges", "kv", "elastic"), "value")),
+        ("ranges", "kv", "elastic", [], ("MT103", ("ranges", "kv", "elastic"), "value")),
+        ("ranges", "kv", "elastic", {"zeros": "z"}, ("MT101", ("ranges", "kv", "elastic", "zeros"), "key")),
+        ("ranges", "kv", "elastic", {"chunks": []}, ("MT103", ("ranges", "kv", "elastic", "chunks"), "value")),
+    ],
+)
+def test_a_wrong_key_of_elastic_memory_is_diagnosed_at_its_position(
+    section: str, name: str, key: str, value: Any, found: Any
+) -> None:
+    around: Any = {"chunks": CHUNK, "ranges": {"size": "2MiB"}}[section]
+    assert diagnosed(**{section: {name: {**around, key: value}}}) == [found]
+
+
+def test_elastic_counts_and_ranges_are_typed() -> None:
+    """A plain count stays a number, and false is no elastic range."""
+    chunks = read(chunks={"a": {**CHUNK, "count": {"max": "8"}}, "b": {**CHUNK, "count": "3"}}).section("chunks")
+    assert (chunks["a"].numbers, chunks["a"].elastic) == ((0, 8), True)
+    assert (chunks["b"].count, chunks["b"].numbers, chunks["b"].elastic) == (3, (3, 3), False)
+    written = {"a": "true", "b": "false", "c": {"chunks": "page", "zero": "blank"}}
+    ranges = read(ranges={name: {"size": "2MiB", "elastic": value} for name, value in written.items()}).section(
+        "ranges"
+    )
+    assert (ranges["a"].elastic.chunks, ranges["a"].elastic.zero, ranges["b"].elastic) == ([], None, None)
+    assert (ranges["c"].elastic.chunks, ranges["c"].elastic.zero) == (["page"], "blank")
+
+
 # Where each kind of value stands, and what is put around it.
 FIELDS: dict[str, list[tuple[Path, Any]]] = {
     "size": [
@@ -157,7 +191,8 @@ FIELDS: dict[str, list[tuple[Path, Any]]] = {
         (("ranges", "kv", "align"), {"size": "2MiB"}),
         (("chunks", "hot", "size"), {"location": "gpu0"}),
     ],
-    "count": [(("ranges", "kv", "count"), {"size": "2MiB"}), (("chunks", "hot", "count"), CHUNK)],
+    "count": [(("ranges", "kv", "count"), {"size": "2MiB"}), (("buffers", "b", "count"), CHUNK)],
+    "elastic count": [(("chunks", "hot", "count"), CHUNK)],
     "boolean": [
         (("ranges", "kv", "fixed"), {"size": "2MiB"}),
         (("chunks", "hot", "rdma"), CHUNK),
@@ -176,6 +211,10 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         ("0", "MT106"), ("-1", "MT106"), ("010", "MT106"), ("1e3", "MT106"), ("1_000", "MT106"), ("1.0", "MT106"),
         ("true", "MT106"), ("1:30", "MT106"), ("9" * 5000, "MT106"), ("999999999999", "MT109"),
         (str(LARGEST_COUNT + 1), "MT109"), ("", "MT103"), ([], "MT103"), ({"a": "1"}, "MT103"),
+    ],
+    "elastic count": [
+        ("0", "MT106"), ("08", "MT106"), ("1e3", "MT106"), (str(LARGEST_COUNT + 1), "MT109"), ("", "MT103"),
+        ([], "MT103"),
     ],
     "boolean": [
         ("yes", "MT107"), ("on", "MT107"), ("True", "MT107"), ("1", "MT107"), ("~", "MT107"), ("", "MT103"),

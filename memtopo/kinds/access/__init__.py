@@ -13,7 +13,7 @@ from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import Access, Grant, Location, LocationKind
 from memtopo.geometry.access import LONGEST_GRANT, AccessParts, Granted, Segment, from_offset, granted, segments
-from memtopo.geometry.groups import RangeGroup
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import AccessSpan, Geometry, Part, Placement
 from memtopo.geometry.sizing import size_error
 from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
@@ -158,7 +158,24 @@ def peer_access(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 part = segment.given[location]
                 if (part.path, location, owner) not in reported:
                     reported.add((part.path, location, owner))
-                    yield _no_access(part, location, owner, placement, _trial(location, owner, machine))
+                    yield _no_access(part, location, owner, placement.chunk, _trial(location, owner, machine))
+    yield from _elastic_access(geometry, machine, unreachable)
+
+
+def _elastic_access(geometry: Geometry, machine: Machine, unreachable: _Unreachable) -> Iterator[Diagnostic]:
+    """Yield MT403 and MT406 for chunks that a program may map anywhere in an elastic range."""
+    for group in geometry.of(RangeGroup).values():
+        if group.elastic is None or ("access", group.name) in geometry.unresolved:
+            continue
+        reported: set[tuple[object, ...]] = set()
+        backing = [*group.elastic.chunks, *([group.elastic.zero] if group.elastic.zero else [])]
+        for part in geometry.parts.get(group.name, ()):
+            devices = unreachable.of(tuple(grant for grant in part.grants if grant.access))
+            for chunk, owner in ((each, owner) for each in backing for owner in each.distinct_locations):
+                for location in devices.get(owner, ()):
+                    if (part.path, location, owner) not in reported:
+                        reported.add((part.path, location, owner))
+                        yield _no_access(part, location, owner, chunk, _trial(location, owner, machine))
 
 
 def _parts(
@@ -342,23 +359,21 @@ def _split(part: Part, instance: int, bound: int, split: Placement) -> Diagnosti
     return Diagnostic("MT308", message, (*part.path, field), labels=(label,), notes=notes, help=help)
 
 
-def _no_access(
-    part: Part, location: Location, owner: Location, placement: Placement, trial: Trial | None
-) -> Diagnostic:
+def _no_access(part: Part, location: Location, owner: Location, chunk: ChunkGroup, trial: Trial | None) -> Diagnostic:
     where = part.key_of(location)
-    label = Label(f"{placement.chunk.name!r} is on {owner}", placement.chunk.path, "key")
+    label = Label(f"{chunk.name!r} is on {owner}", chunk.path, "key")
     if trial and trial.works is False:
-        message = f"{location} cannot access the memory of {owner} of this machine, where {placement.chunk.name!r} is"
+        message = f"{location} cannot access the memory of {owner} of this machine, where {chunk.name!r} is"
         note = trial.failure("a store in a trial", "was lost without an error")
         code = "MT403" if owner.kind is LocationKind.GPU else "MT406"
         help = "'memtopo probe' reports the likely cause"
         return Diagnostic(code, message, where, "key", labels=(label,), notes=(note,), help=help)
     if location.kind is LocationKind.GPU:
-        message = f"{location} has no peer access to the memory of {owner}, where {placement.chunk.name!r} is"
+        message = f"{location} has no peer access to the memory of {owner}, where {chunk.name!r} is"
         return Diagnostic(
             "MT403", message, where, "key", labels=(label,), help=f"grant access to {owner} only, or move the chunk"
         )
-    message = f"{location} cannot be granted access to {placement.chunk.name!r}, which is memory of {owner}"
+    message = f"{location} cannot be granted access to {chunk.name!r}, which is memory of {owner}"
     note = "the driver returns NOT_SUPPORTED; the host can be granted access to host memory only"
     return Diagnostic("MT406", message, where, "key", labels=(label,), notes=(note,))
 

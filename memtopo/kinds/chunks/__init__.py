@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field
+from pydantic import Field, WrapValidator
 
 from memtopo.common.units import Size, exact
 from memtopo.diagnostics.model import Diagnostic, Label, Path
@@ -18,7 +18,16 @@ from memtopo.kinds.exportable import Exported, ExportKind, Imported
 from memtopo.kinds.kind import Rule, Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
-from memtopo.language.fields import Boolean, Count, Devices, Handles, PositiveAmount, Rounding
+from memtopo.language.fields import (
+    Boolean,
+    Count,
+    CountOrZero,
+    Devices,
+    Handles,
+    PositiveAmount,
+    Rounding,
+    count,
+)
 from memtopo.machine import Machine, Trial
 
 if TYPE_CHECKING:
@@ -35,6 +44,23 @@ _LISTED = 7
 _WINDOWS = ("win32", "win32_kmt")
 
 
+class ElasticCount(Entry):
+    """Number of chunks that a program creates and releases while the layout exists."""
+
+    min: CountOrZero = Field(default=0, description="Number of chunks that are created with the layout, and stay.")
+    max: Count = Field(description="Largest number of chunks, which has to fit into the memory of the machine.")
+
+
+def _count(value: object, elastic: Callable[[object], ElasticCount]) -> int | ElasticCount:
+    return count(value) if isinstance(value, str) else elastic(value)
+
+
+if TYPE_CHECKING:
+    Counts = int | ElasticCount
+else:  # not a union, which would report the errors of each member
+    Counts = Annotated[ElasticCount, WrapValidator(_count, json_schema_input_type=Count | ElasticCount)]
+
+
 class Chunk(Entry):
     """Physical memory on a GPU or the host; with `count`, equal chunks distributed round-robin over the locations."""
 
@@ -42,7 +68,9 @@ class Chunk(Entry):
         description="Location of the memory: a device name, or several, over which chunks are distributed round-robin."
     )
     size: PositiveAmount = Field(description="Bytes of each chunk: 2MiB, or 1 granule.")
-    count: Count | None = Field(default=None, description="Number of chunks: page becomes page.0, page.1 and so on.")
+    count: Counts | None = Field(
+        default=None, description="Number of chunks: page becomes page.0, page.1 and so on; or {min: 0, max: 64}."
+    )
     handles: Handles = Field(default=[], description="Handle types for export to other processes: fd, fabric or both.")
     rdma: Boolean = Field(default=False, description="If true, network cards can access it by GPUDirect RDMA.")
     compressible: Boolean = Field(default=False, description="If true, the GPU may compress it.")
@@ -56,6 +84,18 @@ class Chunk(Entry):
             mask |= kind
         return mask
 
+    @property
+    def elastic(self) -> bool:
+        """True if a program creates and releases chunks while the layout exists."""
+        return isinstance(self.count, ElasticCount)
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """Number of chunks that are created with the layout, and the largest number."""
+        if isinstance(self.count, ElasticCount):
+            return self.count.min, self.count.max
+        return self.count or 1, self.count or 1
+
 
 class Chunks(ExportKind):
     """Section `chunks`."""
@@ -66,6 +106,7 @@ class Chunks(ExportKind):
     article = "a chunk"
     form = "hot: {location: gpu0, size: 2MiB}"
     entry = model = Chunk
+    nested = ("count", ElasticCount)
     group = ChunkGroup
     transports = ("fd", "fabric")
     in_granules = True
@@ -76,7 +117,11 @@ class Chunks(ExportKind):
         listed = yield from scope.devices.resolve_all(entry.location, path)
         if listed is None:
             return None
-        locations = yield from scope.devices.distributed(listed, entry.count or 1, path)
+        first, limit = entry.numbers
+        if first > limit:
+            yield _no_count(path, first, limit)
+            return None
+        locations = yield from scope.devices.distributed(listed, limit, path)
         properties = tuple(
             Properties(location, entry.handle_types, entry.rdma, entry.compressible) for location in locations
         )
@@ -89,10 +134,21 @@ class Chunks(ExportKind):
             return None
         distinct = tuple(dict.fromkeys(locations))
         counted = entry.count is not None
-        return ChunkGroup(name, path, entry.count or 1, counted, size, declared, unit, properties, distinct)
+        return ChunkGroup(
+            name,
+            path,
+            first,
+            counted,
+            size,
+            declared,
+            unit,
+            properties,
+            distinct,
+            limit=limit if entry.elastic else None,
+        )
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        from memtopo.kinds.chunks.steps import CreateChunk
+        from memtopo.kinds.chunks.steps import CreateChunk, KeepPool
 
         del machine
         for group in geometry.of(ChunkGroup).values():
@@ -101,6 +157,10 @@ class Chunks(ExportKind):
                     yield _import(group, index, geometry)
                 else:
                     yield CreateChunk(group.path, group.label(index), group.size, group.properties_of(index))
+            if group.limit is not None:
+                yield KeepPool(
+                    group.path, group.name, group.size, group.properties, group.granule, group.count, group.limit
+                )
 
     def handle_types(self, group: Group) -> tuple[str, ...]:
         assert isinstance(group, ChunkGroup)
@@ -148,6 +208,9 @@ class Chunks(ExportKind):
         for group in geometry.of(ChunkGroup).values():
             if group.size != group.declared:
                 yield f"chunk {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
+            if group.limit is not None:
+                most = f"{group.limit:,} of {exact(group.size)}"
+                yield f"chunk {group.name}: {group.count:,} are created here, and a program may create up to {most}"
 
     def rules(self) -> tuple[Rule, ...]:
         return (handle_types, properties)
@@ -177,6 +240,12 @@ def properties(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
             if diagnostic := _vmm(group, location, machine) or _unsupported(group, location, machine):
                 yield diagnostic
                 break
+
+
+def _no_count(path: Path, first: int, limit: int) -> Diagnostic:
+    message = f"chunk {str(path[-1])!r}: a min of {first:,} is more than the max of {limit:,}"
+    label = Label("the largest number", (*path, "count", "max"))
+    return Diagnostic("MT803", message, (*path, "count", "min"), labels=(label,), help=f"write 'max: {first}' or more")
 
 
 def _imported(imported: Imported, size: int, unit: int, found: Mapping[Location, Properties]) -> ChunkGroup:

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import HandleType, Location, LocationKind, Properties
+from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, Properties
+from memtopo.kinds.elastic import Pool
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
@@ -76,6 +77,65 @@ class CreateChunk(Step):
 
     def leak_name(self) -> str:
         return f"chunk {self.label}"
+
+
+@dataclass(frozen=True, slots=True)
+class KeepPool(Step):
+    """Keep elastic chunks, `kept` of which other steps create; a program creates more, up to `limit`."""
+
+    name: str
+    size: int
+    properties: tuple[Properties, ...]
+    granule: int
+    kept: int
+    limit: int
+
+    holds_chunk = True
+    phase = Phase.CREATE
+    verb = "keep"
+    call = ""
+    undo_verb = "release"
+    undo_call = "cuMemRelease"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("elastic chunks", self.name)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        del driver
+        pool = Pool(self.name, self.size, self.properties, self.granule, self.kept, self.limit)
+        pool.free += reversed([pool.add() for _ in range(self.kept)])
+        layout.pools[self.name] = pool
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        """Release what a program has created; raises the first error after all were tried."""
+        if self.name not in layout.pools:
+            return
+        pool, errors = layout.pools[self.name], []
+        for chunk in [chunk for number, chunk in pool.created.items() if number >= self.kept]:
+            try:
+                release_chunk(driver, layout, chunk.label)
+                pool.remove(chunk)
+            except DriverError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        del layout.pools[self.name]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        pool = layout.pools[self.name]
+        for number, chunk in list(pool.created.items()):
+            if number >= self.kept:
+                yield from CreateChunk(self.path, chunk.label, self.size, pool.properties_of(chunk)).check(
+                    driver, layout
+                )
+
+    def describe(self) -> StepDescription:
+        where = ", ".join(dict.fromkeys(str(each.location) for each in self.properties))
+        return StepDescription(self.name, where, 0, self.name, f"up to {self.limit:,}")
+
+    def leak_name(self) -> str:
+        return f"chunk {self.name}"
 
 
 @dataclass(frozen=True, slots=True)

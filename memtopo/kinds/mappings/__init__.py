@@ -16,7 +16,7 @@ from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Geometry, Placement, Slice
 from memtopo.geometry.sizing import size_error
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
-from memtopo.kinds.resolution import Resolution, indices
+from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Amount, ChunkReference, one_or_more, parse_reference
 from memtopo.machine import Machine
@@ -81,15 +81,14 @@ class Mappings(Kind):
         from memtopo.kinds.mappings.steps import MapChunk
 
         expected: dict[tuple[tuple[Grant, ...], bool], tuple[Grant, ...]] = {}
-        gpus = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
-        everywhere, access_of = _host_has_access(geometry), granted(geometry)
+        everywhere, access_of = host_has_access(geometry), granted(geometry)
         for placements in geometry.placements.values():
             label = placements[0].range.label(placements[0].instance)
             for placement, index, offset, access in mappings(placements, access_of):
                 chunk = placement.chunk
                 known = access, everywhere or chunk.location_of(index).kind is not LocationKind.GPU
                 if known not in expected:
-                    expected[known] = tuple(_expected(*known, gpus))
+                    expected[known] = expected_access(known[0], geometry, machine, with_host=known[1])
                 yield MapChunk(placement.path, label, offset, chunk.label(index), chunk.size, expected[known])
 
     def rules(self) -> tuple[Rule, ...]:
@@ -146,6 +145,8 @@ def _slice(scope: Scope, entry: MapEntry, path: Path) -> Resolution[Slice]:
     unknown = Slice(None, 0, 0, entry.chunk, entry.offset, path)
     group = scope.of(ChunkGroup).get(name)
     if group is not None:
+        if (yield from refuses_growing(group, "a program maps them, in an elastic range", where)):
+            return unknown
         span = yield from indices(entry.chunk, group, where)
         return unknown._replace(group=group, first=span[0], stop=span[1]) if span else unknown
     spec = scope.spec
@@ -244,22 +245,26 @@ def _offset_of(placement: Placement) -> int:
     return placement.offset
 
 
-def _host_has_access(geometry: Geometry) -> bool:
+def host_has_access(geometry: Geometry) -> bool:
     """Return whether the host is granted access to anything."""
     grants = (grant for parts in geometry.parts.values() for part in parts for grant in part.grants)
     return any(grant.location.kind is not LocationKind.GPU for grant in grants)
 
 
-def _expected(access: tuple[Grant, ...], with_host: bool, gpus: Sequence[Location]) -> Iterator[Grant]:  # noqa: FBT001
+def expected_access(
+    access: tuple[Grant, ...], geometry: Geometry, machine: Machine, *, with_host: bool
+) -> tuple[Grant, ...]:
     """Access to a mapping that the driver must report for every visible GPU, and for the host.
 
     The host is queried as a NUMA node: for HOST, the driver reports the access of a GPU if the host has none (fact 42).
     """
     granted_to = dict(access)
-    for location in gpus:
-        yield Grant(location, granted_to.get(location, Access.NONE))
+    gpus = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
+    found = [Grant(location, granted_to.get(location, Access.NONE)) for location in gpus]
     if with_host:
-        yield Grant(Location(LocationKind.HOST_NUMA, 0), granted_to.get(Location(LocationKind.HOST), Access.NONE))
+        host = granted_to.get(Location(LocationKind.HOST), Access.NONE)
+        found.append(Grant(Location(LocationKind.HOST_NUMA, 0), host))
+    return tuple(found)
 
 
 def _past(placement: Placement) -> Diagnostic:

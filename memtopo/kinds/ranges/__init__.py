@@ -10,11 +10,12 @@ from pydantic import Field
 from memtopo.common.units import exact, rounded
 from memtopo.diagnostics.model import Diagnostic, Label, Path
 from memtopo.driver.types import ADDRESS_BLOCK, LocationKind, Properties
-from memtopo.geometry.groups import Group, RangeGroup
+from memtopo.geometry.groups import Backing, Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple, size_error
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.mappings import granules, resolve_slices
+from memtopo.kinds.ranges.elastic import Elastic, Elasticity, granule_of, resolve_backing, zero_chunks
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
 from memtopo.language.fields import Address, Boolean, Count, PositiveAmount, Rounding
@@ -40,6 +41,9 @@ class Range(Entry):
     )
     count: Count | None = Field(default=None, description="Number of equal ranges: kv becomes kv.0, kv.1 and so on.")
     round: Rounding | None = Field(default=None, description="up: round the size up to a multiple of the granularity.")
+    elastic: Elasticity | None = Field(
+        default=None, description="true: a program maps and unmaps chunks while the layout exists."
+    )
 
 
 class Ranges(Kind):
@@ -51,6 +55,7 @@ class Ranges(Kind):
     article = "a range"
     form = "kv: {size: 2MiB}"
     entry = model = Range
+    nested = ("elastic", Elastic)
     group = RangeGroup
     stage = Stage.RESERVED
 
@@ -65,24 +70,27 @@ class Ranges(Kind):
         address = _address_granule(scope.machine)
         plain = _Units(_plain_granule(scope.machine), address, filled=False)
         for name, entry in scope.spec.section("ranges").items():
-            units = _Units(largest[name], address, filled=True) if largest.get(name) else plain
-            group = None
-            if name not in unknown:
-                group = yield from _range(scope.spec.at("ranges", name), entry, units)
+            path, group = scope.spec.at("ranges", name), None
+            backing, complete = yield from resolve_backing(scope, (*path, "elastic"), entry.elastic)
+            unit = max(largest.get(name, 0), granule_of(backing))
+            units = _Units(unit, address, filled=True) if unit else plain
+            if complete and name not in unknown:
+                group = yield from _range(path, entry, units, backing)
             yield from scope.add(self, name, group)
         if (yield from scope.too_many(_totals(scope))):
             scope.leave_out(self)
             scope.slices.clear()
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+        from memtopo.kinds.ranges.elastic_steps import elastic_steps
         from memtopo.kinds.ranges.steps import ReserveRange
 
-        del machine
         # Fixed addresses first, before the driver or a hint takes them for another range.
         for group in sorted(geometry.of(RangeGroup).values(), key=lambda group: not group.fixed):
             for index in range(group.count):
                 address = group.address_hint(index)
                 yield ReserveRange(group.path, group.label(index), group.size, group.align, address, group.fixed)
+        yield from elastic_steps(geometry, machine)
 
     def notes(self, geometry: Geometry) -> Iterator[str]:
         for group in geometry.of(RangeGroup).values():
@@ -90,7 +98,7 @@ class Ranges(Kind):
                 yield f"range {group.name}: {exact(group.declared)} rounded up to {exact(group.size)}"
 
     def rules(self) -> tuple[Rule, ...]:
-        return (fixed_addresses,)
+        return (fixed_addresses, zero_chunks)
 
 
 def fixed_addresses(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -122,7 +130,8 @@ def _totals(scope: Scope) -> dict[str, int]:
     for kind in scope.kinds:
         for group in scope.of(kind.group).values():
             section = "imports" if group.origin else kind.section
-            totals[section] = totals.get(section, 0) + group.count
+            number = max(group.count, sum(group.largest_shares().values()))
+            totals[section] = totals.get(section, 0) + number
     totals["map"] = sum(each.stop - each.first for slices in scope.slices.values() for each in slices)
     return totals
 
@@ -139,7 +148,7 @@ def _address_granule(machine: Machine) -> int:
     return min(every, default=2 << 20)
 
 
-def _range(path: Path, entry: Range, units: _Units) -> Resolution[RangeGroup | None]:
+def _range(path: Path, entry: Range, units: _Units, backing: Backing | None) -> Resolution[RangeGroup | None]:
     name, unit = str(path[-1]), units.granule
     declared = entry.size.bytes(unit)
     size = rounded_to_multiple(declared, unit, rounding=entry.round is not None)
@@ -165,6 +174,7 @@ def _range(path: Path, entry: Range, units: _Units) -> Resolution[RangeGroup | N
         align,
         entry.address or 0,
         entry.fixed,
+        elastic=backing,
     )
     if (wrong := _address(group)) is not None:
         yield wrong

@@ -16,7 +16,7 @@ from memtopo.geometry.groups import ChunkGroup, Group, RangeGroup
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granule, rounded_to_multiple
 from memtopo.kinds.kind import Difference, Kind, Rule, Scope, Stage
-from memtopo.kinds.resolution import Resolution, indices
+from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.language.entries import Entry
 from memtopo.language.fields import ChunkReference, DeviceName, one_or_more
 from memtopo.language.names import AWAKE, Reference
@@ -60,6 +60,8 @@ class StateGroup(Group):
     name: str
     path: Path
     absent: tuple[Absent, ...]
+    emptied: tuple[str, ...] = ()
+    """Labels of the elastic ranges in which nothing is mapped."""
     count: int = 1
     counted: bool = False
     size: int = 0
@@ -123,10 +125,13 @@ class States(Kind):
             return None
         absent: list[Absent] = []
         complete = True
-        for index, reference in enumerate(entry.drop):
-            found = yield from _chunks(scope, reference, (*path, "drop", index), "value")
+        dropped = [(reference, (*path, "drop", index)) for index, reference in enumerate(entry.drop)]
+        for reference, where in dropped:
+            found = yield from _chunks(scope, reference, where, "value")
             complete &= found is not None
-            absent += (Absent(*each, None, (*path, "drop", index)) for each in found or ())
+            absent += (Absent(*each, None, where) for each in found or ())
+        emptied = {label: where for reference, where in dropped for label in _elastic_ranges(scope, reference)}
+        absent += _released(scope, emptied, {each.group.name for each in absent})
         for reference, device in entry.offload.items():
             where = (*path, "offload", str(reference))
             found = yield from _chunks(scope, reference, where, "key")
@@ -137,7 +142,7 @@ class States(Kind):
                     absent.append((yield from self._offloaded(scope, *each, location, where)))
         if not complete or (yield from _contradicting(absent)):
             return None
-        return StateGroup(name, path, tuple(absent))
+        return StateGroup(name, path, tuple(absent), tuple(emptied))
 
     def _offloaded(
         self, scope: Scope, group: ChunkGroup, first: int, stop: int, location: Location, path: Path
@@ -164,7 +169,8 @@ class States(Kind):
 
         reached = copying_mappings(geometry)
         for state in geometry.of(StateGroup).values():
-            gone: set[Hashable] = set()
+            gone: set[Hashable] = {("elastic range", label) for label in state.emptied}
+            gone |= {("elastic chunks", each.group.name) for each in state.absent if each.group.growing}
             kept: list[Step] = []
             for each in state.absent:
                 for number, index in enumerate(range(each.first, each.stop)):
@@ -231,11 +237,17 @@ def _chunks(
 ) -> Resolution[list[tuple[ChunkGroup, int, int]] | None]:
     """Chunks of a reference as group, first index and end: of a chunk's entry, or all that is mapped in ranges."""
     if group := scope.of(ChunkGroup).get(reference.name):
+        partly = at == "key" or reference.first is not None
+        if partly and (yield from refuses_growing(group, "states can only drop all of them", path, at=at)):
+            return None
         span = yield from indices(reference, group, path, at=at)
         return None if span is None else [(group, *span)]
     if ranges := scope.of(RangeGroup).get(reference.name):
         span = yield from indices(reference, ranges, path, at=at)
         if span is None:
+            return None
+        if at == "key" and ranges.elastic:
+            yield _elastic_bytes(ranges, path)
             return None
         placed = (each for i in range(*span) for each in scope.placements.get((ranges.name, i), ()))
         return list(dict.fromkeys((each.chunk, each.first, each.first + each.count) for each in placed))
@@ -243,6 +255,32 @@ def _chunks(
         known = [*scope.spec.section("ranges"), *scope.spec.section("chunks")]
         yield scope.errors.undeclared("range or chunk", reference.name, path, known, at)
     return None
+
+
+def _elastic_ranges(scope: Scope, reference: Reference) -> Iterator[str]:
+    """Labels of the elastic ranges that a reference names."""
+    group = scope.of(RangeGroup).get(reference.name)
+    if group and group.elastic:
+        first, stop = (0, group.count) if reference.first is None else (reference.first, reference.stop or 0)
+        yield from (group.label(index) for index in range(first, stop))
+
+
+def _released(scope: Scope, emptied: Mapping[str, Path], absent: set[str]) -> Iterator[Absent]:
+    """Elastic chunks that go with the ranges at some paths, since no other elastic range has them."""
+    users: dict[str, set[str]] = {}
+    for group in scope.of(RangeGroup).values():
+        for chunk in group.elastic.chunks if group.elastic else ():
+            users.setdefault(chunk.name, set()).update(group.label(index) for index in range(group.count))
+    for name, labels in users.items():
+        if name not in absent and labels <= emptied.keys():
+            chunks = scope.of(ChunkGroup)[name]
+            yield Absent(chunks, 0, chunks.count, None, emptied[min(labels)])
+
+
+def _elastic_bytes(group: RangeGroup, path: Path) -> Diagnostic:
+    message = f"{group.name!r} is elastic, so that a state can only drop what a program has mapped in it"
+    label = Label("declared here", (*group.path, "elastic"))
+    return Diagnostic("MT804", message, path, "key", labels=(label,), help="list it under 'drop'")
 
 
 def _contradicting(absent: Sequence[Absent]) -> Resolution[bool]:

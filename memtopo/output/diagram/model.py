@@ -63,7 +63,8 @@ class RangeDiagram:
     """`count` neighbouring ranges of one entry, `first` to `last`, with the same content.
 
     Each has `size` bytes, of which `mapped` are mapped. `pieces` are the spans of the first range in order of offset;
-    they cover its whole size.
+    they cover its whole size. In an `elastic` range, a program maps the chunks of these entries in the holes, and the
+    chunk `zero` is mapped wherever it maps none.
     """
 
     first: str
@@ -73,6 +74,8 @@ class RangeDiagram:
     mapped: int
     pieces: tuple[MappingSpan, ...]
     path: Path
+    elastic: tuple[str, ...] = ()
+    zero: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,10 @@ from itertools import groupby
 
 from memtopo.common.text import printable
 from memtopo.common.units import exact, rounded
-from memtopo.output.diagram.model import DeviceAccess, MappingSpan, ProcessDiagram
+from memtopo.output.diagram.model import DeviceAccess, MappingSpan, ProcessDiagram, RangeDiagram
 
 _FEW = 2  # names that are listed one by one
+_NAMED = 3  # entries of an elastic range
 _DIGITS = 4  # of an offset in full
 
 
@@ -74,3 +75,11 @@ def processes(process: ProcessDiagram) -> str:
     stem, _, number = process.first.rpartition(".")
     second = f"{stem}.{int(number) + process.step}" if number.isdecimal() else process.last
     return f"{process.first}, {name_range(second, process.last)}"
+
+
+def elastic(range_: RangeDiagram) -> str:
+    """Entries whose chunks a program maps in a range, and the chunk behind the rest; empty if it is not elastic."""
+    if not range_.elastic:
+        return ""
+    some = [*map(printable, range_.elastic[:_NAMED]), *(["…"] if len(range_.elastic) > _NAMED else [])]
+    return f"elastic: {', '.join(some)}" + (f", zeros of {printable(range_.zero)}" if range_.zero else "")

@@ -55,10 +55,11 @@ class Holes(NamedTuple):
 
 
 def holes(geometry: Geometry) -> Holes:
-    """Holes of all ranges, and the smallest granule that may be mapped there."""
+    """Holes of all ranges but those that a zero chunk fills, and the smallest granule that may be mapped there."""
     found = [
         Hole(group.label(instance), low, high, group.path)
         for group in geometry.of(RangeGroup).values()
+        if not (group.elastic and group.elastic.zero)
         for instance in range(group.count)
         for low, high in _holes(group.size, geometry.placements.get((group.name, instance), ()))
     ]

@@ -13,7 +13,7 @@ from memtopo.output.diagram.build.names import Marks
 from memtopo.output.diagram.model import MemoryDiagram, MemoryShare
 
 _Shares = dict[tuple[str, int], tuple[int, Group]]
-"""By mark and size: the number of equal pieces of memory, and the first entry that declares some."""
+"""By mark and size: the largest number of equal pieces of memory, and the first entry that declares some."""
 
 
 class Owner(NamedTuple):
@@ -51,7 +51,7 @@ def _shares(owners: Sequence[Owner], marks: Marks) -> Mapping[Location, _Shares]
     for owner in owners:
         for group in owner.geometry.every:
             key = marks.of(owner.process, group), group.size
-            for location, number in group.shares().items():
+            for location, number in group.largest_shares().items():
                 shares = found.setdefault(location, {})
                 before, first = shares.get(key, (0, group))
                 shares[key] = before + number * owner.processes, first

@@ -96,7 +96,7 @@ def _shape(placements: Sequence[Placement], parts: Sequence[Part], counts: Mappi
 
 
 def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
-    group, placements = reservations.group, reservations.placements
+    group, placements, backing = reservations.group, reservations.placements, reservations.group.elastic
     found = mappings(placements, access_spans(placements, reservations.parts), reservations.steps)
     spans = tuple(_spans(found, group.size, process))
     return RangeDiagram(
@@ -107,6 +107,8 @@ def _range(reservations: _Reservations, process: _Process) -> RangeDiagram:
         mapped=sum(span.size for span in spans if span.chunk),
         pieces=spans,
         path=group.path,
+        elastic=tuple(chunk.name for chunk in backing.chunks) if backing else (),
+        zero=backing.zero.name if backing and backing.zero else "",
     )
 
 

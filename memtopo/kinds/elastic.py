@@ -1,0 +1,176 @@
+"""Elastic memory of a layout: pools of chunks, and what is mapped in elastic ranges. No driver call is made here."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from memtopo.driver.types import Grant, Properties
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ElasticChunk:
+    """Chunk by its label in the layout, of `size` bytes; `number` is its number in the pool, -1 for a zero chunk."""
+
+    label: str
+    size: int
+    number: int
+    pool: str = ""
+
+
+Mapped = tuple[int, ElasticChunk]
+"""Offset in a range, and the chunk that is mapped there."""
+
+
+class AccessPiece(NamedTuple):
+    """Part of an elastic range with the same access: grants of mapped chunks, and of the zero chunk behind the rest.
+
+    The `expected` ones are what the driver must report for each location (fact 42).
+    """
+
+    start: int
+    end: int
+    grants: tuple[Grant, ...]
+    zero_grants: tuple[Grant, ...]
+    expected: tuple[Grant, ...]
+    zero_expected: tuple[Grant, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """Chunks of one elastic entry: those that exist, by number, and those of them that are not mapped (`free`).
+
+    The first `kept` were created with the layout, and stay. At most `limit` exist at once.
+    """
+
+    name: str
+    size: int
+    properties: tuple[Properties, ...]
+    granule: int
+    kept: int
+    limit: int
+    created: dict[int, ElasticChunk] = field(default_factory=dict)
+    free: list[ElasticChunk] = field(default_factory=list)
+    _next: int = 0
+    _returned: list[int] = field(default_factory=list)
+
+    def add(self) -> ElasticChunk:
+        """Add a chunk with the number that was returned last, or with the next one."""
+        number = self._returned.pop() if self._returned else self._next
+        self._next = max(self._next, number + 1)
+        chunk = self.created[number] = ElasticChunk(f"{self.name}.{number}", self.size, number, self.name)
+        return chunk
+
+    def remove(self, chunk: ElasticChunk) -> None:
+        """Remove a chunk that was released; its number is used again."""
+        del self.created[chunk.number]
+        self._returned.append(chunk.number)
+
+    def properties_of(self, chunk: ElasticChunk) -> Properties:
+        """Properties that a chunk is created with."""
+        return self.properties[chunk.number % len(self.properties)]
+
+    @property
+    def releasable(self) -> list[ElasticChunk]:
+        """Chunks that are not mapped and were not created with the layout."""
+        return [chunk for chunk in self.free if chunk.number >= self.kept]
+
+
+@dataclass(slots=True, eq=False)
+class ElasticContent:
+    """What is mapped in one elastic range: chunks by offset (`at`), and their offsets in order (`starts`).
+
+    `pieces` are the parts of the range by access, `fixed` the intervals that the spec maps itself. `zero` is mapped
+    wherever nothing else is. `at` is true after each driver call, `starts` after each change. `broken` is the reason
+    why the content can only be unmapped.
+    """
+
+    label: str
+    base: int
+    size: int
+    pools: tuple[str, ...]
+    pieces: tuple[AccessPiece, ...]
+    fixed: tuple[tuple[int, int], ...] = ()
+    zero: ElasticChunk | None = None
+    at: dict[int, ElasticChunk] = field(default_factory=dict)
+    starts: list[int] = field(default_factory=list)
+    broken: str | None = None
+
+    def taken(self, start: int, end: int, leaving: frozenset[int] | set[int]) -> tuple[int, int, str] | None:
+        """First mapping between two offsets, without zero chunks and those `leaving`: offset, end and label.
+
+        The label is empty for a fixed mapping.
+        """
+        for low, high in self.fixed:
+            if low < end and start < high:
+                return low, high, ""
+        starts = self.starts
+        index = bisect_left(starts, start)
+        if index and (before := starts[index - 1]) + self.at[before].size > start:
+            index -= 1
+        while index < len(starts) and (offset := starts[index]) < end:
+            chunk = self.at[offset]
+            if chunk is not self.zero and offset not in leaving:
+                return offset, offset + chunk.size, chunk.label
+            index += 1
+        return None
+
+    def access(self, start: int, end: int) -> Iterator[AccessPiece]:
+        """Parts of the range between two offsets, cut to them."""
+        for piece in self.pieces:
+            if piece.start < end and start < piece.end:
+                yield piece._replace(start=max(start, piece.start), end=min(end, piece.end))
+
+    def replace(self, unmapped: Sequence[Mapped], mapped: Sequence[Mapped]) -> None:
+        """Bring `starts` up to date after a change; both sequences are in order of offset."""
+        starts = self.starts
+        for run in runs(unmapped):
+            index = bisect_left(starts, run[0][0])
+            del starts[index : index + len(run)]
+        for run in runs(mapped):
+            index = bisect_left(starts, run[0][0])
+            starts[index:index] = [offset for offset, _ in run]
+
+    def rebuild(self) -> None:
+        """Bring `starts` up to date with `at`."""
+        self.starts = sorted(self.at)
+
+    def present(self, start: int = 0, end: int | None = None) -> Iterator[Mapped]:
+        """Mappings in order of offset, zero chunks among them, that are not before `start` or after `end`."""
+        starts, end = self.starts, self.size if end is None else end
+        index = bisect_left(starts, start)
+        if index and (before := starts[index - 1]) + self.at[before].size > start:
+            index -= 1
+        while index < len(starts) and starts[index] < end:
+            yield starts[index], self.at[starts[index]]
+            index += 1
+
+    def uncovered(self) -> Iterator[int]:
+        """Offsets at which a zero chunk has to be mapped while the program has mapped nothing."""
+        assert self.zero
+        at = 0
+        for low, high in (*self.fixed, (self.size, self.size)):
+            yield from range(at, low, self.zero.size)
+            at = high
+
+
+def runs(mapped: Sequence[Mapped]) -> list[Sequence[Mapped]]:
+    """Divide mappings, which are in order of offset, where one does not begin at the end of the one before."""
+    found: list[Sequence[Mapped]] = []
+    first = end = 0
+    for index, (offset, chunk) in enumerate(mapped):
+        if index and offset != end:
+            found.append(mapped[first:index])
+            first = index
+        end = offset + chunk.size
+    if mapped:
+        found.append(mapped[first:] if first else mapped)
+    return found
+
+
+def run_size(run: Sequence[Mapped]) -> tuple[int, int]:
+    """Offset and size of adjacent mappings."""
+    last, chunk = run[-1]
+    return run[0][0], last + chunk.size - run[0][0]

@@ -1,0 +1,205 @@
+"""Steps of elastic ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from memtopo.driver.protocol import Driver
+from memtopo.driver.types import Access, DriverError, Grant, LocationKind, gpu
+from memtopo.geometry.access import AccessParts, segments
+from memtopo.geometry.groups import Backing, RangeGroup
+from memtopo.geometry.model import Geometry, Part
+from memtopo.kinds.chunks.steps import release_chunk
+from memtopo.kinds.elastic import AccessPiece, ElasticChunk, ElasticContent, Mapped, Pool, run_size, runs
+from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.mappings import expected_access, host_has_access
+from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.step import Finding, Phase, Step, StepDescription, range_name
+from memtopo.machine import Machine
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroChunk:
+    """Chunk that backs an elastic range, with the GPU that fills it with zeros."""
+
+    label: str
+    size: int
+    device: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRange(Step):
+    """Let a program map chunks of the `pools` in a range, and map the zero chunk wherever nothing else is.
+
+    `fixed` are the intervals that the spec maps itself. The undo unmaps everything that the program has mapped, and
+    releases the chunks that it has created for it.
+    """
+
+    label: str
+    size: int
+    pools: tuple[str, ...]
+    pieces: tuple[AccessPiece, ...]
+    fixed: tuple[tuple[int, int], ...]
+    zero: ZeroChunk | None
+
+    phase = Phase.MAP
+    verb = "open"
+    call = ""
+    undo_verb = "empty"
+    undo_call = "cuMemUnmap"
+
+    @property
+    def provides(self) -> Hashable:
+        return ("elastic range", self.label)
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        zero = [("chunk", self.zero.label)] if self.zero else []
+        return (("range", self.label), *(("elastic chunks", name) for name in self.pools), *zero)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        base, size = layout.ranges[self.label]
+        zero = ElasticChunk(self.zero.label, self.zero.size, -1) if self.zero else None
+        content = ElasticContent(self.label, base, size, self.pools, self.pieces, self.fixed, zero)
+        layout.elastic[self.label] = content
+        if self.zero and zero and (offsets := list(content.uncovered())):
+            _fill(driver, layout, content, (offsets[0], zero), self.zero.device)
+            mapped = [(offset, zero) for offset in offsets]
+            map_chunks(driver, layout, content, mapped)
+            content.rebuild()
+            grant(driver, content, mapped, zero=True)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        """Unmap everything; raises the first error after all was tried."""
+        content = layout.elastic.get(self.label)
+        if content is None:
+            return
+        content.rebuild()
+        errors = list(_unmap_all(driver, layout, content))
+        for name in self.pools:
+            errors += _release_free(driver, layout, layout.pools[name])
+        if errors:
+            raise errors[0]
+        del layout.elastic[self.label]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        content = layout.elastic[self.label]
+        for offset, chunk in list(content.present()):
+            piece = next(content.access(offset, offset + chunk.size))
+            access = piece.zero_expected if chunk is content.zero else piece.expected
+            yield from MapChunk(self.path, self.label, offset, chunk.label, chunk.size, access).check(driver, layout)
+
+    def describe(self) -> StepDescription:
+        note = f"{self.zero.label} behind the rest" if self.zero else "elastic"
+        return StepDescription(self.label, ", ".join(self.pools), 0, self.label.partition(".")[0], note)
+
+    def leak_name(self) -> str:
+        return f"mappings in {self.label}"
+
+    def blocks(self) -> tuple[str, ...]:
+        return (range_name(self.label),)
+
+
+def elastic_steps(geometry: Geometry, machine: Machine) -> Iterator[OpenRange]:
+    """Steps that open the elastic ranges of a geometry."""
+    parts = AccessParts(geometry.parts)
+    for group in geometry.of(RangeGroup).values():
+        if (backing := group.elastic) is None:
+            continue
+        on_host = any(location.kind is not LocationKind.GPU for each in backing.chunks for location in each.locations)
+        with_host = on_host or host_has_access(geometry)
+        for instance in range(group.count):
+            own = parts.of(group.name, instance)
+            pieces = tuple(_pieces(group, own, geometry, machine, with_host=with_host))
+            placed = geometry.placements.get((group.name, instance), ())
+            fixed = tuple((each.offset, each.end) for each in placed)
+            names = tuple(chunk.name for chunk in backing.chunks)
+            yield OpenRange(group.path, group.label(instance), group.size, names, pieces, fixed, _zero(backing))
+
+
+def _zero(backing: Backing) -> ZeroChunk | None:
+    zero = backing.zero
+    return ZeroChunk(zero.name, zero.size, zero.location_of(0).id) if zero else None
+
+
+def _pieces(
+    group: RangeGroup, parts: Sequence[Part], geometry: Geometry, machine: Machine, *, with_host: bool
+) -> Iterator[AccessPiece]:
+    """Pieces of a range by access, without holes between them."""
+
+    def piece(start: int, end: int, grants: tuple[Grant, ...]) -> AccessPiece:
+        reading = tuple(Grant(location, Access.R) for location, _ in grants)
+        expected = (expected_access(each, geometry, machine, with_host=with_host) for each in (grants, reading))
+        return AccessPiece(start, end, grants, reading, *expected)
+
+    at = 0
+    for segment in segments(parts):
+        if segment.start > at:
+            yield piece(at, segment.start, ())
+        yield piece(segment.start, segment.end, segment.grants)
+        at = segment.end
+    if at < group.size:
+        yield piece(at, group.size, ())
+
+
+def map_chunks(driver: Driver, layout: Layout, content: ElasticContent, mapped: Iterable[Mapped]) -> None:
+    """Map chunks at offsets of a range; `content.at` has those that are mapped if a call fails."""
+    base, at, handles, mem_map = content.base, content.at, layout.chunks, driver.mem_map
+    for offset, chunk in mapped:
+        mem_map(base + offset, chunk.size, handles[chunk.label])
+        at[offset] = chunk
+
+
+def unmap_run(driver: Driver, content: ElasticContent, run: Sequence[Mapped]) -> None:
+    """Unmap adjacent chunks by one call."""
+    offset, size = run_size(run)
+    driver.mem_unmap(content.base + offset, size)
+    for each, _ in run:
+        del content.at[each]
+
+
+def grant(driver: Driver, content: ElasticContent, mapped: Sequence[Mapped], *, zero: bool = False) -> None:
+    """Grant access to chunks, which are in order of offset: one call for adjacent ones with the same access."""
+    for run in runs(mapped):
+        offset, size = run_size(run)
+        for piece in content.access(offset, offset + size):
+            if grants := piece.zero_grants if zero else piece.grants:
+                driver.mem_set_access(content.base + piece.start, piece.end - piece.start, grants)
+
+
+def _fill(driver: Driver, layout: Layout, content: ElasticContent, first: Mapped, device: int) -> None:
+    """Fill the zero chunk with zeros, by its own GPU where it is mapped first, and unmap it."""
+    map_chunks(driver, layout, content, [first])
+    offset, zero = first
+    address = content.base + offset
+    driver.mem_set_access(address, zero.size, (Grant(gpu(device), Access.RW),))
+    with current(driver, layout.contexts[device]):
+        driver.memset_d8(address, 0, zero.size)
+        driver.ctx_synchronize()
+    unmap_run(driver, content, [first])
+
+
+def _unmap_all(driver: Driver, layout: Layout, content: ElasticContent) -> Iterator[DriverError]:
+    """Unmap everything in a range, and yield the errors."""
+    for run in runs(list(content.present())):
+        try:
+            unmap_run(driver, content, run)
+        except DriverError as error:
+            yield error
+        else:
+            for _, chunk in run:
+                if chunk is not content.zero:
+                    layout.pools[chunk.pool].free.append(chunk)
+    content.rebuild()
+
+
+def _release_free(driver: Driver, layout: Layout, pool: Pool) -> Iterator[DriverError]:
+    """Release the chunks of a pool that are not mapped, but those that were created with the layout."""
+    for chunk in pool.releasable:
+        try:
+            release_chunk(driver, layout, chunk.label)
+            pool.remove(chunk)
+        except DriverError as error:
+            yield error
+    pool.free = [chunk for chunk in pool.free if chunk.number in pool.created]
