@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from memtopo.api.apply import Applied, applied
 from memtopo.api.attachment import Attached, Attachment, attach
-from memtopo.api.errors import ApiError, InvalidSpec, NotApplied, NotSwitched, Unsuitable, ViewOutlived
+from memtopo.api.elastic import Batch, ElasticChunks, ElasticRange
+from memtopo.api.errors import ApiError, InvalidSpec, NotApplied, NotMapped, NotSwitched, Unsuitable, ViewOutlived
 from memtopo.api.live import Live
 from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.synchronization import Event
@@ -16,6 +17,9 @@ __all__ = [
     "Applied",
     "Attached",
     "Attachment",
+    "Batch",
+    "ElasticChunks",
+    "ElasticRange",
     "Event",
     "ExternalMemory",
     "GpuView",
@@ -24,6 +28,7 @@ __all__ = [
     "Live",
     "Loaded",
     "NotApplied",
+    "NotMapped",
     "NotSwitched",
     "Semaphore",
     "Serving",

@@ -73,7 +73,7 @@ class Attached(Live):
             raise unknown("export", name, self.exports)
         if offer.kind == "event":
             raise Unsuitable(f"export {name!r} is an event, which has no memory", hint="event() returns it")
-        get = {"buffer": self.buffer, "memory": self.external}.get(offer.kind, self.range)
+        get: Callable[..., View] = {"buffer": self.buffer, "memory": self.external}.get(offer.kind, self.range)
         return get(entry_names(self.exports)[found] + name.removeprefix(found), dtype, **part)
 
     @property

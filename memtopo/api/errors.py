@@ -59,6 +59,12 @@ class NotSwitched(ApiError):
     exit_code = 4
 
 
+class NotMapped(ApiError):
+    """Elastic range or chunks that a driver error left as they were; the text says if they are not."""
+
+    exit_code = 4
+
+
 class Unsuitable(ApiError, ValueError):
     """Object that does not exist, or that does not support the requested use."""
 

@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from types import MappingProxyType, TracebackType
-from typing import Generic, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack
 
 from memtopo.api.dlpack import dtype as known_dtype
+from memtopo.api.elastic import ElasticChunks, ElasticMemory, elastic_chunks, elastic_range
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
 from memtopo.api.memory import Memory, MemoryPart, Part, Shape, ViewRequest, extents, unknown
 from memtopo.api.session import Session
@@ -34,6 +35,7 @@ class Live:
         self._session = session
         self._memory = Memory(session.geometry)
         self._views = ViewFactory(session, self._memory)
+        self._elastic = ElasticMemory(session, self._memory, self._views)
         self.report: Report | None = None
         """Report from building to taking down; None until then."""
 
@@ -72,9 +74,18 @@ class Live:
             raise unknown("range, buffer or managed memory", name, [*self.ranges, *self.buffers, *managed])
         return found.address
 
-    def range(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
-        """View of a range or a part of it, which must be mapped throughout."""
+    def range(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> Any:
+        """View of a range or a part of it, which must be mapped throughout; of an elastic range, an `ElasticRange`."""
+        if name in self._elastic.ranges:
+            if part or dtype != "uint8":
+                raise Unsuitable(f"range {name!r} is elastic", hint=f"view a part of it: range({name!r}).view(…)")
+            return elastic_range(self._elastic, name)
         return self._view("range", name, self._memory.range, self._request(dtype, **part))
+
+    def chunks(self, name: str) -> ElasticChunks:
+        """Return the elastic chunks of an entry, which a program maps in elastic ranges."""
+        self._require_open()
+        return elastic_chunks(self._elastic, name)
 
     def chunk(self, name: str, dtype: object = "uint8", **part: Unpack[Part]) -> View:
         """View of a chunk or a part of it, at one of the addresses where it is mapped."""
@@ -125,15 +136,17 @@ class Live:
         states = self._session.run.states
         if state not in states:
             raise unknown("state", state, states)
-        try:
-            return self._session.switch(state)
-        finally:
-            self._views.refresh()
+        with self._elastic.lock:
+            try:
+                return self._session.switch(state)
+            finally:
+                self._views.refresh()
 
     def check(self) -> Checks:
         """Check the whole layout again, by queries only; several threads may. Raises `MemtopoError`."""
         self._require_open()
-        return self._session.run.recheck()
+        with self._elastic.lock:
+            return self._session.run.recheck()
 
     def end(self) -> tuple[Report, Iterable[str]]:
         """Take everything down; return the report, and the names of the views that are still in use."""

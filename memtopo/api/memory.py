@@ -20,6 +20,7 @@ from memtopo.diagnostics.messages import COMPARED, LISTED
 from memtopo.driver.types import Access, Location, LocationKind, gpu
 from memtopo.geometry import Geometry
 from memtopo.kinds.buffers import BufferGroup
+from memtopo.kinds.elastic import ElasticContent
 from memtopo.kinds.external import ExternalObject
 from memtopo.kinds.managed import ManagedAllocation
 
@@ -72,6 +73,11 @@ class Memory:
         if found is None:
             raise unknown("range", label, self._ranges.labels)
         return self._within(found, *request.span(f"range {label!r}", found.size), request)
+
+    def elastic(self, content: ElasticContent, request: ViewRequest) -> MemoryPart:
+        """Return bytes of an elastic range, which must be mapped throughout."""
+        start, end = request.span(f"range {content.label!r}", content.size)
+        return self._within(self._ranges.elastic(content, start, end), start, end, request)
 
     def chunk(self, label: str, request: ViewRequest) -> MemoryPart:
         """Return bytes of a chunk, at the address where the device has the most access to them."""

@@ -12,6 +12,7 @@ from memtopo.geometry import AccessSpan, Geometry, Placement
 from memtopo.geometry.access import Granted, from_offset, granted, mappings
 from memtopo.geometry.groups import ChunkGroup, RangeGroup
 from memtopo.geometry.model import Instance
+from memtopo.kinds.elastic import ElasticContent
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,22 @@ class MappedRanges:
         placements, access_spans = self._geometry.placements.get(instance, ()), self._granted.get(instance, [])
         return MappedRange(label, self._geometry.of(RangeGroup)[instance[0]].size, placements, access_spans)
 
+    def elastic(self, content: ElasticContent, start: int, end: int) -> MappedRange:
+        """Return an elastic reservation with what is mapped between two offsets, fixed mappings among it."""
+        name, instance = self._instances[content.label]
+        group, groups = self._geometry.of(RangeGroup)[name], self._geometry.of(ChunkGroup)
+        placements = list(self._geometry.placements.get((name, instance), ()))
+        spans = list(self._granted.get((name, instance), []))
+        for offset, chunk in content.present(start, end):
+            kind = groups[chunk.pool or chunk.label]
+            placements.append(Placement(group, instance, offset, kind, max(chunk.number, 0), 1, kind.path))
+            piece = next(content.access(offset, offset + chunk.size))
+            grants = piece.zero_grants if chunk is content.zero else piece.grants
+            if grants:
+                spans.append(AccessSpan(group, instance, offset, chunk.size, grants, kind.path))
+        placements.sort(key=_offset_of)
+        return MappedRange(content.label, content.size, placements, sorted(spans, key=_offset_of))
+
     def mapped(self, label: str) -> Iterator[tuple[int, int, tuple[Grant, ...]]]:
         """Offset, size and access of each mapping of a reservation."""
         for placement, _, offset, access in self._mappings(label):
@@ -114,6 +131,10 @@ class MappedRanges:
     @cached_property
     def _granted(self) -> Granted:
         return granted(self._geometry)
+
+
+def _offset_of(each: Placement | AccessSpan) -> int:
+    return each.offset
 
 
 def access_at(grants: Sequence[Grant], location: Location) -> Access:

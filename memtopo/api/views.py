@@ -14,6 +14,7 @@ from memtopo.api.dlpack import DType, ExportedTensors
 from memtopo.api.errors import Unsuitable
 from memtopo.api.host_mappings import HostMapping, segments
 from memtopo.api.memory import Memory, MemoryPart, ViewRequest
+from memtopo.api.ranges import access_at
 from memtopo.api.session import Session
 from memtopo.common.units import exact
 from memtopo.driver.types import Access, Location, LocationKind
@@ -232,10 +233,12 @@ class ViewFactory:
         """Return the names of the views that are in use, without duplicates."""
         return sorted({*(view.name for view in self._views), *self._tensors.in_use()})
 
-    def refresh(self) -> None:
-        """Map the memory that ranges have now on a simulator, under the addresses of their views."""
-        if simulator := self._session.simulator:
+    def refresh(self, only: str | None = None) -> None:
+        """Map the memory that ranges, or `only` one, have now on a simulator, under the addresses of their views."""
+        if self._mappings and (simulator := self._session.simulator):
             for (label, location), mapping in self._mappings.items():
+                if only not in (None, label):
+                    continue
                 if not self._exists(label):
                     mapping.blank()
                     continue
@@ -249,6 +252,11 @@ class ViewFactory:
         for offset, size, access in self._memory.mappings(label, location):
             if base is None or base + offset in layout.mappings:
                 yield offset, size, access
+        if content := layout.elastic.get(label):
+            for offset, chunk in content.present():
+                piece = next(content.access(offset, offset + chunk.size))
+                grants = piece.zero_grants if chunk is content.zero else piece.grants
+                yield offset, chunk.size, access_at(grants, location)
 
     def _absent(self, name: str, part: MemoryPart) -> Unsuitable | None:
         """Return the error for bytes without memory at present; None if all of them have some."""

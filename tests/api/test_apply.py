@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import memtopo
+from memtopo.api.elastic import ElasticRange
 from memtopo.driver.sim import SimDriver
 from memtopo.machine.target import Target
 from tests.api.test_specs import SMALL
@@ -81,7 +82,7 @@ def test_every_range_of_every_shipped_spec_can_be_viewed(path: Path, machine: Ta
         assert refused <= {"MT401", "MT501"}
         return
     with memtopo.applied(path, machine) as layout:
-        assert layout.plan.calls == len(planned.steps)
+        assert layout.plan.calls == sum(1 for step in planned.steps if step.call)
         for name, reserved in layout.ranges.items():
             try:
                 view = layout.range(name)
@@ -89,6 +90,8 @@ def test_every_range_of_every_shipped_spec_can_be_viewed(path: Path, machine: Ta
                 assert "nothing is mapped" in str(error) or "no one device" in str(error)  # noqa: PT017
                 continue
             assert view.size == reserved.size
+            if isinstance(view, ElasticRange):
+                continue
             assert np.asarray(view).nbytes == reserved.size
             del view
     assert layout.report

@@ -56,7 +56,7 @@ def test_every_dtype_has_its_size_and_its_numpy_type(name: str, layout: Live) ->
     known = getattr(np, name if name != "bool" else "bool_", None)
     if known is None:
         with pytest.raises(AttributeError, match="typestr"):
-            _ = view.__array_interface__  # type: ignore[attr-defined]
+            _ = view.__array_interface__
         with pytest.raises((BufferError, RuntimeError)):
             np.from_dlpack(view)
         return
@@ -157,7 +157,7 @@ def test_a_view_of_a_device_with_access_r_is_read_only(layout: Live) -> None:
         assert seen[3] == 77
         assert not seen.flags.writeable
     assert theirs.memory.readonly
-    assert theirs.__array_interface__["data"][1] is True  # type: ignore[attr-defined]
+    assert theirs.__array_interface__["data"][1] is True
     with pytest.raises(BufferError, match="read-only for gpu1"):
         theirs.__dlpack__()
     with pytest.raises(BufferError, match="read-only"):

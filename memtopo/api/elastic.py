@@ -1,0 +1,262 @@
+"""Elastic ranges and chunks of a live layout: a program maps and unmaps memory under addresses that stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import RLock
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from memtopo.api.dlpack import dtype as known_dtype
+from memtopo.api.errors import NotMapped, Unsuitable
+from memtopo.api.memory import Memory, Shape, ViewRequest, extents, unknown
+from memtopo.api.session import Session
+from memtopo.api.views import View, ViewFactory
+from memtopo.common.signals import deferred
+from memtopo.common.units import exact
+from memtopo.geometry.groups import ChunkGroup, RangeGroup
+from memtopo.kinds.elastic import ElasticContent, Pool
+from memtopo.run import elastic
+from memtopo.run.elastic import Failed
+from memtopo.run.elastic_requests import MapRequest, Refused, UnmapRequest
+
+
+class MappedChunk(NamedTuple):
+    """Chunk that a program has mapped: offset in the range and size in bytes, and its label."""
+
+    offset: int
+    size: int
+    chunk: str
+
+
+class ElasticMemory:
+    """Elastic ranges and chunks of one layout. Its methods may be called by several threads."""
+
+    def __init__(self, session: Session, memory: Memory, views: ViewFactory) -> None:
+        self.lock = RLock()
+        """Held during each change, so that a check or a switch does not see a half of one."""
+        self._session, self._memory, self._views = session, memory, views
+        geometry = session.geometry
+        self.ranges = frozenset(
+            group.label(index)
+            for group in geometry.of(RangeGroup).values()
+            if group.elastic
+            for index in range(group.count)
+        )
+        """Labels of the elastic ranges."""
+        self.pools = tuple(name for name, group in geometry.of(ChunkGroup).items() if group.growing)
+        """Names of the elastic chunks."""
+
+    def content(self, label: str) -> ElasticContent:
+        """Return what is mapped in a range. Raises `Unsuitable` after the end, and in states that drop the range."""
+        self._require_open(f"range {label!r}")
+        found = self._session.layout.elastic.get(label)
+        if found is None:
+            raise self._absent(f"range {label!r}")
+        return found
+
+    def pool(self, name: str) -> Pool:
+        """Return elastic chunks. Raises `Unsuitable` after the end, and in states that drop them."""
+        self._require_open(f"chunks {name!r}")
+        found = self._session.layout.pools.get(name)
+        if found is None:
+            raise self._absent(f"chunks {name!r}")
+        return found
+
+    def change(self, label: str, maps: list[MapRequest], unmaps: list[UnmapRequest], *, wait: bool) -> tuple[str, ...]:
+        """Make a batch; return the labels of the chunks that it mapped."""
+        driver, layout = self._session.driver, self._session.layout
+        with self._changing():
+            self.content(label)
+            try:
+                return tuple(elastic.change_range(driver, layout, label, maps, unmaps, wait=wait))
+            finally:
+                self._views.refresh(label)
+
+    def create(self, name: str, count: int) -> None:
+        """Create chunks without mapping them."""
+        with self._changing():
+            self.pool(name)
+            elastic.create(self._session.driver, self._session.layout, name, count)
+
+    def trim(self, name: str, keep: int) -> int:
+        """Release chunks that are not mapped, all but `keep` of them; return how many."""
+        with self._changing():
+            chosen = self.pool(name).releasable[max(keep, 0) :]
+            return elastic.release(self._session.driver, self._session.layout, name, chosen)
+
+    def view(self, label: str, request: ViewRequest) -> View:
+        """View of a part of a range that is mapped throughout."""
+        with self.lock:
+            part = self._memory.elastic(self.content(label), request)
+            return self._views.view(f"range {label!r}", part, request)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Make one change at a time, which signals do not interrupt, and raise the errors of the API."""
+        with deferred(), self.lock:
+            try:
+                yield
+            except Refused as error:
+                raise Unsuitable(error.message, hint=error.hint) from None
+            except Failed as error:
+                raise NotMapped(error.message, hint=error.hint) from error
+
+    def _require_open(self, what: str) -> None:
+        if self._views.closed:
+            raise Unsuitable(f"{what} is gone: its layout was taken down")
+
+    def _absent(self, what: str) -> Unsuitable:
+        return Unsuitable(f"{what}: no memory in state {self._session.run.state!r}", hint="switch('awake') first")
+
+
+class ElasticRange:
+    """Elastic range of a layout, by its label: `kv`, or `kv.3` of a counted one.
+
+    Methods raise `Unsuitable` for what the range or its chunks cannot have, with everything as it was, and `NotMapped`
+    after a driver error, with everything brought back. Work that uses what is unmapped is awaited; with `wait=False`
+    it is the program's to await (fact 18). New memory has undefined bytes.
+    """
+
+    __slots__ = ("_memory", "name")
+
+    def __init__(self, name: str, memory: ElasticMemory) -> None:
+        self.name, self._memory = name, memory
+
+    @property
+    def address(self) -> int:
+        """Device address of the range."""
+        return self._memory.content(self.name).base
+
+    @property
+    def size(self) -> int:
+        """Bytes of the range."""
+        return self._memory.content(self.name).size
+
+    @property
+    def mappings(self) -> tuple[MappedChunk, ...]:
+        """What the program has mapped, in order of offset, without zero chunks."""
+        with self._memory.lock:
+            content = self._memory.content(self.name)
+            zero = content.zero
+            return tuple(MappedChunk(at, each.size, each.label) for at, each in content.present() if each is not zero)
+
+    def map(self, offset: int, chunk: str, count: int = 1, *, wait: bool = True) -> tuple[str, ...]:
+        """Map `count` elastic chunks one after another from `offset` on, and return their labels.
+
+        Chunks that exist and are not mapped are taken first, then new ones are created, up to the `max` of the spec.
+        """
+        return self._memory.change(self.name, [MapRequest(offset, chunk, count)], [], wait=wait)
+
+    def unmap(self, offset: int, size: int, *, release: bool = False, wait: bool = True) -> None:
+        """Unmap all chunks in `size` bytes from `offset` on, which have to be mapped throughout.
+
+        The chunks stay for the next `map`; with `release`, their memory is free at once.
+        """
+        self._memory.change(self.name, [], [UnmapRequest(offset, size, release)], wait=wait)
+
+    def batch(self, *, wait: bool = True) -> Batch:
+        """Return a batch: what its `with` collects is made at its end, all or nothing."""
+        return Batch(lambda maps, unmaps: self._memory.change(self.name, maps, unmaps, wait=wait))
+
+    def view(
+        self,
+        offset: int = 0,
+        size: int | None = None,
+        dtype: object = "uint8",
+        shape: Shape = None,
+        device: str | int | None = None,
+    ) -> View:
+        """View of a part that is mapped throughout. It stays a valid object when the part is unmapped."""
+        return self._memory.view(self.name, ViewRequest(known_dtype(dtype), extents(shape), offset, size, device))
+
+    def __repr__(self) -> str:
+        mapped = self.mappings
+        size = sum(each.size for each in mapped)
+        return f"<elastic range {self.name}: {len(mapped):,} chunks mapped, {exact(size)} of {exact(self.size)}>"
+
+
+class Batch:
+    """Maps and unmaps of one range, made together at the end of a `with`, and not at all if that raises.
+
+    Everything is unmapped before anything is mapped. `labels` are those of the mapped chunks, in the order of calls.
+    """
+
+    def __init__(self, make: Callable[[list[MapRequest], list[UnmapRequest]], tuple[str, ...]]) -> None:
+        self._make = make
+        self._maps: list[MapRequest] = []
+        self._unmaps: list[UnmapRequest] = []
+        self.labels: tuple[str, ...] = ()
+
+    def map(self, offset: int, chunk: str, count: int = 1) -> None:
+        """Map chunks, as `ElasticRange.map` does."""
+        self._maps.append(MapRequest(offset, chunk, count))
+
+    def unmap(self, offset: int, size: int, *, release: bool = False) -> None:
+        """Unmap chunks, as `ElasticRange.unmap` does."""
+        self._unmaps.append(UnmapRequest(offset, size, release))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None and (self._maps or self._unmaps):
+            self.labels = self._make(self._maps, self._unmaps)
+
+
+class ElasticChunks:
+    """Elastic chunks of a layout, by the name of their entry: those that exist, mapped or not."""
+
+    __slots__ = ("_memory", "name")
+
+    def __init__(self, name: str, memory: ElasticMemory) -> None:
+        self.name, self._memory = name, memory
+
+    @property
+    def size(self) -> int:
+        """Bytes of each chunk."""
+        return self._memory.pool(self.name).size
+
+    @property
+    def limit(self) -> int:
+        """Largest number of chunks that may exist, the `max` of the spec."""
+        return self._memory.pool(self.name).limit
+
+    @property
+    def created(self) -> int:
+        """Number of chunks that exist."""
+        return len(self._memory.pool(self.name).created)
+
+    @property
+    def free(self) -> int:
+        """Number of chunks that exist and are not mapped."""
+        return len(self._memory.pool(self.name).free)
+
+    def create(self, count: int) -> None:
+        """Create chunks without mapping them, so that the next `map` need not. Raises as `ElasticRange.map` does."""
+        self._memory.create(self.name, count)
+
+    def trim(self, keep: int = 0) -> int:
+        """Release chunks that are not mapped, and return how many; `keep` of them, and those of `min`, stay."""
+        return self._memory.trim(self.name, keep)
+
+    def __repr__(self) -> str:
+        pool = self._memory.pool(self.name)
+        return f"<chunks {self.name}: {len(pool.created):,} of {pool.limit:,} exist, {len(pool.free):,} not mapped>"
+
+
+def elastic_range(memory: ElasticMemory, name: str) -> ElasticRange:
+    """Return an elastic range by its label."""
+    memory.content(name)
+    return ElasticRange(name, memory)
+
+
+def elastic_chunks(memory: ElasticMemory, name: str) -> ElasticChunks:
+    """Return elastic chunks by the name of their entry. Raises `Unsuitable`."""
+    if name not in memory.pools:
+        raise unknown("elastic chunks", name, memory.pools)
+    memory.pool(name)
+    return ElasticChunks(name, memory)
