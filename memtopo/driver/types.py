@@ -160,6 +160,15 @@ class Properties(NamedTuple):
     compressible: bool = False
     type: AllocationType = AllocationType.PINNED
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Properties that are set, as a spec names them: `("fd", "compressible")`."""
+        flags = ("rdma",) * self.rdma + ("compressible",) * self.compressible
+        return (*self.handles.words, *flags)
+
+    def __str__(self) -> str:
+        return ", ".join((str(self.location), *self.words))
+
 
 class Grant(NamedTuple):
     """Access for one location (`CUmemAccessDesc`)."""

@@ -79,6 +79,11 @@ class Finding(NamedTuple):
     path: Path = ()
     hint: str | None = None
 
+    @classmethod
+    def equal(cls, aspect: str) -> Finding:
+        """Return a finding without a difference, of which only the aspect is counted."""
+        return cls(aspect, "", "", "")
+
 
 class HandleReference(NamedTuple):
     """One handle of another process: holder, export, and index in the export; `text` is the export as in a spec.

@@ -68,12 +68,7 @@ class CreateChunk(Step):
 
     def describe(self) -> StepDescription:
         properties = self.properties
-        words = [
-            *properties.handles.words,
-            *(["rdma"] if properties.rdma else []),
-            *(["compressible"] if properties.compressible else []),
-        ]
-        return StepDescription(self.label, str(properties.location), self.size, note=", ".join(words))
+        return StepDescription(self.label, str(properties.location), self.size, note=", ".join(properties.words))
 
     def leak_name(self) -> str:
         return f"chunk {self.label}"
@@ -184,8 +179,8 @@ class ImportChunk(Step):
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         properties = driver.mem_get_allocation_properties_from_handle(layout.chunks[self.label])
-        observed = properties.location, properties.handles
-        yield Finding("imported", self.label, (self.location, HandleType.NONE), observed, self.path)
+        observed = Properties(properties.location, properties.handles)
+        yield Finding("imported", self.label, Properties(self.location), observed, self.path)
 
     def describe(self) -> StepDescription:
         return StepDescription(self.label, self.source.text, self.size, self.source.holder, ", ".join(self.kind.words))

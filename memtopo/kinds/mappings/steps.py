@@ -14,7 +14,7 @@ from memtopo.kinds.step import ErrorHint, Finding, Phase, Step, StepDescription,
 
 _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
 
-_EQUAL = Finding("access", "", "", "")
+_EQUAL = Finding.equal("access")
 """Finding of equal access. There is one for each mapping and GPU, and only differences need a text."""
 
 

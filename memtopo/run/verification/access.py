@@ -22,7 +22,7 @@ PERMITTED = "permitted"
 """Aspect of the tries of granted access."""
 
 _ACCEPTED, _REFUSED = "CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE"
-_EQUAL = Finding(PERMITTED, "", "", "")
+_EQUAL = Finding.equal(PERMITTED)
 
 
 class CopyRefused(Exception):

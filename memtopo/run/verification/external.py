@@ -26,8 +26,13 @@ WINDOW = 64
 LAST_SIGNAL = 0.5
 """Seconds in which the last signal of a producer that has ended may still arrive."""
 
-_SHORTEST, _LONGEST = 0.0005, 0.05
-"""Seconds between two queries of a stream; the interval doubles."""
+
+def pauses() -> Iterator[float]:
+    """Yield the seconds between two queries of a stream: from half a millisecond, doubling, to 50 ms."""
+    pause = 0.0005
+    while True:
+        yield pause
+        pause = min(0.05, 2 * pause)
 
 
 class Unsignalled(MemtopoError):
@@ -102,7 +107,7 @@ class ExternalVerifier(Verifier):
     def _await_stream(self, entry: ImportedSemaphore, missing: str, holder: str | None) -> None:
         """Poll a stream until it is done, has timed out, or depends on a holder that has ended."""
         message = f"semaphore {entry.name!r} of {entry.origin.of(0)[0]} {missing}"
-        start, ended_at, pause = time.monotonic(), None, _SHORTEST
+        start, ended_at, intervals = time.monotonic(), None, pauses()
         while not self.driver.stream_query(self.layout.streams[entry.location.id]):
             self.poll()
             now = time.monotonic()
@@ -114,8 +119,7 @@ class ExternalVerifier(Verifier):
             if now - start > self.layout.timeout:
                 message = f"{message} within {self.layout.timeout:g} s"
                 raise Unsignalled(message, entry.path, "see what its producer signals; --timeout gives it longer")
-            time.sleep(pause)
-            pause = min(_LONGEST, 2 * pause)
+            time.sleep(next(intervals))
 
     def _read_memory(self) -> Iterator[Finding]:
         for entry in self.geometry.of(ExternalObject).values():

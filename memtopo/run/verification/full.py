@@ -36,13 +36,13 @@ MAX_BATCH_AREAS = 4096
 """Areas filled or verified between two checks for a requested stop."""
 
 _ASPECT = "every byte"
-_EQUAL = Finding(_ASPECT, "", "", "")
+_EQUAL = Finding.equal(_ASPECT)
 
 Views = dict[Identity, list[MappedView]]
 """Views of each chunk or allocation in all processes."""
 
 
-class _Task(NamedTuple):
+class Task(NamedTuple):
     """One area of memory to fill or verify by a GPU of this process."""
 
     chunk: MappedMemory
@@ -94,7 +94,7 @@ class FullVerifier(Verifier):
     def write(self, index: int) -> None:
         """Fill the chunks that this process fills, and wait until that is complete. Raises `DriverError`."""
         tasks = [self._task(view, index) for view in self._to_fill(index)]
-        for batch in _batches(tasks):
+        for batch in batches(tasks):
             self._context.raise_if_stopped()
             with current(self._context.driver, self._context.layout.contexts[batch[0].view.device]):
                 start = time.perf_counter()
@@ -106,7 +106,7 @@ class FullVerifier(Verifier):
     def read(self, index: int) -> Iterator[Finding]:
         """Verify what all processes filled in a round. Raises `DriverError`."""
         yield from self._events.wait(index)
-        for batch in _batches(self._task(view, index) for view in self._to_verify(index)):
+        for batch in batches(self._task(view, index) for view in self._to_verify(index)):
             self._context.raise_if_stopped()
             # Not yielded within: the code that takes the findings must not run in the device's context.
             wrong = self._verify(batch)
@@ -163,13 +163,13 @@ class FullVerifier(Verifier):
         writer = order[min(index, len(order) - 1)]
         return readers(self._readers[identity], writer, index, identity.owner, self._locations[identity])
 
-    def _task(self, view: MappedView, index: int) -> _Task:
+    def _task(self, view: MappedView, index: int) -> Task:
         chunk = self._at[view.mapping]
         address = self._context.layout.address(view.label) + view.offset
         filled = min(index, len(self._writers[chunk.identity]) - 1)
-        return _Task(chunk, view, Area(address, chunk.size, _seed(self._context.seed, chunk.identity, filled)))
+        return Task(chunk, view, Area(address, chunk.size, _seed(self._context.seed, chunk.identity, filled)))
 
-    def _verify(self, batch: Sequence[_Task]) -> dict[int, Verified]:
+    def _verify(self, batch: Sequence[Task]) -> dict[int, Verified]:
         """Verify a batch, and after a difference each task alone; return the differences by the index of their task.
 
         A difference that verification alone does not find again is returned as first found.
@@ -184,7 +184,7 @@ class FullVerifier(Verifier):
             alone = {number: driver.verify([task.area]) for number, task in enumerate(batch)}
         return {number: each for number, each in alone.items() if each.mismatches} or {found.area: found}
 
-    def _measure(self, verb: str, batch: Sequence[_Task], seconds: float) -> None:
+    def _measure(self, verb: str, batch: Sequence[Task], seconds: float) -> None:
         size = sum(task.area.size for task in batch)
         self._context.advance(size)
         if not self._context.simulated:
@@ -192,7 +192,7 @@ class FullVerifier(Verifier):
             before = self._measured.get(key, (0, 0.0))
             self._measured[key] = before[0] + size, before[1] + seconds
 
-    def _writer(self, task: _Task, index: int) -> MappedView:
+    def _writer(self, task: Task, index: int) -> MappedView:
         order = self._writers[task.chunk.identity]
         return order[min(index, len(order) - 1)]
 
@@ -234,14 +234,16 @@ def writers(candidates: Iterable[MappedView]) -> list[MappedView]:
 def readers(
     candidates: Sequence[MappedView], writer: MappedView, index: int, owner: str, location: Location
 ) -> Sequence[MappedView]:
-    """Views that verify a fill: all after the first, later that of the chunk's own GPU and one other by round-robin."""
+    """Views that verify a fill: all after the first, later that of the chunk's own GPU and one other by round-robin.
+
+    `candidates` are all views that can read; the writer is one of them.
+    """
     if not index:
         return candidates
-    home = next((each for each in candidates if (each.process, gpu(each.device)) == (owner, location)), None)
-    home = home or (candidates[0] if candidates else None)
+    own = (each for each in candidates if (each.process, gpu(each.device)) == (owner, location))
+    home = next(own, candidates[0])
     others = [each for each in candidates if each not in (writer, home)]
-    other = [others[index % len(others)]] if others else []
-    return [*([home] if home else []), *other]
+    return [home, others[index % len(others)]] if others else [home]
 
 
 def _seed(run: int, identity: Identity, index: int) -> int:
@@ -250,10 +252,10 @@ def _seed(run: int, identity: Identity, index: int) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _batches(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
-    """Tasks of one GPU on memory of one location, in batches of limited size."""
+def batches(tasks: Iterable[Task]) -> Iterator[list[Task]]:
+    """Yield tasks in batches, each of one GPU on memory of one location, with at most so many bytes and areas."""
     for _, alike in groupby(sorted(tasks, key=lambda task: task.rate_key), key=lambda task: task.rate_key):
-        batch: list[_Task] = []
+        batch: list[Task] = []
         size = 0
         for task in alike:
             if batch and (size + task.area.size > MAX_BATCH_BYTES or len(batch) == MAX_BATCH_AREAS):
@@ -264,12 +266,12 @@ def _batches(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
         yield batch
 
 
-def _difference(task: _Task, found: Verified, writer: MappedView) -> Finding:
+def _difference(task: Task, found: Verified, writer: MappedView) -> Finding:
     """Finding for a chunk that differs: offset in it, mapping and GPU, with the writer beside the expected word."""
     _, device, label, offset = task.view
     subject = f"{task.chunk.name} + {found.offset:#x} in {label} at {offset + found.offset:#x} by gpu{device}"
     by = f"gpu{writer.device}" + (f" of {writer.process}" if writer.process else "")
-    units = "word" if found.mismatches == 1 else "words"
+    units = "word differs" if found.mismatches == 1 else "words differ"
     expected = f"{found.expected:#018x}, stored by {by}"
-    observed = f"{found.actual:#018x}, {found.mismatches:,} {units} differ"
+    observed = f"{found.actual:#018x}, {found.mismatches:,} {units}"
     return Finding(_ASPECT, subject, expected, observed, task.chunk.path)

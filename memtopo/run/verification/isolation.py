@@ -18,7 +18,7 @@ MAX_HOLE_QUERIES = 1 << 13
 """Number of granules of holes that are queried beside the ends of each hole, at 4 microseconds each."""
 
 _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
-_EQUAL = Finding("hole", "", "", "")
+_EQUAL = Finding.equal("hole")
 
 
 class Hole(NamedTuple):

@@ -31,7 +31,7 @@ from memtopo.run.verification.verifier import (
 WINDOW = 64
 """Bytes verified at each end of a chunk; at the second end up to 7 more if the size is no multiple of 8."""
 
-_EQUAL = Finding("bytes", "", b"", b"")
+_EQUAL = Finding.equal("bytes")
 
 
 class Window(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from threading import Barrier
 
@@ -20,6 +21,7 @@ from memtopo.plans.report import Check, Progress, Report
 from memtopo.run import processes
 from memtopo.run.apply import apply
 from memtopo.run.processes import Ensemble
+from memtopo.run.verification.external import pauses
 from memtopo.sharing.imports import HolderHandles
 from tests.helpers.faults import Faulty
 from tests.helpers.in_process_producer import uuid
@@ -89,6 +91,10 @@ def test_a_wait_ends_with_a_late_signal(producer: ScriptedProducer) -> None:
     report, ledger = apply_from_producer(producer, progress=At("synchronize", lambda: producer.request("signal 1")))
     assert (report.outcome, ledger.empty) == ("ok", True), report
     assert producer.request("counter") == "2"
+
+
+def test_a_stream_is_queried_after_half_a_millisecond_and_later_twenty_times_a_second() -> None:
+    assert list(islice(pauses(), 9)) == [0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.05, 0.05]
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])
@@ -216,3 +222,18 @@ def test_each_part_of_external_memory_is_mapped_at_its_offset() -> None:
         report = apply(made, Ledger(recorder), handle_source=handle_source(made, machine))
     assert report.exit_code == 0, report
     assert recorder.parts == ((0, 8 << 20), (1 << 20, 2 << 20), (6 << 20, 1 << 20))
+
+
+@pytest.mark.parametrize("size", ["16B", "64B", "65B", "4KiB"])
+def test_both_ends_of_a_buffer_are_read_however_small_it_is(size: str) -> None:
+    frame = f"from: camera, via: opaque_fd, device: gpu0, size: 8MiB, buffers: {{y: {{size: {size}}}}}"
+    text = f"external: {{frame: {{{frame}}}}}\n"
+    machine = invented(1)
+    made = run_request(text, machine)
+    with SimDriver(machine) as driver:
+        driver.init()
+        report = apply(made, Ledger(driver), handle_source=handle_source(made, machine))
+    assert report.exit_code == 0, report
+    assert report.checks
+    (readable,) = (each for each in report.checks.tallies if each.aspect == "readable")
+    assert readable.looked_at == 2 + (1 if size in {"16B", "64B"} else 2)

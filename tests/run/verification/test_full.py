@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 
 from memtopo import machine
+from memtopo.driver.kernels import Area
 from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import Location, LocationKind, gpu
+from memtopo.kinds.views import Identity, MappedMemory
 from memtopo.output import console
 from memtopo.output import report as rendering
 from memtopo.plans.report import Check, Checks, MachineLine, Report, Tally
 from memtopo.run import processes
+from memtopo.run.verification.full import MAX_BATCH_AREAS, MAX_BATCH_BYTES, Task, batches
 from memtopo.run.verification.rounds import FORBIDDEN, UNSAFE
+from memtopo.run.verification.verifier import MappedView
 from tests.helpers import faulty_drivers
 from tests.helpers.faulty_drivers import run_on
 from tests.helpers.machines import invented
@@ -269,3 +274,34 @@ def test_rates_are_measured_by_gpu_and_location_on_real_machines() -> None:
     stream = io.StringIO()
     console.show(rendering.renderable(report), stream)
     assert "bandwidth\n" in stream.getvalue()
+
+
+_GPU0 = gpu(0)
+
+
+def task(size: int, device: int = 0, location: Location = _GPU0) -> Task:
+    """An area of so many bytes that a GPU is to fill."""
+    memory = MappedMemory(Identity("", "c"), "c", size, location, (), ())
+    return Task(memory, MappedView("", device, "r", 0), Area(0, size, 0))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "lengths"),
+    [
+        ([], []),
+        ([MAX_BATCH_BYTES // 2] * 5, [2, 2, 1]),
+        ([MAX_BATCH_BYTES // 2, MAX_BATCH_BYTES // 2 + 1, 1], [1, 2]),
+        ([MAX_BATCH_BYTES * 2, MAX_BATCH_BYTES * 2], [1, 1]),
+        ([1] * (MAX_BATCH_AREAS + 1), [MAX_BATCH_AREAS, 1]),
+    ],
+)
+def test_a_batch_has_at_most_eight_gibibytes_and_4096_areas(sizes: list[int], lengths: list[int]) -> None:
+    """An area that is larger has a batch of its own."""
+    assert (MAX_BATCH_BYTES, MAX_BATCH_AREAS) == (8 << 30, 4096)
+    assert [len(batch) for batch in batches(map(task, sizes))] == lengths
+
+
+def test_a_batch_is_of_one_gpu_and_of_memory_of_one_location() -> None:
+    host = Location(LocationKind.HOST)
+    tasks = [task(1, 0), task(2, 1), task(3, 0), task(4, 0, gpu(1)), task(5, 1), task(6, 0, host)]
+    assert sorted([each.area.size for each in batch] for batch in batches(tasks)) == [[1, 3], [2, 5], [4], [6]]
