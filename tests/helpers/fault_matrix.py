@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from memtopo.driver.kernels import KernelDriver
@@ -13,7 +14,7 @@ from memtopo.run.apply import apply
 from tests.helpers import faults
 from tests.helpers.lockstep import apply_together
 from tests.helpers.machines import invented
-from tests.helpers.specs import run_request
+from tests.helpers.specs import ROOT, run_request
 
 MEMORY = """
 ranges: {kv: {size: 32MiB, align: 4MiB}, view: {size: 2MiB}}
@@ -64,7 +65,25 @@ processes:
 """
 
 
+_NAMES = {
+    MEMORY: "memory", FIXED: "a fixed address", HOST: "host memory", BUFFERS: "buffers", MANAGED: "managed memory",
+    EVENTS: "events", SHARED: "processes",
+}  # fmt: skip
+DIFFERENCES = ROOT / "tests" / "golden" / "faults.json"
+"""First difference of each aspect that a check finds of each fault."""
+
 LEAK, FAILURE = "a leak", "a failed call"
+
+
+class Outcome(NamedTuple):
+    """Aspects that differ, as the matrix writes them, the exit code, and the first difference of each aspect.
+
+    A difference is its subject, the wanted and the seen value, and the path of its entry.
+    """
+
+    found: str
+    exit_code: int
+    first: Mapping[str, Sequence[str]]
 
 
 class Fault(NamedTuple):
@@ -81,15 +100,22 @@ class Fault(NamedTuple):
     full: str
     process: str = ""
 
-    def run(self, check: Check) -> tuple[str, int]:
-        """Aspects that differ, as the matrix writes them, and the exit code; of several processes, the highest."""
+    def key(self, check: Check) -> str:
+        """Name of the fault with its spec and a check, unique in the matrix."""
+        return f"{self.driver.__name__} of {_NAMES[self.spec]}, {check}"
+
+    def run(self, check: Check) -> Outcome:
+        """Outcome of the layout on the driver with the fault; the exit code is the highest of several processes."""
         reports = list(self._reports(check))
         aspects = {each.aspect for report in reports if report.checks for each in report.checks.differences}
         if any(report.leaks for report in reports):
             aspects.add(LEAK)
         if any(report.outcome == "failed" for report in reports):
             aspects.add(FAILURE)
-        return ", ".join(sorted(aspects)), max(report.exit_code for report in reports)
+        first: dict[str, list[str]] = {}
+        for each in (each for report in reports if report.checks for each in report.checks.differences):
+            first.setdefault(each.aspect, [each.subject, each.wanted, each.seen, "/".join(map(str, each.path))])
+        return Outcome(", ".join(sorted(aspects)), max(report.exit_code for report in reports), first)
 
     def _reports(self, check: Check) -> Iterator[Report]:
         machine = invented(2)
@@ -184,3 +210,14 @@ def table() -> str:
     head = ["| fault | fast | full |", "|---|---|---|"]
     rows = (f"| {fault.text} | {fault.fast or '–'} | {fault.full or '–'} |" for fault in MATRIX)
     return "\n".join([*head, *rows]) + "\n"
+
+
+def main() -> None:
+    """Write the first differences of all faults anew."""
+    checks: tuple[Check, ...] = ("fast", "full")
+    found = {fault.key(check): fault.run(check).first for fault in MATRIX for check in checks}
+    DIFFERENCES.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

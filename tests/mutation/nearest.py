@@ -21,9 +21,16 @@ ELSEWHERE = {
     "memtopo/kinds": ("tests/rules", "tests/geometry", "tests/plans"),
     "memtopo/planner.py": ("tests/run/test_states.py", "tests/plans"),
     "memtopo/rules": ("tests/rules/test_bad.py", "tests/rules", "tests/geometry", "tests/kinds"),
-    "memtopo/rules/files": ("tests/ci/test_collecting.py", "tests/ci/test_ignoring.py", "tests/ci"),
+    "memtopo/rules/files": (
+        "tests/ci/test_collecting.py",
+        "tests/ci/test_ignoring.py",
+        "tests/ci/test_results.py",
+        "tests/ci/test_selecting.py",
+        "tests/ci",
+    ),
     "memtopo/run/processes": ("tests/run/processes/test_ensemble.py",),
     "memtopo/sharing": ("tests/sharing/test_protocol.py", "tests/sharing/test_dishonest_holders.py"),
+    "memtopo/sharing/descendants.py": ("tests/sharing/test_programs.py",),
     "memtopo/sharing/claims.py": ("tests/sharing/test_endpoints.py", "tests/sharing/test_forks.py"),
     "memtopo/sharing/exports.py": ("tests/sharing/test_handles.py",),
     "memtopo/sharing/holder": (
