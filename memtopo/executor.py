@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path as File
@@ -67,6 +67,7 @@ class Execution:
         self.times: list[PhaseTime] = []
         self.baseline: ResourceSnapshot | None = None
         self.checked = 0
+        self._suspended: list[Step] = []
         self.generation = 1
         """One more after each change that touched the layout, also one that was rolled back."""
 
@@ -91,6 +92,7 @@ class Execution:
 
     def check(self) -> Iterator[Finding]:
         """Compare every step with what the driver reports. Raises `StepFailed` or `Stopped`."""
+        self.resume()
         self.checked = 0
         for step in self.plan.steps:
             self.raise_if_stopped()
@@ -115,6 +117,10 @@ class Execution:
         using = [step for step in steps if step.phase.uses_imports]
         own = [step for step in steps if not (step.phase.uses_imports or step.phase is Phase.OPEN)]
         with self.timed("take down", len(steps)), collector_paused():
+            try:
+                self.resume()
+            except StepFailed as failure:  # without a context, memory can be released but not measured
+                teardown.failures.append(failure)
             self._undo(using, teardown)
             teardown.timed_out |= not gates.imports_released()
             self._undo(own, teardown)
@@ -125,6 +131,30 @@ class Execution:
         self.done.clear()
         self.progress.end()
         return teardown
+
+    def suspend(self, devices: Collection[int]) -> None:
+        """Release the contexts of some GPUs, and what was loaded into them, until `resume`. Raises `StepFailed`.
+
+        Chunks, mappings and their access stay (fact 73).
+        """
+        contexts = {("context", device) for device in devices}
+        opened = (step for step in self.done if step.phase is Phase.OPEN and step not in self._suspended)
+        for step in reversed([each for each in opened if contexts.intersection((each.provides, *each.needs))]):
+            self._suspended.append(step)
+            self._attempt(step, "undo ", step.undo)
+
+    def resume(self) -> None:
+        """Retain the contexts again that `suspend` released. Raises `StepFailed`; what was done until then stays."""
+        while self._suspended:
+            step = self._suspended[-1]
+            self._attempt(step, "", step.do)
+            self._suspended.pop()
+
+    def _attempt(self, step: Step, prefix: str, call: Callable[[Driver, Layout], None]) -> None:
+        try:
+            call(self.driver, self.layout)
+        except Exception as error:
+            raise StepFailed(step, f"{prefix}{step.verb} {step.describe().subject}", error) from error
 
     def snapshot(self, when: str = "while held") -> ResourceSnapshot:
         """Count open file descriptors and free memory now. Raises `StepFailed`."""

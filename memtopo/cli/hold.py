@@ -50,6 +50,7 @@ class Holder:
 
     def hold(self, run: Run) -> HoldResult:
         """Serve the exports of a layout in this process."""
+        run.begin_hold()
         layout = HeldLayout(run, self.about.source)
         notes = self._serve(layout, self.stop, INTERVAL, changeable=layout)
         if layout.failure:

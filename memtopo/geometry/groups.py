@@ -87,6 +87,8 @@ class Group:
     """True if the driver keeps a block of such memory until the process ends (fact 60)."""
     recordable: ClassVar[bool] = False
     """True if the objects are events, which one process records and others wait for."""
+    bound_to_context: ClassVar[bool] = True
+    """True if the objects end with the contexts that they need; chunks and their mappings do not (fact 73)."""
     produced: ClassVar[bool] = False
     """True if another API creates the objects, outside of the spec."""
     offered_as: ClassVar[OfferedKind | None] = None
@@ -180,6 +182,7 @@ class ChunkGroup(Group):
     noun = "chunk"
     offered_as = "chunk"
     memory = True
+    bound_to_context = False
 
     name: str
     path: Path

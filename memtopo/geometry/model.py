@@ -147,6 +147,12 @@ class Geometry:
         return sorted(found.union(*(group.contexts for group in self.every)))
 
     @property
+    def idle_gpus(self) -> list[int]:
+        """Ordinals of the GPUs whose contexts are needed to build, change and check the layout, but not to keep it."""
+        bound = frozenset[int]().union(*(group.contexts for group in self.every if group.bound_to_context))
+        return [ordinal for ordinal in self.gpus if ordinal not in bound]
+
+    @property
     def members(self) -> Mapping[str, Geometry]:
         """Geometry of every process by label; a single-process layout has one, with an empty label."""
         return self.processes or {"": self}

@@ -94,6 +94,7 @@ class Run:
         )
         self._placed: tuple[Placed, ...] = ()
         self._hold_result = HoldResult()
+        self._held = False
         self._rechecking = Lock()
         self._teardown: Teardown | None = None
         self.verification = Verification(request, ledger, self.execution, self._findings)
@@ -235,6 +236,7 @@ class Run:
         try:
             with self._rechecking:  # a check of a mapping keeps its handle in the layout meanwhile
                 findings.add(self.execution.check())
+                self._suspend()
         except (StepFailed, Stopped) as error:
             raise MemtopoError(f"the check was not finished: {error or 'interrupted'}") from error
         return findings.checks()
@@ -250,6 +252,18 @@ class Run:
             self._hold_result = hold(self)
         except MemtopoError as error:
             raise StepFailed(None, "hold the layout", error) from error
+
+    def begin_hold(self) -> None:
+        """Keep the layout without the contexts that only its changes and checks need. Raises `StepFailed`.
+
+        A context takes some 500 MiB of its GPU, and ends with a fault of any process that shares the GPU's channel.
+        """
+        self._held = True
+        self._suspend()
+
+    def _suspend(self) -> None:
+        if self._held:
+            self.execution.suspend(self.request.geometry.idle_gpus)
 
     def take_down(self, gates: TeardownGates | None = None) -> None:
         """Undo everything; `gates` as for `Execution.take_down`."""

@@ -58,11 +58,13 @@ def _roll_back(making: Change, failure: BaseException) -> None:
 class Change:
     """Change of the layout of one process: `advance` through all stages, then `end`.
 
-    After a failure, `turn_back`, and advance through all stages again, which then undo what was done and do again what
-    was undone. Processes of one layout go through each stage together. A teardown is possible at any time.
+    Raises `StepFailed` if the contexts of a held layout cannot be retained again. After a failure, `turn_back`, and
+    advance through all stages again, which then undo what was done and do again what was undone. Processes of one
+    layout go through each stage together. A teardown is possible at any time.
     """
 
     def __init__(self, execution: Execution, plan: Plan, steps: Transition) -> None:
+        execution.resume()
         self._execution, self._old, self._new, self._transition = execution, execution.plan, plan, steps
         self._undone: list[Step] = []
         self._attempted: list[Step] = []

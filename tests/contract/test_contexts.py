@@ -36,6 +36,24 @@ def test_calls_that_lay_out_memory_require_no_context(driver: Driver, granule: i
             driver.memcpy_dtoh(address, 1)
 
 
+def test_mappings_and_bytes_outlive_contexts(driver: Driver, granule: int) -> None:
+    """Fact 73: also through another mapping and grant without any context."""
+    grant = (Grant(gpu(0), Access.RW),)
+    with reserved(driver, granule) as address, created(driver, granule) as handle:
+        with mapped(driver, address, granule, handle):
+            driver.mem_set_access(address, granule, grant)
+            with current(driver):
+                driver.memset_d8(address, 0x5A, granule)
+                driver.ctx_synchronize()
+            assert not driver.device_primary_ctx_get_state(0)
+            with current(driver):
+                assert driver.memcpy_dtoh(address, granule) == b"\x5a" * granule
+        with mapped(driver, address, granule, handle):
+            driver.mem_set_access(address, granule, grant)
+            with current(driver):
+                assert driver.memcpy_dtoh(address, granule) == b"\x5a" * granule
+
+
 def test_calls_on_the_current_context_require_one(driver: Driver) -> None:
     """Fact 8: pop, synchronize and memory info."""
     for call in (driver.ctx_pop_current, driver.ctx_synchronize, driver.mem_get_info):

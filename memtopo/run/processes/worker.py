@@ -145,6 +145,7 @@ class Worker:
             case messages.SkipVerification(reason):
                 run.verification.skip(reason)
             case messages.Hold():
+                run.begin_hold()
                 self._channel.send(messages.Exports(tuple(self._exports().offers())))
             case _:
                 raise InternalError(f"a worker was sent {type(command).__name__} as a command")

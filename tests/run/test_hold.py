@@ -1,0 +1,103 @@
+"""A held run keeps no context that nothing in its layout needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from memtopo.common.errors import MemtopoError
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.plans.report import Check, Report
+from memtopo.run import apply
+from memtopo.run.apply import Run
+from memtopo.run.request import HoldResult
+from tests.helpers.failing_driver import Failing
+from tests.helpers.machines import invented
+from tests.helpers.specs import run_request
+
+TWO = invented(2)
+CHUNKS = """
+ranges: {kv: {size: 8MiB}}
+chunks: {page: {location: [gpu0, gpu1], size: 2MiB, count: 4, handles: fd}}
+map: {kv: page}
+access: {kv: {gpu0: rw, gpu1: r}}
+exports: {pages: {chunk: page, via: fd}}
+states: {idle: {drop: page}}
+"""
+
+
+def held(text: str, act: Callable[[Run, Failing], None], check: Check = "fast") -> Report:
+    """Report of a run that calls `act` while it is held."""
+    driver = SimDriver(TWO)
+    driver.init()
+    failing = Failing(driver)
+    ledger = Ledger(failing)
+
+    def hold(run: Run) -> HoldResult:
+        run.begin_hold()
+        act(run, failing)
+        return HoldResult()
+
+    try:
+        report = apply.apply(run_request(text, TWO, check), ledger, hold=hold)
+        assert ledger.empty
+        return report
+    finally:
+        driver.close()
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_a_held_layout_of_chunks_keeps_no_context(check: Check) -> None:
+    seen: list[dict[str, int]] = []
+    report = held(CHUNKS, lambda run, _: seen.append(run.ledger.counts()), check)
+    (counts,) = seen
+    assert (counts["contexts"], counts["handles"], counts["mappings"]) == (0, 4, 4)
+    assert (report.outcome, report.leaks, report.notes) == ("ok", (), report.notes)
+    assert report.left is not None
+    assert {each.device: each.before == each.after for each in report.left.memory} == {"gpu0": True, "gpu1": True}
+
+
+@pytest.mark.parametrize(
+    ("entry", "kept"),
+    [
+        ("buffers: {b: {location: gpu1, size: 2MiB}}", {1}),
+        ("events: {e: {device: gpu0}}", {0}),
+        ("managed: {m: {size: 2MiB, prefer: gpu1}}", {1}),
+    ],
+)
+def test_a_context_with_objects_that_end_with_it_is_kept(entry: str, kept: set[int]) -> None:
+    seen: list[set[int]] = []
+    assert held(f"{CHUNKS}{entry}\n", lambda run, _: seen.append({*run.execution.layout.contexts})).outcome == "ok"
+    assert seen == [kept]
+
+
+def test_checks_and_switches_retain_contexts_and_release_them() -> None:
+    def act(run: Run, _: Failing) -> None:
+        for work in (run.recheck, lambda: run.switch("idle"), lambda: run.switch("awake"), run.recheck):
+            assert work().different == 0
+            assert run.execution.layout.contexts == {}
+
+    assert held(CHUNKS, act).outcome == "ok"
+
+
+def test_a_context_that_cannot_be_retained_again_fails_the_check_and_leaves_the_layout() -> None:
+    def act(run: Run, failing: Failing) -> None:
+        failing.at = failing.calls + 2  # of two contexts the second
+        with pytest.raises(MemtopoError, match="retain context gpu1"):
+            run.recheck()
+        assert run.recheck().different == 0
+
+    assert held(CHUNKS, act).outcome == "ok"
+
+
+def test_a_teardown_without_contexts_releases_all_memory_and_names_the_cause() -> None:
+    def act(run: Run, failing: Failing) -> None:
+        del run
+        failing.at = failing.calls + 1
+
+    report = held(CHUNKS, act)
+    assert (report.outcome, report.leaks) == ("failed", ())
+    assert report.failure is not None
+    assert "retain context gpu0" in report.failure.step
