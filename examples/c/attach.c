@@ -1,10 +1,12 @@
 /* Imports a chunk from a held layout, with sockets and libcuda alone.
  *
- *     attach LAYOUT EXPORT[.INDEX] [TEXT]
+ *     attach [--follow] LAYOUT EXPORT[.INDEX] [TEXT]
  *
  * LAYOUT is a layout's name or the path of its socket. A TEXT is written to where the chunk begins. Then its bytes are
- * read, and their checksum (FNV-1a, 64 bits) is printed. The exit status is 0, 1 where something failed, 2 for wrong
- * usage. Everything that was made is undone in reverse order, whatever fails. */
+ * read, and their checksum (FNV-1a, 64 bits) is printed. With --follow, the chunk stays mapped until the holder releases
+ * the layout: when the holder takes its memory back, the program lets go of it and keeps the address, and when it is
+ * there again, the program maps it at the same address and prints its checksum. The exit status is 0, 1 where something
+ * failed, 2 for wrong usage. Everything that was made is undone in reverse order, whatever fails. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,85 +18,150 @@
 
 enum { BLOCK = 1 << 20 };
 
-static bool checksum(const struct cuda *cuda, CUdeviceptr address, uint64_t size) {
+/* One imported chunk: its address is reserved, and memory is mapped there while `handle` is not 0. */
+struct chunk {
+    const struct cuda *cuda;
+    struct offer offer;
+    uint64_t index;
+    int device;
+    CUdeviceptr address;
+    CUhandle handle;
+};
+
+static bool checksum(const struct chunk *chunk) {
+    const uint64_t size = chunk->offer.size;
     uint64_t sum = 0xcbf29ce484222325;
     unsigned char *block = malloc(BLOCK);
     if (!block) return false;
     bool ok = true;
     for (uint64_t at = 0, count; ok && at < size; at += count) {
         count = size - at < BLOCK ? size - at : BLOCK;
-        ok = cuda_ok(cuda, cuda->to_host(block, address + at, count), "cuMemcpyDtoH");
+        ok = cuda_ok(chunk->cuda, chunk->cuda->to_host(block, chunk->address + at, count), "cuMemcpyDtoH");
         for (uint64_t i = 0; ok && i < count; i++) sum = (sum ^ block[i]) * 0x100000001b3;
     }
     free(block);
-    if (ok) printf("checksum %016" PRIx64 " of %" PRIu64 " bytes\n", sum, size);
+    if (ok) printf("checksum %016" PRIx64 " of %" PRIu64 " bytes at %#llx\n", sum, size, chunk->address);
     return ok;
 }
 
-static bool use(const struct cuda *cuda, CUdeviceptr address, uint64_t size, const char *text) {
-    if (text && strlen(text) > size) return fprintf(stderr, "attach: the text is longer than the chunk\n"), false;
-    if (text && !cuda_ok(cuda, cuda->to_device(address, text, strlen(text)), "cuMemcpyHtoD")) return false;
-    return checksum(cuda, address, size);
+static bool store(const struct chunk *chunk, const char *text) {
+    if (!text) return true;
+    if (strlen(text) > chunk->offer.size) return fprintf(stderr, "attach: the text is longer than the chunk\n"), false;
+    return cuda_ok(chunk->cuda, chunk->cuda->to_device(chunk->address, text, strlen(text)), "cuMemcpyHtoD");
 }
 
-/* An importer sets its own access: a handle has none. */
-static bool map(const struct cuda *cuda, CUhandle handle, int device, uint64_t size, const char *text) {
-    CUdeviceptr address;
-    const CUmemAccessDesc grant = {{LOCATION_DEVICE, device}, ACCESS_READWRITE};
-    if (!cuda_ok(cuda, cuda->reserve(&address, size, 0, 0, 0), "cuMemAddressReserve")) return false;
-    bool ok = cuda_ok(cuda, cuda->map(address, size, 0, handle, 0), "cuMemMap");
-    if (ok) {
-        ok = cuda_ok(cuda, cuda->access(address, size, &grant, 1), "cuMemSetAccess") && use(cuda, address, size, text);
-        ok &= cuda_ok(cuda, cuda->unmap(address, size), "cuMemUnmap");
-    }
-    return cuda_ok(cuda, cuda->unreserve(address, size), "cuMemAddressFree") && ok;
+/* Unmapping does not wait for work that uses the memory, so that is waited for. */
+static bool let_go(struct chunk *chunk) {
+    const struct cuda *cuda = chunk->cuda;
+    if (!chunk->handle) return true;
+    bool ok = cuda_ok(cuda, cuda->synchronize(), "cuCtxSynchronize");
+    ok &= cuda_ok(cuda, cuda->unmap(chunk->address, chunk->offer.size), "cuMemUnmap");
+    ok &= cuda_ok(cuda, cuda->release(chunk->handle), "cuMemRelease");
+    chunk->handle = 0;
+    return ok;
 }
 
-/* The imported handle has a reference of its own, so the descriptor is closed at once: while it is open, in whatever
- * process, the memory cannot be freed. */
-static bool import(const struct cuda *cuda, int fd, int device, uint64_t size, const char *text) {
+/* Imports a descriptor and maps it at the chunk's address. The imported handle has a reference of its own, so the
+ * descriptor is closed at once: while it is open, in whatever process, the memory cannot be freed. An importer sets its
+ * own access: a handle has none. */
+static bool map(struct chunk *chunk, int fd) {
+    const struct cuda *cuda = chunk->cuda;
+    const CUmemAccessDesc grant = {{LOCATION_DEVICE, chunk->device}, ACCESS_READWRITE};
     CUhandle handle;
-    CUcontext context;
     const CUresult imported = cuda->import(&handle, (void *)(intptr_t)fd, HANDLE_POSIX_FD);
     close(fd);
     if (!cuda_ok(cuda, imported, "cuMemImportFromShareableHandle")) return false;
-    bool ok = cuda_ok(cuda, cuda->retain(&context, device), "cuDevicePrimaryCtxRetain");
-    if (ok) {
-        ok = cuda_ok(cuda, cuda->push(context), "cuCtxPushCurrent") && map(cuda, handle, device, size, text);
-        cuda->pop(&context);
-        ok &= cuda_ok(cuda, cuda->release_context(device), "cuDevicePrimaryCtxRelease");
-    }
-    return cuda_ok(cuda, cuda->release(handle), "cuMemRelease") && ok;
+    if (!cuda_ok(cuda, cuda->map(chunk->address, chunk->offer.size, 0, handle, 0), "cuMemMap"))
+        return cuda_ok(cuda, cuda->release(handle), "cuMemRelease"), false;
+    chunk->handle = handle;
+    return cuda_ok(cuda, cuda->access(chunk->address, chunk->offer.size, &grant, 1), "cuMemSetAccess");
 }
 
-static bool attach(int sock, char *export, const char *text) {
-    struct cuda cuda;
+/* Maps the memory that the holder has now, at the same address; none if it has none at present. */
+static bool come_back(int sock, struct chunk *chunk, const struct notice *notice) {
+    if (!let_go(chunk)) return false; /* of old memory, if the holder did not wait for us */
     struct offer offer;
+    if (!wire_offer(sock, chunk->offer.name, &offer)) return false;
+    if (offer.size != chunk->offer.size || strcmp(offer.gpu, chunk->offer.gpu))
+        return fprintf(stderr, "attach: %s is not what it was\n", offer.name), false;
+    const int fd = wire_descriptor(sock, &chunk->offer, chunk->index);
+    if (fd == NOT_NOW) return printf("%s has no memory in state %s\n", offer.name, notice->state), true;
+    return fd >= 0 && map(chunk, fd) && checksum(chunk);
+}
+
+/* Follows the notices of the holder until it releases the layout, or is gone. */
+static bool follow(int sock, struct chunk *chunk) {
+    struct notice notice;
+    while (wire_notice(sock, chunk->offer.name, &notice)) {
+        if (!strcmp(notice.kind, "releasing")) return true;
+        if (!notice.concerned) continue;
+        if (!strcmp(notice.kind, "changing")) {
+            if (!let_go(chunk) || !wire_let_go(sock, chunk->offer.name)) return false;
+            printf("let go of %s\n", chunk->offer.name);
+        } else if (!strcmp(notice.kind, "changed") && !come_back(sock, chunk, &notice)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool use(int sock, struct chunk *chunk, int fd, const char *text, bool following) {
+    const struct cuda *cuda = chunk->cuda;
+    const bool reserved =
+        cuda_ok(cuda, cuda->reserve(&chunk->address, chunk->offer.size, 0, 0, 0), "cuMemAddressReserve");
+    if (!reserved) return close(fd), false;
+    bool ok = map(chunk, fd) && store(chunk, text) && checksum(chunk) && (!following || follow(sock, chunk));
+    ok &= let_go(chunk);
+    return cuda_ok(cuda, cuda->unreserve(chunk->address, chunk->offer.size), "cuMemAddressFree") && ok;
+}
+
+static bool with_context(int sock, struct chunk *chunk, int fd, const char *text, bool following) {
+    const struct cuda *cuda = chunk->cuda;
+    CUcontext context;
+    if (!cuda_ok(cuda, cuda->retain(&context, chunk->device), "cuDevicePrimaryCtxRetain")) return close(fd), false;
+    bool ok = cuda_ok(cuda, cuda->push(context), "cuCtxPushCurrent");
+    if (ok) {
+        ok = use(sock, chunk, fd, text, following);
+        cuda->pop(&context);
+    } else {
+        close(fd);
+    }
+    return cuda_ok(cuda, cuda->release_context(chunk->device), "cuDevicePrimaryCtxRelease") && ok;
+}
+
+static bool attach(int sock, char *export, const char *text, bool following) {
+    struct cuda cuda;
+    struct chunk chunk = {.cuda = &cuda};
+    struct offer *offer = &chunk.offer;
     char *dot = strchr(export, '.');
-    const uint64_t index = dot ? strtoull(dot + 1, NULL, 10) : 0;
+    chunk.index = dot ? strtoull(dot + 1, NULL, 10) : 0;
     if (dot) *dot = 0;
-    if (!wire_offer(sock, export, &offer)) return false;
-    printf("%s: %" PRIu64 " x %" PRIu64 " bytes via %s on GPU %s\n", offer.name, offer.count, offer.size, offer.via,
-           offer.gpu);
-    if (strcmp(offer.kind, "chunk") || strcmp(offer.via, "fd"))
+    if (!wire_offer(sock, export, offer)) return false;
+    printf("%s: %" PRIu64 " x %" PRIu64 " bytes via %s on GPU %s\n", offer->name, offer->count, offer->size, offer->via,
+           offer->gpu);
+    if (strcmp(offer->kind, "chunk") || strcmp(offer->via, "fd"))
         return fprintf(stderr, "attach: this program imports chunks over fd alone\n"), false;
-    int fd = wire_descriptor(sock, &offer, index);
+    int fd = wire_descriptor(sock, offer, chunk.index);
     if (fd < 0) return false;
-    printf("descriptor of %s.%" PRIu64 " received\n", offer.name, index);
-    int device = cuda_open(&cuda) ? cuda_device(&cuda, offer.gpu) : -1;
-    if (device >= 0) return import(&cuda, fd, device, offer.size, text);
+    printf("descriptor of %s.%" PRIu64 " received\n", offer->name, chunk.index);
+    chunk.device = cuda_open(&cuda) ? cuda_device(&cuda, offer->gpu) : -1;
+    if (chunk.device >= 0) return with_context(sock, &chunk, fd, text, following);
     close(fd);
     return false;
 }
 
 int main(int count, char **words) {
+    const bool following = count > 1 && !strcmp(words[1], "--follow");
+    words += following;
+    count -= following;
     if (count < 3 || count > 4) {
-        fprintf(stderr, "usage: attach LAYOUT EXPORT[.INDEX] [TEXT]\n");
+        fprintf(stderr, "usage: attach [--follow] LAYOUT EXPORT[.INDEX] [TEXT]\n");
         return 2;
     }
+    setvbuf(stdout, NULL, _IOLBF, 0);
     int sock = wire_connect(words[1]);
     if (sock < 0) return 1;
-    const bool ok = attach(sock, words[2], count == 4 ? words[3] : NULL);
+    const bool ok = attach(sock, words[2], count == 4 ? words[3] : NULL, following);
     close(sock); /* ends the lease */
     return ok ? 0 : 1;
 }

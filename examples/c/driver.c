@@ -21,6 +21,7 @@ static const struct entry ENTRIES[] = {
     ENTRY(release_context, "cuDevicePrimaryCtxRelease_v2"),
     ENTRY(push, "cuCtxPushCurrent_v2"),
     ENTRY(pop, "cuCtxPopCurrent_v2"),
+    ENTRY(synchronize, "cuCtxSynchronize"),
     ENTRY(import, "cuMemImportFromShareableHandle"),
     ENTRY(reserve, "cuMemAddressReserve"),
     ENTRY(map, "cuMemMap"),

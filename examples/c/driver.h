@@ -30,6 +30,7 @@ struct cuda {
     CUresult (*release_context)(CUdevice device);
     CUresult (*push)(CUcontext context);
     CUresult (*pop)(CUcontext *context);
+    CUresult (*synchronize)(void);
     CUresult (*import)(CUhandle *handle, void *descriptor, int kind);
     CUresult (*reserve)(CUdeviceptr *address, size_t size, size_t alignment, CUdeviceptr hint, unsigned long long flags);
     CUresult (*map)(CUdeviceptr address, size_t size, size_t offset, CUhandle handle, unsigned long long flags);

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,13 +15,19 @@
 
 #include "json.h"
 
-enum { PATIENCE = 5 /* seconds for each answer */, MOST_NOTICES = 1000 };
+enum { PATIENCE = 5 /* seconds for each answer */, MOST_NOTICES = 16 /* that are kept until they are read */ };
 
 struct packet {
     char text[LARGEST + 1];
     int fds[MOST_FDS];
     int count;
 };
+
+/* Notices that came before the answer to a request, in order. */
+static struct {
+    char *text[MOST_NOTICES];
+    int count;
+} early;
 
 static void drop(struct packet *packet) {
     for (int i = 0; i < packet->count; i++) close(packet->fds[i]);
@@ -118,16 +125,29 @@ static bool receive(int sock, struct packet *packet) {
     return false;
 }
 
-/* Sends a request; returns the value of "ok" in its answer, or NULL if it was refused. */
+static bool is_notice(const struct packet *packet) { return json_member(packet->text, "notice") != NULL; }
+
+/* Receives the answer to a request. A notice is no answer, and is kept for wire_notice. */
+static bool receive_answer(int sock, struct packet *packet) {
+    for (;;) {
+        if (!receive(sock, packet)) return false;
+        if (!is_notice(packet)) return true;
+        drop(packet);
+        char *text = early.count < MOST_NOTICES ? strdup(packet->text) : NULL;
+        if (!text) return fprintf(stderr, "attach: the holder sends notices and no answer\n"), false;
+        early.text[early.count++] = text;
+    }
+}
+
+/* Sends a request; returns the value of "ok" in its answer, or NULL if it was refused or there is none, which leaves an
+ * empty object. */
 static const char *ask(int sock, const char *request, struct packet *packet) {
-    if (send(sock, request, strlen(request), MSG_NOSIGNAL) < 0) {
-        fprintf(stderr, "attach: the holder does not listen: %s\n", strerror(errno));
+    const bool sent = send(sock, request, strlen(request), MSG_NOSIGNAL) >= 0;
+    if (!sent) fprintf(stderr, "attach: the holder does not listen: %s\n", strerror(errno));
+    if (!sent || !receive_answer(sock, packet)) {
+        strcpy(packet->text, "{}");
         return NULL;
     }
-    int notices = 0;
-    do {
-        if (!receive(sock, packet)) return NULL;
-    } while (json_member(packet->text, "notice") && ++notices < MOST_NOTICES); /* a notice is no answer */
     const char *ok = json_member(packet->text, "ok");
     if (ok) return ok;
     char message[1024] = "?";
@@ -135,6 +155,13 @@ static const char *ask(int sock, const char *request, struct packet *packet) {
     fprintf(stderr, "attach: the holder refuses: %s\n", message);
     drop(packet);
     return NULL;
+}
+
+/* Returns true if the last request was refused since the memory is not there at present. */
+static bool not_now(const struct packet *packet) {
+    char code[32] = "";
+    json_text(json_member(json_member(packet->text, "error"), "code"), code, sizeof code);
+    return !strcmp(code, "absent") || !strcmp(code, "changing");
 }
 
 static bool read_offer(const char *text, struct offer *offer) {
@@ -170,9 +197,46 @@ int wire_descriptor(int sock, const struct offer *offer, uint64_t index) {
     snprintf(request, sizeof request,
              "{\"memtopo\":1,\"request\":\"handles\",\"export\":\"%s\",\"first\":%" PRIu64 ",\"count\":1}", offer->name,
              index);
-    if (!ask(sock, request, &packet)) return -1;
+    if (!ask(sock, request, &packet)) return not_now(&packet) ? NOT_NOW : FAILED;
     if (packet.count == 1) return packet.fds[0];
     fprintf(stderr, "attach: %d descriptors came where one was asked for\n", packet.count);
     drop(&packet);
-    return -1;
+    return FAILED;
+}
+
+bool wire_let_go(int sock, const char *name) {
+    static struct packet packet;
+    char request[MOST_NAME + 128];
+    snprintf(request, sizeof request, "{\"memtopo\":1,\"request\":\"let_go\",\"exports\":[\"%s\"]}", name);
+    if (!ask(sock, request, &packet)) return false;
+    drop(&packet);
+    return true;
+}
+
+static void read_notice(const char *text, const char *name, struct notice *notice) {
+    char each[MOST_NAME + 1];
+    *notice = (struct notice){0};
+    json_text(json_member(text, "notice"), notice->kind, sizeof notice->kind);
+    json_text(json_member(text, "state"), notice->state, sizeof notice->state);
+    for (const char *at = json_first(json_member(text, "exports")); at; at = json_next(at))
+        notice->concerned |= json_text(at, each, sizeof each) && !strcmp(each, name);
+}
+
+bool wire_notice(int sock, const char *name, struct notice *notice) {
+    static struct packet packet;
+    if (early.count) {
+        char *text = early.text[0];
+        memmove(early.text, early.text + 1, (size_t)--early.count * sizeof *early.text);
+        read_notice(text, name, notice);
+        free(text);
+        return true;
+    }
+    struct pollfd readable = {.fd = sock, .events = POLLIN};
+    while (poll(&readable, 1, -1) < 0)
+        if (errno != EINTR) return false;
+    if (!receive(sock, &packet)) return false;
+    drop(&packet);
+    if (!is_notice(&packet)) return fprintf(stderr, "attach: an answer came without a request\n"), false;
+    read_notice(packet.text, name, notice);
+    return true;
 }

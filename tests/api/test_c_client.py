@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shutil
+import signal
 import socket
 import subprocess
 import threading
@@ -13,9 +15,17 @@ from typing import Any
 
 import pytest
 
+from memtopo.machine import target
+from memtopo.machine.target import Target
 from memtopo.sharing import wire
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
 from tests.api.child_process import Process
+from tests.api.test_following import SPEC, M
+from tests.api.test_gpu_sharing import fnv
+from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT, environment
+from tests.helpers.held_layouts import held
 
 SOURCE = ROOT / "examples" / "c"
 pytestmark = pytest.mark.skipif(not (shutil.which("cc") and shutil.which("make")), reason="needs a C compiler and make")
@@ -23,6 +33,16 @@ OFFER = {
     "name": "pages", "kind": "chunk", "via": "fd", "count": 2, "size": 4096, "location": "gpu0", "gpu": "ab" * 16,
     "properties": [],
 }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a libcuda that maps the simulator's memory."""
+    folder = tmp_path_factory.mktemp("libcuda")
+    source = ROOT / "tests" / "helpers" / "libcuda.c"
+    command = ["cc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-o", str(folder / "libcuda.so.1"), str(source)]
+    subprocess.run(command, check=True)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +178,61 @@ def test_the_client_skips_notices(attach: Path, tmp_path: Path) -> None:
                 assert b'"handles"' in sock.recv(65536)
             _, errors = program.communicate(timeout=60)
     assert "no answer" in errors
+
+
+def test_the_client_follows_a_switch_and_keeps_its_address(
+    attach: Path, libcuda: Path, runtime: Path, machine: Target
+) -> None:
+    """It reads the bytes that it wrote at the address at which it wrote them, and ends with the layout."""
+    gpu = target.uuids(machine.machine)[0]
+    env = environment(XDG_RUNTIME_DIR=str(runtime), LD_LIBRARY_PATH=str(libcuda), SIMULATED_GPU=gpu)
+    with held(SPEC, machine) as layout, following(attach, env, "sleeper", "w.1", "written by C") as program:
+        lines = program.stdout
+        assert lines
+        assert next(lines).startswith("w: 2 x 2097152 bytes via fd")
+        assert next(lines) == "descriptor of w.1 received\n"
+        mapped = next(lines)
+        assert re.fullmatch(r"checksum [0-9a-f]{16} of 2097152 bytes at 0x[0-9a-f]+\n", mapped)
+        with connect(endpoint("sleeper")) as client:
+            for _ in range(2):
+                assert client.switch("asleep", wait=PATIENCE).kept == ()
+                assert not {"w.0", "w.1"} & layout.run.execution.layout.chunks.keys()
+                assert [next(lines), next(lines)] == ["let go of w\n", "w has no memory in state asleep\n"]
+                client.switch("awake")
+                assert next(lines) == mapped
+        assert layout.bytes_of("weights", M, 12) == b"written by C"
+        layout.end()
+        assert program.wait(PATIENCE) == 0, program.stderr and program.stderr.read()
+
+
+def test_the_client_maps_new_memory_after_a_forced_switch(
+    attach: Path, libcuda: Path, runtime: Path, machine: Target
+) -> None:
+    """While it was stopped: it lets go of the old memory as it goes on."""
+    gpu = target.uuids(machine.machine)[0]
+    env = environment(XDG_RUNTIME_DIR=str(runtime), LD_LIBRARY_PATH=str(libcuda), SIMULATED_GPU=gpu)
+    with held(SPEC, machine) as layout, following(attach, env, "sleeper", "page", "old") as program:
+        lines = program.stdout
+        assert lines
+        old = [next(lines) for _ in range(3)][-1]
+        program.send_signal(signal.SIGSTOP)
+        with connect(endpoint("sleeper")) as client:
+            assert [each.pid for each in client.switch("half", force=True, wait=0.01).kept] == [program.pid]
+            client.switch("awake")
+        assert layout.bytes_of("kv", 0, 3) == b"\0\0\0"
+        program.send_signal(signal.SIGCONT)
+        assert next(lines) == "let go of page\n"
+        new = next(lines)
+        assert new.split()[-1] == old.split()[-1]
+        assert new.split()[1] == f"{fnv(bytes(M)):016x}" != old.split()[1]
+
+
+@contextmanager
+def following(attach: Path, env: dict[str, str], *words: str) -> Iterator[subprocess.Popen[str]]:
+    """The program with `--follow`, which is killed at the end."""
+    command = [str(attach), "--follow", *words]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as program:
+        try:
+            yield program
+        finally:
+            program.kill()

@@ -15,7 +15,6 @@ import memtopo
 from memtopo.api.attachment import Attached
 from memtopo.api.views import View
 from memtopo.common.errors import MemtopoError
-from memtopo.kinds.layout import current
 from memtopo.machine.target import Target
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
@@ -78,13 +77,6 @@ def poll(shared: Attached) -> Notice:
     return notice
 
 
-def write(layout: Held, name: str, data: bytes) -> None:
-    """Write bytes to the beginning of a range of the holder."""
-    execution = layout.run.execution
-    with current(execution.driver, execution.layout.contexts[0]):
-        execution.driver.memcpy_htod(execution.layout.ranges[name].address, data)
-
-
 def test_memory_comes_back_at_the_same_address_with_the_bytes_of_the_holder(
     layout: Held, shared: Attached, switch: Switch
 ) -> None:
@@ -105,7 +97,7 @@ def test_memory_comes_back_at_the_same_address_with_the_bytes_of_the_holder(
         assert (poll(shared).state, shared.generation) == ("awake", generation + 2)
         awake.result()
         assert (shared.absent, bytes(weights[:5])) == (frozenset(), b"bytes")
-        write(layout, "kv", b"new")
+        layout.write("kv", b"new")
         assert bytes(pages[:3]) == b"new"
         assert (shared.address("w"), shared.address("page"), weights.ctypes.data) == addresses
     assert shared.check().different == 0
@@ -119,7 +111,7 @@ def test_only_what_goes_is_let_go_of(layout: Held, shared: Attached, switch: Swi
     assert poll(shared).exports == ("page",)
     half.result()
     assert bytes(weights[:3]) == b"abc"
-    write(layout, "weights", b"xyz")
+    layout.write("weights", b"xyz")
     assert bytes(weights[:3]) == b"xyz"
     assert shared.absent == {"page"}
     del weights
@@ -188,7 +180,7 @@ def test_an_importer_that_does_not_poll_keeps_the_old_memory_under_force(
         switch("half", wait=0.01).result()
     assert [each.handles for each in switch("half", wait=0.01, force=True).result().kept] == [4]
     assert switch("awake").result().state == "awake"
-    write(layout, "kv", b"new")
+    layout.write("kv", b"new")
     assert bytes(pages[:3]) == b"old"
     while shared.generation < 3:
         poll(shared)

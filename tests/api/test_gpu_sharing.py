@@ -9,15 +9,22 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import memtopo
+from memtopo.api.attachment import Attached
 from memtopo.driver.types import DriverError
+from memtopo.kinds.layout import current
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.status import Switched
 from tests.api.child_process import Process
-from tests.helpers.command_line import ROOT, environment
+from tests.helpers.command_line import MEMTOPO, ROOT, environment
 from tests.helpers.device_bytes import peek, poke
 
 pytestmark = pytest.mark.gpu
@@ -94,6 +101,102 @@ def test_the_c_program_writes_and_reads_a_chunk(start: Start, runtime: Path, tmp
     assert data.startswith(b"written by C")
     assert int(found[1], 16) == fnv(data)
     assert bytes.fromhex(holder.end()[0]["first"]["kv"]).startswith(b"written by C")
+
+
+SLEEPER = """
+memtopo: 1
+name: sleeper
+ranges: {weights: {size: 64MiB}, kv: {size: 1GiB}}
+chunks:
+  w: {location: gpu0, size: 2MiB, count: 32, handles: fd}
+  page: {location: gpu0, size: 2MiB, count: 512, handles: fd}
+map: {weights: [w], kv: [page]}
+access: {weights: {gpu0: rw}, kv: {gpu0: rw}}
+exports: {w: {chunk: w, via: fd}, page: {chunk: page, via: fd}}
+states: {asleep: {offload: {weights: "host:0"}, drop: [kv]}}
+"""
+GONE = (64 << 20) + (1 << 30)
+
+
+@contextmanager
+def sleeper(folder: Path, machine: str = "local") -> Iterator[None]:
+    """The sleeper, held by a process of its own."""
+    spec = folder / "sleeper.yaml"
+    spec.write_text(SLEEPER)
+    command = [*MEMTOPO, "apply", str(spec), "--machine", machine, "--hold"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as holder:
+        assert holder.stderr
+        assert any(line.startswith("holding ") for line in holder.stderr)
+        try:
+            yield
+        finally:
+            holder.terminate()
+            _, errors = holder.communicate(timeout=120)
+            assert holder.returncode == 0, errors
+
+
+def switched(state: str) -> Switched:
+    with connect(endpoint("sleeper")) as client:
+        return client.switch(state, wait=60.0)
+
+
+def free(shared: Attached) -> int:
+    """Free bytes of the GPU."""
+    session = shared._session
+    with current(session.driver, session.layout.contexts[0]):
+        return session.driver.mem_get_info()[0]
+
+
+def follow_a_sleep(shared: Attached) -> None:
+    """Let go, see that the memory is free, and find the bytes of the weights at the same address."""
+    weights, pages = shared.address("w"), shared.address("page")
+    poke(shared, weights, b"bytes of the importer")
+    poke(shared, pages + (1 << 30) - 8, b"dropped!")
+    before = free(shared)
+    with ThreadPoolExecutor() as pool:
+        asleep = pool.submit(switched, "asleep")
+        notice = shared.poll(60.0)
+        assert notice
+        assert (notice.kind, asleep.result().kept) == ("changing", ())
+        assert shared.absent == {"w", "page"}
+        assert free(shared) - before >= GONE
+        assert shared.poll(60.0)
+        awake = pool.submit(switched, "awake")
+        assert shared.poll(60.0)
+        assert awake.result().checks.different == 0
+    assert (shared.absent, shared.address("w"), shared.address("page")) == (frozenset(), weights, pages)
+    assert peek(shared, weights, 21) == b"bytes of the importer"
+    assert before - free(shared) <= 16 << 20
+    poke(shared, pages + (1 << 30) - 8, b"new page")
+    assert peek(shared, pages + (1 << 30) - 8, 8) == b"new page"
+
+
+def test_an_importer_follows_a_sleep_and_the_memory_is_free(runtime: Path, tmp_path: Path) -> None:
+    """Three times: nothing of it stays."""
+    with sleeper(tmp_path), memtopo.attach("sleeper") as shared:
+        for _ in range(3):
+            follow_a_sleep(shared)
+        assert shared.check().different == 0
+    assert shared.report
+    assert shared.report.exit_code == 0, shared.report
+
+
+@pytest.mark.skipif(not (shutil.which("cc") and shutil.which("make")), reason="needs a C compiler and make")
+def test_the_c_program_follows_a_sleep(runtime: Path, tmp_path: Path) -> None:
+    """It reads the same bytes at the same address."""
+    subprocess.run(["make", "-C", ROOT / "examples" / "c", f"BUILD={tmp_path}"], check=True, capture_output=True)
+    command = [str(tmp_path / "attach"), "--follow", "sleeper", "w.1", "written by C"]
+    with sleeper(tmp_path), subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        lines = program.stdout
+        assert lines
+        mapped = [next(lines) for _ in range(3)][-1]
+        assert switched("asleep").kept == ()
+        assert [next(lines), next(lines)] == ["let go of w\n", "w has no memory in state asleep\n"]
+        switched("awake")
+        assert next(lines) == mapped
+        with connect(endpoint("sleeper")) as client:
+            client.release(force=True)
+        assert program.wait(60) == 0
 
 
 def fnv(data: bytes) -> int:

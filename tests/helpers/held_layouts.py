@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from memtopo import planner
 from memtopo.driver.ledger import Ledger
+from memtopo.kinds.layout import current
 from memtopo.language import read_text
 from memtopo.machine.target import Target
 from memtopo.plans.report import MachineLine, Report
@@ -28,8 +29,9 @@ from tests.helpers.child_process import PATIENCE
 
 @dataclass
 class Held:
-    """A held layout; `run` exists while it is held, `report` afterwards."""
+    """A held layout; `run` exists while it is held, `report` afterwards. `end` ends the hold."""
 
+    end: Callable[[], None]
     runs: list[Run] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
 
@@ -41,6 +43,18 @@ class Held:
     def report(self) -> Report:
         return self.reports[0]
 
+    def bytes_of(self, name: str, offset: int, size: int) -> bytes:
+        """Bytes of a range."""
+        execution = self.run.execution
+        with current(execution.driver, execution.layout.contexts[0]):
+            return execution.driver.memcpy_dtoh(execution.layout.ranges[name].address + offset, size)
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write bytes to the beginning of a range."""
+        execution = self.run.execution
+        with current(execution.driver, execution.layout.contexts[0]):
+            execution.driver.memcpy_htod(execution.layout.ranges[name].address, data)
+
 
 @contextmanager
 def held(spec: Mapping[str, Any], target: Target, **terms: Any) -> Iterator[Held]:
@@ -50,8 +64,14 @@ def held(spec: Mapping[str, Any], target: Target, **terms: Any) -> Iterator[Held
     assert geometry
     line = MachineLine(target.name, target.simulated, (), "")
     request = RunRequest(planner.plan(geometry, target.machine), geometry, line, "held.yaml")
-    found, serving, ended = Held(), threading.Event(), threading.Event()
+    serving, ended = threading.Event(), threading.Event()
     ours, theirs = socket.socketpair()
+
+    def end() -> None:
+        ended.set()
+        ours.send(b"x")
+
+    found = Held(end)
 
     def serve(run: Run) -> HoldResult:
         found.runs.append(run)
@@ -73,7 +93,6 @@ def held(spec: Mapping[str, Any], target: Target, **terms: Any) -> Iterator[Held
             assert not found.reports, found.reports
             yield found
         finally:
-            ended.set()
-            ours.send(b"x")
+            end()
             thread.join(PATIENCE)
     assert not thread.is_alive()
