@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
 
-from memtopo.common.errors import InternalError
 from memtopo.diagnostics.model import Path
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.types import DriverError, LocationKind
@@ -75,16 +74,16 @@ class Verification:
         """Write this process's part of a round."""
         if index == 0 and self.volume:
             self._execution.progress.volume("verify", self.volume)
-        if not self._may_verify(index):
-            return
         verifier, own = self._rounds[index]
-        if verifier.verbs[0]:
+        if self.safe and verifier.verbs[0]:
             with self._counting_missed(verifier, own), self._timed(verifier.verbs[0], verifier.written(own)):
                 verifier.write(own)
 
     def read(self, index: int) -> None:
-        """Read what all processes wrote in a round."""
-        if not self._may_verify(index):
+        """Read what all processes wrote in a round; count everything as not checked if it is not safe."""
+        if not self.safe:
+            if index == 0:
+                self.skip(UNSAFE)
             return
         verifier, own = self._rounds[index]
         with self._counting_missed(verifier, own), self._timed(verifier.verbs[1], verifier.expected(own)):
@@ -209,16 +208,6 @@ class Verification:
         self._execution.progress.advance(0)
         self._execution.raise_if_stopped()
 
-    def _may_verify(self, index: int) -> bool:
-        """Return whether a round may run; if it is not safe, count everything as not checked once."""
-        if not self._verifiers:
-            raise InternalError("the run has checks although none were requested")
-        if self.safe:
-            return True
-        if index == 0 and not any(self._findings.incomplete(verifier.aspect) for verifier in self._verifiers):
-            self.skip(UNSAFE)
-        return False
-
     def _advancing(self, verifier: Verifier, index: int) -> Iterator[Finding]:
         """Findings of a round, of which those of objects that are read are reported as progress."""
         left = 0 if self.volume else verifier.expected(index)
@@ -230,7 +219,7 @@ class Verification:
                 left -= min(STRIDE, left)
         self._execution.progress.advance(min(count % STRIDE, left))
 
-    def _timed(self, verb: str, steps: int = 0) -> AbstractContextManager[StepCount]:
+    def _timed(self, verb: str, steps: int) -> AbstractContextManager[StepCount]:
         return self._execution.timed(verb, steps, announce=not self.volume)
 
     @contextmanager

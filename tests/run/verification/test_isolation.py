@@ -9,7 +9,7 @@ from memtopo.driver.sim import SimDriver
 from memtopo.driver.types import DriverError, Location
 from memtopo.plans.report import Check, Report
 from memtopo.run.apply import apply
-from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes
+from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, Hole, Holes, holes
 from tests.helpers import faults
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -67,6 +67,23 @@ def test_queries_of_large_holes_are_limited_and_the_rest_is_not_checked() -> Non
     assert counted.calls <= MAX_HOLE_QUERIES + 2 * len(found.holes) + 1
     assert 0 < found.unqueried < granules
     assert granules - found.unqueried > MAX_HOLE_QUERIES // 2
+
+
+@pytest.mark.parametrize(
+    ("lengths", "stride", "unqueried"),
+    [
+        ([8192], 1, 0),
+        ([4096, 4096], 1, 0),
+        ([8193], 2, 4096),
+        ([4096, 4097], 2, 4095),
+        ([3 * 8192], 3, 2 * 8192 - 1),
+    ],
+)
+def test_more_than_8192_granules_of_holes_are_queried_evenly(lengths: list[int], stride: int, unqueried: int) -> None:
+    unit = GRANULE
+    found = Holes([Hole("kv", unit, unit * (1 + length), ()) for length in lengths], unit)
+    assert MAX_HOLE_QUERIES == 8192
+    assert (found.stride, found.unqueried) == (stride * unit, unqueried)
 
 
 class Recorder(faults.Faulty):

@@ -60,16 +60,17 @@ def test_a_replica_that_cannot_be_built_is_not_tried() -> None:
     assert "NOT_SUPPORTED" in apart.why_not
 
 
-def test_each_set_of_properties_gpu_and_access_has_one_replica() -> None:
+def test_each_set_of_properties_gpu_and_access_has_one_replica_named_by_its_first_mapping() -> None:
     geometry = validate_text(SPEC).geometry
     assert geometry
     shared, plain = Properties(gpu(0), HandleType.FD), Properties(gpu(0))
-    assert set(replicas(geometry)) == {
-        Replica(shared, GRANULE, 1, Access.R),
-        Replica(plain, GRANULE, 1, Access.R),
-        Replica(Properties(gpu(1)), GRANULE, 1, Access.R),
-        Replica(shared, GRANULE, 0, Access.R),
-        Replica(shared, GRANULE, 1, Access.NONE),
+    first, second, other = ("map", "kv.0", 0), ("map", "kv.0", 1), ("map", "kv.1", 0)
+    assert replicas(geometry) == {
+        Replica(shared, GRANULE, 1, Access.R): first,
+        Replica(plain, GRANULE, 1, Access.R): second,
+        Replica(Properties(gpu(1)), GRANULE, 1, Access.R): second,
+        Replica(shared, GRANULE, 0, Access.R): other,
+        Replica(shared, GRANULE, 1, Access.NONE): other,
     }
     assert not any(each.properties.location.kind is LocationKind.HOST for each in replicas(geometry))
 
