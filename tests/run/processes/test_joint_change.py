@@ -1,0 +1,152 @@
+"""Changes of a layout of two processes, whose workers are in threads: made everywhere, or rolled back everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from memtopo.driver.kernels import KernelDriver
+from memtopo.kinds.step import Phase
+from memtopo.plans.report import Report
+from memtopo.plans.transition import Stage
+from memtopo.run.processes import messages
+from memtopo.run.processes.joint_change import ChangeRefused, JointState
+from memtopo.run.processes.joint_plans import JointPlans
+from memtopo.run.processes.messages import ChangeCommand, ChangeResult, MakeStage, TurnBack
+from memtopo.sharing.offers import ChangeFailed
+from tests.helpers.failing_driver import Failing
+from tests.helpers.reports import tallies
+from tests.helpers.specs import geometry_of, plan_of
+from tests.run.processes.conversation import GOOD, MACHINE, Conversation, command_all, conversations
+
+TEXT = """
+memtopo: 1
+name: two
+processes:
+  server:
+    ranges: {w: {size: 8MiB}}
+    chunks: {w: {location: gpu0, size: 2MiB, count: 4, handles: fd}}
+    map: {w: [w]}
+    access: {w: {gpu0: rw}}
+    exports: {w: {chunk: w, via: fd}}
+    states: {asleep: {offload: {w: host:0}}}
+  engine:
+    ranges: {w: {size: 8MiB}, kv: {size: 4MiB}}
+    chunks: {kv: {location: gpu1, size: 2MiB, count: 2}}
+    imports: {w: {from: server.w}}
+    map: {w: [w], kv: [kv]}
+    access: {w: {gpu1: r}, kv: {gpu1: rw}}
+    states: {asleep: {drop: [kv]}}
+"""
+
+
+class Layout:
+    """The layout, built in both workers; `failing` are the engine's creations of chunks. `sent` are the commands."""
+
+    def __init__(self, start: Callable[..., Conversation]) -> None:
+        self.failing: list[Failing] = []
+        self.sent: list[ChangeCommand] = []
+        self.stop_at: object = None
+        self.workers = {label: start(TEXT, label, self._wrap) for label in ("server", "engine")}
+        plans = JointPlans(geometry_of(TEXT, MACHINE), plan_of(TEXT, MACHINE))
+        self.joint = JointState(plans, self._command, lambda: int(self.stop_at in self.sent))
+        for worker in self.workers.values():
+            worker.start()
+        for phase in Phase:
+            self.all(messages.BuildPhase(phase))
+
+    def _wrap(self, label: str, driver: KernelDriver) -> KernelDriver:
+        if label == "server":
+            return driver
+        self.failing.append(Failing(driver, only={"mem_create"}))
+        return self.failing[0]
+
+    def _command(self, command: ChangeCommand) -> dict[str, ChangeResult]:
+        self.sent.append(command)
+        found = command_all(self.workers, command)
+        assert all(isinstance(each, ChangeResult) for each in found.values()), found
+        return found  # type: ignore[return-value]
+
+    def all(self, command: object) -> None:
+        """Have both do something that succeeds."""
+        assert command_all(self.workers, command) == {"server": GOOD, "engine": GOOD}
+
+    @property
+    def state(self) -> tuple[str, int]:
+        return self.joint.state, self.joint.generation
+
+    def end(self) -> dict[str, Report]:
+        """Have both take down, and return their reports, in which nothing failed and nothing is left.
+
+        Descriptors are those of one process here, and not counted.
+        """
+        found = command_all(self.workers, messages.TakeDown())
+        assert all(isinstance(each, messages.Finished) for each in found.values()), found
+        reports = {label: each.report for label, each in found.items()}  # type: ignore[attr-defined]
+        for report in reports.values():
+            assert report.failure is None
+            assert not any(report.left.ledger_after.values())
+        return reports
+
+
+@pytest.fixture
+def layout() -> Iterator[Layout]:
+    with conversations() as start:
+        yield Layout(start)
+
+
+def test_a_switch_and_back_keeps_the_bytes_of_what_is_offloaded(layout: Layout) -> None:
+    layout.all(messages.CheckSteps())
+    layout.all(messages.WriteKept(("asleep",)))
+    layout.joint.switch("asleep")
+    assert layout.state == ("asleep", 2)
+    layout.all(messages.ReadKept(("asleep",)))
+    layout.joint.switch("awake")
+    assert layout.state == ("awake", 3)
+    layout.all(messages.ReadKept(("asleep",)))
+    reports = layout.end()
+    found = tallies(reports["server"].checks)["bytes"]
+    assert found.looked_at == found.as_declared > 0
+
+
+def test_a_switch_to_the_present_state_touches_nothing(layout: Layout) -> None:
+    layout.joint.switch("awake")
+    assert layout.state == ("awake", 1)
+
+
+def test_a_state_that_does_not_exist_is_refused_before_anything_changes(layout: Layout) -> None:
+    with pytest.raises(ChangeRefused, match=r"^server: there is no state 'asleeep'; engine: there is") as refused:
+        layout.joint.switch("asleeep")
+    assert refused.value.hint == "choose one of awake, asleep"
+    assert refused.value.exit_code == 4
+    assert len(layout.sent) == 1
+    layout.joint.switch("asleep")
+    assert layout.state == ("asleep", 2)
+
+
+def test_a_failure_in_one_process_brings_all_back(layout: Layout) -> None:
+    layout.joint.switch("asleep")
+    layout.failing[0].calls, layout.failing[0].at = 0, 2
+    with pytest.raises(ChangeFailed) as failed:
+        layout.joint.switch("awake")
+    assert failed.value.message.startswith("engine: ")
+    assert "cuMemCreate" in failed.value.message
+    assert failed.value.message.endswith("; the layout is asleep, as before")
+    assert not failed.value.broken
+    assert layout.state == ("asleep", 3)
+    assert [each.reason.startswith("engine: ") for each in layout.sent if isinstance(each, TurnBack)] == [True]
+    layout.joint.switch("awake")
+    assert layout.state == ("awake", 4)
+    layout.end()
+
+
+@pytest.mark.parametrize("stage", [Stage.SETTLE, Stage.UNMAP, Stage.MAP])
+def test_a_signal_between_two_stages_brings_all_back(layout: Layout, stage: Stage) -> None:
+    layout.stop_at = MakeStage(stage)
+    with pytest.raises(ChangeFailed, match=r"^interrupted; the layout is awake, as before$"):
+        layout.joint.switch("asleep")
+    assert layout.joint.state == "awake"
+    layout.stop_at = None
+    layout.joint.switch("asleep")
+    assert layout.joint.state == "asleep"

@@ -1,0 +1,210 @@
+"""A worker, message by message: every command, request and failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from memtopo.driver.kernels import KernelDriver
+from memtopo.kinds.step import Phase
+from memtopo.run.processes import messages
+from memtopo.run.processes.messages import HandleAnswer, HandleRequest
+from tests.helpers.failing_driver import Failing
+from tests.helpers.reports import tallies
+from tests.run.processes.conversation import GOOD, Conversation, conversations
+
+TEXT = """
+memtopo: 1
+name: two
+processes:
+  server:
+    ranges: {w: {size: 4MiB}}
+    chunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}
+    map: {w: [w]}
+    access: {w: {gpu0: rw}}
+    exports: {w: {chunk: w, via: fd}}
+  reader:
+    ranges: {v: {size: 4MiB}}
+    imports: {w: {from: server.w}}
+    map: {v: [w]}
+    access: {v: {gpu1: r}}
+"""
+STEPS = {
+    Phase.OPEN: 1, Phase.RESERVE: 1, Phase.CREATE: 2, Phase.EXPORT: 1, Phase.MAP: 2, Phase.GRANT: 1, Phase.SETTLE: 1,
+}  # fmt: skip
+Talk = Callable[..., Conversation]
+
+
+@pytest.fixture
+def talk() -> Iterator[Talk]:
+    with conversations() as start:
+        yield lambda *arguments: start(TEXT, *arguments)
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_a_worker_does_what_each_command_says_and_reports(talk: Talk, check: str) -> None:
+    server = talk("server")
+    ready = server.start(check)
+    assert ready == messages.Ready(rounds=1, volume=2 * (4 << 20) if check == "full" else 0)
+    built = {**STEPS, Phase.OPEN: 2 if check == "full" else 1}  # a full check opens a context of each GPU
+    assert server.build() == {phase: (built.get(phase, 0),) * 2 for phase in Phase}
+    assert server.command(messages.CheckSteps()) == GOOD
+    assert server.command(messages.WriteRound(0)) == GOOD
+    if check == "full":
+        assert server.command(messages.TryForbidden()) == GOOD
+    assert server.command(messages.ReadRound(0)) == GOOD
+    offers = server.command(messages.Hold())
+    assert isinstance(offers, messages.Exports)
+    assert [(each.name, each.kind, each.via, each.count, each.size) for each in offers.offers] == [
+        ("w", "chunk", "fd", 2, 2 << 20)
+    ]
+    assert server.hear() == GOOD
+    again = server.command(messages.Recheck())
+    assert isinstance(again, messages.CheckResult)
+    assert again.checks
+    assert (again.error, again.checks.different) == (None, 0)
+    report = server.end()
+    assert (report.outcome, report.exit_code, report.spec) == ("ok", 0, "two.yaml")
+    found = tallies(report.checks)
+    aspect = "bytes" if check == "fast" else "every byte"
+    assert found[aspect].as_declared == found[aspect].looked_at == (4 if check == "fast" else 2)
+
+
+def test_what_is_skipped_is_not_checked_for_the_reason_that_was_given(talk: Talk) -> None:
+    server = talk("server")
+    server.start()
+    server.build()
+    assert server.command(messages.SkipVerification("the reader cannot")) == GOOD
+    found = tallies(server.end().checks)["bytes"]
+    assert (found.looked_at, found.not_checked, found.why_not) == (0, 4, "the reader cannot")
+
+
+def test_handles_are_answered_as_many_as_there_are(talk: Talk) -> None:
+    server = talk("server")
+    server.start()
+    early = server.command(HandleRequest("reader", "server", "w", 0, 1))
+    assert isinstance(early, HandleAnswer)
+    assert (early.requester, bool(early.error)) == ("reader", True)
+    server.build()
+    for first, count, given in ((0, 2, 2), (1, 1, 1), (1, 5, 1)):
+        server.channel.send(HandleRequest("reader", "server", "w", first, count))
+        received = server.receive()
+        assert received
+        assert (received.message, len(received.handles)) == (HandleAnswer("reader"), given)
+        received.close()
+    answer = server.command(HandleRequest("reader", "server", "w", 2, 1))
+    assert isinstance(answer, HandleAnswer)
+    assert (answer.requester, bool(answer.error)) == ("reader", True)
+    assert server.end().exit_code == 0
+
+
+def imported(reader: Conversation) -> HandleRequest:
+    """Have a reader build up to its imports, and return its request."""
+    for phase in (Phase.OPEN, Phase.RESERVE, Phase.CREATE, Phase.EXPORT):
+        assert reader.command(messages.BuildPhase(phase)) == GOOD
+    request = reader.command(messages.BuildPhase(Phase.IMPORT))
+    assert isinstance(request, HandleRequest)
+    return request
+
+
+def test_an_importer_requests_handles_and_maps_what_it_is_given(talk: Talk) -> None:
+    server, reader = talk("server"), talk("reader")
+    for each in (server, reader):
+        each.start()
+    server.build()
+    assert imported(reader) == HandleRequest("reader", "server", "w", 0, 2)
+    server.channel.send(HandleRequest("reader", "server", "w", 0, 2))
+    given = server.receive()
+    assert given
+    reader.channel.send(messages.KeepAlive())
+    reader.channel.send(given.message, given.handles)
+    assert reader.hear() == GOOD
+    for phase in (Phase.MAP, Phase.GRANT, Phase.SETTLE):
+        assert reader.command(messages.BuildPhase(phase)) == GOOD
+    assert reader.command(messages.CheckSteps()) == GOOD
+    assert server.command(messages.WriteRound(0)) == GOOD
+    assert reader.command(messages.ReadRound(0)) == GOOD
+    found = tallies(reader.end().checks)["bytes"]
+    assert (found.looked_at, found.as_declared, found.not_checked) == (4, 4, 0)
+    assert server.end().exit_code == 0
+
+
+def test_an_importer_fails_with_the_error_of_the_exporter(talk: Talk) -> None:
+    reader = talk("reader")
+    reader.start()
+    imported(reader)
+    failed = reader.command(HandleAnswer("reader", "process server is gone"))
+    assert isinstance(failed, messages.Failed)
+    assert "server does not give w: process server is gone" in failed.error
+    assert isinstance(reader.hear(), messages.Finished)
+    assert reader.receive() is None
+
+
+def test_a_step_that_fails_is_told_and_undone_at_once(talk: Talk) -> None:
+    server = talk("server", lambda _, driver: Failing(driver, 2, only={"mem_create"}))
+    server.start()
+    for phase in (Phase.OPEN, Phase.RESERVE):
+        assert server.command(messages.BuildPhase(phase)) == GOOD
+    failed = server.command(messages.BuildPhase(Phase.CREATE))
+    assert isinstance(failed, messages.Failed)
+    assert "cuMemCreate" in failed.error
+    finished = server.hear()
+    assert isinstance(finished, messages.Finished)
+    report = finished.report
+    assert (report.outcome, report.exit_code) == ("failed", 4)
+    assert report.left
+    assert not any(report.left.ledger_after.values())
+    assert server.receive() is None
+
+
+def test_a_signal_interrupts_and_everything_is_undone(talk: Talk) -> None:
+    server = talk("server")
+    server.start()
+    server.build()
+    server.signals.append(15)
+    assert server.hear() == messages.Failed("interrupted")
+    finished = server.hear()
+    assert isinstance(finished, messages.Finished)
+    assert finished.report.left
+    assert not any(finished.report.left.ledger_after.values())
+
+
+@pytest.mark.parametrize("first", [messages.TakeDown(), messages.Hold()])
+def test_a_first_message_that_does_not_start_is_an_internal_error(talk: Talk, first: object) -> None:
+    server = talk("server")
+    broken = server.command(first)
+    assert broken == messages.Broken(f"a worker's first message is {type(first).__name__}", None, 70)
+    assert server.receive() is None
+
+
+def test_an_unexpected_error_is_reported_with_its_type(talk: Talk) -> None:
+    def wrap(label: str, driver: KernelDriver) -> KernelDriver:
+        raise ZeroDivisionError(f"of {label}")
+
+    server = talk("server", wrap)
+    assert server.start() == messages.Broken("internal error: ZeroDivisionError: of server", None, 70)
+    assert server.receive() is None
+
+
+def test_a_worker_without_its_coordinator_takes_down(talk: Talk) -> None:
+    drivers: list[Failing] = []
+
+    def wrap(_: str, driver: KernelDriver) -> KernelDriver:
+        drivers.append(Failing(driver, only={"mem_release"}))
+        return drivers[0]
+
+    server = talk("server", wrap)
+    server.start()
+    server.build()
+    server.close()
+    assert drivers[0].calls == 2
+
+
+def test_a_silent_coordinator_is_lost_after_the_timeout(talk: Talk) -> None:
+    server = talk("server")
+    server.start("fast", 0.1)
+    failed = server.hear()
+    assert isinstance(failed, messages.Failed)
+    assert "no message from the coordinator for 0.1 s" in failed.error
+    assert isinstance(server.hear(), messages.Finished)
