@@ -257,6 +257,6 @@ def elastic_range(memory: ElasticMemory, name: str) -> ElasticRange:
 def elastic_chunks(memory: ElasticMemory, name: str) -> ElasticChunks:
     """Return elastic chunks by the name of their entry. Raises `Unsuitable`."""
     if name not in memory.pools:
-        raise unknown("elastic chunks", name, memory.pools)
+        raise unknown("entry of elastic chunks", name, memory.pools)
     memory.pool(name)
     return ElasticChunks(name, memory)

@@ -10,7 +10,7 @@ from memtopo.driver.types import DriverError
 from memtopo.kinds.chunks.steps import release_chunk
 from memtopo.kinds.elastic import ElasticChunk, ElasticContent, Mapped, Pool, runs
 from memtopo.kinds.layout import Layout, current
-from memtopo.kinds.ranges.elastic_steps import grant, map_chunks, unmap_run
+from memtopo.kinds.ranges.elastic_steps import grant, map_chunks, restore, unmap_run
 from memtopo.run.elastic_requests import (
     MapRequest,
     Refused,
@@ -58,7 +58,10 @@ def change_range(
 def create(driver: Driver, layout: Layout, name: str, count: int) -> None:
     """Create chunks of a pool without mapping them, all or none. Raises `Refused` or `Failed`."""
     pool = layout.pools[name]
-    require_room(pool, count, 0)
+    if count > pool.limit - len(pool.created):
+        left = pool.limit - len(pool.created)
+        message = f"chunks {name!r}: {count:,} more are requested, and {left:,} of {pool.limit:,} do not exist yet"
+        raise Refused(message, hint="map those that are not mapped, or increase 'max' in the spec")
     before = len(pool.free)
     try:
         for _ in range(count):
@@ -209,20 +212,19 @@ class _Batch:
 
     def _roll_back(self, failure: DriverError) -> None:
         """Unmap what came, map what went, and release what was created. Raises `Failed` if that is impossible."""
-        driver, content = self._driver, self._content
+        driver, layout, content = self._driver, self._layout, self._content
         try:
             if self._mapping:
                 came = [item for item in [*self._coming, *self._zeros] if content.at.get(item[0]) is item[1]]
                 for run in runs(sorted(came, key=offset_of)):
                     unmap_run(driver, content, run)
-            map_chunks(driver, self._layout, content, self._gone)
-            for zero in (False, True):
-                grant(driver, content, [each for each in self._gone if (each[1] is content.zero) is zero], zero=zero)
+            if (error := restore(driver, layout, content, self._gone, failure)) is not None:
+                raise error
             for chunk in self._created:
-                _release(driver, self._layout, self._layout.pools[chunk.pool], chunk)
+                _release(driver, layout, layout.pools[chunk.pool], chunk)
         except DriverError as error:
-            content.broken = f"{failure}, and then {error} while the range was brought back"
-            _rebuild(self._layout)
+            content.broken = content.broken or f"{failure}, and then {error} while the range was brought back"
+            _rebuild(layout)
             raise Failed(f"range {content.label!r} can only be taken down: {content.broken}") from error
 
 

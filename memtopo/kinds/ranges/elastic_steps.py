@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from memtopo.driver.protocol import Driver
@@ -71,20 +72,30 @@ class OpenRange(Step):
             grant(driver, content, mapped, zero=True)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        """Unmap everything; raises the first error after all was tried."""
+        """Unmap everything, and release the chunks; after an error, everything is mapped as before."""
         content = layout.elastic.get(self.label)
         if content is None:
             return
         content.rebuild()
-        errors = list(_unmap_all(driver, layout, content))
+        gone: list[Mapped] = []
+        try:
+            for run in runs(list(content.present())):
+                unmap_run(driver, content, run)
+                gone += run
+        except DriverError as error:
+            restore(driver, layout, content, gone, error)
+            raise
+        for _, chunk in gone:
+            if chunk is not content.zero:
+                layout.pools[chunk.pool].free.append(chunk)
         for name in self.pools:
-            errors += _release_free(driver, layout, layout.pools[name])
-        if errors:
-            raise errors[0]
+            _release_free(driver, layout, layout.pools[name])
         del layout.elastic[self.label]
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         content = layout.elastic[self.label]
+        if content.broken:
+            yield Finding("elastic range", self.label, "what was mapped", content.broken, self.path)
         for offset, chunk in list(content.present()):
             piece = next(content.access(offset, offset + chunk.size))
             access = piece.zero_expected if chunk is content.zero else piece.expected
@@ -180,26 +191,28 @@ def _fill(driver: Driver, layout: Layout, content: ElasticContent, first: Mapped
     unmap_run(driver, content, [first])
 
 
-def _unmap_all(driver: Driver, layout: Layout, content: ElasticContent) -> Iterator[DriverError]:
-    """Unmap everything in a range, and yield the errors."""
-    for run in runs(list(content.present())):
-        try:
-            unmap_run(driver, content, run)
-        except DriverError as error:
-            yield error
-        else:
-            for _, chunk in run:
-                if chunk is not content.zero:
-                    layout.pools[chunk.pool].free.append(chunk)
-    content.rebuild()
+def restore(
+    driver: Driver, layout: Layout, content: ElasticContent, gone: Sequence[Mapped], failure: DriverError
+) -> DriverError | None:
+    """Map again what is gone, with its access, after a failure; an error is returned, and breaks the content."""
+    try:
+        map_chunks(driver, layout, content, gone)
+        for zero in (False, True):
+            grant(driver, content, [each for each in gone if (each[1] is content.zero) is zero], zero=zero)
+    except DriverError as error:
+        content.broken = f"{failure}, and then {error} while the range was brought back"
+        content.rebuild()
+        return error
+    return None
 
 
-def _release_free(driver: Driver, layout: Layout, pool: Pool) -> Iterator[DriverError]:
-    """Release the chunks of a pool that are not mapped, but those that were created with the layout."""
+def _release_free(driver: Driver, layout: Layout, pool: Pool) -> None:
+    """Release the chunks of a pool that are not mapped, but those that were created with the layout.
+
+    If one cannot be released, it stays in the pool, whose own undo tries again.
+    """
     for chunk in pool.releasable:
-        try:
+        with suppress(DriverError):
             release_chunk(driver, layout, chunk.label)
             pool.remove(chunk)
-        except DriverError as error:
-            yield error
     pool.free = [chunk for chunk in pool.free if chunk.number in pool.created]

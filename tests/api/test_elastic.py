@@ -1,0 +1,481 @@
+"""Elastic ranges: a program maps and unmaps chunks under addresses that stay, all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Sequence
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+
+import memtopo
+from memtopo.api.elastic import ElasticRange, MappedChunk
+from memtopo.common.errors import MemtopoError
+from memtopo.machine.target import Target
+from memtopo.plans.report import Report
+from tests.api.test_apply import failing
+from tests.helpers.processes import open_descriptors
+from tests.helpers.specs import ROOT
+
+M = 2 << 20
+KV = ROOT / "specs/elastic-kv.yaml"
+HEAP = ROOT / "specs/growing-heap.yaml"
+
+
+def spec(*, zero: bool = False, access: Any = None, least: int = 2, most: int = 8, **more: Any) -> dict[str, Any]:
+    """Elastic range of 16 pages, of which `most` may be mapped at once."""
+    page = {"location": "gpu0", "size": "2MiB", "count": {"min": str(least), "max": str(most)}}
+    elastic: Any = {"chunks": ["page"], "zero": "blank"} if zero else "true"
+    return {
+        "memtopo": 1,
+        "name": "elastic",
+        "ranges": {"kv": {"size": "32MiB", "elastic": elastic}},
+        "chunks": {"page": page, **({"blank": {"location": "gpu0", "size": "2MiB"}} if zero else {})},
+        "access": {"kv": access or {"gpu0": "rw"}},
+        **more,
+    }
+
+
+def batched(kv: ElasticRange, unmaps: Sequence[tuple[int, int]], maps: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+    """Make a batch of unmaps and maps, each a number of pages from a page on; return the labels mapped."""
+    with kv.batch() as batch:
+        for at, count in unmaps:
+            batch.unmap(at * M, count * M)
+        for at, count in maps:
+            batch.map(at * M, "page", count)
+    return batch.labels
+
+
+def offsets(kv: ElasticRange) -> list[int]:
+    return [each.offset // M for each in kv.mappings]
+
+
+def test_a_cache_grows_and_shrinks_with_its_bytes(machine: Target) -> None:
+    with memtopo.applied(KV, machine) as layout:
+        kv, pages = layout.range("kv"), layout.chunks("page")
+        for blocks in range(1, 9):
+            kv.map((blocks - 1) * 16 * M, "page", 16)
+            np.from_dlpack(kv.view((blocks - 1) * 16 * M, 16 * M))[:] = blocks
+        assert (pages.created, pages.free) == (128, 0)
+        kv.unmap(0, 64 * M)
+        assert (pages.created, pages.free, pages.trim()) == (128, 64, 64 - 16)
+        assert [np.from_dlpack(kv.view(each * 16 * M, M))[0] for each in range(8)] == [0, 0, 0, 0, 5, 6, 7, 8]
+        assert not layout.check().different
+    assert layout.report
+    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
+
+
+def test_a_heap_grows_at_its_end(machine: Target) -> None:
+    with memtopo.applied(HEAP, machine) as layout:
+        heap, end = layout.range("heap"), 32 << 20
+        for count in (1, 2, 4):
+            heap.map(end, "segment", count)
+            end += count * (32 << 20)
+        assert heap.view(size=end).size == end
+        heap.unmap(4 * (32 << 20), 4 * (32 << 20), release=True)
+        assert layout.chunks("segment").created == 3
+        assert heap.view(size=4 * (32 << 20)).size == 4 * (32 << 20)
+    assert layout.report
+    assert layout.report.outcome == "ok"
+
+
+def test_map_takes_chunks_that_exist_before_it_creates_any(machine: Target) -> None:
+    with memtopo.applied(spec(), machine) as layout:
+        kv, pages = layout.range("kv"), layout.chunks("page")
+        assert kv.map(0, "page", 3) == ("page.0", "page.1", "page.2")
+        assert kv.mappings == tuple(MappedChunk(at * M, M, f"page.{at}") for at in range(3))
+        kv.unmap(M, 2 * M)
+        assert (pages.created, pages.free, pages.limit, pages.size) == (3, 2, 8, M)
+        assert set(kv.map(8 * M, "page", 2)) == {"page.1", "page.2"}
+        assert "3 chunks mapped, 6MiB of 32MiB" in repr(kv)
+        assert "3 of 8 exist, 0 not mapped" in repr(pages)
+
+
+def test_unmapped_chunks_keep_their_bytes_until_they_are_released(machine: Target) -> None:
+    with memtopo.applied(spec(), machine) as layout:
+        kv = layout.range("kv")
+        kv.map(0, "page")
+        np.from_dlpack(kv.view(0, M))[:] = 7
+        kv.unmap(0, M)
+        kv.map(5 * M, "page")
+        assert np.from_dlpack(kv.view(5 * M, M))[0] == 7
+
+
+def test_released_numbers_are_used_again(machine: Target) -> None:
+    with memtopo.applied(spec(least=0), machine) as layout:
+        kv = layout.range("kv")
+        kv.map(0, "page", 3)
+        kv.unmap(M, M, release=True)
+        assert layout.chunks("page").created == 2
+        assert kv.map(M, "page") == ("page.1",)
+
+
+def test_create_and_trim_change_what_is_not_mapped(machine: Target) -> None:
+    with memtopo.applied(spec(), machine) as layout:
+        kv, pages = layout.range("kv"), layout.chunks("page")
+        pages.create(5)
+        assert (pages.created, pages.free) == (7, 7)
+        kv.map(0, "page", 4)
+        assert (pages.free, pages.trim(keep=9), pages.trim(keep=1)) == (3, 0, 0)
+        kv.unmap(0, 4 * M)
+        assert (pages.trim(keep=2), pages.created) == (3, 4)
+        assert (pages.trim(), pages.created) == (2, 2)
+        with pytest.raises(
+            memtopo.Unsuitable, match="chunks 'page': 7 more are requested, and 6 of 8 do not exist yet"
+        ):
+            pages.create(7)
+
+
+def test_a_batch_unmaps_everything_before_it_maps(machine: Target) -> None:
+    with memtopo.applied(spec(least=0, most=4), machine) as layout:
+        kv = layout.range("kv")
+        kv.map(0, "page", 4)
+        with kv.batch() as batch:
+            batch.map(M, "page", 3)
+            batch.map(9 * M, "page")
+            batch.unmap(0, 4 * M)
+        assert len(set(batch.labels)) == 4
+        assert offsets(kv) == [1, 2, 3, 9]
+        assert not layout.check().different
+
+
+def test_a_batch_is_not_made_after_an_error_in_its_block(machine: Target) -> None:
+    with memtopo.applied(spec(), machine) as layout:
+        kv = layout.range("kv")
+        with pytest.raises(TypeError):
+            batched(kv, [(0, 1)], [(0, 1), None])  # type: ignore[list-item]
+        assert kv.mappings == ()
+
+
+def test_a_zero_chunk_is_mapped_wherever_nothing_else_is(machine: Target) -> None:
+    with memtopo.applied(spec(zero=True), machine) as layout:
+        kv = layout.range("kv")
+        whole = np.from_dlpack(kv.view())
+        assert not whole.flags.writeable
+        assert not whole.any()
+        kv.map(3 * M, "page", 2)
+        page = np.from_dlpack(kv.view(3 * M, 2 * M))
+        page[:] = 9
+        assert sorted(set(whole[:: M // 2])) == [0, 9]
+        kv.unmap(3 * M, M)
+        assert (whole[3 * M], whole[4 * M]) == (0, 9)
+        assert not layout.check().different
+        with kv.batch() as batch:
+            batch.unmap(4 * M, M)
+            batch.map(3 * M, "page", 3)
+        assert offsets(kv) == [3, 4, 5]
+        assert not layout.check().different
+        del whole, page
+
+
+def test_access_by_part_is_that_of_the_place(machine: Target) -> None:
+    access = [
+        {"size": "16MiB", "grant": {"gpu0": "rw"}},
+        {"offset": "16MiB", "size": "8MiB", "grant": {"gpu0": "rw", "gpu1": "r"}},
+    ]
+    with memtopo.applied(spec(access=access), machine) as layout:
+        kv = layout.range("kv")
+        kv.map(6 * M, "page", 7)
+        assert not layout.check().different
+        assert kv.view(8 * M, M, device="gpu1").read_only
+        for offset in (7, 12):
+            with pytest.raises(memtopo.Unsuitable, match=r"gpu1 has no access"):
+                kv.view(offset * M, M, device="gpu1")
+
+
+def test_a_chunk_across_a_change_of_access_is_refused(machine: Target) -> None:
+    access = [{"size": "2MiB", "grant": {"gpu0": "rw"}}]
+    found = spec(access=access)
+    found["chunks"]["page"]["size"] = "4MiB"
+    with memtopo.applied(found, machine) as layout:
+        with pytest.raises(memtopo.Unsuitable, match="would lie across 2MiB, where the access changes"):
+            layout.range("kv").map(0, "page")
+        assert layout.range("kv").map(M, "page") == ("page.0",)
+
+
+REFUSED: dict[str, tuple[Callable[[ElasticRange], object], str]] = {
+    "offset": (lambda kv: kv.map(M // 2, "page"), "offset 1MiB is no multiple of 2MiB .*0 and 2MiB"),
+    "negative offset": (lambda kv: kv.map(-M, "page"), "no multiple"),
+    "end": (lambda kv: kv.map(14 * M, "page", 3), "3 chunks 'page' would end at 34MiB .*2 fit"),
+    "count": (lambda kv: kv.map(0, "page", 0), "0 chunks are nothing to map"),
+    "name": (lambda kv: kv.map(0, "pages"), "did you mean 'page'"),
+    "occupied": (lambda kv: kv.map(3 * M, "page", 2), "'page.0' is mapped from 8MiB to 10MiB .*same batch"),
+    "limit": (lambda kv: kv.map(6 * M, "page", 7), "7 are requested, and 6 of 8 are left"),
+    "nothing mapped": (lambda kv: kv.unmap(0, M), "nothing is mapped at 0"),
+    "hole": (lambda kv: kv.unmap(4 * M, 3 * M), "nothing is mapped at 12MiB"),
+    "inside": (lambda kv: kv.unmap(4 * M + M // 2, M), "9MiB is inside of 'page.0', mapped at 8MiB"),
+    "part": (lambda kv: kv.unmap(4 * M, M // 2), "'page.0' is mapped from 8MiB to 10MiB .*whole"),
+    "no bytes": (lambda kv: kv.unmap(4 * M, 0), "0 bytes are nothing to unmap"),
+    "view of a hole": (lambda kv: kv.view(4 * M, 3 * M), "nothing is mapped in range 'kv' from 12MiB"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_before_the_first_call(name: str) -> None:
+    call, message = REFUSED[name]
+    with memtopo.applied(spec(), failing(0)) as layout:
+        driver: Any = layout._session._opened
+        kv = layout.range("kv")
+        kv.map(4 * M, "page", 2)
+        before, calls = kv.mappings, driver.calls
+        with pytest.raises(memtopo.Unsuitable, match=message):
+            call(kv)
+        assert (kv.mappings, driver.calls) == (before, calls)
+
+
+def test_a_batch_that_contradicts_itself_is_refused(machine: Target) -> None:
+    with memtopo.applied(spec(), machine) as layout:
+        kv = layout.range("kv")
+        kv.map(0, "page", 2)
+        with pytest.raises(memtopo.Unsuitable, match="unmaps the same chunk twice"):
+            batched(kv, [(0, 2), (1, 1)], [])
+        with pytest.raises(memtopo.Unsuitable, match="maps two chunks at 10MiB"):
+            batched(kv, [], [(4, 2), (5, 1)])
+        assert offsets(kv) == [0, 1]
+
+
+def test_what_the_spec_maps_is_neither_unmapped_nor_mapped_over(machine: Target) -> None:
+    with memtopo.applied(HEAP, machine) as layout:
+        heap = layout.range("heap")
+        with pytest.raises(memtopo.Unsuitable, match="the spec itself maps something from 0 to 32MiB"):
+            heap.map(0, "segment")
+        with pytest.raises(memtopo.Unsuitable, match="what is mapped at 0 is fixed by the spec"):
+            heap.unmap(0, 32 << 20)
+        heap.map(32 << 20, "segment")
+        assert heap.view(size=64 << 20).size == 64 << 20
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_any_failing_call_of_a_batch_brings_everything_back(zero: bool) -> None:
+    """Content, chunks, ledger and bytes are as before, whichever call fails."""
+    with memtopo.applied(spec(zero=zero), failing(0)) as layout:
+        driver: Any = layout._session._opened
+        kv, pages = layout.range("kv"), layout.chunks("page")
+        kv.map(0, "page", 3)
+        kv.map(6 * M, "page", 2)
+        kv.unmap(7 * M, M)
+        np.from_dlpack(kv.view(0, 3 * M)).reshape(3, -1)[:] = [[1], [2], [3]]
+        before = kv.mappings, pages.created, pages.free, layout._session.run.ledger.counts()
+        points, failures = 0, []
+        while True:
+            points += 1
+            driver.at = driver.calls + points
+            try:
+                batched(kv, [(1, 2)], [(2, 3), (9, 2)])
+                break
+            except memtopo.NotMapped as error:
+                failures.append(str(error))
+            driver.at = 0
+            assert (kv.mappings, pages.created, pages.free, layout._session.run.ledger.counts()) == before
+            assert not layout.check().different
+            assert np.from_dlpack(kv.view(0, 3 * M))[::M].tolist() == [1, 2, 3]
+        driver.at = 0
+        assert points > 8
+        assert all("it is as before" in each for each in failures)
+        assert offsets(kv) == [0, 2, 3, 4, 6, 9, 10]
+        assert not layout.check().different
+    assert layout.report
+    assert layout.report.outcome == "ok"
+
+
+def test_a_failed_return_leaves_a_range_that_can_only_be_taken_down() -> None:
+    with memtopo.applied(spec(), failing(0)) as layout:
+        driver: Any = layout._session._opened
+        kv = layout.range("kv")
+        kv.map(0, "page", 2)
+        driver.at, driver._every = driver.calls + 5, True
+        with pytest.raises(memtopo.NotMapped, match="can only be taken down"):
+            batched(kv, [(0, 1)], [(4, 2)])
+        driver.at = 0
+        with pytest.raises(memtopo.Unsuitable, match="can only be taken down"):
+            kv.map(8 * M, "page")
+    assert layout.report
+    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
+
+
+def test_a_failed_creation_or_release_leaves_the_pool_consistent() -> None:
+    with memtopo.applied(spec(), failing(0)) as layout:
+        driver: Any = layout._session._opened
+        pages = layout.chunks("page")
+        driver.at = driver.calls + 3
+        with pytest.raises(memtopo.NotMapped, match="they are as before"):
+            pages.create(4)
+        assert (pages.created, pages.free) == (2, 2)
+        pages.create(4)
+        driver.at = driver.calls + 2
+        with pytest.raises(memtopo.NotMapped, match="1 were released, and the others stay"):
+            pages.trim()
+        assert (pages.created, pages.free) == (5, 5)
+        assert pages.trim() == 3
+        assert not layout.check().different
+    assert layout.report
+    assert layout.report.outcome == "ok"
+
+
+def test_memory_that_is_exhausted_names_the_remedy() -> None:
+    with memtopo.applied(spec(), failing(0, error="CUDA_ERROR_OUT_OF_MEMORY")) as layout:
+        driver: Any = layout._session._opened
+        driver.at = driver.calls + 1
+        with pytest.raises(memtopo.NotMapped, match=r"OUT_OF_MEMORY.*release chunks that are not mapped by 'trim'"):
+            layout.range("kv").map(0, "page", 4)
+
+
+def taken_down_with_a_failure(at: int) -> Report:
+    """Report of a layout whose teardown fails at a call."""
+    applied = memtopo.applied(spec(), failing(0))
+    layout = applied.__enter__()
+    layout.range("kv").map(0, "page", 3)
+    driver: Any = layout._session._opened
+    driver.at = driver.calls + at
+    with contextlib.suppress(memtopo.NotApplied):
+        applied.__exit__(None, None, None)
+    assert layout.report
+    return layout.report
+
+
+def test_a_failed_teardown_names_what_is_left() -> None:
+    found: dict[str, tuple[str, ...]] = {}
+    for at in range(1, 20):
+        found |= {leak.what: leak.stays for leak in taken_down_with_a_failure(at).leaks}
+    assert found.keys() >= {"mappings in kv", "chunk page.0", "chunk page.1", "range kv"}
+    assert found["mappings in kv"] == ("range kv",)
+
+
+def test_a_layout_is_taken_down_with_everything_mapped(machine: Target) -> None:
+    before = open_descriptors()
+    for zero in (False, True):
+        with memtopo.applied(spec(zero=zero, least=1), machine) as layout:
+            layout.range("kv").map(2 * M, "page", 5)
+            layout.chunks("page").create(2)
+        assert layout.report
+        assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
+        assert layout.report.left
+        assert not any(layout.report.left.ledger_after.values())
+    assert open_descriptors() == before
+
+
+def test_an_elastic_range_is_not_used_after_its_layout(machine: Target) -> None:
+    with memtopo.applied(spec(), machine) as layout:
+        kv, pages = layout.range("kv"), layout.chunks("page")
+        batch = kv.batch()
+        batch.map(0, "page")
+    for call in (lambda: kv.map(0, "page"), lambda: kv.mappings, pages.trim, lambda: batch.__exit__(None, None, None)):
+        with pytest.raises(memtopo.Unsuitable, match="taken down"):
+            call()
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_state_drops_what_is_mapped_and_its_chunks(machine: Target, zero: bool) -> None:
+    with memtopo.applied(spec(zero=zero, states={"asleep": {"drop": ["kv"]}}), machine) as layout:
+        kv, pages = layout.range("kv"), layout.chunks("page")
+        address = kv.address
+        view = np.from_dlpack(kv.view(0, M)) if zero else None
+        kv.map(0, "page", 5)
+        asleep = layout.switch("asleep")
+        assert not asleep.different
+        assert [each for each in layout._session.layout.chunks if each.startswith("page")] == []
+        for call in (lambda: kv.map(0, "page"), lambda: pages.created, lambda: layout.range("kv")):
+            with pytest.raises(memtopo.Unsuitable, match=r"no memory in state 'asleep'.*switch\('awake'\)"):
+                call()
+        assert not layout.switch("awake").different
+        assert (kv.mappings, kv.address, pages.created, pages.free) == ((), address, 2, 2)
+        kv.map(0, "page")
+        assert not layout.check().different
+        del view
+
+
+def test_a_pool_that_another_range_has_is_kept_by_a_state(machine: Target) -> None:
+    found = spec(least=1, states={"half": {"drop": ["kv"]}})
+    found["ranges"]["other"] = {"size": "32MiB", "elastic": "true"}
+    found["access"]["other"] = {"gpu0": "rw"}
+    with memtopo.applied(found, machine) as layout:
+        layout.range("kv").map(0, "page", 3)
+        layout.range("other").map(0, "page", 2)
+        assert not layout.switch("half").different
+        assert layout.chunks("page").created == 2 + 1
+        assert [each.chunk for each in layout.range("other").mappings] == ["page.3", "page.4"]
+        layout.switch("awake")
+        assert layout.range("kv").mappings == ()
+        assert len(layout.range("other").mappings) == 2
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_failed_switch_leaves_an_elastic_range_as_it_was_or_empty(zero: bool) -> None:
+    """As its memory is dropped, it may be gone by then; whichever call fails, the range is in order afterwards."""
+    with memtopo.applied(spec(zero=zero, states={"asleep": {"drop": ["kv"]}}), failing(0)) as layout:
+        driver: Any = layout._session._opened
+        kv, failed = layout.range("kv"), 0
+        for point in range(1, 12):
+            with contextlib.suppress(memtopo.Unsuitable):
+                kv.map(0, "page", 3)
+            driver.at = driver.calls + point
+            with contextlib.suppress(MemtopoError):  # the check after the switch may fail, too
+                layout.switch("asleep")
+            driver.at = 0
+            failed += layout.state == "awake"
+            layout.switch("awake")
+            assert [each.offset for each in kv.mappings] in ([], [0, M, 2 * M])
+            assert not layout.check().different
+        assert failed >= 6
+    assert layout.report
+    assert layout.report.outcome == "ok"
+
+
+def test_an_elastic_range_has_no_view_as_a_whole(machine: Target) -> None:
+    with memtopo.applied(spec(), machine) as layout:
+        with pytest.raises(memtopo.Unsuitable, match=r"view a part of it: range\('kv'\)\.view"):
+            layout.range("kv", dtype="float16")
+        with pytest.raises(memtopo.Unsuitable, match=r"there is no entry of elastic chunks 'pages'.*'page'"):
+            layout.chunks("pages")
+
+
+def test_counted_elastic_ranges_share_their_chunks(machine: Target) -> None:
+    found = spec(least=0)
+    found["ranges"]["kv"]["count"] = "2"
+    with memtopo.applied(found, machine) as layout:
+        layout.range("kv.0").map(0, "page", 5)
+        with pytest.raises(memtopo.Unsuitable, match="4 are requested, and 3 of 8 are left"):
+            layout.range("kv.1").map(0, "page", 4)
+        layout.range("kv.1").map(0, "page", 3)
+        assert not layout.check().different
+
+
+def test_threads_change_a_range_one_after_another(machine: Target) -> None:
+    with memtopo.applied(spec(least=0), machine) as layout:
+        kv = layout.range("kv")
+
+        def rounds(at: int) -> None:
+            for _ in range(20):
+                kv.map(at * M, "page", 2)
+                layout.check()
+                kv.unmap(at * M, 2 * M, release=at % 4 == 0)
+
+        threads = [Thread(target=rounds, args=(at,)) for at in (0, 2, 4, 6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert kv.mappings == ()
+        assert not layout.check().different
+
+
+def test_a_signal_is_handled_after_the_batch() -> None:
+    """It is raised at the end of the change, which is complete."""
+    with memtopo.applied(spec(), failing(0)) as layout:
+        ledger: Any = layout._session.driver
+        original = ledger.mem_map
+
+        def interrupted(*arguments: int) -> None:
+            signal.raise_signal(signal.SIGINT)
+            original(*arguments)
+
+        ledger.mem_map = interrupted
+        kv = layout.range("kv")
+        with pytest.raises(KeyboardInterrupt):
+            kv.map(0, "page", 4)
+        ledger.mem_map = original
+        assert offsets(kv) == [0, 1, 2, 3]
+        assert not layout.check().different

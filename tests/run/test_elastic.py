@@ -1,0 +1,170 @@
+"""Elastic ranges against a plain model: any sequence of batches leaves what the model has."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from memtopo import planner
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import DriverError, gpu
+from memtopo.executor import Execution
+from memtopo.run import elastic
+from memtopo.run.elastic_requests import MapRequest, Refused, UnmapRequest
+from tests.helpers.failing_driver import Failing
+from tests.helpers.machines import invented
+from tests.helpers.specs import geometry_of
+
+M = 2 << 20
+PAGES, LIMIT, LEAST = 12, 7, 2
+SPEC = """
+ranges: {kv: {size: 24MiB, elastic: {chunks: [page, pair]%s}}}
+chunks:
+  page: {location: gpu0, size: 2MiB, count: {min: 2, max: 7}}
+  pair: {location: gpu1, size: 4MiB, count: {max: 3}}
+  blank: {location: gpu0, size: 2MiB}
+access: {kv: {gpu0: rw, gpu1: r}}
+"""
+WIDTH = {"page": 1, "pair": 2}
+LARGEST = {"page": LIMIT, "pair": 3}
+
+at = st.integers(0, PAGES - 1)
+maps = st.lists(st.tuples(at, st.sampled_from(["page", "pair"]), st.integers(1, 4)), max_size=3)
+unmaps = st.lists(st.tuples(at, st.integers(1, 5), st.booleans()), max_size=2)
+
+
+class ElasticRange(RuleBasedStateMachine):
+    """Map, unmap, release, create and trim, on the simulator and in a model by pages; some calls fail."""
+
+    @initialize(zero=st.booleans())
+    def build(self, zero: bool) -> None:
+        machine = invented(2)
+        self.simulator = SimDriver(machine)
+        self.simulator.init()
+        self.driver = Failing(self.simulator)
+        self.ledger = Ledger(self.driver)
+        geometry = geometry_of(SPEC % (", zero: blank" if zero else ""))
+        self.execution = Execution(planner.plan(geometry, machine), self.ledger)
+        self.execution.build()
+        self.layout, self.zero = self.execution.layout, zero
+        self.mapped: dict[int, tuple[str, str]] = {}
+        """Kind and label of each mapped chunk by its first page."""
+        self.existing = {"page": LEAST, "pair": 0}
+
+    @rule(maps=maps, unmaps=unmaps, fails=st.integers(0, 12))
+    def change(self, maps: list[tuple[int, str, int]], unmaps: list[tuple[int, int, bool]], fails: int) -> None:
+        after = self.model(maps, unmaps)
+        before = self.ledger.counts()
+        self.driver.at = self.driver.calls + fails if fails else 0
+        try:
+            labels = elastic.change_range(
+                self.ledger,
+                self.layout,
+                "kv",
+                [MapRequest(start * M, name, count) for start, name, count in maps],
+                [UnmapRequest(start * M, count * M, release) for start, count, release in unmaps],
+            )
+        except Refused:
+            assert after is None
+        except elastic.Failed as error:
+            assert after is not None
+            if "were released" in str(error):
+                self.accept(after, None)
+            else:
+                assert self.ledger.counts() == before
+        else:
+            assert after is not None
+            self.accept(after, labels)
+        self.driver.at = 0
+
+    def model(
+        self, maps: list[tuple[int, str, int]], unmaps: list[tuple[int, int, bool]]
+    ) -> tuple[dict[int, str], set[int]] | None:
+        """Kinds of chunks by page after a change, and the pages released; None if it does not fit."""
+        kept, released = dict(self.mapped), set[int]()
+        for start, count, release in unmaps:
+            page = start
+            while page < start + count:
+                if page not in kept:
+                    return None
+                width = WIDTH[kept.pop(page)[0]]
+                released |= {page} if release else set()
+                page += width
+            if page != start + count:
+                return None
+        found = {page: kind for page, (kind, _) in kept.items()}
+        used = {page + each for page, kind in found.items() for each in range(WIDTH[kind])}
+        for start, kind, count in maps:
+            pages = set(range(start, start + count * WIDTH[kind]))
+            if pages & used or max(pages) >= PAGES:
+                return None
+            used |= pages
+            found |= dict.fromkeys(range(start, start + count * WIDTH[kind], WIDTH[kind]), kind)
+        if any(sum(1 for each in found.values() if each == kind) > LARGEST[kind] for kind in LARGEST):
+            return None
+        return found, released
+
+    def accept(self, after: tuple[dict[int, str], set[int]], labels: list[str] | None) -> None:
+        """Take over what the layout has, where it is of the kinds that the model expects."""
+        kinds, _ = after
+        content = self.layout.elastic["kv"]
+        here = {offset // M: chunk for offset, chunk in content.present() if chunk is not content.zero}
+        assert {page: chunk.pool for page, chunk in here.items()} == kinds
+        assert len({chunk.label for chunk in here.values()}) == len(here)
+        assert labels is None or set(labels) <= {chunk.label for chunk in here.values()}
+        for page, (_, label) in self.mapped.items():
+            if page in here and labels is not None and here[page].label not in labels:
+                assert here[page].label == label
+        self.mapped = {page: (chunk.pool, chunk.label) for page, chunk in here.items()}
+
+    @rule(name=st.sampled_from(["page", "pair"]), count=st.integers(1, 4))
+    def create(self, name: str, count: int) -> None:
+        pool = self.layout.pools[name]
+        room = pool.limit - len(pool.created)
+        try:
+            elastic.create(self.ledger, self.layout, name, count)
+        except Refused:
+            assert count > room
+
+    @rule(name=st.sampled_from(["page", "pair"]))
+    def trim(self, name: str) -> None:
+        pool = self.layout.pools[name]
+        elastic.release(self.ledger, self.layout, name, pool.releasable)
+        assert all(chunk.number < pool.kept for chunk in pool.free)
+
+    @invariant()
+    def the_driver_has_what_the_records_say(self) -> None:
+        if not hasattr(self, "layout"):
+            return
+        assert [each for each in self.execution.check() if each.expected != each.observed] == []
+        zeros = PAGES - sum(WIDTH[kind] for kind, _ in self.mapped.values()) if self.zero else 0
+        created = sum(len(pool.created) for pool in self.layout.pools.values())
+        counts = self.ledger.counts()
+        assert (counts["mappings"], counts["handles"]) == (len(self.mapped) + zeros, created + 1)
+        for pool in self.layout.pools.values():
+            used = [label for kind, label in self.mapped.values() if kind == pool.name]
+            assert sorted([*used, *(chunk.label for chunk in pool.free)]) == sorted(
+                chunk.label for chunk in pool.created.values()
+            )
+            assert pool.kept <= len(pool.created) <= pool.limit
+        for page in range(PAGES):
+            covered = self.zero or any(start <= page < start + WIDTH[kind] for start, (kind, _) in self.mapped.items())
+            assert self.reachable(page) == covered
+
+    def reachable(self, page: int) -> bool:
+        try:
+            return bool(self.simulator.mem_get_access(self.layout.elastic["kv"].base + page * M, gpu(1)))
+        except DriverError:
+            return False
+
+    def teardown(self) -> None:
+        if hasattr(self, "execution"):
+            assert not self.execution.take_down().leaks
+            assert self.ledger.empty
+            self.simulator.close()
+
+
+TestElasticRange = ElasticRange.TestCase
+TestElasticRange.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
