@@ -38,8 +38,9 @@ class Applied(LiveContext[Live]):
             raise Unsuitable(f"bind: {wrong[0]}", hint=wrong[1])
         running = self._producers = self._resources.enter_context(self._start_producers(planned))
         driver = planned.target.open()
-        session = Session(planned, driver, self._handle_source(planned, driver, running), running.with_notes)
-        live = Live(session)
+        handles = self._handles(planned, driver, running)
+        session = Session(planned, driver, handles, running.with_notes)
+        live = Live(session, handles)
         session.begin(verify=True)
         return live
 
@@ -50,7 +51,7 @@ class Applied(LiveContext[Live]):
         machine = planned.target.machine if planned.target.simulated else None
         return start_producers(planned.geometry, self._bind, machine, name=planned.target.name)
 
-    def _handle_source(self, planned: Planned, driver: Driver, running: Producers) -> HolderHandles | None:
+    def _handles(self, planned: Planned, driver: Driver, running: Producers) -> HolderHandles | None:
         geometry = planned.geometry
         if not any(group.origin for group in geometry.every):
             return None

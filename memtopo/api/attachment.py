@@ -19,7 +19,6 @@ from memtopo.driver.kernels import KernelDriver
 from memtopo.kinds.exports import EXPORTABLE
 from memtopo.language import Document
 from memtopo.machine.target import LOCAL, Target
-from memtopo.run.imports import Imports
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import NAME, Endpoint, endpoint
 from memtopo.sharing.imports import HolderHandles
@@ -56,10 +55,8 @@ class Attached(Live):
         socket: str,
         on_change: Callable[[Notice], object] | None = None,
     ) -> None:
-        super().__init__(session)
-        self._lease, self._imports = lease, Imports(session.run, lease, self._views.refresh)
-        self.on_change = on_change
-        """Function that `poll` calls with a notice before memory goes and after it is back; None if there is none."""
+        super().__init__(session, lease)
+        self._lease, self.on_change = lease, on_change
         self.exports: Mapping[str, Offer] = MappingProxyType(dict(offers))
         """The imported exports by name, as described by the holder."""
         self.socket = socket
@@ -85,35 +82,7 @@ class Attached(Live):
     @property
     def absent(self) -> frozenset[str]:
         """Names of the exports whose memory the holder has taken back; their addresses are kept."""
-        return self._imports.absent(HOLDER)
-
-    def poll(self, timeout: float = 0.0) -> Notice | None:
-        """Follow the next notice of the holder, and return it; wait for one for up to `timeout` seconds.
-
-        - `changing`: calls `on_change`, waits for the work of the GPUs, unmaps and releases the memory of the exports,
-          and reports that to the holder, which waits for it.
-        - `changed`: imports what the holder has again, maps it at the same addresses, and calls `on_change`.
-
-        Views stay valid objects: on a GPU, accessing them is a fault until the memory is back, on a simulator they read
-        zeros. Raises `NotSwitched` if a call fails, and what `on_change` raises: then the memory stays as it is. Raises
-        `ExchangeError` if the holder is gone.
-        """
-        self._require_open()
-        found = self._lease.notice(timeout)
-        if found is None:
-            return None
-        holder, notice = found
-        concerned = bool(self._imports.concerned(holder, notice))
-        if notice.kind == "changing" and concerned:
-            self._call_back(notice)
-        self._session.follow(self._imports, holder, notice)
-        if notice.kind == "changed" and concerned:
-            self._call_back(notice)
-        return notice
-
-    def _call_back(self, notice: Notice) -> None:
-        if self.on_change:
-            self.on_change(notice)
+        return frozenset(self._imports.absent.values()) if self._imports else frozenset()
 
     def notice(self, timeout: float = 0.0) -> Notice | None:
         """Return the next notice of the holder, if there is one, without following it as `poll` does.

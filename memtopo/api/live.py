@@ -19,6 +19,9 @@ from memtopo.common.signals import deferred
 from memtopo.kinds.layout import Reservation
 from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.plans.report import Checks, MachineLine, PlanSummary, Report
+from memtopo.run.imports import Imports
+from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.status import Notice
 
 
 class Live:
@@ -31,10 +34,13 @@ class Live:
     layout was taken down.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, handles: HolderHandles | None = None) -> None:
         self._session = session
         self._memory = Memory(session.geometry)
         self._views = ViewFactory(session, self._memory)
+        self._imports = Imports(session.run, handles, self._views.refresh) if handles else None
+        self.on_change: Callable[[Notice], object] | None = None
+        """Function that `poll` calls with a notice before memory goes and after it is back; None if there is none."""
         self._elastic = ElasticMemory(session, self._memory, self._views)
         self.report: Report | None = None
         """Report from building to taking down; None until then."""
@@ -141,6 +147,38 @@ class Live:
                 return self._session.switch(state)
             finally:
                 self._views.refresh()
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Names of the imports whose memory a holder has taken back; their addresses are kept."""
+        return frozenset(self._imports.absent) if self._imports else frozenset()
+
+    def poll(self, timeout: float = 0.0) -> Notice | None:
+        """Follow the next notice of a holder that this layout imports from, and return it.
+
+        Waits for one for up to `timeout` seconds.
+
+        - `changing`: calls `on_change`, waits for the work of the GPUs, unmaps and releases the memory of the exports,
+          and reports that to the holder, which waits for it.
+        - `changed`: imports what the holder has again, maps it at the same addresses, and calls `on_change`.
+
+        Views stay valid objects: on a GPU, accessing them is a fault until the memory is back, on a simulator they read
+        zeros. Raises `NotSwitched` if a call fails, and what `on_change` raises: then the memory stays as it is. Raises
+        `ExchangeError` if the holder is gone.
+        """
+        self._require_open()
+        found = self._imports.next(timeout) if self._imports else None
+        if found is None:
+            return None
+        assert self._imports
+        holder, notice = found
+        call = self.on_change if self._imports.concerned(holder, notice) else None
+        if call and notice.kind == "changing":
+            call(notice)
+        self._session.follow(self._imports, holder, notice)
+        if call and notice.kind == "changed":
+            call(notice)
+        return notice
 
     def check(self) -> Checks:
         """Check the whole layout again, by queries only; several threads may. Raises `MemtopoError`."""

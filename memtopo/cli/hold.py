@@ -14,6 +14,7 @@ from memtopo.common.text import printable, process_name
 from memtopo.output import plain
 from memtopo.run.apply import Run
 from memtopo.run.held import HeldLayout
+from memtopo.run.imports import Follower
 from memtopo.run.processes import Coordinator, HeldProcesses
 from memtopo.run.request import HoldResult
 from memtopo.sharing.claims import Claim, claim
@@ -52,10 +53,11 @@ class Holder:
         """Serve the exports of a layout in this process."""
         run.begin_hold()
         layout = HeldLayout(run, self.about.source)
-        notes = self._serve(layout, self.stop, INTERVAL, changeable=layout)
+        follower = Follower(run, self.stop)
+        notes = self._serve(layout, follower.stop, INTERVAL, changeable=layout)
         if layout.failure:
             raise layout.failure
-        return HoldResult(notes, self.claim.kept_open)
+        return HoldResult([*notes, *follower.notes], self.claim.kept_open)
 
     def hold_processes(self, coordinator: Coordinator) -> list[str]:
         """Serve the exports of a multi-process layout, until one of its processes ends."""

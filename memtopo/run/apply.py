@@ -81,6 +81,8 @@ class Run:
         self.execution.layout.handle_source = handle_source or NoHandleSource()
         self.execution.layout.timeout = request.timeout
         self._states: Mapping[str, Plan] = {}
+        self._partial: dict[tuple[str, frozenset[Hashable]], Plan] = {}
+        self._absent = frozenset[Hashable]()
         self._awake = plan
         self.state = AWAKE
         """Name of the state that the layout is in."""
@@ -175,12 +177,28 @@ class Run:
 
     def enter(self, state: str, pinned: Container[Hashable] = ()) -> None:
         """Bring the layout to one of its states, unchecked. Raises as `switch` does."""
-        plan = self.states[state]
+        self._enter(state, self._absent, pinned)
+
+    def leave_out(self, absent: frozenset[Hashable]) -> None:
+        """Bring the layout to its state without some resources and what needs them, and with all others.
+
+        Raises as `switch` does.
+        """
+        self._enter(self.state, absent)
+
+    def _enter(self, state: str, absent: frozenset[Hashable], pinned: Container[Hashable] = ()) -> None:
+        plan = self._plan(state, absent)
         steps = self._transitions.between(self.execution.plan.steps, plan.steps)
         require_room(self.execution, steps, self.request.machine_facts, pinned)
         with all_or_nothing(self.execution):
             change(self.execution, plan, steps)
-        self.state = state
+        self.state, self._absent = state, absent
+
+    def _plan(self, state: str, absent: frozenset[Hashable]) -> Plan:
+        """Plan of a state without some resources, which is kept, as the transitions to it are."""
+        if (state, absent) not in self._partial:
+            self._partial[state, absent] = planner.without(self.states[state], absent)
+        return self._partial[state, absent]
 
     def change(self, request: RunRequest, pinned: Container[Hashable] = ()) -> Checks:
         """Bring the layout, in state awake, to another request, and return the results of its check.
@@ -197,6 +215,7 @@ class Run:
                 self._check_changed(request, steps, findings)
             self._balance.record_held()
         self.request, self._awake, self._states, self._transitions = request, plan, {}, Transitions()
+        self._partial, self._absent = {}, frozenset()
         self._findings, self._placed = findings, tuple(folding.placed(self.execution.layout.ranges))
         self.verification = Verification(request, self.ledger, self.execution, findings)
         return self._checks()

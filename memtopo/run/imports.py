@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 
-from memtopo import planner
 from memtopo.common.errors import MemtopoError
 from memtopo.executor import StepFailed
+from memtopo.geometry.groups import Group
 from memtopo.run.apply import Run
-from memtopo.run.change import RollbackFailed, all_or_nothing, change
+from memtopo.run.change import RollbackFailed
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.imports import NOT_NOW, HolderHandles
 from memtopo.sharing.status import Notice
+
+_Key = tuple[str, str]
+"""Name of a holder and of one of its exports."""
 
 
 class Imports:
@@ -22,11 +25,18 @@ class Imports:
 
     def __init__(self, run: Run, handles: HolderHandles, moved: Callable[[], None] = lambda: None) -> None:
         self._run, self._handles, self._moved = run, handles, moved
-        self._absent: set[tuple[str, str]] = set()
+        self._absent: set[_Key] = set()
+        self._made: dict[_Key, int] = {}
+        """Generation in which the holder made what is imported, by export."""
 
-    def absent(self, holder: str) -> frozenset[str]:
-        """Return the names of the exports of a holder whose objects are gone."""
-        return frozenset(export for name, export in self._absent if name == holder)
+    @property
+    def absent(self) -> Mapping[str, str]:
+        """Names of the imports whose objects are gone, each with the name of its export."""
+        return {each.name: _key(each)[1] for each in self._groups() if _key(each) in self._absent}
+
+    def next(self, timeout: float) -> tuple[str, Notice] | None:
+        """Return the next notice of a holder, with the holder's name, if one arrives within some seconds."""
+        return self._handles.notice(timeout)
 
     def concerned(self, holder: str, notice: Notice) -> frozenset[str]:
         """Return the exports that a notice is about and that this run imports."""
@@ -38,19 +48,20 @@ class Imports:
         What cannot be had yet stays away until the next notice. Raises `StepFailed` with everything as it was before,
         `RollbackFailed`, and `ExchangeError` if the holder is gone.
         """
+        self._made = self._made or {key: self._handles.generation(*key) for key in map(_key, self._groups())}
         if notice.kind == "changing":
             self._let_go(holder, notice.exports)
         elif notice.kind == "changed":
             exports = self.concerned(holder, notice)
-            if replaced := [each for each in exports if self._is_older(holder, each, notice.generation)]:
-                self._let_go(holder, replaced)
-            self._import(holder, {each for each in exports if self._is_back(holder, each)})
+            available = {export for export in exports if self._handles.available(holder, export)}
+            present = {export for export in exports if (holder, export) not in self._absent}
+            old = {export for export in present if export not in available or self._is_old(holder, export)}
+            self._let_go(holder, old)
+            self._import(holder, available - (present - old))
 
-    def _is_older(self, holder: str, export: str, generation: int) -> bool:
-        return (holder, export) not in self._absent and self._handles.generation(holder, export) < generation
-
-    def _is_back(self, holder: str, export: str) -> bool:
-        return (holder, export) in self._absent and self._handles.available(holder, export)
+    def _is_old(self, holder: str, export: str) -> bool:
+        """Return whether the holder has made other objects for an export since it was imported."""
+        return self._handles.generation(holder, export) != self._made[holder, export]
 
     def _let_go(self, holder: str, exports: Iterable[str]) -> None:
         own = self._imported(holder).intersection(exports)
@@ -62,6 +73,7 @@ class Imports:
             return
         try:
             self._change(self._absent - {(holder, export) for export in exports})
+            self._made.update({(holder, export): self._handles.generation(holder, export) for export in exports})
             self._require_declared()
         except RollbackFailed:
             raise
@@ -72,28 +84,62 @@ class Imports:
 
     def _require_declared(self) -> None:
         """Raise `StepFailed` if the layout is not as declared."""
-        for each in self._run.recheck().differences:
-            error = MemtopoError(f"{each.aspect} of {each.subject} is {each.seen}, not {each.wanted}")
-            raise StepFailed(None, "check of what is imported again", error)
+        action = "check of what is imported again"
+        try:
+            found = self._run.recheck().differences
+        except MemtopoError as error:
+            raise StepFailed(None, action, error) from error
+        for each in found:
+            message = f"{each.aspect} of {each.subject} is {each.seen}, not {each.wanted}"
+            raise StepFailed(None, action, MemtopoError(message))
 
-    def _change(self, absent: set[tuple[str, str]]) -> None:
+    def _change(self, absent: set[_Key]) -> None:
         """Bring the layout to its state without the objects of absent exports."""
         if absent == self._absent:
             return
-        execution, state = self._run.execution, self._run.states[self._run.state]
         try:
-            with all_or_nothing(execution):
-                change(execution, planner.without(state, set(self._resources(absent))))
+            self._run.leave_out(frozenset(self._resources(absent)))
             self._absent = absent
         finally:
             self._moved()
 
-    def _resources(self, exports: set[tuple[str, str]]) -> Iterator[Hashable]:
-        for group in self._run.request.geometry.every:
-            if group.origin and group.external and (group.origin.holders[0], group.origin.export) in exports:
+    def _resources(self, exports: set[_Key]) -> Iterator[Hashable]:
+        for group in self._groups():
+            if _key(group) in exports:
                 yield from ((group.noun, group.label(index)) for index in range(group.count))
 
     def _imported(self, holder: str) -> frozenset[str]:
-        """Exports of a holder that the run imports, without memory of other APIs, which no holder takes back."""
-        groups = (each for each in self._run.request.geometry.every if each.external and not each.produced)
-        return frozenset(each.origin.export for each in groups if each.origin and each.origin.holders[0] == holder)
+        return frozenset(export for name, export in map(_key, self._groups()) if name == holder)
+
+    def _groups(self) -> Iterator[Group]:
+        """Imports without memory of other APIs, which no holder takes back."""
+        return (each for each in self._run.request.geometry.every if each.external and not each.produced)
+
+
+class Follower:
+    """Follows the holders that a held layout imports from, whenever `stop` is called, which returns what it wraps.
+
+    `notes` are failures after which the imports are as before; `stop` raises `RollbackFailed` if they are not.
+    """
+
+    def __init__(self, run: Run, stop: Callable[[], int]) -> None:
+        source = run.execution.layout.handle_source
+        self._imports = Imports(run, source) if isinstance(source, HolderHandles) else None
+        self._stop = stop
+        self.notes: list[str] = []
+
+    def stop(self) -> int:
+        try:
+            while self._imports and (found := self._imports.next(0.0)):
+                self._imports.follow(*found)
+        except RollbackFailed:
+            raise
+        except (MemtopoError, StepFailed) as error:
+            if str(error) not in self.notes:
+                self.notes.append(str(error))
+        return self._stop()
+
+
+def _key(group: Group) -> _Key:
+    assert group.origin
+    return group.origin.holders[0], group.origin.export

@@ -38,6 +38,13 @@ class _Comparison(NamedTuple):
     offered: str
 
 
+class _Received(NamedTuple):
+    """Handles of an export that are being received, and the number of the next one."""
+
+    next: int
+    handles: Iterator[Handle]
+
+
 class HolderHandles:
     """Source of handles from holders. `bound` has paths of sockets by names of holders (`--with NAME=PATH`).
 
@@ -54,7 +61,7 @@ class HolderHandles:
         self.expect(geometry)
         self._gpus, self._bound, self._allow_uids = gpus, bound or {}, allow_uids
         self._clients: dict[str, Client] = {}
-        self._handles: dict[tuple[str, str], Iterator[Handle]] = {}
+        self._handles: dict[tuple[str, str], _Received] = {}
         self._open: list[Handle] = []
 
     def expect(self, geometry: Geometry) -> None:
@@ -73,9 +80,6 @@ class HolderHandles:
 
     def detach(self, holder: str) -> None:
         self.settle()
-        for key in [key for key in self._handles if key[0] == holder]:
-            with closing(self._handles.pop(key)):  # type: ignore[type-var]
-                pass
         self._clients.pop(holder).close()
 
     def take(self, holder: str, export: str, index: int) -> Handle:
@@ -83,7 +87,7 @@ class HolderHandles:
             self._compare(holder, export)
         handle = self._next(holder, export, index)
         if len(self._open) == IN_FLIGHT:
-            self.settle()
+            self._close_taken()
         self._open.append(handle)
         return handle
 
@@ -91,18 +95,22 @@ class HolderHandles:
         return self._clients[holder].gone()
 
     def settle(self) -> None:
-        close_handles(self._open)
-        self._open.clear()
+        self._close_taken()
+        for received in self._handles.values():
+            with closing(received.handles):  # type: ignore[type-var]
+                pass
+        self._handles.clear()
 
     def notice(self, timeout: float) -> tuple[str, Notice] | None:
         """Return the next notice of an attached holder, with the holder's name, if one arrives in time.
 
-        Raises `ExchangeError` if a holder is gone.
+        Raises `ExchangeError` once if a holder is gone, and whenever all of them are.
         """
         until = time.monotonic() + timeout
         while True:
-            for holder, client in self._clients.items():
-                if notice := client.notice(0.0):
+            some = [holder for holder, client in self._clients.items() if client.fileno() >= 0]
+            for holder in some or self._clients:
+                if notice := self._clients[holder].notice(0.0):
                     return holder, notice
             if (left := until - time.monotonic()) <= 0:
                 return None
@@ -131,14 +139,14 @@ class HolderHandles:
         return True
 
     def let_go(self, holder: str, exports: Iterable[str]) -> None:
-        """Close the handles of exports that were not taken yet, and report that nothing of them is imported."""
-        names = list(exports)
-        for name in names:
-            if (holder, name) in self._handles:
-                with closing(self._handles.pop((holder, name))):  # type: ignore[type-var]
-                    pass
-        if names:
+        """Close all received handles, and report that nothing of some exports is imported."""
+        self.settle()
+        if names := list(exports):
             self._clients[holder].let_go(names)
+
+    def _close_taken(self) -> None:
+        close_handles(self._open)
+        self._open.clear()
 
     def _compare(self, holder: str, export: str) -> None:
         """Compare an import with its offer; a change may have added it to a connection that exists."""
@@ -150,7 +158,8 @@ class HolderHandles:
         """Wait until an attached holder has sent something or is gone."""
         poll = select.poll()  # select() does not support descriptors above 1,023
         for client in self._clients.values():
-            poll.register(client, select.POLLIN)
+            if client.fileno() >= 0:
+                poll.register(client, select.POLLIN)
         poll.poll(timeout * 1000)
 
     def _connect(self, holder: str, imports: Sequence[Group]) -> Client:
@@ -168,9 +177,11 @@ class HolderHandles:
     def _next(self, holder: str, export: str, index: int) -> Handle:
         key = (holder, export)
         try:
-            if index == 0 or key not in self._handles:
-                self._handles[key] = self._clients[holder].handles(export, index)
-            return next(self._handles[key])
+            if key not in self._handles or self._handles[key].next != index:
+                self._handles[key] = _Received(index, self._clients[holder].handles(export, index))
+            handles = self._handles[key].handles
+            self._handles[key] = _Received(index + 1, handles)
+            return next(handles)
         except ExchangeError as error:
             if error.code != "gone":
                 raise

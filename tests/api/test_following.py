@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.api.attachment import Attached
+from memtopo.api.attachment import HOLDER, Attached
 from memtopo.api.views import View
 from memtopo.common.errors import MemtopoError
 from memtopo.machine.target import Target
@@ -20,6 +20,7 @@ from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.status import Notice, Switched
+from tests.api.test_apply import failing
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.held_layouts import Held, held
 from tests.helpers.holders import until
@@ -263,3 +264,88 @@ def test_an_export_of_another_size_is_not_imported_again(layout: Held, shared: A
     assert shared.absent == {"page"}
     awake.result()
     assert switch("half").result().kept == ()
+
+
+READER = {
+    "memtopo": 1,
+    "name": "reader",
+    "ranges": {"view": {"size": "4MiB"}, "cache": {"size": "4MiB"}, "own": {"size": "2MiB"}},
+    "imports": {
+        "loaded": {"from": "sleeper/w", "location": "gpu0", "size": "2MiB", "count": 2},
+        "shown": {"from": "sleeper/page", "location": "gpu0", "size": "2MiB", "count": 2},
+    },
+    "chunks": {"mine": {"location": "gpu0", "size": "2MiB"}},
+    "map": {"view": ["loaded"], "cache": ["shown"], "own": ["mine"]},
+    "access": {"view": {"gpu0": "r"}, "cache": {"gpu0": "rw"}, "own": {"gpu0": "rw"}},
+    "states": {"idle": {"drop": ["own"]}},
+}
+
+
+def test_imports_of_a_spec_follow(layout: Held, machine: Target, switch: Switch) -> None:
+    """Through states of the importing layout as well."""
+    layout.write("weights", b"bytes")
+    with memtopo.applied(READER, machine) as reader:
+        view = np.asarray(reader.range("view"))
+        asleep = switch("asleep")
+        assert reader.poll(PATIENCE)
+        assert asleep.result().kept == ()
+        assert reader.absent == {"loaded", "shown"}
+        reader.switch("idle")
+        assert reader.absent == {"loaded", "shown"}
+        reader.switch("awake")
+        assert reader.poll(PATIENCE)
+        with pytest.raises(memtopo.Unsuitable, match="has no memory at present"):
+            reader.range("view")
+        awake = switch("awake")
+        assert reader.poll(PATIENCE)
+        awake.result()
+        assert (reader.absent, bytes(view[:5]), reader.check().different) == (frozenset(), b"bytes", 0)
+        assert reader.poll() is None
+        del view
+    assert reader.report
+    assert reader.report.outcome == "ok"
+
+
+def test_a_held_layout_follows_the_layout_that_it_imports_from(layout: Held, machine: Target, switch: Switch) -> None:
+    layout.write("weights", b"bytes")
+    with held(READER, machine, interval=0.01) as reader:
+        mapped = reader.run.execution.layout.ranges["view"].address
+        assert switch("half").result().kept == ()
+        assert {"loaded.0", "mine"} <= reader.run.execution.layout.chunks.keys()
+        assert "shown.0" not in reader.run.execution.layout.chunks
+        assert switch("awake").result().kept == ()
+        until(lambda: "shown.1" in reader.run.execution.layout.chunks)
+        assert switch("asleep").result().kept == ()
+        assert switch("awake").result().kept == ()
+        until(lambda: reader.run.whole)
+        assert reader.run.execution.layout.ranges["view"].address == mapped
+        assert reader.bytes_of("view", 0, 5) == b"bytes"
+    assert reader.report.outcome == "ok"
+
+
+def test_every_failing_call_leaves_the_imports_as_they_were(layout: Held) -> None:
+    with memtopo.attach("sleeper", machine=failing(0)) as shared:
+        pages = np.asarray(shared.export("page"))
+        pages[:3] = list(b"abc")
+        driver: Any = shared._session._opened
+        for kind, absent in (("changing", set[str]()), ("changed", {"page"})):
+            calls, notice = 0, Notice(kind, exports=("page",))  # type: ignore[arg-type]
+            while not followed(shared, notice, driver, calls + 1):
+                calls += 1
+                assert shared.absent == absent
+                assert bytes(pages[:3]) == (b"\0\0\0" if absent else b"abc")
+            assert calls > 5
+        assert bytes(pages[:3]) == b"abc"
+        del pages
+
+
+def followed(shared: Attached, notice: Notice, driver: Any, at: int) -> bool:
+    """Follow a notice while one of the driver's calls fails; return false if that was reached."""
+    driver.at = driver.calls + at
+    try:
+        shared._session.follow(shared._imports, HOLDER, notice)  # type: ignore[arg-type]
+    except memtopo.NotSwitched:
+        return False
+    finally:
+        driver.at = 0
+    return True

@@ -6,11 +6,12 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from memtopo import planner
+from memtopo.api.session import uuids
 from memtopo.driver.ledger import Ledger
 from memtopo.kinds.layout import current
 from memtopo.language import read_text
@@ -20,10 +21,12 @@ from memtopo.rules.validation import validate
 from memtopo.run import apply
 from memtopo.run.apply import Run
 from memtopo.run.held import HeldLayout
+from memtopo.run.imports import Follower
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, hold
+from memtopo.sharing.imports import HolderHandles
 from tests.helpers.child_process import PATIENCE
 
 
@@ -63,7 +66,8 @@ def held(spec: Mapping[str, Any], target: Target, **terms: Any) -> Iterator[Held
     geometry = validate(document, target.machine).geometry
     assert geometry
     line = MachineLine(target.name, target.simulated, (), "")
-    request = RunRequest(planner.plan(geometry, target.machine), geometry, line, "held.yaml")
+    plan = planner.plan(geometry, target.machine)
+    request = RunRequest(plan, geometry, line, "held.yaml", exclusive=False)  # other tests of this process open files
     serving, ended = threading.Event(), threading.Event()
     ours, theirs = socket.socketpair()
 
@@ -77,11 +81,16 @@ def held(spec: Mapping[str, Any], target: Target, **terms: Any) -> Iterator[Held
         found.runs.append(run)
         layout, about = HeldLayout(run, ""), HolderInfo(geometry.name, "held.yaml", line)
         with claim(endpoint(geometry.name)) as claimed:
-            hold(layout, claimed, about, stop=ended.is_set, ready=serving.set, wake=theirs, changeable=layout, **terms)
-        return HoldResult()
+            follower = Follower(run, ended.is_set)
+            ends: dict[str, Any] = {"stop": follower.stop, "ready": serving.set, "wake": theirs}
+            hold(layout, claimed, about, changeable=layout, **ends, **terms)
+        return HoldResult(follower.notes)
 
     def build() -> None:
-        found.reports.append(apply.apply(request, Ledger(target.open()), hold=serve))
+        driver: Any = target.open()
+        handles = HolderHandles(geometry, uuids(driver))
+        with closing(driver):
+            found.reports.append(apply.apply(request, Ledger(driver), hold=serve, handle_source=handles))
         serving.set()
 
     thread = threading.Thread(target=build)
