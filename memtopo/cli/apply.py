@@ -8,12 +8,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from memtopo import planner
-from memtopo.cli.held import layout_source
+from memtopo.cli.held import layout_source, parsed_source
 from memtopo.cli.hold import Holder, HoldOptions, hold_options
 from memtopo.cli.options import (
     AllowUid,
@@ -34,15 +35,21 @@ from memtopo.common.errors import UsageError
 from memtopo.driver.ledger import Ledger
 from memtopo.executor import Stopped
 from memtopo.geometry import Geometry
+from memtopo.machine import dump
 from memtopo.machine.target import Target
 from memtopo.output import json, plain
+from memtopo.output.diagnostics import concise
 from memtopo.output.diagram.build import build_diagram
 from memtopo.output.progress import progress
 from memtopo.plans import saved
 from memtopo.plans.report import Check, Report
+from memtopo.rules.change import diagnose_change
+from memtopo.rules.validation import validate
 from memtopo.run import apply, processes
+from memtopo.run.held import Revision
 from memtopo.run.request import RunRequest
 from memtopo.sharing import producers
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderInfo
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Producers
@@ -115,18 +122,42 @@ def _request(loaded: Loaded, spec: str, check: Check, timeout: float) -> RunRequ
     plan = planner.plan(geometry, machine)
     if loaded.saved:
         saved.compare(loaded.saved, spec, geometry, plan)
-    return RunRequest(
+    request = RunRequest(
         plan=plan,
         geometry=geometry,
         machine=loaded.target.line,
-        spec=loaded.document.name,
-        position_of=loaded.document.position,
-        picture=build_diagram(geometry, machine),
-        warnings=loaded.warnings,
         machine_facts=machine,
         check=check,
         timeout=timeout,
     )
+    return _of_spec(request, loaded)
+
+
+def _of_spec(request: RunRequest, loaded: Loaded) -> RunRequest:
+    """A request with what it reports of a spec."""
+    return replace(
+        request,
+        spec=loaded.document.name,
+        position_of=loaded.document.position,
+        picture=build_diagram(request.geometry, loaded.target.machine),
+        warnings=loaded.warnings,
+    )
+
+
+def revision(source: str, before: RunRequest, target: Target) -> Revision:
+    """The request to which a held layout is to be changed, from a source of a client. Raises `ExchangeError`."""
+    document, machine = parsed_source(source)
+    if machine not in ("", dump(target.machine)):
+        raise ExchangeError("invalid", f"the change is for another machine than {target.name!r}", hint="plan it again")
+    loaded = Loaded(validate(document, target.machine), target, document.name)
+    geometry = loaded.validated.geometry
+    found = tuple(loaded.validated.diagnostics if geometry is None else diagnose_change(before.geometry, geometry))
+    if geometry is None or found:
+        first, *more = concise([each for each in found if each.severity == "error"], document)
+        others = f" (and {len(more)} more)" if more else ""
+        raise ExchangeError("invalid", f"the spec cannot be changed to: {first}{others}")
+    request = replace(before, geometry=geometry, plan=planner.plan(geometry, target.machine))
+    return Revision(_of_spec(request, loaded), layout_source(document, target.machine))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +184,8 @@ class _Application:
             return nullcontext()
         source = layout_source(self.loaded.document, self.loaded.target.machine)
         about = HolderInfo(self.request.plan.name, self.request.spec, self.request.machine, source)
-        return holding.holder(about, self.stop)
+        target = self.loaded.target
+        return holding.holder(about, self.stop, partial(revision, target=target))
 
     def _in_process(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         driver = Ledger(self.loaded.target.open())

@@ -16,9 +16,10 @@ from memtopo.machine import Machine, dump, parse
 from memtopo.output import json as documents
 from memtopo.output import plain
 from memtopo.output.diagram.model import Diagram
-from memtopo.sharing.client import LONGEST_SOURCE, Client, connect
+from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError, NoLayout
+from memtopo.sharing.messages import LONGEST_SOURCE
 from memtopo.sharing.status import Looked
 from memtopo.sharing.surveys import survey
 
@@ -186,8 +187,20 @@ def _require_name(client: Client, name: str, socket: str) -> None:
 
 def layout_source(document: Document, machine: Machine) -> str:
     """Encode a spec and its machine as one text; empty if it is longer than `LONGEST_SOURCE`."""
-    text = json.dumps({"spec": document.text, "machine": dump(machine)})
+    text = json.dumps({"spec": document.text, "name": document.name, "machine": dump(machine)})
     return text if len(text) <= LONGEST_SOURCE else ""
+
+
+def parsed_source(text: str) -> tuple[Document, str]:
+    """Spec in a source, and the text of its machine, empty if it has none. Raises `ExchangeError`."""
+    from memtopo.language import read_text
+
+    with suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        source = json.loads(text)
+        name, machine = source.get("name", _ORIGIN), source.get("machine", "")
+        if isinstance(name, str) and isinstance(machine, str):
+            return read_text(source["spec"].encode(), name), machine
+    raise ExchangeError("invalid", "the source is not a JSON object with a spec")
 
 
 def held_picture(client: Client) -> Diagram | None:

@@ -13,7 +13,7 @@ from memtopo.common.errors import UsageError
 from memtopo.common.text import printable, process_name
 from memtopo.output import plain
 from memtopo.run.apply import Run
-from memtopo.run.held import HeldLayout
+from memtopo.run.held import HeldLayout, Revise
 from memtopo.run.imports import Follower
 from memtopo.run.processes import Coordinator, HeldProcesses
 from memtopo.run.request import HoldResult
@@ -34,25 +34,26 @@ class HoldOptions:
     allow_uids: tuple[int, ...]
 
     @contextmanager
-    def holder(self, about: HolderInfo, stop: Callable[[], int]) -> Iterator[Holder]:
+    def holder(self, about: HolderInfo, stop: Callable[[], int], revise: Revise) -> Iterator[Holder]:
         """Claim the layout's name, before anything is built. Raises `ExchangeError` if it is taken."""
         with claim(endpoint(socket=self.socket) if self.socket else endpoint(about.name)) as claimed:
-            yield Holder(self, claimed, about, stop)
+            yield Holder(self, claimed, about, stop, revise)
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Serves a layout that was built and checked; returns notes for the report."""
+    """Serves a layout that was built and checked; returns notes for the report. `revise` validates a changed spec."""
 
     options: HoldOptions
     claim: Claim
     about: HolderInfo
     stop: Callable[[], int]
+    revise: Revise
 
     def hold(self, run: Run) -> HoldResult:
         """Serve the exports of a layout in this process."""
         run.begin_hold()
-        layout = HeldLayout(run, self.about.source)
+        layout = HeldLayout(run, self.about.source, self.revise)
         follower = Follower(run, self.stop)
         notes = self._serve(layout, follower.stop, INTERVAL, changeable=layout)
         if layout.failure:

@@ -8,28 +8,55 @@ from typing import Annotated
 
 import typer
 
-from memtopo import planner
+from memtopo import language, planner
+from memtopo.cli.change import HeldChange
 from memtopo.cli.files import save
-from memtopo.cli.options import AsJson, MachineName, SpecFile
+from memtopo.cli.held import connect_to
+from memtopo.cli.options import AsJson, MachineName
 from memtopo.cli.specs import load
 from memtopo.machine.queries import anonymous
 from memtopo.output import json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.plans.saved import SavedPlan, SpecText
 
+SpecOrName = Annotated[
+    str,
+    typer.Argument(
+        metavar="SPEC", help="A spec; - reads standard input. With AFTER: a held layout.", show_default=False
+    ),
+]
 Output = Annotated[
     str | None,
     typer.Option(
-        "--output", "-o", envvar="MEMTOPO_PLAN_OUTPUT", metavar="FILE", help="Save the plan for 'memtopo apply FILE'."
+        "--output",
+        "-o",
+        envvar="MEMTOPO_PLAN_OUTPUT",
+        metavar="FILE",
+        help="Save the plan for 'memtopo apply FILE', or 'memtopo change NAME FILE'.",
     ),
 ]
 
 
-def plan_command(spec: SpecFile, machine: MachineName = "local", output: Output = None, as_json: AsJson = False) -> int:
-    """Show what apply would do, without doing it.
+After = Annotated[
+    str | None,
+    typer.Argument(metavar="[AFTER]", help="A spec that a held layout is to be changed to.", show_default=False),
+]
+
+
+def plan_command(
+    spec: SpecOrName,
+    after: After = None,
+    machine: MachineName = "local",
+    output: Output = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show what apply, or a change of a held layout, would do, without doing it.
 
     A saved plan contains the spec and the machine; apply plans the spec again, and refuses the plan if it changed.
+    That of a change is refused if the held layout was changed since.
     """
+    if after is not None:
+        return _plan_change(spec, after, output, as_json=as_json)
     loaded = load(spec, machine)
     geometry, target_machine = loaded.validated.geometry, loaded.target.machine
     if geometry is None:
@@ -46,4 +73,25 @@ def plan_command(spec: SpecFile, machine: MachineName = "local", output: Output 
         from memtopo.output import console, plan
 
         console.show(plan.renderable(summary, loaded.target.line))
+    return 0
+
+
+def _plan_change(name: str, spec: str, output: str | None, *, as_json: bool) -> int:
+    """Show, and save, what a change of a held layout to a spec would do."""
+    document = language.read_stdin() if spec == "-" else language.read_file(spec)
+    with connect_to(name, None, ()) as client:
+        planned = HeldChange.of(client, document)
+    if planned.after.validated.geometry is None:
+        return planned.after.refuse(as_json=as_json)
+    planned.after.print_diagnostics(sys.stderr)
+    found = planned.document
+    if output is not None:
+        save(output, json.dumps(found, compact=True))
+    if as_json:
+        plain.print_document(json.dumps(found).splitlines())
+    else:
+        from memtopo.output import console
+        from memtopo.output import difference as page
+
+        console.show(page.renderable(found.plan, found.machine, "plan"))
     return 0

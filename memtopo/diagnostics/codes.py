@@ -73,12 +73,14 @@ CODES = {
     "MT705": Code("a wait without a signal", "warning"),
     "MT706": Code("a use that is only possible for chunks"),
     "MT707": Code("contradictory declarations of an external object"),
-    # states and elastic ranges
+    # states, elastic ranges and changes
     "MT801": Code("a reserved name of a state"),
     "MT802": Code("memory that cannot be offloaded"),
     "MT803": Code("a smallest count above the largest"),
     "MT804": Code("elastic chunks in place of fixed ones, or fixed ones in place of elastic ones"),
     "MT805": Code("a zero chunk that cannot back a range"),
+    "MT806": Code("a change of a layout's name"),
+    "MT807": Code("a change of a layout's processes"),
     # valid, but probably unintended
     "MT501": Code("a chunk is not mapped", "warning"),
     "MT502": Code("nothing is mapped in a range", "warning"),

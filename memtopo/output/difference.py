@@ -17,9 +17,9 @@ from memtopo.plans.report import MachineLine, PlanDifference
 _MEMORY = (Column("memory"), Column("before", "right"), Column("after", "right"), Column("at most", "right"))
 
 
-def renderable(found: PlanDifference, machine: MachineLine) -> RenderableType:
-    """The output of `memtopo diff`."""
-    parts: list[RenderableType] = [headline("diff", f"{found.before} → {found.after}", machine), Text()]
+def renderable(found: PlanDifference, machine: MachineLine, command: str = "diff") -> RenderableType:
+    """The output of `memtopo diff`, and of `memtopo plan` for a change."""
+    parts: list[RenderableType] = [headline(command, f"{found.before} → {found.after}", machine), Text()]
     if found.empty:
         return Group(*parts, Text(f"nothing differs; {found.kept:,} steps are equal"))
     for title, rows in (("goes", found.undo), ("comes", found.do)):

@@ -16,7 +16,7 @@ from memtopo.output import humanize, report
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs
 from memtopo.output.terminal.diagram import TerminalDrawing
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.status import Importer, Looked, Released, Status, Switched, Taken
+from memtopo.sharing.status import Changed, Importer, Looked, Released, Status, Switched, Taken
 from memtopo.sharing.surveys import Entry, Survey
 
 _LAYOUTS = (
@@ -77,13 +77,21 @@ def checked(found: Looked) -> RenderableType:
 
 def switched(done: Switched) -> RenderableType:
     """Result of a switch, with its verdict as the last line."""
+    return _changed("switch", f"{done.name} to {done.state}", done.state, done)
+
+
+def changed(done: Changed, spec: str) -> RenderableType:
+    """Result of a change to a spec, with its verdict as the last line."""
+    return _changed("change", f"{done.name} to {spec}", f"generation {done.generation:,}", done)
+
+
+def _changed(command: str, title: str, now: str, done: Switched | Changed) -> RenderableType:
     kept = [f"{process_name(each.pid)} keeps {rounded(each.bytes)} of memory from being free" for each in done.kept]
     consequences: list[RenderableType] = [notes(kept), Text()] if kept else []
-    head = Text.assemble(("switch", "bold"), "  ", cell(f"{done.name} to {done.state}"))
+    head = Text.assemble((command, "bold"), "  ", cell(title))
     good = not done.checks.different
-    verdict = f"{done.state}: as declared" if good else f"{done.state}: not as declared"
-    table = report.check_sections(done.checks)
-    return Group(head, Text(), *table, Text(), *consequences, cell(verdict, "bold green" if good else "bold red"))
+    verdict = cell(f"{now}: {'as declared' if good else 'not as declared'}", "bold green" if good else "bold red")
+    return Group(head, Text(), *report.check_sections(done.checks), Text(), *consequences, verdict)
 
 
 def released(done: Released) -> RenderableType:

@@ -18,8 +18,8 @@ from memtopo.language.fields import LARGEST_PROCESSES, NAME, Name, ReferringName
 from memtopo.machine.probe.report import ProbeReport
 from memtopo.output.json import DiagnosticsDocument, ErrorDocument, PictureDocument
 from memtopo.plans.report import PlanDifference, Report
-from memtopo.plans.saved import SavedPlan
-from memtopo.sharing.status import Looked, Released, Status, Switched
+from memtopo.plans.saved import SavedChange, SavedPlan
+from memtopo.sharing.status import Changed, Looked, Released, Status, Switched
 from memtopo.sharing.surveys import Survey
 from memtopo.usage.report import Usage
 
@@ -168,6 +168,8 @@ _MAKERS: dict[str, tuple[str, Callable[[], _Schema]]] = {
     "layout": ("memtopo: what show --json prints", _marked_output("layout", Status)),
     "check": ("memtopo: what check --json prints", _marked_output("check", Looked)),
     "switch": ("memtopo: what switch --json prints", _marked_output("switch", Switched)),
+    "change": ("memtopo: what change --json prints", _marked_output("change", Changed)),
+    "change-plan": ("memtopo: what plan NAME SPEC --json prints and -o saves", lambda: _output(SavedChange)),
     "release": ("memtopo: what release --json prints", _marked_output("release", Released)),
     "usage": ("memtopo: what who --json prints", _marked_output("usage", Usage)),
     "difference": ("memtopo: what diff --json prints", _marked_output("difference", PlanDifference)),

@@ -1,5 +1,7 @@
 """Saved plans: a plan with the text of its spec and its machine, to be applied later if it is still valid.
 
+The plan of a change has the generation and a digest of the held layout instead of the machine.
+
 The saved steps are not executed: the text is validated and planned again, and the two plans are compared.
 """
 
@@ -8,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import unified_diff
+from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,15 +24,19 @@ from memtopo.kinds.views import all_mapped_memory
 from memtopo.language import Document, read_text
 from memtopo.machine import Machine
 from memtopo.planner import Plan
-from memtopo.plans.report import MachineLine, PlanSummary, Row
+from memtopo.plans.report import MachineLine, PlanDifference, PlanSummary, Row
 from memtopo.rules.validation import validate
 
 MARKER = b'"memtopo_plan"'
+CHANGE_MARKER = b'"memtopo_change_plan"'
 LARGEST_FILE = 256 << 20
 MAX_CHANGES = 20
 """Number of changes that a message lists."""
 
 _REMAKE = "make it again with 'memtopo plan SPEC -o FILE'"
+_PLAN_CHANGE = "plan it again with 'memtopo plan NAME SPEC -o FILE'"
+
+Saved = TypeVar("Saved")
 
 
 class StalePlan(MemtopoError):
@@ -63,6 +70,59 @@ class SavedPlan:
     facts: Machine
 
 
+@dataclass(frozen=True, slots=True)
+class SavedChange:
+    """Content of a saved plan of a change: what it does to a held layout, and the spec that the layout is to have.
+
+    The layout had this `generation`, and `digest` as of `digest_of`, when the change was planned.
+    """
+
+    memtopo_change_plan: Literal[1]
+    layout: str
+    generation: int
+    digest: str
+    machine: MachineLine
+    plan: PlanDifference
+    spec: SpecText
+
+    def compare(self, name: str, now: SavedChange) -> None:
+        """Raise `StalePlan` unless the plan of the same change is equal `now`; `name` is that of the file."""
+        for what, then, found in (
+            ("layout", repr(self.layout), repr(now.layout)),
+            ("generation", self.generation, now.generation),
+        ):
+            if then != found:
+                message = f"the saved plan {name!r} is for {what} {then}, and the held one is {found}"
+                raise StalePlan(message, hint=_PLAN_CHANGE)
+        if self.digest != now.digest:
+            message = f"the saved plan {name!r} is for another layout than the one that is held now"
+            raise StalePlan(message, hint=_PLAN_CHANGE)
+        if self.plan != now.plan:
+            raise StalePlan(f"the saved plan {name!r} would be made otherwise now", hint=_PLAN_CHANGE)
+
+
+def digest_of(source: str, state: str | None) -> str:
+    """Return the SHA-256 of a held layout: its source, and the state that it is in."""
+    return sha256(f"{state or ''}\0{source}".encode()).hexdigest()
+
+
+def open_saved_change(name: str) -> SavedChange | None:
+    """Read the saved plan of a change in a file; return None if the file is something else or cannot be read.
+
+    Raises `UnreadablePlan` if it is damaged or of another version.
+    """
+    try:
+        if not Path(name).is_file():
+            return None
+        with open(name, "rb") as file:  # noqa: PTH123 as everywhere
+            start = file.read(256)
+            if not _has_marker(start, CHANGE_MARKER):
+                return None
+            return _validated(SavedChange, start + file.read(LARGEST_FILE), name, _PLAN_CHANGE)
+    except (OSError, ValueError):
+        return None
+
+
 def open_saved(name: str) -> SavedPlan | None:
     """Read the saved plan in a file; return None if the file is something else or cannot be read.
 
@@ -73,7 +133,7 @@ def open_saved(name: str) -> SavedPlan | None:
             return None
         with open(name, "rb") as file:  # noqa: PTH123 as everywhere: a name that is no path is no error here
             start = file.read(256)
-            if not _is_saved_plan(start):
+            if not _has_marker(start):
                 return None
             return read(start + file.read(LARGEST_FILE), name)
     except (OSError, ValueError):
@@ -83,7 +143,7 @@ def open_saved(name: str) -> SavedPlan | None:
 def spec_in(document: Document) -> Document:
     """Return the spec in a saved plan, under its own name, or the document itself if it is not a saved plan."""
     start = document.text[:256].encode()
-    if not _is_saved_plan(start):
+    if not _has_marker(start):
         return document
     try:
         spec = read(document.text.encode(), document.name).spec
@@ -94,13 +154,7 @@ def spec_in(document: Document) -> Document:
 
 def read(text: bytes, name: str) -> SavedPlan:
     """Read a saved plan from JSON. Raises `UnreadablePlan` if it is damaged or of another version."""
-    try:
-        return TypeAdapter(SavedPlan).validate_json(text)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        message = f"saved plan {name!r} is damaged: {where or 'it'}: {first['msg'].lower()}"
-        raise UnreadablePlan(message, hint=_REMAKE) from error
+    return _validated(SavedPlan, text, name, _REMAKE)
 
 
 def compare(saved: SavedPlan, name: str, geometry: Geometry, now: Plan) -> None:
@@ -122,8 +176,18 @@ def compare(saved: SavedPlan, name: str, geometry: Geometry, now: Plan) -> None:
     raise StalePlan(message, hint=_REMAKE, details=[*lines[:MAX_CHANGES], *more])
 
 
-def _is_saved_plan(start: bytes) -> bool:
-    return start.lstrip().startswith(b"{") and MARKER in start
+def _validated(kind: type[Saved], text: bytes, name: str, hint: str) -> Saved:
+    try:
+        return TypeAdapter(kind).validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = f"saved plan {name!r} is damaged: {where or 'it'}: {first['msg'].lower()}"
+        raise UnreadablePlan(message, hint=hint) from error
+
+
+def _has_marker(start: bytes, marker: bytes = MARKER) -> bool:
+    return start.lstrip().startswith(b"{") and marker in start
 
 
 def _lines(plan: PlanSummary) -> Iterator[str]:

@@ -20,7 +20,7 @@ from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.report import Checks, Failure, Leak, Left, Placed, Progress, Report
 from memtopo.plans.transition import Transition, Transitions, transition
-from memtopo.run.capacity import require_room
+from memtopo.run.capacity import DoesNotFit, require_room
 from memtopo.run.change import all_or_nothing, change
 from memtopo.run.findings import FindingTally
 from memtopo.run.hints import error_hint
@@ -189,7 +189,7 @@ class Run:
     def _enter(self, state: str, absent: frozenset[Hashable], pinned: Container[Hashable] = ()) -> None:
         plan = self._plan(state, absent)
         steps = self._transitions.between(self.execution.plan.steps, plan.steps)
-        require_room(self.execution, steps, self.request.machine_facts, pinned)
+        self._require_room(steps, self.request, pinned)
         with all_or_nothing(self.execution):
             change(self.execution, plan, steps)
         self.state, self._absent = state, absent
@@ -208,17 +208,31 @@ class Run:
         """
         plan, findings = _plan(request), FindingTally()
         steps = transition(self.execution.plan.steps, plan.steps)
-        require_room(self.execution, steps, request.machine_facts, pinned)
+        self._require_room(steps, request, pinned)
         with all_or_nothing(self.execution), self._expecting(request.geometry):
             with self._balance.following(request.geometry.gpus):
                 change(self.execution, plan, steps)
                 self._check_changed(request, steps, findings)
             self._balance.record_held()
+            if self._held:
+                self.execution.suspend(request.geometry.idle_gpus)
         self.request, self._awake, self._states, self._transitions = request, plan, {}, Transitions()
         self._partial, self._absent = {}, frozenset()
         self._findings, self._placed = findings, tuple(folding.placed(self.execution.layout.ranges))
         self.verification = Verification(request, self.ledger, self.execution, findings)
         return self._checks()
+
+    def require_room(self, request: RunRequest) -> None:
+        """Raise `DoesNotFit` if a change to another request needs more memory than is free. Raises `StepFailed`."""
+        self._require_room(transition(self.execution.plan.steps, _plan(request).steps), request)
+
+    def _require_room(self, steps: Transition, request: RunRequest, pinned: Container[Hashable] = ()) -> None:
+        self.execution.resume()  # free memory is queried in contexts
+        try:
+            require_room(self.execution, steps, request.machine_facts, pinned)
+        except DoesNotFit:
+            self._suspend()
+            raise
 
     def _check_changed(self, request: RunRequest, steps: Transition, findings: FindingTally) -> None:
         """Check a changed layout by queries, and what is new in it by bytes. Raises `StepFailed` or `Stopped`."""

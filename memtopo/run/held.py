@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from memtopo.driver.handles import Handle
-from memtopo.executor import StepFailed
+from memtopo.executor import StepFailed, Stopped
 from memtopo.kinds.exports import ExportGroup
+from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans.report import Checks
 from memtopo.plans.transition import transition
 from memtopo.run.apply import Run
 from memtopo.run.change import RollbackFailed
+from memtopo.run.request import RunRequest
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.offers import ChangeFailed, Offer
 
 
+class Revision(NamedTuple):
+    """Spec that a held layout is to have: the request to apply it, and the source that clients can draw it from."""
+
+    request: RunRequest
+    source: str
+
+
+Revise = Callable[[str, RunRequest], Revision]
+"""Validates a source, to which the layout of a request is to be changed. Raises `MemtopoError`."""
+
+
 class HeldLayout:
     """A run that is held. `failure` is set when a change has left a layout that can only be taken down."""
 
-    def __init__(self, run: Run, source: str) -> None:
-        self._run, self.source = run, source
+    def __init__(self, run: Run, source: str, revise: Revise) -> None:
+        self._run, self.source, self._revise = run, source, revise
         self.failure: RollbackFailed | None = None
 
     def offers(self) -> Sequence[Offer]:
@@ -51,13 +65,27 @@ class HeldLayout:
         return tuple(self._run.states)
 
     def switch(self, state: str) -> PlannedSwitch:
-        return PlannedSwitch(self, self._run, state)
+        run = self._run
+        return PlannedSwitch(self, run, self._touched(run.states[state]), state)
 
-    def change(self, source: str, generation: int | None) -> PlannedSwitch:
-        del source, generation
-        raise ExchangeError("request", "this layout cannot be changed to another spec")
+    def change(self, source: str, generation: int | None) -> PlannedRevision:
+        run = self._run
+        if generation not in (None, self.generation):
+            message = f"the layout is of generation {self.generation}, and the change was planned for {generation}"
+            raise ExchangeError("stale", message, hint="plan it again")
+        if self.state != AWAKE:
+            message = f"layout {run.request.plan.name!r} is in state {self.state!r}"
+            raise ExchangeError("state", message, hint="'memtopo switch NAME awake' first")
+        revision = self._revise(source, run.request)
+        run.require_room(revision.request)
+        return PlannedRevision(self, run, self._touched(revision.request.plan), revision)
 
-    def touched(self, plan: Plan) -> frozenset[str]:
+    def pinned(self, exports: frozenset[str]) -> frozenset[Hashable]:
+        """Return the resources whose memory stays in use while importers keep handles of some exports."""
+        groups = self._run.request.geometry.of(ExportGroup)
+        return frozenset(resource for name in exports & groups.keys() for resource in groups[name].resources)
+
+    def _touched(self, plan: Plan) -> frozenset[str]:
         """Return the names of the exports whose objects a change to a plan releases or replaces."""
         undone = {step.provides for step in transition(self._run.execution.plan.steps, plan.steps).undo}
         exports = self._run.request.geometry.of(ExportGroup)
@@ -70,24 +98,46 @@ class HeldLayout:
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedSwitch:
-    """Switch of a held layout to one of its states."""
+class _Planned:
+    """Change of a held layout, and the exports that it touches."""
 
     held: HeldLayout
     run: Run
-    state: str
+    touched: frozenset[str]
 
-    @property
-    def touched(self) -> frozenset[str]:
-        return self.held.touched(self.run.states[self.state])
-
-    def make(self, *, full: bool) -> Checks:
-        del full
-        run = self.run
+    def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
         try:
-            return run.switch(self.state)
+            return self._make(self.held.pinned(pinned), full=full)
         except RollbackFailed as failed:
             self.held.failure = failed
             raise ChangeFailed(f"{failed}; the layout is taken down", broken=True) from failed
-        except StepFailed as failed:
-            raise ChangeFailed(f"{failed}; the layout is {run.state}, as before", broken=False) from failed
+        except (StepFailed, Stopped) as failed:
+            message = f"{failed or 'the holder was told to end'}; the layout is as before, in state {self.run.state!r}"
+            raise ChangeFailed(message, broken=False) from failed
+
+    def _make(self, pinned: frozenset[Hashable], *, full: bool) -> Checks:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSwitch(_Planned):
+    """Switch of a held layout to one of its states."""
+
+    state: str
+
+    def _make(self, pinned: frozenset[Hashable], *, full: bool) -> Checks:
+        del full
+        return self.run.switch(self.state, pinned)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRevision(_Planned):
+    """Change of a held layout to another spec."""
+
+    revision: Revision
+
+    def _make(self, pinned: frozenset[Hashable], *, full: bool) -> Checks:
+        request = replace(self.revision.request, check="full" if full else "fast")
+        checks = self.run.change(request, pinned)
+        self.held.source = self.revision.source
+        return checks

@@ -19,22 +19,19 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, Offer
 from memtopo.sharing.sockets import reserve_descriptors
-from memtopo.sharing.status import MOST_STATES, Importer, Notice, Released, Status, Switched
+from memtopo.sharing.status import MOST_STATES, Changed, Importer, Notice, Released, Status, Switched
 from memtopo.sharing.wire import MOST_FDS
 
 TIMEOUT = 5.0
 """Seconds that a holder has for an answer."""
 
 CHECK_TIMEOUT = 120.0
-SWITCH_TIMEOUT = 600.0
+SWITCH_TIMEOUT = CHANGE_TIMEOUT = 600.0
 IN_FLIGHT = 64
 """Handles that are requested at a time; each open descriptor pins its memory (fact 29)."""
 
 _MAX_ENTRIES = 1_000_000
 """Entries of a list in all packets, which bounds what a holder can send."""
-
-LONGEST_SOURCE = 32 << 20
-"""Characters of a source in all packets."""
 
 
 class Client:
@@ -135,6 +132,32 @@ class Client:
             kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))
             checks = messages.decode_checks(fields.object("checks"))
             return Switched(fields.text("name", 128), fields.text("state", LONGEST_NAME), checks, kept)
+
+    def change(
+        self,
+        source: str,
+        *,
+        generation: int | None = None,
+        full: bool = False,
+        force: bool = False,
+        wait: float = 0.0,
+        timeout: float = CHANGE_TIMEOUT,
+    ) -> Changed:
+        """Let the holder bring the layout to the spec in a source, and return the results of its check.
+
+        A `full` check verifies bytes as well. A `generation` that is not the layout's is refused. `force` and `wait`
+        are as for `switch`.
+        """
+        terms = {"generation": generation, "check": "full" if full else "fast", "force": force, "wait": wait}
+        for first in range(0, len(source), messages.TEXT_CHARACTERS):
+            text = source[first : first + messages.TEXT_CHARACTERS]
+            part = {"first": first, "total": len(source), "text": text}
+            fields = _request(self._connection, "change", timeout=timeout + wait, source=part, **terms)
+        self._offers = None
+        with _validated(self._connection):
+            kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))
+            checks = messages.decode_checks(fields.object("checks"))
+            return Changed(fields.text("name", 128), fields.number("generation", 1), checks, kept)
 
     def source(self) -> str:
         """Return the source from which the layout can be drawn; empty if the holder does not report it."""
@@ -301,7 +324,7 @@ def _source(connection: HolderConnection) -> str:
     length, total = 0, 1
     while length < total:
         answer = _request(connection, "source", first=length)
-        total = answer.number("total", 0, LONGEST_SOURCE + 1)
+        total = answer.number("total", 0, messages.LONGEST_SOURCE + 1)
         found.append(answer.text("text", messages.TEXT_CHARACTERS))
         length += len(found[-1])
         if length > total or (total and not found[-1]):

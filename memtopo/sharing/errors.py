@@ -6,15 +6,16 @@ from collections.abc import Sequence
 
 from memtopo.common.errors import MemtopoError, Unavailable
 
+_EXIT_CODES = {"stale": 7, "broken": 5}
+
 
 class ExchangeError(MemtopoError):
     """A failed exchange; `code` is one of the codes in `docs/protocol.md`."""
 
-    exit_code = 4
-
     def __init__(self, code: str, message: str, *, hint: str | None = None, details: Sequence[str] = ()) -> None:
         super().__init__(message, hint=hint, details=details)
         self.code = code
+        self.exit_code = _EXIT_CODES.get(code, 4)
 
 
 class NoLayout(Unavailable):

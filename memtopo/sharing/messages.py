@@ -24,6 +24,9 @@ PAGE_BYTES = 48 << 10
 TEXT_CHARACTERS = 8 << 10
 """Characters of a long text that go into one packet; one character takes up to six bytes."""
 
+LONGEST_SOURCE = 32 << 20
+"""Characters of a source in all packets."""
+
 MAX_ENTRIES = 4096
 """Entries of a list that are accepted in one packet; `PAGE_BYTES` allows fewer."""
 

@@ -73,10 +73,11 @@ class PlannedChange(Protocol):
         """Names of the exports whose objects it releases or replaces."""
         ...
 
-    def make(self, *, full: bool) -> Checks:
+    def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
         """Make the change, and return the results of its check: by queries or, if `full`, also by bytes.
 
-        Raises `ChangeFailed`.
+        Importers keep the memory of the `pinned` exports. Raises `ChangeFailed`, or another `MemtopoError` before the
+        first call if the change does not fit.
         """
         ...
 

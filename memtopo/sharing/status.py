@@ -112,6 +112,16 @@ class Switched:
 
 
 @dataclass(frozen=True, slots=True)
+class Changed:
+    """A layout that was changed to another spec, and its generation now; the rest is as for a switch."""
+
+    name: str
+    generation: int
+    checks: Checks
+    kept: tuple[Importer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Looked:
     """Result of a holder's check of its layout: whether everything is as declared, and the details."""
 

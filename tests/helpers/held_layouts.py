@@ -8,10 +8,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from memtopo import planner
 from memtopo.api.session import uuids
+from memtopo.cli.apply import revision
 from memtopo.driver.ledger import Ledger
 from memtopo.kinds.layout import current
 from memtopo.language import read_text
@@ -79,7 +81,8 @@ def held(spec: Mapping[str, Any], target: Target, **terms: Any) -> Iterator[Held
 
     def serve(run: Run) -> HoldResult:
         found.runs.append(run)
-        layout, about = HeldLayout(run, ""), HolderInfo(geometry.name, "held.yaml", line)
+        layout = HeldLayout(run, "", partial(revision, target=target))
+        about = HolderInfo(geometry.name, "held.yaml", line)
         with claim(endpoint(geometry.name)) as claimed:
             follower = Follower(run, ended.is_set)
             ends: dict[str, Any] = {"stop": follower.stop, "ready": serving.set, "wake": theirs}

@@ -94,13 +94,13 @@ class OneState(Memfds):
         return PlannedState(self, state)
 
     def change(self, source: str, generation: int | None) -> PlannedState:
-        del source, generation
-        raise MemtopoError("these exports cannot change")
+        del generation
+        return PlannedState(self, source)
 
 
 @dataclass(frozen=True)
 class PlannedState:
-    """A switch of such exports to a state."""
+    """A switch of such exports to a state, or a change of their source."""
 
     layout: OneState
     state: str
@@ -109,10 +109,13 @@ class PlannedState:
     def touched(self) -> frozenset[str]:
         return self.layout.absent if self.state == self.layout.name else frozenset()
 
-    def make(self, *, full: bool) -> Checks:
-        del full
+    def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
+        del full, pinned
         self.layout.generation += 1
         if self.layout.failure:
             raise self.layout.failure
-        self.layout.state = self.state
+        if self.state in self.layout.states:
+            self.layout.state = self.state
+        else:
+            self.layout.source = self.state
         return self.layout.check()

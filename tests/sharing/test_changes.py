@@ -182,7 +182,7 @@ def test_a_switch_that_breaks_the_layout_releases_it(dial: Connect, importer: so
     switch(requester)
     next_message(importer)
     let_go(importer, "page")
-    assert next_message(requester)["error"]["code"] == "failed"
+    assert next_message(requester)["error"]["code"] == "broken"
     assert next_message(importer)["notice"] == "releasing"
 
 

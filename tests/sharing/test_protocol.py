@@ -19,6 +19,9 @@ PAGE = (ROOT / "docs" / "protocol.md").read_text()
 SECTION = re.compile(r"^### (\w+)\n\n```json\n(.*?)^```\n\n```json\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 PAIRS = {name: (json.loads(request), json.loads(answer)) for name, request, answer in SECTION.findall(PAGE)}
 
+REVISIONS = [ROOT / "memtopo" / name for name in ("run/held.py", "cli/apply.py", "cli/held.py")]
+"""Modules that refuse a change on behalf of a holder."""
+
 
 def shape(value: Any) -> Any:
     """The keys and types of a message, of a list those of its first entry."""
@@ -35,7 +38,7 @@ def test_the_page_has_every_request_and_its_answer() -> None:
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_answers_have_the_keys_and_types_of_the_page(runtime: Path, start: Callable[..., Holder], name: str) -> None:
-    start(**({"asleep": "asleep"} if name == "switch" else {}))
+    start(**({"asleep": "asleep"} if name in ("switch", "change") else {}))
     request, answer = PAIRS[name]
     with raw(runtime / "memtopo" / "kv.sock") as sock:
         if name in ("importers", "let_go"):
@@ -51,7 +54,7 @@ def test_answers_have_the_keys_and_types_of_the_page(runtime: Path, start: Calla
 
 
 def test_the_page_has_every_code_of_a_holders_errors() -> None:
-    source = "".join(path.read_text() for path in [*ROOT.glob("memtopo/sharing/**/*.py")])
+    source = "".join(path.read_text() for path in [*ROOT.glob("memtopo/sharing/**/*.py"), *REVISIONS])
     sent = set(re.findall(r'ExchangeError\(\s*"(\w+)"', source)) | {"packet", "version", "request", "failed"}
     ours = {"gone", "timeout", "lie", "folder", "held", "starting"}
     assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == sent - ours

@@ -20,7 +20,7 @@ GROUPS = {
     "MT4": "Capabilities of the machine",
     "MT6": "Sharing between processes",
     "MT7": "Managed and external memory",
-    "MT8": "States and elastic ranges",
+    "MT8": "States, elastic ranges and changes",
     "MT5": "Valid, but probably unintended",
 }
 """Titles of the groups of codes, by prefix."""

@@ -67,7 +67,7 @@ class PlannedSwitch:
     state: str
     touched: frozenset[str]
 
-    def make(self, *, full: bool) -> Checks:
-        del full
+    def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
+        del full, pinned
         self.coordinator.joint.switch(self.state)
         return self.coordinator.recheck()

@@ -119,16 +119,18 @@ class Changes:
         kept = messages.encode_importers([each.importer for each in pinning])
         before = self._responder.generation
         try:
-            checks = request.planned.make(full=request.full)
+            names = frozenset(taken.export for each in pinning for taken in each.taken(request.touched))
+            checks = request.planned.make(full=request.full, pinned=names)
         except ChangeFailed as failed:
             if failed.broken:
                 self._take_down()
-            raise ExchangeError("failed", failed.message) from failed
+            raise ExchangeError("broken" if failed.broken else "failed", failed.message) from failed
         finally:
             replaced = self._responder.generation != before
             self._responder.after_change(request.touched if replaced else ())
             self._notify_changed(request, replaced=replaced)
-        answer = {"name": self._responder.name, **request.answer, "checks": messages.encode_checks(checks)}
+        now = {"generation": self._responder.generation, "checks": messages.encode_checks(checks)}
+        answer = {"name": self._responder.name, **request.answer, **now}
         return {"ok": answer | {"kept": kept}}
 
     def _answer(self, request: ChangeRequest, make: Callable[[], dict[str, Any]]) -> None:

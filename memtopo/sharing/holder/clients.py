@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from memtopo.common.clock import RunningClock
 from memtopo.common.text import process_name
 from memtopo.sharing import wire
-from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.messages import encode_error
+from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Fields, encode_error
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import Peer, check_user, peer
 from memtopo.sharing.status import Importer, Taken
@@ -68,8 +68,34 @@ class ClientConnection:
         """Exports whose handles the client has received and closed again, in order."""
         self._stuck_since: float | None = None
         self._taken: dict[str, _Received] = {}
+        self._source: list[str] = []
         self._outgoing: deque[bytes] = deque()
         self._descriptors_sent = False
+
+    @property
+    def received_source(self) -> int:
+        """Characters of an incomplete source that the client has sent."""
+        return sum(map(len, self._source))
+
+    def receive_source(self, part: Fields) -> str | None:
+        """Add a part of a source, the first of which begins it anew. Return the source when it is complete.
+
+        Raises `BadPacket` for a part that does not follow the one before.
+        """
+        part.allow_only("first", "total", "text")
+        first, total = part.number("first"), part.number("total", 1, LONGEST_SOURCE + 1)
+        if first == 0:
+            self._source.clear()
+        if first != self.received_source:
+            raise BadPacket("a part of the source is missing")
+        self._source.append(part.text("text", TEXT_CHARACTERS))
+        if (received := self.received_source) < total:
+            return None
+        if received > total:
+            raise BadPacket("the source is longer than announced")
+        source = "".join(self._source)
+        self._source.clear()
+        return source
 
     def receive(self) -> Packet | None:
         """Receive a packet; None at the end of the connection. Raises the errors of `wire.receive`."""

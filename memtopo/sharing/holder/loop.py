@@ -237,6 +237,8 @@ class ServerLoop:
         request = request_of(fields)
         if request == "switch":
             return self._switch(connection, fields)
+        if request == "change":
+            return self._change(connection, fields)
         if request == "release":
             self._release(connection, fields)
             return True
@@ -269,6 +271,18 @@ class ServerLoop:
         self._require_changeable(connection, "switch")
         planned = self._responder.planned_switch(state)
         return self._changes.begin(ChangeRequest(connection, planned, planned.touched, {"state": state}, *terms))
+
+    def _change(self, connection: ClientConnection, fields: Fields) -> bool:
+        fields.allow_only("request", "source", "generation", "force", "wait", "check")
+        generation = fields.number("generation", 1) if fields.has("generation") else None
+        terms = _change_terms(fields)
+        self._require_changeable(connection, "change")
+        source = connection.receive_source(fields.object("source"))
+        if source is None:
+            connection.send({"ok": {"received": connection.received_source}})
+            return True
+        planned = self._responder.planned_change(source, generation)
+        return self._changes.begin(ChangeRequest(connection, planned, planned.touched, {}, *terms))
 
     def _require_changeable(self, connection: ClientConnection, action: str) -> None:
         """Raise `ExchangeError` for a client of another user, during a release, and during another change."""

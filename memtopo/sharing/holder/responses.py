@@ -22,7 +22,7 @@ from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, ChangeableLayout, ExportProvider, Offer, PlannedChange
 from memtopo.sharing.status import MOST_STATES, Importer
 
-REQUESTS = ("status", "offers", "importers", "handles", "let_go", "check", "source", "switch", "release")
+REQUESTS = ("status", "offers", "importers", "handles", "let_go", "check", "source", "switch", "change", "release")
 _LONGEST_PATH = 1000
 _LISTED_PROCESSES = 4
 
@@ -141,6 +141,12 @@ class Responder:
             hint = choose(state, [*layout.states][:LISTED])
             raise ExchangeError("unknown", f"there is no state {shorten(state)!r}", hint=hint)
         return layout.switch(state)
+
+    def planned_change(self, source: str, generation: int | None) -> PlannedChange:
+        """Plan a change to the spec in a source. Raises `MemtopoError` if it cannot be made."""
+        if self._changeable is None:
+            raise ExchangeError("unknown", f"layout {self._info.name!r} cannot be changed")
+        return self._changeable.change(source, generation)
 
     def after_change(self, touched: Iterable[str]) -> None:
         """Read the offers again after a change, which has made the objects of the `touched` exports anew."""

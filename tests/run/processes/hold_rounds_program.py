@@ -11,9 +11,11 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from memtopo import planner
+from memtopo.cli.apply import revision
 from memtopo.cli.hold import HoldOptions
 from memtopo.driver.ledger import Ledger
 from memtopo.language import read_file
@@ -45,7 +47,8 @@ def hold(found: Target) -> Callable[[], Report]:
     made, ledger = run_request("held.yaml", found), Ledger(found.open())
 
     def once() -> Report:
-        with HoldOptions(None, None, 1.0, ()).holder(HolderInfo("held", None, made.machine), lambda: 0) as holder:
+        info = HolderInfo("held", None, made.machine)
+        with HoldOptions(None, None, 1.0, ()).holder(info, lambda: 0, partial(revision, target=found)) as holder:
             return apply(made, ledger, hold=holder.hold)
 
     return once

@@ -1,0 +1,150 @@
+"""`memtopo change`: bring a held layout to another spec, in place. `memtopo plan` shows and saves its plan."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Literal
+
+import typer
+
+from memtopo import language, planner
+from memtopo.cli.held import connect_to, layout_source, parsed_source
+from memtopo.cli.options import AsJson, Socket, duration
+from memtopo.cli.specs import Loaded
+from memtopo.common.errors import UsageError
+from memtopo.language import Document
+from memtopo.machine import parse
+from memtopo.machine.target import recorded
+from memtopo.output import json, plain
+from memtopo.plans.difference import difference
+from memtopo.plans.report import PlanDifference
+from memtopo.plans.saved import SavedChange, SpecText, digest_of, open_saved_change
+from memtopo.rules.change import diagnose_change
+from memtopo.rules.validation import validate
+from memtopo.sharing.client import Client
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.status import Status
+
+NOT_AS_DECLARED = 6
+
+HeldName = Annotated[str, typer.Argument(metavar="NAME", help="A held layout.", show_default=False)]
+After = Annotated[
+    str,
+    typer.Argument(metavar="SPEC", help="The spec to change to, or a saved plan.", show_default=False),
+]
+Check = Annotated[
+    Literal["fast", "full"],
+    typer.Option(
+        "--check",
+        envvar="MEMTOPO_CHANGE_CHECK",
+        help="What is checked afterwards: fast: queries, and samples of new memory; full: all its bytes.",
+    ),
+]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", envvar="MEMTOPO_FORCE", help="Change it even if others have imported memory that goes; they keep it."
+    ),
+]
+Wait = Annotated[
+    str, typer.Option("--wait", envvar="MEMTOPO_CHANGE_WAIT", metavar="TIME", help="Time for importers to let go.")
+]
+
+
+def change_command(
+    name: HeldName,
+    spec: After,
+    check: Check = "fast",
+    force: Force = False,
+    wait: Wait = "0s",
+    socket: Socket = None,
+    as_json: AsJson = False,
+) -> int:
+    """Bring a held layout to another spec, in place.
+
+    What both have is not touched. Refused while others have handles of memory that goes. If a call fails, the layout
+    stays as it was. The exit status is 6 if the check afterwards finds a difference, 5 if the layout was lost.
+    """
+    patience = duration(wait)
+    saved = open_saved_change(spec)
+    document = language.read_text(saved.spec.text.encode(), saved.spec.name) if saved else _read(spec)
+    with connect_to(name, socket, ()) as client:
+        planned = HeldChange.of(client, document)
+        if planned.after.validated.geometry is None:
+            return planned.after.refuse(as_json=as_json)
+        if saved:
+            saved.compare(spec, planned.document)
+        planned.after.print_diagnostics(sys.stderr)
+        generation = saved.generation if saved else None
+        done = client.change(planned.source, generation=generation, full=check == "full", force=force, wait=patience)
+    if as_json:
+        plain.print_document(json.dumps(json.marked("change", done)).splitlines())
+    else:
+        from memtopo.output import console
+        from memtopo.output import held as page
+
+        console.show(page.changed(done, document.name))
+    return NOT_AS_DECLARED if done.checks.different else 0
+
+
+def _read(spec: str) -> Document:
+    return language.read_stdin() if spec == "-" else language.read_file(spec)
+
+
+@dataclass(frozen=True)
+class HeldChange:
+    """A held layout, and a spec that it is to be changed to, both validated on the machine of the holder.
+
+    The geometry of `after` is None if the layout cannot be changed to the spec.
+    """
+
+    status: Status
+    digest: str
+    before: Loaded
+    after: Loaded
+
+    @classmethod
+    def of(cls, client: Client, document: Document) -> HeldChange:
+        """Request what is held, and validate the change. Raises `ExchangeError` if the holder sends no spec."""
+        status, source = client.status(), client.source()
+        if not source:
+            raise ExchangeError("source", f"layout {status.name!r} does not send its spec")
+        held, machine = parsed_source(source)
+        found = recorded(status.machine.name, parse(machine.encode(), "the holder"))
+        before = validate(held, found.machine)
+        after = validate(document, found.machine)
+        if before.geometry and after.geometry and (refused := tuple(diagnose_change(before.geometry, after.geometry))):
+            after = after._replace(diagnostics=(*after.diagnostics, *refused), geometry=None)
+        digest = digest_of(source, status.layout_state)
+        return cls(status, digest, Loaded(before, found, status.name), Loaded(after, found, document.name))
+
+    @property
+    def source(self) -> str:
+        """Source of the spec, as the holder reads it."""
+        return layout_source(self.after.document, self.after.target.machine)
+
+    @cached_property
+    def difference(self) -> PlanDifference:
+        """What the change undoes and does. Raises `UsageError` for layouts of several processes."""
+        before, after = self.before.validated.geometry, self.after.validated.geometry
+        if before is None or after is None or before.processes:
+            hint = "the change itself is planned by the holder"
+            raise UsageError(f"the change of layout {self.status.name!r} cannot be planned here", hint=hint)
+        plans = [planner.plan(each, self.after.target.machine) for each in (before, after)]
+        return difference(plans[0].steps, plans[1].steps, (self.status.name, self.after.document.name))
+
+    @property
+    def document(self) -> SavedChange:
+        """The plan of the change, as it is saved."""
+        text = SpecText(self.after.document.name, self.after.document.text)
+        return SavedChange(
+            memtopo_change_plan=1,
+            layout=self.status.name,
+            generation=self.status.generation,
+            digest=self.digest,
+            machine=self.status.machine,
+            plan=self.difference,
+            spec=text,
+        )

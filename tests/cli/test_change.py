@@ -1,0 +1,161 @@
+"""`memtopo change`: a held layout is brought to another spec in place, by a plan that may be saved, or is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError
+from tests.cli.conftest import InlineRunner
+from tests.helpers.command_line import MEMTOPO, ROOT, environment
+
+SPEC = """
+memtopo: 1
+name: cache
+ranges: {weights: {size: 4MiB}, kv: {size: 4MiB}}
+chunks:
+  w: {location: gpu0, size: 2MiB, count: 2, handles: fd}
+  page: {location: gpu0, size: 2MiB, count: 2, handles: fd}
+map: {weights: [w], kv: [page]}
+access: {weights: {gpu0: rw}, kv: {gpu0: rw}}
+exports: {weights: {chunk: w, via: fd}, kv: {chunk: page, via: fd}}
+states: {asleep: {drop: [kv]}}
+"""
+LARGER = SPEC.replace("kv: {size: 4MiB}", "kv: {size: 8MiB}").replace(
+    "page: {location: gpu0, size: 2MiB, count: 2", "page: {location: gpu0, size: 2MiB, count: 4"
+)
+
+
+@pytest.fixture
+def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Folder with `spec.yaml` and `larger.yaml`, which is the runtime directory and the current one."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    (tmp_path / "larger.yaml").write_text(LARGER)
+    return tmp_path
+
+
+@contextmanager
+def held(folder: Path, spec: str = "spec.yaml") -> Iterator[subprocess.Popen[bytes]]:
+    """A held layout in the runtime directory `folder`, which is released at the end without a leak."""
+    command = [*MEMTOPO, "apply", spec, "--machine", "h100x1", "--hold", "--json"]
+    variables = environment(XDG_RUNTIME_DIR=str(folder), PYTHONPATH=str(ROOT))
+    with subprocess.Popen(
+        command, cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr
+        assert b"holding cache" in process.stderr.readline()
+        try:
+            yield process
+        finally:
+            process.terminate()
+            out, _ = process.communicate()
+            report = json.loads(out)
+            assert (report["outcome"], report["leaks"]) == ("ok", [])
+
+
+def test_a_held_layout_is_changed_in_place(run_inline: InlineRunner, specs: Path) -> None:
+    """What is shown, checked, exported and drawn afterwards is that of the new spec."""
+    here = {"XDG_RUNTIME_DIR": str(specs)}
+    with held(specs):
+        plan = run_inline("plan", "cache", "larger.yaml", **here)
+        assert plan.status == 0
+        assert plan.out.splitlines()[0] == "plan  cache → larger.yaml  on h100x1 (simulated)"
+        assert "memory  before   after  at most" in plan.out
+        done = run_inline("change", "cache", "larger.yaml", **here)
+        assert (done.status, done.out.splitlines()[0]) == (0, "change  cache to larger.yaml")
+        assert done.out.splitlines()[-1] == "generation 2: as declared"
+        shown = run_inline("show", "cache", "--json", **here).document
+        assert (shown["generation"], shown["spec"]) == (2, "larger.yaml")
+        assert {offer["name"]: offer["count"] for offer in shown["offers"]} == {"weights": 2, "kv": 4}
+        assert [each["used"] for each in shown["picture"]["memory"]] == [12 << 20]
+        assert run_inline("check", "cache", **here).status == 0
+        assert run_inline("diff", "cache", "larger.yaml", **here).status == 0
+        full = run_inline("change", "cache", "spec.yaml", "--check", "full", "--json", **here)
+        assert (full.status, full.document["memtopo_change"], full.document["generation"]) == (0, 1, 3)
+
+
+def test_a_saved_plan_is_made_once_and_then_stale(run_inline: InlineRunner, specs: Path) -> None:
+    here = {"XDG_RUNTIME_DIR": str(specs)}
+    with held(specs):
+        assert run_inline("plan", "cache", "larger.yaml", "-o", "plan.json", **here).status == 0
+        assert run_inline("change", "cache", "plan.json", **here).status == 0
+        again = run_inline("change", "cache", "plan.json", **here)
+        assert again.status == 7
+        assert "the saved plan 'plan.json' is for generation 1, and the held one is 2" in again.err
+        assert "plan it again with 'memtopo plan NAME SPEC -o FILE'" in again.err
+        (specs / "plan.json").write_text((specs / "plan.json").read_text().replace('"generation":', '"generations":'))
+        assert run_inline("change", "cache", "plan.json", **here).status == 1
+    with held(specs, "larger.yaml"):  # of generation 1, too
+        assert run_inline("plan", "cache", "spec.yaml", "-o", "back.json", **here).status == 0
+    with held(specs):
+        other = run_inline("change", "cache", "back.json", **here)
+        assert (other.status, "is for another layout than the one that is held now" in other.err) == (7, True)
+
+
+def test_a_spec_that_the_layout_cannot_be_changed_to_is_refused_with_its_position(
+    run_inline: InlineRunner, specs: Path
+) -> None:
+    (specs / "named.yaml").write_text(SPEC.replace("name: cache", "name: other"))
+    (specs / "wrong.yaml").write_text(SPEC.replace("kv: [page]", "kv: [pages]"))
+    here = {"XDG_RUNTIME_DIR": str(specs)}
+    with held(specs):
+        for command in ("plan", "change"):
+            named = run_inline(command, "cache", "named.yaml", **here)
+            assert named.status == 1
+            assert named.err.splitlines()[0] == (
+                "named.yaml:3:7: error[MT806]: the layout is named 'cache', and a change keeps its name"
+            )
+            wrong = run_inline(command, "cache", "wrong.yaml", "--json", **here)
+            assert (wrong.status, wrong.document["diagnostics"][0]["code"]) == (1, "MT201")
+        assert run_inline("show", "cache", "--json", **here).document["generation"] == 1
+
+
+def test_the_holder_validates_again(specs: Path) -> None:
+    def refusal(spec: str, **more: str) -> ExchangeError:
+        with connect(endpoint("cache")) as client, pytest.raises(ExchangeError) as caught:
+            client.change(json.dumps({"spec": spec, **more}))
+        return caught.value
+
+    with held(specs):
+        assert "cannot be changed to: the holder:3:7: error[MT806]" in refusal(SPEC.replace("cache", "other")).message
+        assert refusal(SPEC.replace("[page]", "[pages]")).code == "invalid"
+        assert "another machine" in refusal(SPEC, machine="{}").message
+        with connect(endpoint("cache")) as client, pytest.raises(ExchangeError) as caught:
+            client.change("[]")
+        assert caught.value.code == "invalid"
+        with connect(endpoint("cache")) as client, pytest.raises(ExchangeError) as caught:
+            client.change(json.dumps({"spec": LARGER}), generation=2)
+        assert (caught.value.code, caught.value.exit_code) == ("stale", 7)
+        with connect(endpoint("cache")) as client:
+            client.switch("asleep")
+        assert refusal(LARGER).code == "state"
+        with connect(endpoint("cache")) as client:
+            client.switch("awake")
+            long = f"{LARGER}# {'x' * 50_000}\n"
+            assert client.change(json.dumps({"spec": long})).checks.different == 0
+
+
+def test_a_change_is_refused_while_importers_would_keep_memory(run_inline: InlineRunner, specs: Path) -> None:
+    smaller = LARGER.replace(
+        "page: {location: gpu0, size: 2MiB, count: 4", "page: {location: gpu0, size: 4MiB, count: 2"
+    )
+    (specs / "other.yaml").write_text(smaller)
+    here = {"XDG_RUNTIME_DIR": str(specs)}
+    with held(specs), connect(endpoint("cache")) as client:
+        for handle in client.handles("kv"):
+            handle.close()
+        assert run_inline("change", "cache", "larger.yaml", **here).status == 0  # the two chunks stay
+        refused = run_inline("change", "cache", "other.yaml", **here)
+        assert (refused.status, f"process {os.getpid()} (2 of kv, 4 MiB)" in refused.err) == (4, True)
+        forced = run_inline("change", "cache", "other.yaml", "--force", **here)
+        assert (forced.status, "keeps 4 MiB of memory from being free" in forced.out) == (0, True)

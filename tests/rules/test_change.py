@@ -1,0 +1,44 @@
+"""Changes that are refused: of a layout's name, and of its processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from memtopo.rules.change import diagnose_change
+from tests.helpers.specs import document, validate_text
+
+ONE = "ranges: {r: {size: 2MiB}}\nchunks: {c: {location: gpu0, size: 2MiB}}\nmap: {r: [c]}\naccess: {r: {gpu0: rw}}\n"
+
+
+def several(**counts: int | None) -> str:
+    """Spec of processes, each counted or not."""
+    inner = " ".join(line.strip() + "," for line in ONE.splitlines())
+    written = (f"  {name}: {{{f'count: {count}, ' if count else ''}{inner}}}" for name, count in counts.items())
+    return "processes:\n" + "\n".join(written) + "\n"
+
+
+NAMED = "memtopo: 1\nname: other\n"
+OURS, KEPT = "the layout: server, reader.0, reader.1", "and a change keeps its processes"
+TWO = several(server=None, reader=2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "line", "message"),
+    [
+        (ONE, NAMED + ONE, "MT806", 2, "the layout is named 'test', and a change keeps its name"),
+        (ONE, TWO, "MT807", 3, "the layout is one of a single process, and a change keeps them"),
+        (TWO, ONE, "MT807", 2, "the layout has the processes server, reader.0, reader.1, and a change keeps them"),
+        (TWO, several(server=None, reader=3), "MT807", 5, "process 'reader.2' is not one of " + OURS),
+        (TWO, several(server=None, reader=1), "MT807", 3, "the layout also has reader.1, " + KEPT),
+        (TWO, several(server=None, writer=2), "MT807", 5, "process 'writer.0' is not one of " + OURS),
+    ],
+)  # fmt: skip
+def test_a_change_keeps_name_and_processes(before: str, after: str, code: str, line: int, message: str) -> None:
+    geometries = [validate_text(text).geometry for text in (before, after)]
+    assert geometries[0]
+    assert geometries[1]
+    (found,) = diagnose_change(*filter(None, geometries))
+    assert (found.code, found.message) == (code, message)
+    span = document(after).span(found.path, found.at)
+    assert span
+    assert span.line == line
