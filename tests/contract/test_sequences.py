@@ -361,7 +361,7 @@ SHOWN = (
         """,
     ),
     Shown(
-        "fact 70: freeing an allocation removes the advice of a page that another shares",
+        "fact 70: freeing an allocation removes the advice of its first page, which another shares",
         """
         push gpu0 -> ok
         m0 = managed 1 2 -> ok
@@ -372,7 +372,7 @@ SHOWN = (
         """,
     ),
     Shown(
-        "fact 70: advice that begins in an earlier page is read for the whole range",
+        "fact 70: a part that begins in an earlier page counts with its whole size in a query",
         """
         push gpu0 -> ok
         m0 = managed 5000 1 -> ok
@@ -382,13 +382,57 @@ SHOWN = (
         """,
     ),
     Shown(
-        "fact 70: advice that begins in the range's first page is not",
+        "fact 70: a part that begins in the range's first page does not reach further",
         """
         push gpu0 -> ok
         m0 = managed 513 1 -> ok
         m1 = managed 8K 1 -> ok
         advise m0 513 prefer gpu0 -> ok
         attribute m1 8K prefer -> none
+        """,
+    ),
+    Shown(
+        "fact 70: a query misses as many bytes behind a part as the part has before the range",
+        """
+        push gpu0 -> ok
+        m0 = managed 16K 1 -> ok
+        advise m0+4K 8K prefer gpu0 -> ok
+        attribute m0+8K 8K prefer -> 0
+        attribute m0+4K 12K prefer -> none
+        attribute m0+12K 4K prefer -> none
+        """,
+    ),
+    Shown(
+        "fact 70: a change that merges two parts misses as many bytes behind them as the first has",
+        """
+        push gpu0 -> ok
+        m0 = managed 16K 1 -> ok
+        advise m0+8K 4K prefer gpu0 -> ok
+        advise m0 16K prefer host -> ok
+        attribute m0 12K prefer -> -1
+        attribute m0+12K 4K prefer -> none
+        """,
+    ),
+    Shown(
+        "fact 70: a change that merges two parts misses nothing where more follows than the first has",
+        """
+        push gpu0 -> ok
+        m0 = managed 16K 1 -> ok
+        prefetch m0+4K 4K gpu0 0 -> ok
+        prefetch m0 16K host 0 -> ok
+        attribute m0 16K last -> -1
+        """,
+    ),
+    Shown(
+        "fact 70: freeing an allocation leaves the advice of its last page",
+        """
+        push gpu0 -> ok
+        m0 = managed 16K 1 -> ok
+        m1 = managed 5000 1 -> ok
+        m2 = managed 1 1 -> ok
+        prefetch m1+4K 904 host 0 -> ok
+        freemem m1 -> ok
+        attribute m2 1 last -> -1
         """,
     ),
     Shown(

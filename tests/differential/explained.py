@@ -19,8 +19,6 @@ def explanation(steps: Sequence[Step], simulated: str) -> str:
             return "ipc_open_mem_handle"
         case "mapbuffer", "ok", "INVALID_VALUE" if _is_dedicated(steps, call.arguments[0]):
             return "external_memory_get_mapped_buffer"
-        case "attribute", _, _ if not (answer.isupper() or simulated.isupper()) and _changes(steps) > 1:
-            return "mem_range_get_attribute"
     return ""
 
 
@@ -41,7 +39,3 @@ def _is_dedicated(steps: Sequence[Step], memory: str) -> bool:
     """True if an imported object is a dedicated allocation of Vulkan."""
     calls = {call.target: call for step in steps if (call := _own(step.call)).target}
     return "dedicated" in calls[calls[memory].arguments[0]].arguments
-
-
-def _changes(steps: Sequence[Step]) -> int:
-    return sum(step.answer == "ok" and _own(step.call).name in {"advise", "prefetch"} for step in steps)

@@ -18,7 +18,9 @@ class Buffers(FamilyGenerator):
 
     def _alloc(self) -> str | None:
         sizes = (1, 100, 512, 513, 4 * KiB, 64 * KiB, MiB, 2 * MiB, 3 * MiB, 5 * MiB)
-        size = self.random.choice((0, 32 << 40)) if self.chance(5) else self.random.choice(sizes)
+        size = self.random.choice(sizes)
+        if self.chance(5):
+            size = 32 << 40 if self.chance(2) else 0  # a refusal takes a driver up to 0.1 s
         return self.new("alloc", size_text(size)) if len(self.of("a")) < 5 else None
 
     def _freemem(self) -> str | None:

@@ -54,7 +54,7 @@ class Generator:
             return None
         random, size = self._random, self._random.choice((1, 2, 2, 3, 4, 4, 6, 8)) * GRANULE
         if self._chance(6):
-            size = random.choice((0, 1, 4 * KiB, 64 * KiB, GRANULE + 64 * KiB, 128 << 40))
+            size = self._too_large(128 << 40) or random.choice((0, 1, 4 * KiB, 64 * KiB, GRANULE + 64 * KiB))
         extra = ""
         if self._chance(15):
             alignment = random.choice((1, 4 * KiB, GRANULE, 32 * MiB, 1 << 30, 6 * MiB, 4 * MiB))
@@ -62,6 +62,10 @@ class Generator:
             if self._chance(30):
                 extra += f" {self._hint() if alignment <= GRANULE else 'null'}" + " 1" * self._chance(10)
         return f"{self._new('r')} = reserve {size_text(size)}{extra}"
+
+    def _too_large(self, size: int) -> int:
+        """Return a size that is refused, or mostly 0: each refusal takes a driver up to 0.1 s."""
+        return size * self._chance(2)
 
     def _hint(self) -> str:
         known = [*self.shadow.freed, *self.shadow.reservations, "null"]
@@ -79,7 +83,7 @@ class Generator:
             return None
         size = self._random.choice((1, 1, 1, 1, 2, 2, 3)) * GRANULE
         if self._chance(4):
-            size = self._random.choice((0, 1, GRANULE + 1, 3 * MiB, 32 << 40))
+            size = self._too_large(32 << 40) or self._random.choice((0, 1, GRANULE + 1, 3 * MiB))
         flags = " 1" if self._chance(1) else ""
         return f"{self._new('c')} = create {size_text(size)} {properties_text(self._properties())}{flags}"
 
@@ -218,7 +222,7 @@ class Generator:
         if len(self.shadow.allocations) > 3:
             return None
         sizes = (0, 512, 512, 64 * KiB, 3 * MiB, GRANULE, GRANULE, 5 * MiB)
-        size = 32 << 40 if self._chance(2) else self._random.choice(sizes)
+        size = (self._chance(4) and self._too_large(32 << 40)) or self._random.choice(sizes)
         return f"{self._new('a')} = alloc {size_text(size)}"
 
     def _freemem(self) -> str | None:

@@ -48,7 +48,6 @@ def test_traces_are_of_one_gpu_and_of_two() -> None:
 
 
 SHARED = ("push gpu0 -> ok", "there push gpu0 -> ok", "a0 = there alloc 512 -> ok", "h0 = there share a0 -> ok")
-MANAGED = ("push gpu0 -> ok", "m0 = managed 8K 1 -> ok", "advise m0 4K prefer gpu0 -> ok")
 
 
 @pytest.mark.parametrize(
@@ -57,16 +56,13 @@ MANAGED = ("push gpu0 -> ok", "m0 = managed 8K 1 -> ok", "advise m0 4K prefer gp
         ((*SHARED, "there freemem a0 -> ok", "o0 = open h0 -> NOT_PERMITTED"), "ipc_open_mem_handle"),
         ((*SHARED, "o0 = open h0 -> NOT_PERMITTED"), ""),
         (("x0 = importmemory p0 6M -> ok", "b0 = mapbuffer x0 0 4M -> ok"), "external_memory_get_mapped_buffer"),
-        ((*MANAGED, "advise m0 8K prefer host -> ok", "attribute m0 8K prefer -> none"), "mem_range_get_attribute"),
-        ((*MANAGED, "attribute m0 8K prefer -> 0"), ""),
     ],
 )
 def test_a_difference_that_a_driver_fact_explains_has_its_entry(lines: tuple[str, ...], entry: str) -> None:
-    """Facts 53, 70 and 72."""
+    """Facts 53 and 72."""
     made = "p0 = make 3M dedicated -> ok"
     trace = of_text(made, *lines) if "external" in entry else of_text(*lines)
-    simulated = "-1" if "attribute" in lines[-1] else "INVALID_VALUE"
-    assert Difference(trace, len(trace.steps) - 1, simulated).explained_by == entry
+    assert Difference(trace, len(trace.steps) - 1, "INVALID_VALUE").explained_by == entry
     assert entry in {"", *STRICTER, *LAXER}
 
 

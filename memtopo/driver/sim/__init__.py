@@ -70,8 +70,6 @@ LAXER = {
     "stream_query": "work behind a wait is done when this process next uses or queries a stream",
     "mem_import_from_shareable_handle": "fabric handles, where a machine's record has them, reach processes of the"
     " same user and host: no machine had any that worked (fact 4)",
-    "mem_range_get_attribute": "after more than one advice or prefetch of overlapping pages, hardware may answer"
-    " another value, mostly none (fact 70)",
     "event_query": "a record has always completed (fact 47)",
     "fill": "only the first and last 4 KiB of each granule of an area are written",
     "verify": "likewise read; a mismatch between them is not seen, nor counted",

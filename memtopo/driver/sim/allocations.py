@@ -147,57 +147,70 @@ class PageUse(NamedTuple):
 
     read_mostly: bool = False
     preferred: tuple[int, ...] = ()
-    accessed_by: tuple[int, ...] = ()
+    accessed_by: frozenset[int] = frozenset()
     prefetched: Location | None = None
 
 
 class AdvisedPages:
-    """Advice for the `size` bytes from `start`, the begin of a page, by pages of 4 KiB (facts 39, 60, 70)."""
+    """Advice for the `size` bytes from `start`, the begin of a page, by pages of 4 KiB (facts 39, 60, 70).
+
+    Parts cover all pages; adjacent parts are merged when one of them is changed and they have the same advice. Like the
+    driver, changes and queries go on behind a part by its size from where they met it, which may be behind its end.
+    """
 
     def __init__(self, start: int, size: int) -> None:
-        self._start = start
-        self._parts = [(start + _round_up(size), PageUse())]
+        self._starts, self._uses = [start, start + _round_up(size)], [PageUse()]
 
     def change(self, start: int, end: int, change: Callable[[PageUse], PageUse]) -> None:
-        """Change the advice for the pages that contain a range of bytes."""
-        start, end = start // PAGE * PAGE, _round_up(end)
-        parts, at = [], self._start
-        for limit, uses in self._parts:
-            before, inside = min(limit, max(at, start)), min(limit, max(at, end))
-            cuts = [(before, uses), (inside, change(uses)), (limit, uses)]
-            for cut, of in cuts:
-                if cut > at:
-                    parts.append((cut, of))
-                    at = cut
-        self._parts = parts
+        """Change the advice for the pages that contain a range of bytes, but for those that the driver misses."""
+        at, end = start // PAGE * PAGE, _round_up(end)
+        self._split(at)
+        while at < end:
+            index = self._index(at)
+            if self._starts[index + 1] > end:
+                self._split(end)
+            self._uses[index] = change(self._uses[index])
+            at += self._size(self._merge(index))
 
     def value(self, start: int, end: int, attribute: RangeAttribute) -> tuple[int, ...]:
-        """Value of an attribute that all pages of a range have in common.
-
-        Advice that begins in an earlier page than the range is the value of the whole range (fact 70).
-        """
-        found = [uses for _, uses in self._advice(start, end)]
-        begin, first = next(self._advice(start, end))
-        if begin < start // PAGE * PAGE and first != PageUse():
-            found = [first]
+        """Value of an attribute that the parts of a range have in common, but for those that the driver misses."""
+        found = list(self._advice(start // PAGE * PAGE, _round_up(end)))
         match attribute:
             case RangeAttribute.READ_MOSTLY:
                 return (int(all(uses.read_mostly for uses in found)),)
             case RangeAttribute.ACCESSED_BY:
-                return tuple(each for each in found[0].accessed_by if all(each in uses.accessed_by for uses in found))
+                return tuple(sorted(frozenset.intersection(*(uses.accessed_by for uses in found))))
             case RangeAttribute.PREFERRED_LOCATION:
                 return _common([uses.preferred for uses in found])
             case RangeAttribute.LAST_PREFETCH_LOCATION:
                 places = {uses.prefetched for uses in found}
                 return _ordinals(places.pop() if len(places) == 1 else None)
 
-    def _advice(self, start: int, end: int) -> Iterator[tuple[int, PageUse]]:
-        """Advice for a range, with the address of the first page that each was given for."""
-        at = self._start
-        for limit, uses in self._parts:
-            if at < end and start < limit:
-                yield at, uses
-            at = limit
+    def _advice(self, at: int, end: int) -> Iterator[PageUse]:
+        while at < end:
+            index = self._index(at)
+            yield self._uses[index]
+            at += self._size(index)
+
+    def _index(self, address: int) -> int:
+        return bisect_right(self._starts, address) - 1
+
+    def _size(self, index: int) -> int:
+        return self._starts[index + 1] - self._starts[index]
+
+    def _split(self, address: int) -> None:
+        index = self._index(address)
+        if self._starts[index] < address:
+            self._starts.insert(index + 1, address)
+            self._uses.insert(index + 1, self._uses[index])
+
+    def _merge(self, index: int) -> int:
+        """Merge a part with those beside it that have the same advice; returns its index."""
+        for right in (index + 1, index):
+            if 0 < right < len(self._uses) and self._uses[right - 1] == self._uses[right]:
+                del self._starts[right], self._uses[right]
+                index = right - 1
+        return index
 
 
 def _ordinals(location: Location | None) -> tuple[int, ...]:

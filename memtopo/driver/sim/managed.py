@@ -107,7 +107,7 @@ def _with(uses: PageUse, advice: Advice, ordinal: int) -> PageUse:
         case Advice.SET_PREFERRED_LOCATION:
             return uses._replace(preferred=(ordinal,))
         case Advice.SET_ACCESSED_BY:
-            return uses._replace(accessed_by=tuple(dict.fromkeys((*uses.accessed_by, ordinal))))
+            return uses._replace(accessed_by=uses.accessed_by | {ordinal})
 
 
 class ManagedCalls(CallGate):
