@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from memtopo.driver.sim.calls import Refused, invalid
@@ -28,11 +27,6 @@ class FreeRanges:
                 self._cut(start, address, size)
                 return address
         return None
-
-    def tightest(self, size: int) -> int:
-        """Size of the smallest free range of at least `size` bytes; a size that none has, if there is none."""
-        at = bisect_left(self._by_size, (size, 0))
-        return self._by_size[at][0] if at < len(self._by_size) else 1 << 64
 
     def take_at(self, address: int, size: int) -> bool:
         """Take exactly these addresses; returns whether they were free."""
@@ -155,44 +149,70 @@ PAGE = 4 << 10
 FIRST, LAST = HIGHEST + (12 << 40), HIGHEST + (76 << 40)  # where no reservation is, with room for fact 60
 
 
-@dataclass(slots=True)
-class _Shared:
-    """Block of small allocations."""
+_Room = tuple[int, int, int]
+"""Free range of a block: its size, the number of the block, and its start."""
 
-    free: FreeRanges
-    parts: int = 0
+
+class _Block(FreeRanges):
+    """Block of `parts` small allocations; keeps its free ranges in the list `room` of all blocks, too."""
+
+    def __init__(self, start: int, number: int, room: list[_Room]) -> None:
+        super().__init__(start, start + BLOCK)
+        self._number, self._room = number, room
+        self.parts = 0
+        insort(room, (BLOCK, number, start))
+
+    def _add(self, start: int, end: int) -> None:
+        super()._add(start, end)
+        insort(self._room, (end - start, self._number, start))
+
+    def _remove(self, start: int) -> int:
+        end = super()._remove(start)
+        del self._room[bisect_left(self._room, (end - start, self._number, start))]
+        return end
+
+    def leave(self) -> None:
+        """Remove the block, all of which is free, from the list of all blocks."""
+        for start in self._starts.copy():
+            self._remove(start)
 
 
 class _SharedBlocks:
-    """Blocks that small allocations share; each is taken with its first part and given back with its last."""
+    """Blocks that small allocations share; each is taken with its first part and given back with its last.
 
-    def __init__(self, take: Callable[[], int], give: Callable[[int], None], *, best_fit: bool = False) -> None:
-        self._take, self._give, self._best_fit = take, give, best_fit
-        self._blocks: dict[int, _Shared] = {}
+    A part goes where the least room is left, and of several such places into the oldest block (fact 70).
+    """
+
+    def __init__(self, take: Callable[[], int], give: Callable[[int], None]) -> None:
+        self._take, self._give = take, give
+        self._blocks: dict[int, _Block] = {}
+        self._room: list[_Room] = []
+        self._taken = 0
 
     def take(self, size: int) -> int:
         """Take a part that is rounded up to, and aligned to, `UNIT`."""
         size = _round_up(size, UNIT)
-        for shared in self._candidates(size):
-            if (address := shared.free.take(size, UNIT)) is not None:
-                shared.parts += 1
-                return address
-        start = self._take()
-        self._blocks[start] = _Shared(FreeRanges(start, start + BLOCK))
-        return self.take(size)
-
-    def _candidates(self, size: int) -> Iterable[_Shared]:
-        if self._best_fit:
-            return sorted(self._blocks.values(), key=lambda shared: shared.free.tightest(size))
-        return reversed(self._blocks.values())  # the newest is the most likely to have room
+        at = bisect_left(self._room, (size, 0, 0))
+        if at == len(self._room):
+            start = self._take()
+            self._taken += 1
+            self._blocks[start] = _Block(start, self._taken, self._room)
+            return self.take(size)
+        _, _, start = self._room[at]
+        block = self._blocks[start - start % BLOCK]
+        address = block.take(size, UNIT)
+        assert address is not None
+        block.parts += 1
+        return address
 
     def give(self, address: int, size: int) -> None:
         """Give a part back."""
         start = address - address % BLOCK
-        shared = self._blocks[start]
-        shared.free.give(address, _round_up(size, UNIT))
-        shared.parts -= 1
-        if not shared.parts:
+        block = self._blocks[start]
+        block.give(address, _round_up(size, UNIT))
+        block.parts -= 1
+        if not block.parts:
+            block.leave()
             del self._blocks[start]
             self._give(start)
 
@@ -256,7 +276,7 @@ class AllocationBlocks:
     def _managed_of(self, device: int) -> _SharedBlocks:
         if device not in self._managed:
             take, give = partial(self.take_addresses, BLOCK), partial(self.give_addresses, size=BLOCK)
-            self._managed[device] = _SharedBlocks(take, give, best_fit=True)  # fact 70
+            self._managed[device] = _SharedBlocks(take, give)
         return self._managed[device]
 
 
