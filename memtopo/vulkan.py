@@ -7,7 +7,8 @@ its work, and errors are the package's own `vulkan.VkError`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 try:
@@ -111,6 +112,7 @@ class Semaphore:
 
 
 OPAQUE_FD = vk.VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT
+_SMALL = 4096  # bytes of the copies that share one staging buffer
 _USES = vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
 _VISIBLE = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
 
@@ -157,16 +159,16 @@ class Memory:
     def read(self, offset: int = 0, count: int | None = None, wait: At | None = None) -> bytes:
         """Return `count` bytes from `offset`, copied by the GPU; by default all that follow."""
         length = self.size - offset if count is None else count
-        with _Staging(self._gpu, length) as staging:
+        with self._gpu.staging(length) as staging:
             part = [vk.VkBufferCopy(srcOffset=offset, dstOffset=0, size=length)]
             self._gpu.submit(
                 lambda commands: vk.vkCmdCopyBuffer(commands, self.buffer, staging.buffer, 1, part), wait=wait
             )
-            return staging.bytes()
+            return staging.bytes(length)
 
     def write(self, offset: int, data: bytes, signal: At | None = None) -> None:
         """Write bytes at `offset`, copied by the GPU."""
-        with _Staging(self._gpu, len(data)) as staging:
+        with self._gpu.staging(len(data)) as staging:
             staging.put(data)
             part = [vk.VkBufferCopy(srcOffset=0, dstOffset=offset, size=len(data))]
             self._gpu.submit(
@@ -194,22 +196,19 @@ class _Staging:
         self._memory = vk.vkAllocateMemory(gpu.device, whole, None)
         vk.vkBindBufferMemory(gpu.device, self.buffer, self._memory, 0)
 
-    def __enter__(self) -> Self:
-        return self
-
     def put(self, data: bytes) -> None:
         mapped = vk.vkMapMemory(self._gpu.device, self._memory, 0, self._size, 0)
         mapped[: len(data)] = data
         vk.vkUnmapMemory(self._gpu.device, self._memory)
 
-    def bytes(self) -> bytes:
+    def bytes(self, count: int) -> bytes:
         mapped = vk.vkMapMemory(self._gpu.device, self._memory, 0, self._size, 0)
         try:
-            return bytes(mapped)
+            return bytes(mapped[:count])
         finally:
             vk.vkUnmapMemory(self._gpu.device, self._memory)
 
-    def __exit__(self, *_: object) -> None:
+    def free(self) -> None:
         vk.vkDestroyBuffer(self._gpu.device, self.buffer, None)
         vk.vkFreeMemory(self._gpu.device, self._memory, None)
 
@@ -232,6 +231,7 @@ class Gpu:
         self.messages: list[str] = []
         self._messenger: Any = None
         self._made: list[Memory | Semaphore] = []
+        self._small: _Staging | None = None
         self._instance = instance(validation=validation)
         if validation:
             self._collect_messages()
@@ -253,6 +253,8 @@ class Gpu:
         vk.vkDeviceWaitIdle(self.device)
         for made in self._made:
             made.free()
+        if self._small:
+            self._small.free()
         vk.vkDestroyCommandPool(self.device, self._pool, None)
         vk.vkDestroyDevice(self.device, None)
         if self._messenger:
@@ -289,6 +291,19 @@ class Gpu:
     def binary(self) -> Semaphore:
         """Create a binary semaphore that other APIs can import."""
         return self._kept(Semaphore(self, None))
+
+    @contextmanager
+    def staging(self, size: int) -> Iterator[_Staging]:
+        """Memory for a copy of `size` bytes: one for all small copies, and an own one for a large copy."""
+        if size > _SMALL:
+            large = _Staging(self, size)
+            try:
+                yield large
+            finally:
+                large.free()
+            return
+        self._small = self._small or _Staging(self, _SMALL)
+        yield self._small
 
     def memory_type(self, bits: int, flags: int) -> int:
         """Return the first memory type among `bits` that has all `flags`. Raises `LookupError`."""

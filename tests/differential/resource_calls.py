@@ -21,7 +21,7 @@ ATTRIBUTES = {
     "last": RangeAttribute.LAST_PREFETCH_LOCATION,
 }
 DONE, BUSY = "done", "busy"
-_SOON = 0.01
+_SOON = 0.003
 """Seconds for which a stream that waits is observed."""
 
 
