@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from memtopo.sharing.client import connect
+from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from tests.cli.conftest import InlineRunner
+from tests.helpers.child_process import ChildProcess
 from tests.helpers.command_line import MEMTOPO, ROOT, environment
+from tests.helpers.holders import until
 
 SPEC = """
 memtopo: 1
@@ -103,3 +107,68 @@ def test_a_layout_is_released_from_a_state_without_leaks(run_inline: InlineRunne
         assert run_inline("switch", "sleeper", "asleep", XDG_RUNTIME_DIR=str(tmp_path)).status == 0
         assert run_inline("release", "sleeper", XDG_RUNTIME_DIR=str(tmp_path)).status == 0
         assert process.wait(60) == 0
+
+
+@contextmanager
+def importer(folder: Path, export: str) -> Iterator[ChildProcess]:
+    """A process that has attached to the layout and follows it; it is killed at the end."""
+    arguments = {"layout": "sleeper", "machine": "h100x1", "export": export}
+    child = ChildProcess("tests.api.importer", arguments, folder)
+    try:
+        assert child.read_line() == {"importing": ["weights", "kv"]}
+        yield child
+    finally:
+        child.kill()
+
+
+def test_a_process_that_polls_follows_a_switch(run_inline: InlineRunner, tmp_path: Path) -> None:
+    """It lets go of memory that goes, keeps its address, and has its bytes there after the return."""
+    here = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    with held(tmp_path), importer(tmp_path, "weights") as child:
+        for _ in range(2):
+            assert run_inline("switch", "sleeper", "asleep", "--wait", "60s", **here).status == 0
+            gone = {"absent": ["kv", "weights"], "first": None, "moved": False}
+            assert child.read_line() == {"kind": "changing", "state": None, **gone}
+            assert child.read_line() == {"kind": "changed", "state": "asleep", **gone}
+            assert run_inline("switch", "sleeper", "awake", **here).status == 0
+            back = {"absent": [], "first": "child", "moved": False}
+            assert child.read_line() == {"kind": "changed", "state": "awake", **back}
+        assert run_inline("release", "sleeper", **here).status == 0
+        assert child.read_line() == {"outcome": "ok"}
+
+
+def test_a_stopped_process_is_named_and_a_dead_one_is_not_waited_for(
+    run_inline: InlineRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `--force` the switch goes on; the process learns of it when it goes on, and has the new memory."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    here = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    with held(tmp_path), importer(tmp_path, "kv") as child, ThreadPoolExecutor() as pool:
+        child.send(signal.SIGSTOP)
+        refused = run_inline("switch", "sleeper", "half", "--wait", "1ms", **here)
+        assert (refused.status, f"process {child.pid} (2 of kv, 4 MiB)" in refused.err) == (4, True)
+        forced = run_inline("switch", "sleeper", "half", "--wait", "1ms", "--force", **here)
+        assert (forced.status, f"process {child.pid} keeps 4 MiB of memory" in forced.out) == (0, True)
+        assert run_inline("switch", "sleeper", "awake", **here).status == 0
+        child.send(signal.SIGCONT)
+        lines = [child.read_line()]
+        while lines[-1]["first"] != "\0" * 5:
+            lines.append(child.read_line())
+        assert not lines[-1]["moved"]
+        child.send(signal.SIGSTOP)
+        with connect(endpoint("sleeper")) as client, connect(endpoint("sleeper")) as other:
+            switched = pool.submit(client.switch, "half", wait=60.0)
+            until(lambda: refusal(other) == "changing")
+            child.kill()
+            assert switched.result().kept == ()
+
+
+def refusal(client: Client) -> str:
+    """Code of the error of a request for handles of kv."""
+    try:
+        for handle in client.handles("kv", 0, 1):
+            handle.close()
+    except ExchangeError as error:
+        return error.code
+    client.let_go(["kv"])
+    return ""

@@ -148,8 +148,9 @@ def test_an_importer_that_let_go_of_a_refused_change_comes_back(dial: Connect, i
 
 
 def test_force_goes_on_at_the_deadline(dial: Connect, importer: socket.socket) -> None:
-    """And the answer has those that keep the old memory, who learn that theirs was replaced."""
+    """And the answer has what importers keep of the old memory, who learn that theirs was replaced."""
     requester = dial()
+    import_pages(importer, "hot", 1)
     switch(requester, wait=0.01, force=True)
     answer = next_message(requester)["ok"]
     assert [(each["pid"], each["handles"]) for each in answer["kept"]] == [(os.getpid(), 3)]

@@ -116,7 +116,7 @@ class Changes:
             if notified:
                 self._notify_changed(request, replaced=False)
             raise pinned(pinning, request)
-        kept = messages.encode_importers([each.importer for each in pinning])
+        kept = messages.encode_importers([each.importer_of(request.touched) for each in pinning])
         before = self._responder.generation
         try:
             names = frozenset(taken.export for each in pinning for taken in each.taken(request.touched))

@@ -171,7 +171,11 @@ class ClientConnection:
     @property
     def importer(self) -> Importer:
         """Record of the client."""
-        taken = [each.taken for each in self._taken.values()]
+        return self.importer_of(self._taken)
+
+    def importer_of(self, exports: Collection[str]) -> Importer:
+        """Return the record of the client as an importer of some exports."""
+        taken = self.taken(exports)
         return Importer(
             id=self.id,
             pid=self.peer.pid,
