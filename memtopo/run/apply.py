@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Container, Hashable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from threading import Lock
 
@@ -76,7 +76,7 @@ class Run:
         handle_source: HandleSource | None = None,
     ) -> None:
         self.request, self.ledger = request, ledger
-        plan = _plan(request)
+        plan = built_plan(request)
         self.execution = Execution(plan, ledger, progress=progress, stop=lambda: bool(stop()))
         self.execution.layout.handle_source = handle_source or NoHandleSource()
         self.execution.layout.timeout = request.timeout
@@ -189,7 +189,7 @@ class Run:
     def _enter(self, state: str, absent: frozenset[Hashable], pinned: Container[Hashable] = ()) -> None:
         plan = self._plan(state, absent)
         steps = self._transitions.between(self.execution.plan.steps, plan.steps)
-        self._require_room(steps, self.request, pinned)
+        self.require_room_for(steps, self.request, pinned)
         with all_or_nothing(self.execution):
             change(self.execution, plan, steps)
         self.state, self._absent = state, absent
@@ -206,27 +206,22 @@ class Run:
         The check is that of `check`, and new memory is verified by bytes; other bytes are not written. Raises as
         `switch` does.
         """
-        plan, findings = _plan(request), FindingTally()
+        plan = built_plan(request)
         steps = transition(self.execution.plan.steps, plan.steps)
-        self._require_room(steps, request, pinned)
+        self.require_room_for(steps, request, pinned)
         with all_or_nothing(self.execution), self._expecting(request.geometry):
-            with self._balance.following(request.geometry.gpus):
+            with self.following(request.geometry.gpus):
                 change(self.execution, plan, steps)
-                self._check_changed(request, steps, findings)
-            self._balance.record_held()
-            if self._held:
-                self.execution.suspend(request.geometry.idle_gpus)
-        self.request, self._awake, self._states, self._transitions = request, plan, {}, Transitions()
-        self._partial, self._absent = {}, frozenset()
-        self._findings, self._placed = findings, tuple(folding.placed(self.execution.layout.ranges))
-        self.verification = Verification(request, self.ledger, self.execution, findings)
-        return self._checks()
+                findings = self.check_changed(request, steps)
+            self.record_held(request)
+        return self.adopt(request, plan, findings)
 
     def require_room(self, request: RunRequest) -> None:
         """Raise `DoesNotFit` if a change to another request needs more memory than is free. Raises `StepFailed`."""
-        self._require_room(transition(self.execution.plan.steps, _plan(request).steps), request)
+        self.require_room_for(transition(self.execution.plan.steps, built_plan(request).steps), request)
 
-    def _require_room(self, steps: Transition, request: RunRequest, pinned: Container[Hashable] = ()) -> None:
+    def require_room_for(self, steps: Transition, request: RunRequest, pinned: Container[Hashable] = ()) -> None:
+        """Raise `DoesNotFit` if a transition needs more memory than is free. Raises `StepFailed`."""
         self.execution.resume()  # free memory is queried in contexts
         try:
             require_room(self.execution, steps, request.machine_facts, pinned)
@@ -234,8 +229,15 @@ class Run:
             self._suspend()
             raise
 
-    def _check_changed(self, request: RunRequest, steps: Transition, findings: FindingTally) -> None:
+    def record_held(self, request: RunRequest) -> None:
+        """Record what a changed layout uses, and release contexts that it does not need. Raises `StepFailed`."""
+        self._balance.record_held()
+        if self._held:
+            self.execution.suspend(request.geometry.idle_gpus)
+
+    def check_changed(self, request: RunRequest, steps: Transition) -> FindingTally:
         """Check a changed layout by queries, and what is new in it by bytes. Raises `StepFailed` or `Stopped`."""
+        findings = FindingTally()
         try:
             findings.add(self.execution.check())
             self._check_isolation(request.geometry, findings)
@@ -243,6 +245,19 @@ class Run:
             raise StepFailed(None, "check of holes and ends", error) from error
         verification = Verification(request, self.ledger, self.execution, findings)
         verification.verify_only({step.provides for step in steps.do if step.allocates})
+        return findings
+
+    def following(self, gpus: Collection[int]) -> AbstractContextManager[None]:
+        """Keep what is left at the end comparable while the code inside brings the layout to one on other GPUs."""
+        return self._balance.following(gpus)
+
+    def adopt(self, request: RunRequest, plan: Plan, findings: FindingTally) -> Checks:
+        """Make a request and its plan, to which the layout was changed, those of the run; return its checks."""
+        self.request, self._awake, self._states, self._transitions = request, plan, {}, Transitions()
+        self._partial, self._absent = {}, frozenset()
+        self._findings, self._placed = findings, tuple(folding.placed(self.execution.layout.ranges))
+        self.verification = Verification(request, self.ledger, self.execution, findings)
+        return self._checks()
 
     @contextmanager
     def _expecting(self, geometry: Geometry) -> Iterator[None]:
@@ -369,7 +384,8 @@ class Run:
         return "ok", 0
 
 
-def _plan(request: RunRequest) -> Plan:
+def built_plan(request: RunRequest) -> Plan:
+    """Return the plan of a request as it is built: a full check needs kernels."""
     full = request.check == "full"
     return planner.with_kernels(request.plan, request.geometry.gpus) if full else request.plan
 

@@ -85,8 +85,16 @@ class Change:
             finally:
                 execution.layout.handle_source.settle()
 
+    def arrive(self) -> None:
+        """Let the layout have the new plan after all stages, to check it; it can still be turned back."""
+        self._execution.plan = self._new
+
     def turn_back(self) -> None:
-        """Make the stages those of the rollback: undo what was attempted, and do again what was undone."""
+        """Make the stages those of the rollback: undo what was attempted, and do again what was undone.
+
+        Raises `StepFailed` if contexts that were released after the change cannot be retained again.
+        """
+        self._execution.resume()
         back = transition(list(self._present()), self._old.steps)
         self._transition, self._back = Transition.of(self._rollback(back)), True
         self._stop = lambda: False

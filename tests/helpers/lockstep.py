@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from memtopo.driver.handles import Handle
+from memtopo.common.errors import MemtopoError
+from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
@@ -17,11 +19,17 @@ from memtopo.kinds.layout import NoHandleSource
 from memtopo.kinds.step import Phase
 from memtopo.machine import Machine
 from memtopo.plans.report import Check, Report
-from memtopo.run.apply import Run
+from memtopo.run.apply import Run, built_plan
+from memtopo.run.processes.joint_change import JointState
+from memtopo.run.processes.joint_plans import JointPlans
+from memtopo.run.processes.messages import ChangeCommand, ChangeResult
+from memtopo.run.processes.worker_change import WorkerChange
 from memtopo.run.processes.worker_run import SiblingHandles
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
+from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.exports import LayoutExports
+from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import run_request
 
 WrapDriver = Callable[[KernelDriver], KernelDriver]
@@ -66,23 +74,116 @@ def _drivers(geometry: Geometry, machine: Machine) -> Iterator[dict[str, SimDriv
             driver.close()
 
 
-def _run(whole: RunRequest, label: str, driver: KernelDriver, runs: Mapping[str, Run]) -> Run:
-    geometry = whole.geometry.processes[label]
-    request = replace(
+class Together:
+    """A built layout of several processes, all in this process: their runs, and their joint state.
+
+    `failing` has the wrapper of each driver, by label, whose call with the number `at` fails.
+    """
+
+    def __init__(self, whole: RunRequest, drivers: Mapping[str, SimDriver]) -> None:
+        self._next = whole
+        self.failing = {label: Failing(driver) for label, driver in drivers.items()}
+        self.runs: dict[str, Run] = {}
+        self._parts: dict[str, WorkerChange] = {}
+        for label, failing in self.failing.items():
+            run = self.runs[label] = _run(whole, label, failing, self.runs, self._handle)
+            self._parts[label] = WorkerChange(run, self._plans(whole, label), partial(self._planned, label))
+        for phase in Phase:
+            for run in self.runs.values():
+                run.build(phase)
+        self.joint = JointState(JointPlans(whole.geometry, whole.plan), self._command_all, lambda: 0)
+
+    def hold(self) -> None:
+        """Keep the layout as while it is held, without contexts that only changes need."""
+        for run in self.runs.values():
+            run.begin_hold()
+
+    def change(self, whole: RunRequest) -> None:
+        """Change all processes to another spec. Raises as `JointState.change`."""
+        self._next = whole
+        self.joint.change(JointPlans(whole.geometry, whole.plan), "next.yaml", "")
+
+    def write(self) -> None:
+        """Write all memory."""
+        for run in self.runs.values():
+            run.rehearsed(self.joint.plans.states).write(())
+
+    def read(self) -> bool:
+        """Check all processes by queries and by the bytes that were written; return whether all is as declared."""
+        for run in self.runs.values():
+            run.rehearsed(self.joint.plans.states).read((), self.joint.state)
+        return all(run.as_declared for run in self.runs.values())
+
+    def _handle(self, holder: str, export: str, index: int) -> Handle:
+        return self._parts[holder].exports.handle(export, index)
+
+    def _planned(self, label: str, spec: str, text: str) -> tuple[RunRequest, JointPlans]:
+        del spec, text
+        return _request(self._next, label), self._plans(self._next, label)
+
+    def _plans(self, whole: RunRequest, label: str) -> JointPlans:
+        plans = JointPlans(whole.geometry, whole.plan)
+        return plans.built_with(label, built_plan(_request(whole, label)))
+
+    def _command_all(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
+        return {label: part.answer(command) for label, part in self._parts.items()}
+
+
+@contextmanager
+def together(spec: str | Path, machine: Machine, check: Check = "fast") -> Iterator[Together]:
+    """A layout of several processes that is built, and taken down at the end, which must leave nothing."""
+    whole = run_request(spec, machine, check)
+    with _drivers(whole.geometry, machine) as drivers:
+        found = Together(whole, drivers)
+        yield found
+        for failing in found.failing.values():
+            failing.at = 0
+        for run in reversed(found.runs.values()):
+            run.take_down()
+        for label, run in found.runs.items():
+            report = run.report()
+            assert not report.leaks, (label, report.leaks)
+            assert run.ledger.empty, label
+
+
+def _request(whole: RunRequest, label: str) -> RunRequest:
+    return replace(
         whole,
         plan=whole.plan.processes[label],
-        geometry=geometry,
+        geometry=whole.geometry.processes[label],
         process=label,
         siblings=whole.geometry.processes,
         exclusive=False,
     )
 
-    def handles(holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
-        run = runs[holder]
-        served = LayoutExports(run.request.geometry, run.execution.layout, run.execution.driver, run.recheck)
-        return [served.handle(export, index) for index in range(first, first + count)]
 
-    return Run(request, Ledger(driver), handle_source=SiblingHandles(geometry, handles, NoHandleSource()))
+def _run(
+    whole: RunRequest,
+    label: str,
+    driver: KernelDriver,
+    runs: Mapping[str, Run],
+    handle: Callable[[str, str, int], Handle] | None = None,
+) -> Run:
+    request = _request(whole, label)
+
+    def served(holder: str, export: str, index: int) -> Handle:
+        run = runs[holder]
+        exports = LayoutExports(run.request.geometry, run.execution.layout, run.execution.driver, run.recheck)
+        return exports.handle(export, index)
+
+    def handles(holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
+        found: list[Handle] = []
+        for index in range(first, first + count):
+            try:
+                found.append((handle or served)(holder, export, index))
+            except MemtopoError as error:
+                if not found or not (isinstance(error, ExchangeError) and error.code == "absent"):
+                    close_handles(found)
+                    raise MemtopoError(f"{holder} does not give {export}: {error.message}") from error
+                break
+        return found
+
+    return Run(request, Ledger(driver), handle_source=SiblingHandles(request.geometry, handles, NoHandleSource()))
 
 
 def _each(runs: Mapping[str, Run], do: Callable[[Run], None]) -> None:

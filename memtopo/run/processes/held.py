@@ -17,11 +17,6 @@ class HeldProcesses:
 
     def __init__(self, coordinator: Coordinator, source: str) -> None:
         self._coordinator, self.source = coordinator, source
-        self._exports = {
-            f"{label}.{offer.name}": (label, offer)
-            for label, worker in coordinator.workers.items()
-            for offer in worker.offers
-        }
 
     def offers(self) -> Sequence[Offer]:
         return [replace(offer, name=name) for name, (_, offer) in self._exports.items()]
@@ -33,6 +28,11 @@ class HeldProcesses:
 
     def check(self) -> Checks:
         return self._coordinator.recheck()
+
+    @property
+    def _exports(self) -> dict[str, tuple[str, Offer]]:
+        workers = self._coordinator.workers.items()
+        return {f"{label}.{offer.name}": (label, offer) for label, worker in workers for offer in worker.offers}
 
     @property
     def spec(self) -> str | None:
@@ -52,7 +52,8 @@ class HeldProcesses:
 
     def switch(self, state: str) -> PlannedSwitch:
         joint = self._coordinator.joint
-        return PlannedSwitch(self._coordinator, state, joint.plans.touched(joint.state, state))
+        touched = joint.plans.touched(joint.plans.transitions(joint.state, state))
+        return PlannedSwitch(self._coordinator, state, touched)
 
     def change(self, source: str, generation: int | None) -> PlannedSwitch:
         del source, generation

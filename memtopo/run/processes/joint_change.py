@@ -6,9 +6,19 @@ from collections.abc import Callable, Mapping
 
 from memtopo.common.errors import MemtopoError
 from memtopo.language.names import AWAKE
+from memtopo.plans.report import Checks
 from memtopo.plans.transition import Stage
 from memtopo.run.processes.joint_plans import JointPlans
-from memtopo.run.processes.messages import ChangeCommand, ChangeResult, EndChange, MakeStage, PlanSwitch, TurnBack
+from memtopo.run.processes.messages import (
+    ChangeCommand,
+    ChangeResult,
+    CheckChange,
+    EndChange,
+    MakeStage,
+    PlanChange,
+    PlanSwitch,
+    TurnBack,
+)
 from memtopo.sharing.offers import ChangeFailed
 
 CommandAll = Callable[[ChangeCommand], Mapping[str, ChangeResult]]
@@ -39,17 +49,28 @@ class JointState:
         were brought back to the state before, or `broken` if a process has ended.
         """
         self._plan(PlanSwitch(state))
-        for stage in Stage:
-            failed = _failures(self._command_all(MakeStage(stage)))
-            if failed or self._stopped():
-                self._roll_back(failed or "interrupted")
-        self._end()
+        self._make()
         self.state = state
+
+    def change(self, plans: JointPlans, spec: str, text: str) -> Mapping[str, Checks]:
+        """Bring all processes to another spec, by its name, text and plans; return their checks. Raises as `switch`."""
+        self._plan(PlanChange(spec, text))
+        results = self._make(CheckChange())
+        self.plans = plans
+        return {label: each.checks for label, each in results.items() if each.checks}
 
     def _plan(self, command: ChangeCommand) -> None:
         results = self._command_all(command)
         if refused := _failures(results):
             raise ChangeRefused(refused, hint=next((each.hint for each in results.values() if each.hint), None))
+
+    def _make(self, *more: ChangeCommand) -> Mapping[str, ChangeResult]:
+        """Make the planned change, and return the results of its end. Raises `ChangeFailed`."""
+        for command in (*map(MakeStage, Stage), *more):
+            failed = _failures(self._command_all(command))
+            if failed or self._stopped():
+                self._roll_back(failed or "interrupted")
+        return self._end()
 
     def _roll_back(self, failure: str) -> None:
         """Go back through all stages in all processes. Raises `ChangeFailed`."""
@@ -59,8 +80,10 @@ class JointState:
         self._end()
         raise ChangeFailed(f"{failure}; the layout is {self.state}, as before", broken=False)
 
-    def _end(self) -> None:
-        self.generation += any(each.touched for each in self._command_all(EndChange()).values())
+    def _end(self) -> Mapping[str, ChangeResult]:
+        results = self._command_all(EndChange())
+        self.generation += any(each.touched for each in results.values())
+        return results
 
 
 def _failures(results: Mapping[str, ChangeResult]) -> str:

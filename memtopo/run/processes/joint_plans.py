@@ -41,9 +41,14 @@ class JointPlans:
             self._known[old, new] = transitions(*steps)
         return self._known[old, new]
 
-    def touched(self, old: str, new: str) -> frozenset[str]:
-        """Return the exports whose objects a switch releases or replaces, as `server.weights`."""
-        gone = {label: {step.provides for step in each.undo} for label, each in self.transitions(old, new).items()}
+    def transitions_to(self, other: JointPlans) -> Mapping[str, Transition]:
+        """Transitions of all processes to another spec with the same processes; both as they are written."""
+        both = (plans.states[AWAKE] for plans in (self, other))
+        return transitions(*({label: plan.steps for label, plan in plans.items()} for plans in both))
+
+    def touched(self, steps: Mapping[str, Transition]) -> frozenset[str]:
+        """Return the exports whose objects some transitions release or replace, as `server.weights`."""
+        gone = {label: {step.provides for step in each.undo} for label, each in steps.items()}
         return frozenset(
             f"{label}.{name}"
             for label, geometry in self._geometry.processes.items()

@@ -99,6 +99,22 @@ class PlanSwitch:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanChange:
+    """Plan a change to another spec; answered by `ChangeResult`. Nothing is changed yet."""
+
+    spec: str
+    text: str
+    activity: ClassVar[str] = "plan of a change"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckChange:
+    """Check the layout after a change to another spec; answered by `ChangeResult`."""
+
+    activity: ClassVar[str] = "check of a change"
+
+
+@dataclass(frozen=True, slots=True)
 class MakeStage:
     """Do one stage of the planned change, or of its rollback; answered by `ChangeResult`."""
 
@@ -201,12 +217,13 @@ class CheckResult:
 class ChangeResult:
     """Result of a command of a change: why it was refused or failed, if it was.
 
-    At the end, `touched` is true if memory or addresses were.
+    At the end, `touched` is true if memory or addresses were, and `checks` has the results of a change to another spec.
     """
 
     error: str | None = None
     hint: str | None = None
     touched: bool = False
+    checks: Checks | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +275,7 @@ class HandleAnswer:
     code: str | None = None
 
 
-ChangeCommand = PlanSwitch | MakeStage | TurnBack | EndChange
+ChangeCommand = PlanSwitch | PlanChange | MakeStage | CheckChange | TurnBack | EndChange
 Verification = CheckSteps | WriteRound | ReadRound | TryForbidden | SkipVerification | WriteKept | ReadKept
 Command = BuildPhase | Verification | Recheck | Hold | ChangeCommand
 ToWorker = Start | Command | TakeDown | KeepAlive | HandleRequest | HandleAnswer

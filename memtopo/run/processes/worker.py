@@ -8,21 +8,21 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import get_args
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
-from memtopo.driver.handles import Handle
+from memtopo.driver.handles import Handle, close_handles
 from memtopo.executor import StepFailed, Stopped
 from memtopo.run.apply import Run
 from memtopo.run.processes import messages
 from memtopo.run.processes.gates import Gate, WorkerGates
-from memtopo.run.processes.joint_plans import JointPlans
-from memtopo.run.processes.messages import ChangeCommand, HandleAnswer, HandleRequest, ToWorker
+from memtopo.run.processes.messages import HandleAnswer, HandleRequest, ToWorker
 from memtopo.run.processes.worker_change import WorkerChange
-from memtopo.run.processes.worker_run import WorkerHooks, WrapDriver, prepare
+from memtopo.run.processes.worker_run import WorkerHooks, WrapDriver, planned, prepare
 from memtopo.sharing.channel import Channel, Received
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.exports import LayoutExports
@@ -74,7 +74,7 @@ class Worker:
     def __init__(self, channel: Channel[ToWorker], unused: Gate, emptied: Gate, stopped: Callable[[], int]) -> None:
         self._channel, self._unused, self._emptied, self._stopped = channel, unused, emptied, stopped
         self._label = ""
-        self._served: LayoutExports | None = None
+        self._part: WorkerChange | None = None
         self._timeout = _STARTUP
         self._answer: Received[HandleAnswer] | None = None
 
@@ -98,7 +98,7 @@ class Worker:
         self._channel.send(messages.Ready(run.verification.rounds, run.verification.volume))
         try:
             with run.recording_failure():
-                self._follow_commands(run, plans)
+                self._follow_commands(run, WorkerChange(run, plans, partial(planned, start)))
             if run.failure or run.stopped:
                 self._channel.send(messages.Failed(str(run.failure or "interrupted")))
         finally:
@@ -114,23 +114,39 @@ class Worker:
             raise InternalError(f"a worker's first message is {type(received.message).__name__}")
         return received.message
 
-    def _follow_commands(self, run: Run, plans: JointPlans) -> None:
-        execution, part = run.execution, WorkerChange(run, plans)
-        self._served = LayoutExports(run.request.geometry, execution.layout, execution.driver, run.recheck)
-        while not isinstance(command := self._next_command(), messages.TakeDown):
-            if isinstance(command, messages.Recheck):
-                self._channel.send(_recheck(run))
-            elif isinstance(command, ChangeCommand):
-                self._channel.send(part.answer(command))
-            elif isinstance(command, messages.WriteKept | messages.ReadKept):
-                part.rehearse(command)
-                self._channel.send(messages.Done(run.as_declared, run.verification.safe))
-            else:
-                self._do(run, command)
-                self._channel.send(messages.Done(run.as_declared, run.verification.safe))
-        self._served = None
+    def _follow_commands(self, run: Run, part: WorkerChange) -> None:
+        self._part = part
+        try:
+            while not isinstance(command := self._next_command(), messages.TakeDown):
+                self._obey(run, part, command)
+        finally:
+            part.abandon()
+            self._part = None
 
-    def _do(self, run: Run, command: ToWorker) -> None:
+    def _obey(self, run: Run, part: WorkerChange, command: ToWorker) -> None:
+        match command:
+            case messages.Recheck():
+                self._channel.send(_recheck(run))
+            case messages.EndChange():
+                result = part.answer(command)
+                self._send_exports(part)
+                self._channel.send(result)
+            case (
+                messages.PlanSwitch()
+                | messages.PlanChange()
+                | messages.MakeStage()
+                | messages.CheckChange()
+                | messages.TurnBack()
+            ):
+                self._channel.send(part.answer(command))
+            case _:
+                self._do(run, part, command)
+                self._channel.send(messages.Done(run.as_declared, run.verification.safe))
+
+    def _send_exports(self, part: WorkerChange) -> None:
+        self._channel.send(messages.Exports(tuple(part.exports.offers())))
+
+    def _do(self, run: Run, part: WorkerChange, command: ToWorker) -> None:
         match command:
             case messages.BuildPhase(phase):
                 run.build(phase)
@@ -144,9 +160,11 @@ class Worker:
                 run.verification.try_forbidden()
             case messages.SkipVerification(reason):
                 run.verification.skip(reason)
+            case messages.WriteKept() | messages.ReadKept():
+                part.rehearse(command)
             case messages.Hold():
                 run.begin_hold()
-                self._channel.send(messages.Exports(tuple(self._exports().offers())))
+                self._send_exports(part)
             case _:
                 raise InternalError(f"a worker was sent {type(command).__name__} as a command")
 
@@ -216,17 +234,18 @@ class Worker:
             for index in range(request.first, request.first + request.count):
                 handles.append(self._exports().handle(request.export, index))  # noqa: PERF401 a part is sent below
         except MemtopoError as failure:
-            if not handles:
-                code = failure.code if isinstance(failure, ExchangeError) else None
+            code = failure.code if isinstance(failure, ExchangeError) else None
+            if not handles or code != "absent":
+                close_handles(handles)
                 self._channel.send(HandleAnswer(request.requester, failure.message, code))
                 return
-        # Those before one that fails, or is absent: the sibling may need no others, and else requests the rest.
+        # Those before one that is absent in a state: the sibling needs only what is there.
         self._channel.send(HandleAnswer(request.requester), handles)
 
     def _exports(self) -> LayoutExports:
-        if self._served is None:
+        if self._part is None:
             raise MemtopoError("it is not serving")
-        return self._served
+        return self._part.exports
 
 
 def _recheck(run: Run) -> messages.CheckResult:

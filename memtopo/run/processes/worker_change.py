@@ -2,56 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
-from memtopo.common.errors import MemtopoError
+from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.executor import StepFailed, Stopped
+from memtopo.geometry import Geometry
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
-from memtopo.plans.transition import Transition
+from memtopo.plans.report import Checks
+from memtopo.plans.transition import Stage, Transition
 from memtopo.run.apply import Run
-from memtopo.run.capacity import require_room
 from memtopo.run.change import Change, RollbackFailed, require_declared
+from memtopo.run.findings import FindingTally
 from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import (
     ChangeCommand,
     ChangeResult,
+    CheckChange,
     EndChange,
     MakeStage,
+    PlanChange,
     PlanSwitch,
     ReadKept,
     TurnBack,
     WriteKept,
 )
+from memtopo.run.request import RunRequest
+from memtopo.sharing.exports import LayoutExports
+
+PlanSpec = Callable[[str, str], tuple[RunRequest, JointPlans]]
+"""Request of this process, and the plans of all, for a spec by its name and text. Raises `MemtopoError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """State that the layout is brought to; `request` is that of another spec, if it is changed to one."""
+
+    plans: JointPlans
+    state: str
+    plan: Plan
+    steps: Transition
+    request: RunRequest | None = None
 
 
 class WorkerChange:
-    """Changes of one process of a layout between its states. A change is planned, then made, then ended."""
+    """Changes of one process of a layout. A change is planned, then made or rolled back, then ended."""
 
-    def __init__(self, run: Run, plans: JointPlans) -> None:
-        self._run, self._plans = run, plans
-        self._target = AWAKE
-        self._planned: tuple[Plan, Transition] | None = None
+    def __init__(self, run: Run, plans: JointPlans, plan_spec: PlanSpec) -> None:
+        self._run, self._plans, self._plan_spec = run, plans, plan_spec
+        self._target: _Target | None = None
         self._making: Change | None = None
+        self._following = ExitStack()
+        self._findings = FindingTally()
         self._reason = ""
+        self.exports = self._exports_of(run.request.geometry)
+        """Exports of the process: while it is changed, those of the spec to which it is changed."""
 
     def answer(self, command: ChangeCommand) -> ChangeResult:
         """Obey a command. Raises `RollbackFailed`, after which the layout can only be taken down."""
         match command:
             case PlanSwitch(state):
-                return self._plan(state)
-            case MakeStage(back=True):
-                return self._roll_back(command)
-            case MakeStage():
-                return self._advance(command)
+                return _result(lambda: self._plan_switch(state))
+            case PlanChange(spec, text):
+                return _result(lambda: self._plan_change(spec, text))
+            case MakeStage(stage, back=False):
+                return _result(lambda: self._advance(stage))
+            case CheckChange():
+                return _result(self._check)
             case TurnBack(reason):
-                self._reason = reason
-                self._change.turn_back()
-                self._target = self._run.state
-                return ChangeResult()
+                self._turn_back(reason)
+            case MakeStage(stage):
+                self._go_back(stage)
             case EndChange():
                 return self._end()
+        return ChangeResult()
 
     def rehearse(self, command: WriteKept | ReadKept) -> None:
         """Write bytes, or check and read them in the state that the layout is in. Raises `StepFailed` or `Stopped`."""
@@ -61,52 +87,102 @@ class WorkerChange:
         else:
             part.read(command.states, self._run.state)
 
-    def _plan(self, state: str) -> ChangeResult:
-        request = self._run.request
-        try:
-            steps = self._plans.transitions(self._run.state, state)
-            self._require_room(steps)
-        except StepFailed as failed:
-            return ChangeResult(str(failed))
-        except MemtopoError as refused:
-            return ChangeResult(refused.message, refused.hint)
-        plan = self._plans.states[state][request.process]
-        self._target, self._planned, self._making = state, (plan, steps[request.process]), None
-        return ChangeResult()
+    def abandon(self) -> None:
+        """Give back what a change under way holds besides the layout, which is then taken down."""
+        self._following.__exit__(Stopped, Stopped(), None)
+
+    def _plan_switch(self, state: str) -> None:
+        self._plan_for(self._plans, state, self._plans.transitions(self._run.state, state))
+
+    def _plan_change(self, spec: str, text: str) -> None:
+        request, plans = self._plan_spec(spec, text)
+        self._plan_for(plans, AWAKE, self._plans.transitions_to(plans), request)
+
+    def _plan_for(
+        self, plans: JointPlans, state: str, steps: Mapping[str, Transition], request: RunRequest | None = None
+    ) -> None:
+        self._require_room(steps)
+        label = self._run.request.process
+        self._target = _Target(plans, state, plans.states[state][label], steps[label], request)
+        self._making = None
 
     def _require_room(self, steps: Mapping[str, Transition]) -> None:
         """Refuse what does not fit with all processes; each of them has simulated GPUs of its own."""
         request = self._run.request
         own = request.machine.simulated
         needed = steps[request.process] if own else Transition.together(steps.values())
-        require_room(self._run.execution, needed, request.machine_facts)
+        self._run.require_room_for(needed, request)
 
     @property
     def _change(self) -> Change:
-        """Change under way, which begins with its first stage."""
         if self._making is None:
-            assert self._planned, "a change is made that was not planned"
-            self._making = Change(self._run.execution, *self._planned)
+            raise InternalError("a worker was to make a change that was not planned")
         return self._making
 
-    def _advance(self, command: MakeStage) -> ChangeResult:
-        try:
-            self._make(command)
-        except StepFailed as failed:
-            return ChangeResult(str(failed))
-        except Stopped:
-            return ChangeResult("interrupted")
-        return ChangeResult()
+    def _advance(self, stage: Stage) -> None:
+        if self._making is None:
+            self._begin()
+        self._timed(lambda: self._change.advance(stage))
 
-    def _roll_back(self, command: MakeStage) -> ChangeResult:
-        with self._going_back():
-            self._make(command)
-        return ChangeResult()
+    def _begin(self) -> None:
+        target, run = self._target, self._run
+        if target is None:
+            raise InternalError("a worker was to begin a change that was not planned")
+        self._making = Change(run.execution, target.plan, target.steps)
+        if target.request:
+            self._expect(target.request.geometry)
+            self._following.enter_context(run.following(target.request.geometry.gpus))
 
-    def _check_rollback(self) -> None:
-        with self._going_back():
-            require_declared(self._run.execution)
+    def _check(self) -> None:
+        """Check the layout after a change to another spec, before the change is ended."""
+        if self._target and (request := self._target.request):
+            self._change.arrive()
+            self._findings = self._run.check_changed(request, self._target.steps)
+            self._following.close()
+            self._run.record_held(request)
+
+    def _turn_back(self, reason: str) -> None:
+        self._reason = reason
+        self.abandon()
+        self._expect(self._run.request.geometry)
+        if self._making:
+            with self._going_back():
+                self._making.turn_back()
+
+    def _go_back(self, stage: Stage) -> None:
+        making = self._making
+        if making:  # else it could not begin
+            with self._going_back():
+                self._timed(lambda: making.advance(stage))
+
+    def _end(self) -> ChangeResult:
+        touched = self._making is not None and self._making.end()
+        target, reason = self._target, self._reason
+        checks = None
+        if reason:
+            with self._going_back():
+                require_declared(self._run.execution)
+        elif target:
+            checks = self._adopt(target)
+        self._target = self._making = None
         self._reason = ""
+        return ChangeResult(touched=touched, checks=checks)
+
+    def _adopt(self, target: _Target) -> Checks | None:
+        self._run.state, self._plans = target.state, target.plans
+        return self._run.adopt(target.request, target.plan, self._findings) if target.request else None
+
+    def _expect(self, geometry: Geometry) -> None:
+        self._run.execution.layout.handle_source.expect(geometry)
+        self.exports = self._exports_of(geometry)
+
+    def _exports_of(self, geometry: Geometry) -> LayoutExports:
+        execution = self._run.execution
+        return LayoutExports(geometry, execution.layout, execution.driver, self._run.recheck)
+
+    def _timed(self, act: Callable[[], None]) -> None:
+        with self._run.execution.timed("change", announce=False):
+            act()
 
     @contextmanager
     def _going_back(self) -> Iterator[None]:
@@ -115,13 +191,15 @@ class WorkerChange:
         except StepFailed as failed:
             raise RollbackFailed(MemtopoError(self._reason), failed) from failed
 
-    def _make(self, command: MakeStage) -> None:
-        with self._run.execution.timed("change", announce=False):
-            self._change.advance(command.stage)
 
-    def _end(self) -> ChangeResult:
-        touched = self._change.end()
-        if self._reason:
-            self._check_rollback()
-        self._run.state, self._planned, self._making = self._target, None, None
-        return ChangeResult(touched=touched)
+def _result(act: Callable[[], None]) -> ChangeResult:
+    """Result of a part of a change that may be refused, or fail and be rolled back."""
+    try:
+        act()
+    except StepFailed as failed:
+        return ChangeResult(str(failed))
+    except MemtopoError as refused:
+        return ChangeResult(refused.message, refused.hint)
+    except Stopped:
+        return ChangeResult("interrupted")
+    return ChangeResult()

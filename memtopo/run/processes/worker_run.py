@@ -17,7 +17,7 @@ from memtopo.machine import Machine, parse, target
 from memtopo.planner import Plan
 from memtopo.plans.report import MachineLine, Progress
 from memtopo.rules.validation import validate
-from memtopo.run.apply import Run
+from memtopo.run.apply import Run, built_plan
 from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import Start
 from memtopo.run.request import RunRequest
@@ -46,16 +46,26 @@ class WorkerHooks:
     stopped: Callable[[], int]
 
 
-def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
-    """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
+def planned(start: Start, spec: str, text: str) -> tuple[RunRequest, JointPlans]:
+    """Plan all processes of a spec, given by name and text; return the request of this one, too.
+
+    Raises `MemtopoError`.
+    """
     machine = parse(start.machine.encode(), start.machine_name)
-    document = language.read_text(start.text.encode(), start.spec)
+    document = language.read_text(text.encode(), spec)
     geometry = validate(document, machine).geometry
     if geometry is None:
         raise InternalError("a spec is valid in the coordinator and invalid in a worker")
-    driver = target.open_in_worker(machine, simulated=start.simulated, visible=start.visible)
     plan = planner.plan(geometry, machine)
     request = _request(start, document, geometry, plan.processes[start.process], machine)
+    return request, JointPlans(geometry, plan).built_with(start.process, built_plan(request))
+
+
+def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
+    """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
+    request, plans = planned(start, start.spec, start.text)
+    assert request.machine_facts
+    driver = target.open_in_worker(request.machine_facts, simulated=start.simulated, visible=start.visible)
     external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids)
     run = Run(
         request,
@@ -64,7 +74,7 @@ def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
         stop=hooks.stopped,
         handle_source=SiblingHandles(request.geometry, hooks.request, external),
     )
-    return run, JointPlans(geometry, plan).built_with(start.process, run.execution.plan)
+    return run, plans
 
 
 def _request(start: Start, document: Document, geometry: Geometry, plan: Plan, machine: Machine) -> RunRequest:
@@ -72,7 +82,7 @@ def _request(start: Start, document: Document, geometry: Geometry, plan: Plan, m
         plan=plan,
         geometry=geometry.processes[start.process],
         machine=MachineLine(start.machine_name, start.simulated, (), machine.driver.cuda),
-        spec=start.spec,
+        spec=document.name,
         position_of=document.position,
         process=start.process,
         siblings=geometry.processes,

@@ -1,0 +1,227 @@
+"""Changes and switches of layouts of several processes, which go through all stages together in this process."""
+
+from __future__ import annotations
+
+import json
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from memtopo.language.names import AWAKE
+from memtopo.run.processes.joint_change import ChangeRefused
+from memtopo.sharing.offers import ChangeFailed
+from tests.helpers import multi_process_strategies, strategies
+from tests.helpers.lockstep import Together, together
+from tests.helpers.machines import invented
+from tests.helpers.specs import ROOT, run_request
+
+TWO = invented(2)
+MACHINE = strategies.machine()
+SLEEP = Path(ROOT / "specs" / "tensor-parallel-sleep.yaml")
+SMALL = """
+processes:
+  server:
+    ranges: {w: {size: 8MiB}}
+    chunks: {w: {location: [gpu0, gpu1], size: 2MiB, count: 4, handles: fd}}
+    map: {w: [w]}
+    access: {w: {gpu0: rw, gpu1: rw}}
+    exports: {w: {chunk: w, via: fd}}
+    states:
+      asleep: {offload: {w: host:0}}
+      half: {drop: [w.0, w.2]}
+  engine:
+    count: 2
+    devices: {mine: [gpu0, gpu1]}
+    ranges: {w: {size: 8MiB}, kv: {size: 4MiB}}
+    chunks: {page: {location: mine, size: 2MiB, count: 2}}
+    imports: {w: {from: server.w}}
+    map: {w: [w], kv: [page]}
+    access: {w: {mine: r}, kv: {mine: rw}}
+    states:
+      asleep: {drop: [kv]}
+      unmapped: {drop: [w]}
+"""
+OTHER = SMALL[: SMALL.index("    states:\n      asleep: {offload")].replace("count: 4,", "count: 4, rdma: true,") + (
+    SMALL[SMALL.index("  engine:") :].replace("kv: {size: 4MiB}", "kv: {size: 8MiB}").replace("{mine: r}", "{mine: rw}")
+)
+
+
+def state_of(layout: Together) -> dict[str, tuple[object, ...]]:
+    """State of each process by the labels of its spec."""
+    found: dict[str, tuple[object, ...]] = {}
+    for label, run in layout.runs.items():
+        made = run.execution.layout
+        mapped = {
+            (name, address - base): chunk
+            for address, chunk in made.mappings.items()
+            for name, (base, size) in made.ranges.items()
+            if base <= address < base + size
+        }
+        sizes = {name: size for name, (_, size) in made.ranges.items()}
+        names = [sorted(each) for each in (made.chunks, made.buffers, made.events, made.managed, made.contexts)]
+        counts = {what: count for what, count in run.ledger.counts().items() if count}
+        found[label] = counts, sizes, mapped, names
+    return found
+
+
+def addresses(layout: Together) -> dict[str, dict[str, object]]:
+    return {label: dict(run.execution.layout.ranges) for label, run in layout.runs.items()}
+
+
+def test_every_pair_of_states_is_switched_and_addresses_stay() -> None:
+    with together(SMALL, TWO) as layout:
+        ranges = addresses(layout)
+        found: dict[str, object] = {}
+        for one, other in permutations(layout.joint.plans.states, 2):
+            for name in (one, other):
+                layout.joint.switch(name)
+                assert found.setdefault(name, state_of(layout)) == state_of(layout)
+        assert addresses(layout) == ranges
+        layout.joint.switch(AWAKE)
+
+
+@pytest.mark.parametrize("state", ["asleep", "unmapped"])
+def test_importers_read_the_bytes_that_returned(state: str) -> None:
+    with together(SMALL, TWO) as layout:
+        layout.write()
+        layout.joint.switch(state)
+        layout.joint.switch(AWAKE)
+        server = layout.runs["server"].rehearsed(layout.joint.plans.states)
+        server.read((state,), AWAKE)
+        for label in ("engine.0", "engine.1"):
+            layout.runs[label].rehearsed(layout.joint.plans.states).read((state,), AWAKE)
+        assert all(run.as_declared for run in layout.runs.values())
+
+
+def test_a_change_to_another_spec_equals_applying_it() -> None:
+    with together(OTHER, TWO) as layout:
+        expected = state_of(layout)
+    with together(SMALL, TWO) as layout:
+        ranges = addresses(layout)
+        layout.change(run_request(OTHER, TWO))
+        assert state_of(layout) == expected
+        for label in ("server", "engine.0"):
+            assert addresses(layout)[label]["w"] == ranges[label]["w"]
+        layout.write()
+        assert layout.read()
+        layout.change(run_request(SMALL, TWO))
+        layout.joint.switch("asleep")
+        layout.joint.switch(AWAKE)
+        assert layout.joint.generation == 5
+
+
+def test_a_state_that_no_process_names_is_refused() -> None:
+    with together(SMALL, TWO) as layout:
+        before = state_of(layout)
+        with pytest.raises(ChangeRefused, match="there is no state 'away'"):
+            layout.joint.switch("away")
+        assert (state_of(layout), layout.joint.generation) == (before, 1)
+        layout.joint.switch("half")
+
+
+def fails(at: int, process: str, state: str, target: str | None) -> None:
+    """Assert that a change rolls back in all processes after one call of one of them, and say which."""
+    with together(SMALL, TWO) as layout:
+        layout.write()
+        layout.joint.switch(state)
+        layout.hold()
+        before, ranges = state_of(layout), addresses(layout)
+        failing = layout.failing[process]
+        failing.at = failing.calls + at
+        with pytest.raises((ChangeFailed, ChangeRefused)) as raised:
+            change(layout, target)
+        failing.at = 0
+        assert process in raised.value.message, raised.value.message
+        assert failing.failed
+        assert str(failing.failed) in raised.value.message
+        assert not any(run.recheck().different for run in layout.runs.values())
+        assert (state_of(layout), addresses(layout)) == (before, ranges), (at, failing.failed)
+        assert layout.joint.state == state
+        layout.joint.switch(AWAKE)
+        lost = {"asleep": ("asleep",), AWAKE: (target,) if target else ()}[state]
+        for run in layout.runs.values():
+            run.rehearsed(layout.joint.plans.states).read(lost, AWAKE)
+            assert target is None or run.as_declared, (at, failing.failed)
+
+
+def change(layout: Together, target: str | None) -> None:
+    if target is None:
+        layout.change(run_request(OTHER, TWO))
+    else:
+        layout.joint.switch(target)
+
+
+def calls_of(process: str, state: str, target: str | None) -> int:
+    with together(SMALL, TWO) as layout:
+        layout.joint.switch(state)
+        layout.hold()
+        before = layout.failing[process].calls
+        change(layout, target)
+        return layout.failing[process].calls - before
+
+
+CHANGES = [(AWAKE, "asleep"), ("asleep", AWAKE), (AWAKE, None)]
+PROCESSES = ["server", "engine.1"]
+
+
+@pytest.mark.parametrize(("state", "target"), CHANGES)
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_failing_call_of_a_process_rolls_back_all(process: str, state: str, target: str | None) -> None:
+    """A sample; `test_every_failing_call_of_a_process_rolls_back_all` has every call."""
+    calls = calls_of(process, state, target)
+    assert calls > 10
+    for at in range(1, calls + 1, max(1, calls // 6)):
+        fails(at, process, state, target)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("state", "target"), CHANGES)
+@pytest.mark.parametrize("process", PROCESSES)
+def test_every_failing_call_of_a_process_rolls_back_all(process: str, state: str, target: str | None) -> None:
+    for at in range(1, calls_of(process, state, target) + 1):
+        fails(at, process, state, target)
+
+
+def without_ipc(spec: strategies.Spec) -> str:
+    """Text of a spec without imports over ipc, which do not work within one process (fact 31)."""
+    processes = spec["processes"]
+    for process in processes.values():
+        for name, entry in [*process.get("imports", {}).items()]:
+            holder, _, export = entry["from"].partition(".")
+            if processes[holder]["exports"][export]["via"] == "ipc":
+                del process["imports"][name]
+    return f"processes: {json.dumps(processes)}"
+
+
+def equals(one: str, other: str) -> None:
+    with together(other, MACHINE) as layout:
+        expected = state_of(layout)
+    with together(one, MACHINE) as layout:
+        before = state_of(layout)
+        layout.change(run_request(other, MACHINE))
+        assert state_of(layout) == expected
+        layout.write()
+        assert layout.read()
+        layout.change(run_request(one, MACHINE))
+        assert state_of(layout) == before
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(multi_process_strategies.pairs())
+def test_a_change_of_several_processes_equals_applying_the_new_spec(
+    both: tuple[strategies.Spec, strategies.Spec],
+) -> None:
+    equals(*map(without_ipc, both))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(multi_process_strategies.pairs())
+def test_two_thousand_changes_of_several_processes_equal_applying_the_new_spec(
+    both: tuple[strategies.Spec, strategies.Spec],
+) -> None:
+    equals(*map(without_ipc, both))
