@@ -13,6 +13,7 @@ from memtopo.driver.handles import Handle, close_handles
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import DriverError
 from memtopo.executor import TeardownGates
 from memtopo.geometry import Geometry
 from memtopo.kinds.layout import NoHandleSource
@@ -27,7 +28,6 @@ from memtopo.run.processes.worker_change import WorkerChange
 from memtopo.run.processes.worker_run import SiblingHandles
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
-from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.exports import LayoutExports
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import run_request
@@ -177,7 +177,7 @@ def _run(
             try:
                 found.append((handle or served)(holder, export, index))
             except MemtopoError as error:
-                if not found or not (isinstance(error, ExchangeError) and error.code == "absent"):
+                if not found or isinstance(error, DriverError):
                     close_handles(found)
                     raise MemtopoError(f"{holder} does not give {export}: {error.message}") from error
                 break

@@ -217,13 +217,15 @@ class CheckResult:
 class ChangeResult:
     """Result of a command of a change: why it was refused or failed, if it was.
 
-    At the end, `touched` is true if memory or addresses were, and `checks` has the results of a change to another spec.
+    At the end, `touched` is true if memory or addresses were, and after a change to another spec `checks` has the
+    results of its check and `offers` its exports.
     """
 
     error: str | None = None
     hint: str | None = None
     touched: bool = False
     checks: Checks | None = None
+    offers: tuple[Offer, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from memtopo.common.errors import InternalError, MemtopoError
 from memtopo.common.signals import TERMINAL
 from memtopo.common.spawn import inherited_socket, signal_on_parent_death
 from memtopo.driver.handles import Handle, close_handles
+from memtopo.driver.types import DriverError
 from memtopo.executor import StepFailed, Stopped
 from memtopo.run.apply import Run
 from memtopo.run.processes import messages
@@ -127,24 +128,18 @@ class Worker:
         match command:
             case messages.Recheck():
                 self._channel.send(_recheck(run))
-            case messages.EndChange():
-                result = part.answer(command)
-                self._send_exports(part)
-                self._channel.send(result)
             case (
                 messages.PlanSwitch()
                 | messages.PlanChange()
                 | messages.MakeStage()
                 | messages.CheckChange()
                 | messages.TurnBack()
+                | messages.EndChange()
             ):
                 self._channel.send(part.answer(command))
             case _:
                 self._do(run, part, command)
                 self._channel.send(messages.Done(run.as_declared, run.verification.safe))
-
-    def _send_exports(self, part: WorkerChange) -> None:
-        self._channel.send(messages.Exports(tuple(part.exports.offers())))
 
     def _do(self, run: Run, part: WorkerChange, command: ToWorker) -> None:
         match command:
@@ -164,7 +159,7 @@ class Worker:
                 part.rehearse(command)
             case messages.Hold():
                 run.begin_hold()
-                self._send_exports(part)
+                self._channel.send(messages.Exports(tuple(part.exports.offers())))
             case _:
                 raise InternalError(f"a worker was sent {type(command).__name__} as a command")
 
@@ -234,12 +229,12 @@ class Worker:
             for index in range(request.first, request.first + request.count):
                 handles.append(self._exports().handle(request.export, index))  # noqa: PERF401 a part is sent below
         except MemtopoError as failure:
-            code = failure.code if isinstance(failure, ExchangeError) else None
-            if not handles or code != "absent":
+            if not handles or isinstance(failure, DriverError):
                 close_handles(handles)
+                code = failure.code if isinstance(failure, ExchangeError) else None
                 self._channel.send(HandleAnswer(request.requester, failure.message, code))
                 return
-        # Those before one that is absent in a state: the sibling needs only what is there.
+        # Those before one that is not there, as in a state: the sibling needs only what is.
         self._channel.send(HandleAnswer(request.requester), handles)
 
     def _exports(self) -> LayoutExports:

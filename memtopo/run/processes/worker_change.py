@@ -158,15 +158,16 @@ class WorkerChange:
     def _end(self) -> ChangeResult:
         touched = self._making is not None and self._making.end()
         target, reason = self._target, self._reason
-        checks = None
+        checks = offers = None
         if reason:
             with self._going_back():
                 require_declared(self._run.execution)
         elif target:
             checks = self._adopt(target)
+            offers = tuple(self.exports.offers()) if target.request else None
         self._target = self._making = None
         self._reason = ""
-        return ChangeResult(touched=touched, checks=checks)
+        return ChangeResult(touched=touched, checks=checks, offers=offers)
 
     def _adopt(self, target: _Target) -> Checks | None:
         self._run.state, self._plans = target.state, target.plans

@@ -137,6 +137,7 @@ class WorkerProcess:
                 self.offers = offers
             case messages.ChangeResult():
                 self.expected, self.change = Expected.NOTHING, message
+                self.offers = self.offers if message.offers is None else message.offers
             case messages.CheckResult(checks, error):
                 self.expected, self.checks, self.check_error = Expected.NOTHING, checks, error
             case messages.Failed(error):
