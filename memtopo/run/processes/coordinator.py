@@ -68,6 +68,33 @@ class Ensemble:
     allow_uids: tuple[int, ...] = ()
     worker: Sequence[str] = ()
 
+    def environment(self, visible: Sequence[int]) -> dict[str, str]:
+        """Return the environment variable that makes the visible real GPUs, by UUID, the only ones of a worker."""
+        if not visible or self.request.machine.simulated:
+            return {}
+        uuids = [self.machine.devices[ordinal].uuid for ordinal in visible]
+        if None in uuids:
+            raise InternalError("a GPU that a process is to see has no UUID")
+        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, uuids))}
+
+    def start_message(self, label: str, visible: tuple[int, ...]) -> messages.Start:
+        """Return the first message to the worker of a process."""
+        return messages.Start(
+            process=label,
+            spec=self.request.spec or "<spec>",
+            text=self.text,
+            machine=machines.dump(self.machine),
+            machine_name=self.request.machine.name,
+            simulated=self.request.machine.simulated,
+            visible=visible,
+            timeout=self.timeout,
+            gpus=tuple(target.uuids(self.machine)),
+            sockets=dict(self.sockets),
+            allow_uids=self.allow_uids,
+            check=self.request.check,
+            seed=self.request.seed,
+        )
+
 
 class NotStarted(MemtopoError):
     """A process of the layout that the system did not start; `started` others were."""
@@ -146,9 +173,9 @@ class Coordinator:
         return self
 
     def _launch(self, label: str, gates: Sequence[int], visible: tuple[int, ...]) -> None:
-        worker = launch(label, gates, self._environment(visible), self._clock, self.ensemble.worker)
+        worker = launch(label, gates, self.ensemble.environment(visible), self._clock, self.ensemble.worker)
         self.workers[label] = worker
-        worker.start(self._start_message(label, visible))
+        worker.start(self.ensemble.start_message(label, visible))
 
     def __exit__(self, *_: object) -> None:
         self._close()
@@ -324,33 +351,6 @@ class Coordinator:
             yield
         finally:
             self.times.append(PhaseTime(phase, steps, time.perf_counter() - start))
-
-    def _environment(self, visible: Sequence[int]) -> dict[str, str]:
-        """Environment variable that makes the visible real GPUs, by UUID, the only ones of a worker."""
-        if not visible or self.ensemble.request.machine.simulated:
-            return {}
-        uuids = [self.ensemble.machine.devices[ordinal].uuid for ordinal in visible]
-        if None in uuids:
-            raise InternalError("a GPU that a process is to see has no UUID")
-        return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, uuids))}
-
-    def _start_message(self, label: str, visible: tuple[int, ...]) -> messages.Start:
-        ensemble, request = self.ensemble, self.ensemble.request
-        return messages.Start(
-            process=label,
-            spec=request.spec or "<spec>",
-            text=ensemble.text,
-            machine=machines.dump(ensemble.machine),
-            machine_name=request.machine.name,
-            simulated=request.machine.simulated,
-            visible=visible,
-            timeout=ensemble.timeout,
-            gpus=tuple(target.uuids(ensemble.machine)),
-            sockets=dict(ensemble.sockets),
-            allow_uids=ensemble.allow_uids,
-            check=request.check,
-            seed=request.seed,
-        )
 
     def _close(self) -> None:
         for worker in self.workers.values():

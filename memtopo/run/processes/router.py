@@ -55,7 +55,6 @@ class Router:
         finally:
             self._abandon()
         if error := answer.message.error:
-            answer.close()
             message, code = f"process {holder} does not give {export}: {error}", answer.message.code
             raise ExchangeError(code, message) if code else MemtopoError(message)
         return answer.handles

@@ -172,7 +172,6 @@ class Worker:
                 raise Stopped
         answer, self._answer = self._answer, None
         if error := answer.message.error:
-            answer.close()
             raise MemtopoError(f"{holder} does not give {export}: {error}")
         return answer.handles
 
