@@ -5,7 +5,16 @@ from __future__ import annotations
 from memtopo.api.apply import Applied, applied
 from memtopo.api.attachment import Attached, Attachment, attach
 from memtopo.api.elastic import Batch, ElasticChunks, ElasticRange
-from memtopo.api.errors import ApiError, InvalidSpec, NotApplied, NotMapped, NotSwitched, Unsuitable, ViewOutlived
+from memtopo.api.errors import (
+    ApiError,
+    InvalidSpec,
+    NotApplied,
+    NotChanged,
+    NotMapped,
+    NotSwitched,
+    Unsuitable,
+    ViewOutlived,
+)
 from memtopo.api.live import Live
 from memtopo.api.specs import Loaded, load, plan
 from memtopo.api.synchronization import Event
@@ -28,6 +37,7 @@ __all__ = [
     "Live",
     "Loaded",
     "NotApplied",
+    "NotChanged",
     "NotMapped",
     "NotSwitched",
     "Semaphore",

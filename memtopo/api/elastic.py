@@ -36,8 +36,12 @@ class ElasticMemory:
     def __init__(self, session: Session, memory: Memory, views: ViewFactory) -> None:
         self.lock = RLock()
         """Held during each change, so that a check or a switch does not see a half of one."""
-        self._session, self._memory, self._views = session, memory, views
-        geometry = session.geometry
+        self._session, self._views = session, views
+        self.follow(memory)
+
+    def follow(self, memory: Memory) -> None:
+        """Follow a change of the layout to one with another memory."""
+        geometry, self._memory = self._session.geometry, memory
         self.ranges = frozenset(
             group.label(index)
             for group in geometry.of(RangeGroup).values()

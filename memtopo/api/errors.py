@@ -65,6 +65,12 @@ class NotMapped(ApiError):
     exit_code = 4
 
 
+class NotChanged(ApiError):
+    """Layout that was not changed to another spec; the text says what failed, or what does not fit."""
+
+    exit_code = 4
+
+
 class Unsuitable(ApiError, ValueError):
     """Object that does not exist, or that does not support the requested use."""
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from types import MappingProxyType, TracebackType
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, Literal, TypeVar, Unpack
 
 from memtopo.api.dlpack import dtype as known_dtype
 from memtopo.api.elastic import ElasticChunks, ElasticMemory, elastic_chunks, elastic_range
 from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
 from memtopo.api.memory import Memory, MemoryPart, Part, Shape, ViewRequest, extents, unknown
 from memtopo.api.session import Session
+from memtopo.api.specs import SpecLike
 from memtopo.api.synchronization import Event, ExternalSemaphore
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
@@ -147,6 +148,46 @@ class Live:
                 return self._session.switch(state)
             finally:
                 self._views.refresh()
+
+    @contextmanager
+    def switched(self, state: str) -> Iterator[Checks]:
+        """Switch to a state for the duration of a `with`, and then back to the state before. Raises as `switch` does.
+
+        After an error in the `with` it is switched back, too.
+        """
+        before = self.state
+        checks = self.switch(state)
+        try:
+            yield checks
+        finally:
+            if not self._views.closed:
+                self.switch(before)
+
+    @property
+    def generation(self) -> int:
+        """Number of the layout: 1 when it is built, and one more after each change or switch that touched it."""
+        return self._session.run.execution.generation
+
+    def change(self, spec: SpecLike, *, check: Literal["fast", "full"] = "fast") -> Checks:
+        """Bring the layout, in state `awake`, to another spec in place, and return the results of its check.
+
+        `spec` is as for `applied`; name, machine and processes stay. A range of the same name, size and alignment keeps
+        its address, a chunk of the same label and properties its memory and bytes; only what differs is touched. Waits
+        for the work of all GPUs. The check is by queries and, of new memory, by samples of its bytes or by all.
+
+        Views of memory that stays remain valid. A view of memory that is gone raises `BufferError` when it is used
+        next; tensors made from it before are not affected: on a GPU, accessing them is a fault, on a simulator they
+        read zeros. Raises `InvalidSpec`, `Unsuitable` in another state, and `NotChanged` with the layout as it was.
+        """
+        self._require_open()
+        with self._elastic.lock:
+            before = self._views.reservations()
+            try:
+                return self._session.change(spec, check)
+            finally:
+                self._memory = Memory(self._session.geometry)
+                self._views.follow(self._memory, before)
+                self._elastic.follow(self._memory)
 
     @property
     def absent(self) -> frozenset[str]:

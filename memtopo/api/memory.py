@@ -119,6 +119,17 @@ class Memory:
         part = self._external[label]
         return self._on_own_gpu(f"external memory {label!r}", label, part.size, part.location, request)
 
+    def covers(self, part: MemoryPart, content: ElasticContent | None) -> bool:
+        """Return whether the part of a view is mapped throughout for its location, with the access of the view.
+
+        `content` is what an elastic range has at present.
+        """
+        start, end = part.offset, part.offset + part.size
+        found = self._ranges.elastic(content, start, end) if content else self._ranges.find(part.label)
+        if found is None:
+            return self._size(part.label) is not None
+        return not found.gap(start, end) and found.access(start, end, part.location) >= part.access
+
     def mappings(self, label: str, location: Location) -> Iterator[tuple[int, int, Access]]:
         """Offset, size and access of all mappings in a range for a location, or of another object as a whole."""
         if (size := self._size(label)) is not None:

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from memtopo.api.errors import NotApplied, NotSwitched
-from memtopo.api.specs import Planned
+from memtopo.api.errors import NotApplied, NotChanged, NotSwitched, Unsuitable, raise_errors
+from memtopo.api.specs import Planned, SpecLike, plan_spec
 from memtopo.common.signals import deferred
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.executor import StepFailed
+from memtopo.geometry import Geometry
 from memtopo.kinds.events import EventGroup
 from memtopo.kinds.layout import HandleSource
-from memtopo.plans.report import Checks, PlanSummary, Report
+from memtopo.language.names import AWAKE
+from memtopo.plans.report import Check, Checks, PlanSummary, Report
+from memtopo.rules.change import diagnose_change
 from memtopo.run.apply import Run
+from memtopo.run.capacity import DoesNotFit
 from memtopo.run.change import RollbackFailed
 from memtopo.run.imports import Imports
 from memtopo.run.request import HoldResult, RunRequest
@@ -39,30 +43,27 @@ class Session:
         handle_source: HandleSource | None = None,
         noted: Callable[[Report], Report] = lambda report: report,
     ) -> None:
-        self.geometry, self.machine = planned.geometry, planned.target.line
+        self.machine = planned.target.line
         self._planned, self._opened, self._noted = planned, driver, noted
-        document = planned.document
-        request = RunRequest(
-            plan=planned.plan,
-            geometry=planned.geometry,
-            machine=self.machine,
-            spec=document.name,
-            position_of=document.position,
-            warnings=planned.warnings,
-            exclusive=False,
-            machine_facts=planned.target.machine,
-        )
+        facts = planned.target.machine
+        request = RunRequest(**_of_spec(planned), machine=self.machine, exclusive=False, machine_facts=facts)
         self.run = Run(request, Ledger(driver), handle_source=handle_source)
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
-        self.events = {
-            group.label(i): group.location_of(i).id
-            for group in planned.geometry.of(EventGroup).values()
-            for i in range(group.count)
-        }
         self._descriptors: set[str] = set()
 
-    @cached_property
+    @property
+    def geometry(self) -> Geometry:
+        """Geometry of the spec that the layout has now."""
+        return self._planned.geometry
+
+    @property
+    def events(self) -> Mapping[str, int]:
+        """GPU of each event."""
+        groups = self.geometry.of(EventGroup).values()
+        return {group.label(i): group.location_of(i).id for group in groups for i in range(group.count)}
+
+    @property
     def plan(self) -> PlanSummary:
         """Summary of the plan, with the spec's warnings."""
         return self._planned.plan.summary(warnings=self._planned.warnings)
@@ -93,23 +94,37 @@ class Session:
 
     def switch(self, state: str) -> Checks:
         """Bring the layout to a state; return the results of its check. Raises `NotSwitched`."""
-        with self._switching(f"the layout is {self.run.state}, as before"):
+        with self._changing(NotSwitched, f"the layout is {self.run.state}, as before"):
             return self.run.switch(state)
+
+    def change(self, spec: SpecLike, check: Check) -> Checks:
+        """Bring the layout to another spec; return the results of its check. Raises `InvalidSpec` and `NotChanged`."""
+        run = self.run
+        if not run.whole:
+            hint = "switch('awake') first" if run.state != AWAKE else "poll() until its imports are back"
+            raise Unsuitable(f"layout {self.geometry.name!r} is in state {run.state!r}, without some memory", hint=hint)
+        planned = plan_spec(spec, self._planned.target)
+        raise_errors(tuple(diagnose_change(self.geometry, planned.geometry)), planned.document)
+        request = replace(run.request, **_of_spec(planned), check=check)
+        with self._changing(NotChanged, "the layout is as before"):
+            checks = run.change(request)
+        self._planned = planned
+        return checks
 
     def follow(self, imports: Imports, holder: str, notice: Notice) -> None:
         """Let go of imports, or import them again. Raises `NotSwitched` with the imports as they were."""
-        with self._switching("the imports are as before"):
+        with self._changing(NotSwitched, "the imports are as before"):
             imports.follow(holder, notice)
 
     @contextmanager
-    def _switching(self, after: str) -> Iterator[None]:
-        """Raise `NotSwitched` for a failed change, with the condition `after` it."""
+    def _changing(self, error: type[NotChanged | NotSwitched], after: str) -> Iterator[None]:
+        """Raise an `error` for a failed change, with the condition `after` it."""
         try:
             yield
         except RollbackFailed as failed:
-            raise NotSwitched(f"{failed}; the layout can only be taken down") from failed
-        except StepFailed as failed:
-            raise NotSwitched(f"{failed}; {after}") from failed
+            raise error(f"{failed}; the layout can only be taken down") from failed
+        except (StepFailed, DoesNotFit) as failed:
+            raise error(f"{failed}; {after}") from failed
 
     def end(self) -> Report:
         """Wait for the GPUs, take everything down, and return the report. Ctrl-C is raised after that."""
@@ -125,6 +140,15 @@ class Session:
         finally:
             if simulator := self.simulator:
                 simulator.close()
+
+
+def _of_spec(planned: Planned) -> dict[str, Any]:
+    """Fields of a request that depend on the spec."""
+    document = planned.document
+    return {
+        "plan": planned.plan, "geometry": planned.geometry, "warnings": planned.warnings, "spec": document.name,
+        "position_of": document.position,
+    }  # fmt: skip
 
 
 def uuids(driver: Driver) -> list[str]:

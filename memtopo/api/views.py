@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NoReturn, Protocol
 
@@ -18,6 +18,7 @@ from memtopo.api.ranges import access_at
 from memtopo.api.session import Session
 from memtopo.common.units import exact
 from memtopo.driver.types import Access, Location, LocationKind
+from memtopo.kinds.layout import Reservation
 from memtopo.language.names import AWAKE
 
 _LEGACY_STREAM = 1
@@ -196,6 +197,9 @@ class ViewFactory:
         self._views: weakref.WeakKeyDictionary[View, MemoryPart] = weakref.WeakKeyDictionary()
         self._tensors = ExportedTensors()
         self._mappings: dict[tuple[str, Location], HostMapping] = {}
+        self._replaced: list[HostMapping] = []
+        """Mappings of objects that a change has taken away or moved: they read zeros for the views that exist."""
+        self._gone: weakref.WeakSet[View] = weakref.WeakSet()
 
     def view(self, name: str, part: MemoryPart, request: ViewRequest) -> View:
         """Make a view. Raises `Unsuitable` if shape or alignment do not fit."""
@@ -222,6 +226,8 @@ class ViewFactory:
 
     def require_present(self, view: View) -> None:
         """Raise `BufferError` if the memory of a view is gone: in a state, or since its holder has taken it back."""
+        if view in self._gone:
+            raise BufferError(f"the memory of {view.name} is gone: its layout was changed")
         if not self._session.run.whole and (why := self._absent(view.name, self._views[view])):
             raise BufferError(str(why))
 
@@ -232,6 +238,27 @@ class ViewFactory:
     def in_use(self) -> list[str]:
         """Return the names of the views that are in use, without duplicates."""
         return sorted({*(view.name for view in self._views), *self._tensors.in_use()})
+
+    def reservations(self) -> Mapping[str, Reservation]:
+        """Address and size of each object that is viewed, by the labels of the spec."""
+        layout = self._session.layout
+        labels = {part.label for part in self._views.values()}
+        labels |= {label for label, _ in self._mappings}
+        return {label: layout.reservation(label) for label in labels if self._exists(label)}
+
+    def follow(self, memory: Memory, before: Mapping[str, Reservation]) -> None:
+        """Follow a change of the layout to one with another memory; `before` has the reservations from before it."""
+        layout = self._session.layout
+        self._memory = memory
+        stays = {label for label, each in before.items() if self._exists(label) and layout.reservation(label) == each}
+        for view, part in self._views.items():
+            if part.label not in stays or not memory.covers(part, layout.elastic.get(part.label)):
+                self._gone.add(view)
+        for key in [key for key in self._mappings if key[0] not in stays]:
+            mapping = self._mappings.pop(key)
+            mapping.blank()
+            self._replaced.append(mapping)
+        self.refresh()
 
     def refresh(self, only: str | None = None) -> None:
         """Map the memory that ranges, or `only` one, have now on a simulator, under the addresses of their views."""
@@ -287,12 +314,13 @@ class ViewFactory:
     def close(self, *, in_use: bool) -> None:
         """Invalidate all views; if some are `in_use`, a simulator's memory is replaced by zeros."""
         self.closed = True
-        for mapping in self._mappings.values():
+        for mapping in (*self._mappings.values(), *self._replaced):
             if in_use:
                 mapping.blank()
             else:
                 mapping.close()
         self._mappings.clear()
+        self._replaced.clear()
 
     def _address(self, part: MemoryPart) -> int:
         """Return the address of the object with the part, as it is used by the view."""

@@ -1,0 +1,92 @@
+"""`change` of a live layout: what both specs have stays where it is, with its bytes, and views of the rest are gone."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+
+import memtopo
+from memtopo.machine.target import Target
+from tests.api.test_apply import failing
+
+SPEC: dict[str, Any] = {
+    "memtopo": 1,
+    "name": "cache",
+    "ranges": {"weights": {"size": "4MiB"}, "kv": {"size": "4MiB"}},
+    "chunks": {
+        "w": {"location": "gpu0", "size": "2MiB", "count": 2},
+        "page": {"location": "gpu0", "size": "2MiB", "count": 2},
+    },
+    "map": {"weights": ["w"], "kv": ["page"]},
+    "access": {"weights": {"gpu0": "rw"}, "kv": {"gpu0": "rw"}},
+    "states": {"asleep": {"drop": ["kv"]}},
+}
+
+
+def larger() -> dict[str, Any]:
+    found = deepcopy(SPEC)
+    found["ranges"]["kv"]["size"], found["chunks"]["page"]["count"] = "8MiB", 4
+    return found
+
+
+def test_views_of_what_stays_remain_and_those_of_what_goes_are_refused(machine: Target) -> None:
+    with memtopo.applied(SPEC, machine) as layout:
+        weights, old = layout.range("weights"), layout.range("kv")
+        array, cache = np.from_dlpack(weights), np.from_dlpack(old)
+        array[:], cache[:] = 7, 9
+        address = layout.address("weights")
+        checks = layout.change(larger())
+        assert (checks.different, layout.generation) == (0, 2)
+        assert layout.address("weights") == address
+        assert (np.from_dlpack(weights) == 7).all()
+        assert (cache == 0).all()
+        with pytest.raises(BufferError, match="the memory of range 'kv' is gone: its layout was changed"):
+            np.from_dlpack(old)
+        kv = np.from_dlpack(layout.range("kv"))
+        assert kv.size == 8 << 20
+        assert (kv[100], kv[(2 << 20) + 100]) == (9, 9)
+        assert layout.plan.memory == {"gpu0": 12 << 20}
+        assert layout.check().different == 0
+        del weights, old, array, cache, kv
+    assert layout.report
+    assert (layout.report.outcome, layout.report.plan.memory) == ("ok", {"gpu0": 12 << 20})
+
+
+def test_a_change_is_refused_with_the_reason(machine: Target) -> None:
+    with memtopo.applied(SPEC, machine) as layout:
+        with pytest.raises(memtopo.InvalidSpec, match="MT806"):
+            layout.change(SPEC | {"name": "other"})
+        with layout.switched("asleep"), pytest.raises(memtopo.Unsuitable, match="is in state 'asleep'"):
+            layout.change(larger())
+        assert layout.generation == 3
+        assert layout.change(SPEC).different == 0
+        assert layout.generation == 3
+
+
+def test_switched_returns_to_the_state_before_also_after_an_error(machine: Target) -> None:
+    with memtopo.applied(SPEC, machine) as layout:
+        with layout.switched("asleep") as checks:
+            assert (layout.state, checks.different) == ("asleep", 0)
+            with layout.switched("awake"):
+                assert layout.state == "awake"
+            assert layout.state == "asleep"
+        with pytest.raises(ZeroDivisionError), layout.switched("asleep"):
+            raise ZeroDivisionError
+        assert layout.state == "awake"
+
+
+def test_a_failed_change_leaves_the_layout_and_its_views() -> None:
+    with memtopo.applied(SPEC, failing(0)) as layout:
+        driver: Any = layout._session._opened
+        kv = np.from_dlpack(layout.range("kv"))
+        kv[(2 << 20) + 100] = 3
+        driver.at = driver.calls + 12
+        with pytest.raises(memtopo.NotChanged, match="the layout is as before"):
+            layout.change(larger())
+        assert kv[(2 << 20) + 100] == 3
+        assert layout.check().different == 0
+        assert layout.range("kv").size == 4 << 20
+        del kv
