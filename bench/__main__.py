@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from bench import build, diagrams, imports, scaling, startup, validation, verification
+from bench import build, diagrams, elastic, imports, scaling, startup, validation, verification
 
 BENCHMARKS = {
     "build": build.main,
     "diagrams": diagrams.main,
+    "elastic": elastic.main,
     "imports": imports.main,
     "scaling": scaling.main,
     "startup": startup.main,

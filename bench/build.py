@@ -43,7 +43,7 @@ def main() -> None:
     geometry = validate(language.read_text(SPEC.encode(), "bench"), local.machine).geometry
     assert geometry is not None
     plan = planner.plan(geometry, local.machine)
-    prepared = _prepare()
+    prepared = prepare()
     pairs = [(_plain(prepared), _memtopo(plan, driver)) for _ in range(ROUNDS + 1)][1:]
     driver.device_primary_ctx_release(0)
     plain, ours = (statistics.median(times) * 1e6 / CHUNKS for times in zip(*pairs, strict=True))
@@ -66,7 +66,8 @@ def _memtopo(plan: planner.Plan, driver: KernelDriver) -> float:
     return took
 
 
-def _prepare() -> tuple[Any, Any, Any]:
+def prepare() -> tuple[Any, Any, Any]:
+    """Return cuda.bindings.driver, and the properties and access of plain memory of GPU 0."""
     from cuda.bindings import driver as cuda
 
     properties = cuda.CUmemAllocationProp()

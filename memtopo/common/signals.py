@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that request the end of a program."""
 
 TERMINAL = (signal.SIGINT, signal.SIGHUP)
 """Those that a terminal sends to a process and its children: Ctrl-C, and the end of the session."""
+
+
+# The functions without the conversion to enums and back, which takes ten times as long: each change of an elastic range
+# defers signals.
+_signal: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
+_getsignal: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
 
 
 @contextmanager
@@ -31,13 +38,13 @@ def deferred() -> Iterator[None]:
     before = {}
     try:
         if threading.current_thread() is threading.main_thread():
-            before = {number: handler for number in ENDING if callable(handler := signal.getsignal(number))}
+            before = {number: handler for number in ENDING if callable(handler := _getsignal(number))}
         for each in before:
-            signal.signal(each, record)
+            _signal(each, record)
         yield
     finally:
         for each, handler in before.items():
-            signal.signal(each, handler)
+            _signal(each, handler)
         _raise_each(received)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,6 +22,9 @@ class ElasticChunk:
 
 Mapped = tuple[int, ElasticChunk]
 """Offset in a range, and the chunk that is mapped there."""
+
+Run = Sequence[Mapped]
+"""Adjacent mappings, in order of offset."""
 
 
 class AccessPiece(NamedTuple):
@@ -53,20 +56,22 @@ class Pool:
     limit: int
     created: dict[int, ElasticChunk] = field(default_factory=dict)
     free: list[ElasticChunk] = field(default_factory=list)
-    _next: int = 0
-    _returned: list[int] = field(default_factory=list)
+    _returned: list[ElasticChunk] = field(default_factory=list)
 
     def add(self) -> ElasticChunk:
-        """Add a chunk with the number that was returned last, or with the next one."""
-        number = self._returned.pop() if self._returned else self._next
-        self._next = max(self._next, number + 1)
-        chunk = self.created[number] = ElasticChunk(f"{self.name}.{number}", self.size, number, self.name)
+        """Add the chunk that was removed last, or one with the next number."""
+        if self._returned:
+            chunk = self._returned.pop()
+        else:
+            number = len(self.created)
+            chunk = ElasticChunk(f"{self.name}.{number}", self.size, number, self.name)
+        self.created[chunk.number] = chunk
         return chunk
 
     def remove(self, chunk: ElasticChunk) -> None:
         """Remove a chunk that was released; its number is used again."""
         del self.created[chunk.number]
-        self._returned.append(chunk.number)
+        self._returned.append(chunk)
 
     def properties_of(self, chunk: ElasticChunk) -> Properties:
         """Properties that a chunk is created with."""
@@ -123,13 +128,13 @@ class ElasticContent:
             if piece.start < end and start < piece.end:
                 yield piece._replace(start=max(start, piece.start), end=min(end, piece.end))
 
-    def replace(self, unmapped: Sequence[Mapped], mapped: Sequence[Mapped]) -> None:
-        """Bring `starts` up to date after a change; both sequences are in order of offset."""
+    def replace(self, unmapped: Iterable[Run], mapped: Iterable[Run]) -> None:
+        """Bring `starts` up to date after a change."""
         starts = self.starts
-        for run in runs(unmapped):
+        for run in unmapped:
             index = bisect_left(starts, run[0][0])
             del starts[index : index + len(run)]
-        for run in runs(mapped):
+        for run in mapped:
             index = bisect_left(starts, run[0][0])
             starts[index:index] = [offset for offset, _ in run]
 
@@ -156,21 +161,22 @@ class ElasticContent:
             at = high
 
 
-def runs(mapped: Sequence[Mapped]) -> list[Sequence[Mapped]]:
+def runs(mapped: Sequence[Mapped]) -> list[Run]:
     """Divide mappings, which are in order of offset, where one does not begin at the end of the one before."""
-    found: list[Sequence[Mapped]] = []
-    first = end = 0
+    if not mapped:
+        return []
+    found: list[Run] = []
+    first, end = 0, mapped[0][0]
     for index, (offset, chunk) in enumerate(mapped):
-        if index and offset != end:
+        if offset != end:
             found.append(mapped[first:index])
             first = index
         end = offset + chunk.size
-    if mapped:
-        found.append(mapped[first:] if first else mapped)
+    found.append(mapped[first:] if first else mapped)
     return found
 
 
-def run_size(run: Sequence[Mapped]) -> tuple[int, int]:
+def run_size(run: Run) -> tuple[int, int]:
     """Offset and size of adjacent mappings."""
     last, chunk = run[-1]
     return run[0][0], last + chunk.size - run[0][0]

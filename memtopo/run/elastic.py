@@ -17,7 +17,7 @@ from memtopo.run.elastic_requests import (
     UnmapRequest,
     leaving,
     offset_of,
-    offsets,
+    part,
     require_fit,
     require_free,
     require_room,
@@ -122,12 +122,15 @@ class _Batch:
         for each in maps:
             require_fit(content, each, layout.pools)
         require_free(content, maps, self._leaving, layout.pools)
-        self._unused = _by_pool(self._leaving)
-        needed = {name: sum(each.count for each in maps if each.pool == name) for name in {each.pool for each in maps}}
-        for name, count in needed.items():
+        self._unused = _by_pool(content, self._leaving)
+        self._needed: dict[str, int] = {}
+        for each in maps:
+            self._needed[each.pool] = self._needed.get(each.pool, 0) + each.count
+        for name, count in self._needed.items():
             require_room(layout.pools[name], count, len(self._unused.get(name, ())))
-        self._needed = needed
-        self._released = {offset for each in unmaps if each.release for offset in offsets(content, each)}
+        released = [each for each in unmaps if each.release]
+        whole = len(released) == len(unmaps)
+        self._released = self._leaving if whole else [item for each in released for item in part(content, each)]
         self._coming: list[Mapped] = []
         self._zeros: list[Mapped] = []
         self._gone: list[Mapped] = []
@@ -137,41 +140,38 @@ class _Batch:
         self.labels: list[str] = []
 
     @property
-    def released(self) -> Mapping[str, list[ElasticChunk]]:
+    def released(self) -> Mapping[str, Sequence[ElasticChunk]]:
         """Chunks to release after the change, by pool."""
-        if not self._released:
-            return {}
-        chosen = [item for item in self._leaving if item[0] in self._released and item[1] not in self._reused]
-        return _by_pool(chosen)
+        return _by_pool(self._content, [item for item in self._released if item[1] not in self._reused])
 
     def make(self, *, wait: bool) -> None:
         """Make the driver calls. Raises `Failed` after everything was brought back."""
-        content = self._content
+        driver, layout, content = self._driver, self._layout, self._content
         try:
-            taken = {name: self._take(self._layout.pools[name], count) for name, count in self._needed.items()}
-            self._place(taken)
-            out = self._out()
+            self._place({name: self._take(layout.pools[name], count) for name, count in self._needed.items()})
+            out = runs(self._out())
             if out and wait:
-                _await_gpus(self._driver, self._layout)
-            for run in runs(out):
-                unmap_run(self._driver, content, run)
+                _await_gpus(driver, layout)
+            for run in out:
+                unmap_run(driver, content, run)
                 self._gone += run
             self._mapping = True
-            map_chunks(self._driver, self._layout, content, self._coming)
-            map_chunks(self._driver, self._layout, content, self._zeros)
-            grant(self._driver, content, self._coming)
-            grant(self._driver, content, self._zeros, zero=True)
+            map_chunks(driver, layout, content, self._coming)
+            map_chunks(driver, layout, content, self._zeros)
+            coming, zeros = runs(self._coming), runs(self._zeros)
+            grant(driver, content, coming)
+            grant(driver, content, zeros, zero=True)
         except DriverError as error:
             self._roll_back(error)
             raise Failed(f"range {content.label!r}: {error}; it is as before", hint=_hint(error)) from error
-        content.replace(out, sorted([*self._coming, *self._zeros]) if self._zeros else self._coming)
+        content.replace(out, (*coming, *zeros))
         self._commit()
 
     def _take(self, pool: Pool, count: int) -> list[ElasticChunk]:
         """Chunks of a pool that are not mapped, then those that this batch unmaps, then new ones."""
         found = pool.free[: -count - 1 : -1]
-        if len(found) < count:
-            reused = self._unused.get(pool.name, [])[: count - len(found)]
+        if len(found) < count and pool.name in self._unused:
+            reused = self._unused[pool.name][: count - len(found)]
             self._reused.update(reused)
             found += reused
         while len(found) < count:
@@ -180,7 +180,8 @@ class _Batch:
             found.append(chunk)
         return found
 
-    def _place(self, taken: dict[str, list[ElasticChunk]]) -> None:
+    def _place(self, taken: Mapping[str, list[ElasticChunk]]) -> None:
+        """Set the mappings that come, and their labels in the order of the requests."""
         used = dict.fromkeys(taken, 0)
         for each in self._maps:
             first = used[each.pool]
@@ -194,21 +195,22 @@ class _Batch:
 
     def _out(self) -> list[Mapped]:
         """Mappings that go, in order; the zero chunks behind what comes are among them. Sets those that come."""
-        zero = self._content.zero
+        zero, at = self._content.zero, self._content.at
         if zero is None:
             return self._leaving
         covered = _granules(self._coming, zero.size)
         new = set(covered)
-        self._zeros = [(at, zero) for at in _granules(self._leaving, zero.size) if at not in new]
-        behind = [(at, zero) for at in covered if self._content.at.get(at) is zero]
-        return sorted([*self._leaving, *behind], key=offset_of) if self._leaving else behind
+        self._zeros = [(offset, zero) for offset in _granules(self._leaving, zero.size) if offset not in new]
+        behind = [(offset, zero) for offset in covered if at.get(offset) is zero]
+        return sorted([*self._leaving, *behind], key=offset_of) if self._leaving and behind else self._leaving or behind
 
     def _commit(self) -> None:
-        for name in {*self._needed, *self._unused}:
-            pool = self._layout.pools[name]
-            before = min(self._needed.get(name, 0), len(pool.free))
-            del pool.free[len(pool.free) - before :]
-            pool.free += [chunk for chunk in self._unused.get(name, ()) if chunk not in self._reused]
+        for name, count in self._needed.items():
+            free = self._layout.pools[name].free
+            del free[max(0, len(free) - count) :]
+        for name, chunks in self._unused.items():
+            unused = [chunk for chunk in chunks if chunk not in self._reused] if self._reused else chunks
+            self._layout.pools[name].free += unused
 
     def _roll_back(self, failure: DriverError) -> None:
         """Unmap what came, map what went, and release what was created. Raises `Failed` if that is impossible."""
@@ -251,7 +253,9 @@ def _granules(mapped: Sequence[Mapped], unit: int) -> list[int]:
     return [at for offset, chunk in mapped for at in range(offset, offset + chunk.size, unit)]
 
 
-def _by_pool(mapped: Iterable[Mapped]) -> dict[str, list[ElasticChunk]]:
+def _by_pool(content: ElasticContent, mapped: Sequence[Mapped]) -> dict[str, list[ElasticChunk]]:
+    if len(content.pools) == 1:
+        return {content.pools[0]: [chunk for _, chunk in mapped]} if mapped else {}
     found: dict[str, list[ElasticChunk]] = {}
     for _, chunk in mapped:
         found.setdefault(chunk.pool, []).append(chunk)

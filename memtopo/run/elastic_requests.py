@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import nearest
@@ -42,28 +43,29 @@ def offset_of(item: Mapped) -> int:
 
 def leaving(content: ElasticContent, unmaps: Sequence[UnmapRequest]) -> list[Mapped]:
     """Mappings that requests unmap, in order of offset. Raises `Refused`."""
-    found = {offset: content.at[offset] for each in unmaps for offset in offsets(content, each)}
-    if len(unmaps) < 2:  # noqa: PLR2004
-        return list(found.items())
-    if len(found) < sum(1 for each in unmaps for _ in offsets(content, each)):
+    if len(unmaps) == 1:
+        return part(content, unmaps[0])
+    found = sorted((item for each in unmaps for item in part(content, each)), key=offset_of)
+    if any(one[0] == other[0] for one, other in pairwise(found)):
         raise Refused(f"range {content.label!r}: a batch unmaps the same chunk twice", hint="name each part once")
-    return sorted(found.items(), key=offset_of)
+    return found
 
 
-def offsets(content: ElasticContent, request: UnmapRequest) -> list[int]:
-    """Offsets of the chunks in a part of a range. Raises `Refused` unless it consists of whole chunks."""
-    at, end, found = request.offset, request.offset + request.size, []
+def part(content: ElasticContent, request: UnmapRequest) -> list[Mapped]:
+    """Mappings in a part of a range, in order. Raises `Refused` unless it consists of whole chunks."""
+    start, end, found = request.offset, request.offset + request.size, []
     if request.size <= 0:
         raise Refused(f"range {content.label!r}: {request.size:,} bytes are nothing to unmap")
+    at, zero, mapped = start, content.zero, content.at
     while at < end:
-        chunk = content.at.get(at)
-        if chunk is None or chunk is content.zero:
+        chunk = mapped.get(at)
+        if chunk is None or chunk is zero:
             raise _not_mapped(content, at)
-        found.append(at)
+        found.append((at, chunk))
         at += chunk.size
     if at != end:
-        label, start = content.at[found[-1]].label, found[-1]
-        message = f"range {content.label!r}: {label!r} is mapped from {exact(start)} to {exact(at)}"
+        last, chunk = found[-1]
+        message = f"range {content.label!r}: {chunk.label!r} is mapped from {exact(last)} to {exact(at)}"
         raise Refused(message, hint="a chunk is unmapped as a whole: name its end, or its beginning")
     return found
 

@@ -12,7 +12,7 @@ from memtopo.geometry.access import AccessParts, segments
 from memtopo.geometry.groups import Backing, RangeGroup
 from memtopo.geometry.model import Geometry, Part
 from memtopo.kinds.chunks.steps import release_chunk
-from memtopo.kinds.elastic import AccessPiece, ElasticChunk, ElasticContent, Mapped, Pool, run_size, runs
+from memtopo.kinds.elastic import AccessPiece, ElasticChunk, ElasticContent, Mapped, Pool, Run, run_size, runs
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.mappings import expected_access, host_has_access
 from memtopo.kinds.mappings.steps import MapChunk
@@ -69,7 +69,7 @@ class OpenRange(Step):
             mapped = [(offset, zero) for offset in offsets]
             map_chunks(driver, layout, content, mapped)
             content.rebuild()
-            grant(driver, content, mapped, zero=True)
+            grant(driver, content, runs(mapped), zero=True)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         """Unmap everything, and release the chunks; after an error, everything is mapped as before."""
@@ -162,7 +162,7 @@ def map_chunks(driver: Driver, layout: Layout, content: ElasticContent, mapped: 
         at[offset] = chunk
 
 
-def unmap_run(driver: Driver, content: ElasticContent, run: Sequence[Mapped]) -> None:
+def unmap_run(driver: Driver, content: ElasticContent, run: Run) -> None:
     """Unmap adjacent chunks by one call."""
     offset, size = run_size(run)
     driver.mem_unmap(content.base + offset, size)
@@ -170,9 +170,9 @@ def unmap_run(driver: Driver, content: ElasticContent, run: Sequence[Mapped]) ->
         del content.at[each]
 
 
-def grant(driver: Driver, content: ElasticContent, mapped: Sequence[Mapped], *, zero: bool = False) -> None:
-    """Grant access to chunks, which are in order of offset: one call for adjacent ones with the same access."""
-    for run in runs(mapped):
+def grant(driver: Driver, content: ElasticContent, mapped: Iterable[Run], *, zero: bool = False) -> None:
+    """Grant access to adjacent chunks, by one call for those with the same access."""
+    for run in mapped:
         offset, size = run_size(run)
         for piece in content.access(offset, offset + size):
             if grants := piece.zero_grants if zero else piece.grants:
@@ -198,7 +198,7 @@ def restore(
     try:
         map_chunks(driver, layout, content, gone)
         for zero in (False, True):
-            grant(driver, content, [each for each in gone if (each[1] is content.zero) is zero], zero=zero)
+            grant(driver, content, runs([each for each in gone if (each[1] is content.zero) is zero]), zero=zero)
     except DriverError as error:
         content.broken = f"{failure}, and then {error} while the range was brought back"
         content.rebuild()
