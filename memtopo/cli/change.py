@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from memtopo import language, planner
-from memtopo.cli.held import connect_to, layout_source, parsed_source
+from memtopo.cli.held import WaitForImporters, connect_to, layout_source, parsed_source
 from memtopo.cli.options import AsJson, Socket, duration
 from memtopo.cli.specs import Loaded
 from memtopo.common.errors import UsageError
@@ -48,9 +48,6 @@ Force = Annotated[
         "--force", envvar="MEMTOPO_FORCE", help="Change it even if others have imported memory that goes; they keep it."
     ),
 ]
-Wait = Annotated[
-    str, typer.Option("--wait", envvar="MEMTOPO_CHANGE_WAIT", metavar="TIME", help="Time for importers to let go.")
-]
 
 
 def change_command(
@@ -58,14 +55,15 @@ def change_command(
     spec: After,
     check: Check = "fast",
     force: Force = False,
-    wait: Wait = "0s",
+    wait: WaitForImporters = "5s",
     socket: Socket = None,
     as_json: AsJson = False,
 ) -> int:
     """Bring a held layout to another spec, in place.
 
-    What both have is not touched. Refused while others have handles of memory that goes. If a call fails, the layout
-    stays as it was. The exit status is 6 if the check afterwards finds a difference, 5 if the layout was lost.
+    What both have is not touched. Others that imported memory that goes have --wait to let go of it; if one still
+    has handles then, the change is refused. If a call fails, the layout stays as it was. The exit status is 6 if
+    the check afterwards finds a difference, 5 if the layout was lost.
     """
     patience = duration(wait)
     saved = open_saved_change(spec)

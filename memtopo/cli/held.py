@@ -46,7 +46,7 @@ Wait = Annotated[
 WaitForImporters = Annotated[
     str,
     typer.Option(
-        "--wait", envvar="MEMTOPO_WAIT", metavar="TIME", help="Time for importers to let go of memory that goes."
+        "--wait", envvar="MEMTOPO_CHANGE_WAIT", metavar="TIME", help="Time for importers to let go of memory that goes."
     ),
 ]
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from operator import eq
 from typing import NamedTuple
 
 from memtopo.driver.handles import Handle
 from memtopo.executor import StepFailed, Stopped
+from memtopo.geometry.model import Geometry
 from memtopo.kinds.exports import ExportGroup
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
@@ -66,7 +68,7 @@ class HeldLayout:
 
     def switch(self, state: str) -> PlannedSwitch:
         run = self._run
-        return PlannedSwitch(self, run, self._touched(run.states[state]), state)
+        return PlannedSwitch(self, run, self._touched(run.states[state], run.request.geometry), state)
 
     def change(self, source: str, generation: int | None) -> PlannedRevision:
         run = self._run
@@ -78,23 +80,32 @@ class HeldLayout:
             raise ExchangeError("state", message, hint="'memtopo switch NAME awake' first")
         revision = self._revise(source, run.request)
         run.require_room(revision.request)
-        return PlannedRevision(self, run, self._touched(revision.request.plan), revision)
+        return PlannedRevision(self, run, self._touched(revision.request.plan, revision.request.geometry), revision)
 
     def pinned(self, exports: frozenset[str]) -> frozenset[Hashable]:
         """Return the resources whose memory stays in use while importers keep handles of some exports."""
         groups = self._run.request.geometry.of(ExportGroup)
         return frozenset(resource for name in exports & groups.keys() for resource in groups[name].resources)
 
-    def _touched(self, plan: Plan) -> frozenset[str]:
+    def _touched(self, plan: Plan, geometry: Geometry) -> frozenset[str]:
         """Return the names of the exports whose objects a change to a plan releases or replaces."""
         undone = {step.provides for step in transition(self._run.execution.plan.steps, plan.steps).undo}
-        exports = self._run.request.geometry.of(ExportGroup)
-        return frozenset(name for name, group in exports.items() if not undone.isdisjoint(group.resources))
+        exports, after = self._run.request.geometry.of(ExportGroup), geometry.of(ExportGroup)
+        return frozenset(
+            name
+            for name, group in exports.items()
+            if not undone.isdisjoint(group.resources) or (name in after and not _continues(group, after[name]))
+        )
 
     @property
     def _exports(self) -> LayoutExports:
         run = self._run
         return LayoutExports(run.request.geometry, run.execution.layout, run.execution.driver, run.recheck)
+
+
+def _continues(export: ExportGroup, after: ExportGroup) -> bool:
+    """Return whether the handles of an export are of the same objects after a change, which may add more."""
+    return export.via == after.via and all(map(eq, export.resources, after.resources))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -16,10 +18,10 @@ from memtopo.api.attachment import HOLDER, Attached
 from memtopo.api.views import View
 from memtopo.common.errors import MemtopoError
 from memtopo.machine.target import Target
-from memtopo.sharing.client import connect
+from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.status import Notice, Switched
+from memtopo.sharing.status import Changed, Notice, Switched
 from tests.api.test_apply import failing
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.held_layouts import Held, held
@@ -179,7 +181,7 @@ def test_an_importer_that_does_not_poll_keeps_the_old_memory_under_force(
     pages[:3] = list(b"old")
     with pytest.raises(ExchangeError, match=r"did not let go of imported memory within 0.01 s"):
         switch("half", wait=0.01).result()
-    assert [each.handles for each in switch("half", wait=0.01, force=True).result().kept] == [4]
+    assert [each.handles for each in switch("half", wait=0.01, force=True).result().kept] == [2]
     assert switch("awake").result().state == "awake"
     layout.write("kv", b"new")
     assert bytes(pages[:3]) == b"old"
@@ -349,3 +351,47 @@ def followed(shared: Attached, notice: Notice, driver: Any, at: int) -> bool:
     finally:
         driver.at = 0
     return True
+
+
+def changed(spec: object) -> Callable[[Client], Changed]:
+    return lambda client: client.change(json.dumps({"spec": json.dumps(spec)}), wait=PATIENCE)
+
+
+def test_an_importer_follows_a_change_to_another_spec(layout: Held, shared: Attached) -> None:
+    """An export that has other chunks comes back with these, one that is removed does not; the third is not touched."""
+    spec: Any = copy.deepcopy(SPEC)
+    spec["chunks"] |= {"fresh": spec["chunks"].pop("page")}
+    spec["map"]["kv"] = ["fresh"]
+    spec["exports"]["page"]["chunk"] = "fresh"
+    weights, pages = np.asarray(shared.export("w")), np.asarray(shared.export("page"))
+    weights[:3], pages[:3] = list(b"abc"), list(b"old")
+    with ThreadPoolExecutor() as pool, connect(endpoint("sleeper")) as client:
+        done = pool.submit(changed(spec), client)
+        assert poll(shared).exports == ("page",)
+        assert done.result().generation == 2
+        assert poll(shared).generation == 2
+        assert bytes(weights[:3]) == b"abc"
+        layout.write("kv", b"new")
+        assert (shared.absent, bytes(pages[:3])) == (frozenset(), b"new")
+        del spec["exports"]["page"], spec["map"]["kv"], spec["chunks"]["fresh"], spec["access"]["kv"], spec["states"]
+        done = pool.submit(changed(spec), client)
+        assert poll(shared).kind == "changing"
+        assert done.result().kept == ()
+        assert poll(shared).kind == "changed"
+        assert shared.absent == {"page"}
+    del weights, pages
+
+
+def test_an_export_of_other_chunks_that_stay_is_touched(layout: Held, shared: Attached) -> None:
+    """Its handles would be of different memory otherwise."""
+    spec: Any = copy.deepcopy(SPEC)
+    spec["exports"] = {"w": {"chunk": "page", "via": "fd"}, "page": {"chunk": "w", "via": "fd"}}
+    pages = np.asarray(shared.export("page"))
+    layout.write("weights", b"weights")
+    with ThreadPoolExecutor() as pool, connect(endpoint("sleeper")) as client:
+        done = pool.submit(changed(spec), client)
+        assert sorted(poll(shared).exports) == ["page", "w"]
+        assert done.result().kept == ()
+        poll(shared)
+        assert bytes(pages[:7]) == b"weights"
+    del pages
