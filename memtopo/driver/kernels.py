@@ -2,7 +2,7 @@
 
 Kernels are apart from `Driver`, since a simulator cannot run PTX. They are launched in the current context, whose
 device must have access (fact 24: an illegal access fails every later call of the process). `fill` and `store` return
-before they are done; `verify` and `load` wait for all work of the context.
+before they are done; `verify`, `fingerprint` and `load` wait for all work of the context.
 
 The pattern consists of 64-bit words that depend on a seed and on their offset: word k is x ^ (x >> 32) with
 x = seed + k * STEP, modulo 2^64, little-endian. `memtopo/driver/cuda/kernels.ptx` has the same formula.
@@ -20,7 +20,7 @@ ALIGNED = 16
 """Alignment of areas that are filled or verified; a load or store needs 8."""
 
 MOST_AREAS = 1 << 16
-"""Limit of the areas of one verification."""
+"""Limit of the areas of one verification, and of the parts of one call for fingerprints."""
 
 
 class Area(NamedTuple):
@@ -63,6 +63,12 @@ class Kernels(Protocol):
     def verify(self, areas: Sequence[Area]) -> Verified:
         """Compare areas with the pattern."""
 
+    def fingerprint(self, parts: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """Fingerprint of 64 bits of each part: its address, a multiple of 16, and its size in bytes.
+
+        A change of one word, or of one of the last 15 bytes, always changes it; others with a chance of 1 - 2^-64.
+        """
+
     def store(self, address: int, value: int) -> None:
         """Store one 64-bit word."""
 
@@ -102,6 +108,31 @@ def pattern(seed: int, offset: int, size: int) -> bytes:
         x = (steps + base(seed, offset + 8 * half) * ones) & lanes
         whole |= (x ^ ((x >> 32) & halves)) << (64 * half)
     return whole.to_bytes(16 * pairs, "little")[:size]
+
+
+_FACTOR = 0xD6E8_FEB8_6659_FD93
+"""Odd, so that no two words have the same product."""
+
+
+def fingerprint(data: bytes, offset: int) -> int:
+    """Share of some bytes of a part, at an offset that is a multiple of 16, in its fingerprint.
+
+    The fingerprint is the sum of the shares, modulo 2^64. All but the last bytes of the part are whole 16 bytes.
+    """
+    pairs = len(data) // 16
+    ones, steps, lanes, halves = _lanes(pairs)
+    whole = int.from_bytes(data[: 16 * pairs], "little")
+    total = 0
+    for half in range(2):
+        x = (((whole >> (64 * half)) & lanes) + steps + base(0, offset + 8 * half) * ones) & lanes
+        x = ((x ^ ((x >> 32) & halves)) * _FACTOR) & lanes
+        x ^= (x >> 32) & halves
+        total += sum(memoryview(x.to_bytes(16 * pairs, "little")).cast("Q"))
+    for at in range(16 * pairs, len(data)):
+        x = (data[at] + (offset + at) * STEP) & _LOW
+        x = ((x ^ (x >> 32)) * _FACTOR) & _LOW
+        total += x ^ (x >> 32)
+    return total & _LOW
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from memtopo.driver.kernels import Area, KernelDriver, Verified, pattern, word
+from memtopo.driver.kernels import Area, KernelDriver, Verified, fingerprint, pattern, word
 from memtopo.driver.types import Access, Grant, gpu
 from tests.contract.memory import (
     INVALID_CONTEXT,
@@ -163,6 +163,9 @@ def test_kernels_require_a_context_loading_and_aligned_areas(driver: KernelDrive
             for call in (driver.fill, driver.verify):
                 with refused(INVALID_VALUE):
                     call([area])
+        for part in ((address + 8, 16), (address, -1)):
+            with refused(INVALID_VALUE):
+                driver.fingerprint([part])
 
 
 def forbidden(other: Other, granule: int, access: Access) -> tuple[int, int]:
@@ -176,7 +179,10 @@ def forbidden(other: Other, granule: int, access: Access) -> tuple[int, int]:
     return address, handle
 
 
-@pytest.mark.parametrize(("access", "call"), [(Access.R, "store"), (Access.NONE, "store"), (Access.NONE, "load")])
+FORBIDDEN = [(Access.R, "store"), (Access.NONE, "store"), (Access.NONE, "load"), (Access.NONE, "fingerprint")]
+
+
+@pytest.mark.parametrize(("access", "call"), FORBIDDEN)
 def test_a_forbidden_access_ends_the_context(other: Other, granule: int, access: Access, call: str) -> None:
     """Fact 24: calls that access memory fail from then on; those that lay it out or release it succeed."""
     address, handle = forbidden(other, granule, access)
@@ -186,7 +192,7 @@ def test_a_forbidden_access_ends_the_context(other: Other, granule: int, access:
             other.ctx_synchronize()
     else:
         with refused(ILLEGAL_ADDRESS):
-            other.load(address)
+            other.load(address) if call == "load" else other.fingerprint([(address, granule)])
     later: tuple[Callable[[], object], ...] = (
         other.ctx_synchronize,
         lambda: other.memset_d8(address, 0, 8),
@@ -222,3 +228,48 @@ def test_a_permitted_load_changes_nothing(driver: KernelDriver, granule: int) ->
         driver.load(address)
         driver.ctx_synchronize()
         assert driver.mem_get_info()[0]
+
+
+@pytest.mark.parametrize("size", SIZES + LARGE)
+def test_a_fingerprint_depends_on_each_byte_of_a_part_and_on_no_other(
+    driver: KernelDriver, granule: int, size: int
+) -> None:
+    """Its first and its last byte included, and where they are. It is the one that Python computes from the bytes."""
+    with ready(driver, granule) as address:
+        driver.fill([Area(address + 4096, size, SEED, 4096)])
+        part = (address + 4096, size)
+        (before,) = driver.fingerprint([part])
+        if size <= 8192:
+            assert before == fingerprint(pattern(SEED, 4096, size), 0)
+        for at in (-1, size):
+            driver.memset_d8(address + 4096 + at, 0xEE, 1)
+        assert driver.fingerprint([part]) == (before,)
+        found = {before}
+        for at in {0, size - 1}:
+            byte = driver.memcpy_dtoh(address + 4096 + at, 1)
+            driver.memcpy_htod(address + 4096 + at, bytes([byte[0] ^ 0x10]))
+            found |= {*driver.fingerprint([part])}
+            driver.memcpy_htod(address + 4096 + at, byte)
+        assert len(found) == 1 + len({0, size - 1})
+        assert driver.fingerprint([part]) == (before,)
+
+
+def test_equal_bytes_at_other_offsets_have_another_fingerprint(driver: KernelDriver, granule: int) -> None:
+    with ready(driver, granule) as address:
+        found = set()
+        for at in (0, 8, 16, 4096, granule - 8):
+            driver.memset_d8(address, 0, granule)
+            driver.memcpy_htod(address + at, b"somebyte")
+            found |= {*driver.fingerprint([(address, granule)])}
+        assert len(found) == 5
+
+
+def test_many_parts_have_the_fingerprints_of_each(driver: KernelDriver, granule: int) -> None:
+    """Across chunks, in order, with equal ones for equal parts."""
+    with ready(driver, granule, granule) as address:
+        driver.fill([Area(address, 2 * granule, SEED)])
+        parts = [(address + 512 * n, 512 * (1 + n % 3)) for n in range(200)]
+        assert driver.fingerprint(parts) == tuple(driver.fingerprint([part])[0] for part in parts)
+        across = (address + granule - 4096, 8192)
+        assert driver.fingerprint([across, across]) == driver.fingerprint([across]) * 2
+        assert driver.fingerprint([]) == ()

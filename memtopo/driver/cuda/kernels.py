@@ -40,12 +40,13 @@ _MOST_BLOCKS = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Kernels loaded in one context, with the addresses of their result and of their table of areas."""
+    """Kernels loaded in one context, with the addresses of their result, their table of areas and its fingerprints."""
 
     module: int
     functions: dict[str, int]
     found: int
     areas: int
+    sums: int
 
 
 class CudaKernels:
@@ -60,13 +61,14 @@ class CudaKernels:
         try:
             functions = {
                 name: int(call(cuda.cuModuleGetFunction, module, name.encode())[1])
-                for name in ("fill", "verify", "store", "load")
+                for name in ("fill", "verify", "fingerprint", "store", "load")
             }
-            found, table = (int(call(cuda.cuModuleGetGlobal, module, name)[1]) for name in (b"found", b"areas"))
+            names = b"found", b"areas", b"sums"
+            found, table, sums = (int(call(cuda.cuModuleGetGlobal, module, name)[1]) for name in names)
         except BaseException:
             call(cuda.cuModuleUnload, module)
             raise
-        self._loaded[context] = Loaded(module, functions, found, table)
+        self._loaded[context] = Loaded(module, functions, found, table, sums)
         return module
 
     def module_unload(self, module: int) -> None:
@@ -94,6 +96,17 @@ class CudaKernels:
         again = _result(mismatches, areas, lowest, actual)
         return again if again.expected != again.actual else _result(mismatches, areas, first, first_actual)
 
+    def fingerprint(self, parts: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        loaded = self._current()
+        if not parts:
+            return ()
+        size = 8 * min(len(parts), MOST_AREAS)
+        call(cuda.cuMemsetD8Async, loaded.sums, 0, size, 0)
+        for packed, shape, before in _launches(parts):
+            call(cuda.cuMemcpyHtoDAsync, loaded.areas, packed, len(packed), 0)
+            _launch(loaded.functions["fingerprint"], shape, _THREADS, ctypes.c_uint32(before))
+        return tuple(array("Q", _read(loaded.sums, size)))
+
     def store(self, address: int, value: int) -> None:
         _launch(self._current().functions["store"], (1, 1, 1), 1, ctypes.c_uint64(address), ctypes.c_uint64(value))
 
@@ -116,8 +129,8 @@ def _context() -> int:
     return context
 
 
-def _launches(areas: Sequence[Area]) -> Iterator[tuple[bytes, tuple[int, int, int], int]]:
-    """Yield for each launch its table of areas, its grid, and the number of areas before.
+def _launches(areas: Sequence[Area] | Sequence[tuple[int, int]]) -> Iterator[tuple[bytes, tuple[int, int, int], int]]:
+    """Yield for each launch its table of areas, its grid, and the number of areas before. Areas may have no pattern.
 
     The first launches are small, so that the GPU works while the next tables are made.
     """
@@ -129,20 +142,22 @@ def _launches(areas: Sequence[Area]) -> Iterator[tuple[bytes, tuple[int, int, in
         before, count = before + count, min(2 * count, _AREAS)
 
 
-def _table(areas: Sequence[Area]) -> bytes:
+def _table(areas: Sequence[Area] | Sequence[tuple[int, int]]) -> bytes:
     # By columns: by areas, Python would need more time than the GPU needs for their pages.
-    addresses, sizes, seeds, firsts = zip(*areas, strict=True)
+    addresses, sizes, *patterns = zip(*areas, strict=True)
+    seeds, firsts = patterns or ((), ())
     # The driver checks none of this, and a misaligned access ends the process like an illegal one.
-    if min(sizes) < 0 or reduce(or_, addresses) % ALIGNED or reduce(or_, firsts) % 8:
+    if min(sizes) < 0 or reduce(or_, addresses) % ALIGNED or reduce(or_, firsts, 0) % 8:
         raise DriverError("cuLaunchKernel", "CUDA_ERROR_INVALID_VALUE", "an area is not aligned")
     table = array("Q", bytes(24 * len(areas)))
     table[0::3], table[1::3] = array("Q", addresses), array("Q", sizes)
-    table[2::3] = array("Q", map(base, seeds, firsts) if any(firsts) else [seed & _WORD for seed in seeds])
+    if patterns:
+        table[2::3] = array("Q", map(base, seeds, firsts) if any(firsts) else [seed & _WORD for seed in seeds])
     return table.tobytes()
 
 
-def _shape(areas: Sequence[Area]) -> tuple[int, int, int]:
-    tiles = max(1, -(-max(area.size for area in areas) // _TILE))
+def _shape(areas: Sequence[Area] | Sequence[tuple[int, int]]) -> tuple[int, int, int]:
+    tiles = max(1, -(-max(area[1] for area in areas) // _TILE))
     wanted = max(-(-_BLOCKS // len(areas)), min(-(-tiles // _SHARE), -(-_MOST_BLOCKS // len(areas))))
     return min(tiles, wanted), len(areas), 1
 

@@ -73,4 +73,5 @@ LAXER = {
     "event_query": "a record has always completed (fact 47)",
     "fill": "only the first and last 4 KiB of each granule of an area are written",
     "verify": "likewise read; a mismatch between them is not seen, nor counted",
+    "fingerprint": "likewise read; other bytes do not count",
 }

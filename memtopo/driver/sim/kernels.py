@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, pattern
+from memtopo.driver.kernels import ALIGNED, MOST_AREAS, Area, Verified, fingerprint, pattern
 from memtopo.driver.sim.access import AccessRules
 from memtopo.driver.sim.calls import CallGate, Refused, driver_call, invalid
 from memtopo.driver.sim.devices import Contexts
@@ -70,6 +70,18 @@ class SimKernels:
                         lowest = lowest or (number, at + where, one, other)
         self._survive()
         return Verified(mismatches, *lowest) if lowest else Verified(0)
+
+    def fingerprint(self, device: int, parts: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """Fingerprints of the ends of each part's granules."""
+        areas = [Area(address, size, 0) for address, size in parts]
+        self._check(device, areas)
+        found = []
+        for area in areas:
+            ends = self._ends(device, area, Access.R)
+            shares = (fingerprint(physical.read(offset, size), at) for at, physical, offset, size in ends)
+            found.append(sum(shares) % (1 << 64))
+        self._survive()
+        return tuple(found)
 
     def store_word(self, device: int, address: int, value: int) -> None:
         """Store one word."""
@@ -154,6 +166,10 @@ class KernelCalls(CallGate):
     @driver_call
     def verify(self, areas: Sequence[Area]) -> Verified:
         return self._kernels.verify(self._contexts.current(), areas)
+
+    @driver_call
+    def fingerprint(self, parts: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        return self._kernels.fingerprint(self._contexts.current(), parts)
 
     @driver_call
     def store(self, address: int, value: int) -> None:
