@@ -20,6 +20,7 @@ from memtopo.driver.types import (
     EventFlags,
     Grant,
     HandleType,
+    HostFlags,
     Location,
     MemAttach,
     MemoryHandleType,
@@ -142,6 +143,15 @@ class Driver(Protocol):
     def mem_free(self, address: int) -> None:
         """Free an allocation by its start address; 0 is ignored (fact 45)."""
 
+    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
+        """Allocate page-locked host memory in the current context; returns its address for CPU and GPUs (fact 74)."""
+
+    def mem_host_get_flags(self, address: int) -> int:
+        """Flags of the page-locked memory around an address (fact 74)."""
+
+    def mem_free_host(self, address: int) -> None:
+        """Free page-locked memory by its start address; 0 is ignored (fact 74)."""
+
     def ipc_get_mem_handle(self, address: int) -> bytes:
         """IPC handle of 64 bytes for the allocation around an address (facts 31, 46)."""
 
@@ -245,7 +255,7 @@ class Driver(Protocol):
         """Destroy an external semaphore, once (fact 57). Waits for ever for outstanding signals (fact 58)."""
 
 
-_LAUNCHES = ("fill", "verify", "store", "load")
+_LAUNCHES = ("fill", "verify", "fingerprint", "store", "load")
 _SPECIAL = {
     "pointer_is_managed": "cuPointerGetAttribute",
     "signal_external_semaphore": "cuSignalExternalSemaphoresAsync",

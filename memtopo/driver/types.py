@@ -86,6 +86,15 @@ class EventFlags(IntFlag):
     INTERPROCESS = 4
 
 
+class HostFlags(IntFlag):
+    """Flags of page-locked host memory (`CU_MEMHOSTALLOC_*`)."""
+
+    NONE = 0
+    PORTABLE = 1
+    DEVICEMAP = 2
+    WRITECOMBINED = 4
+
+
 class AllocationType(IntEnum):
     """Kind of physical memory (`CUmemAllocationType`)."""
 

@@ -128,6 +128,16 @@ class HandleReference(NamedTuple):
         return secret.reveal()
 
 
+class Readable(NamedTuple):
+    """Bytes of a resource at an offset of a range, a buffer or an area, with the GPUs that may read them there."""
+
+    resource: Hashable
+    label: str
+    offset: int
+    size: int
+    gpus: tuple[int, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One state-changing call, required by the spec's entry at `path`.
@@ -141,6 +151,7 @@ class Step:
     phase: ClassVar[Phase]
     verb: ClassVar[str]
     call: ClassVar[str]
+    """Driver call of `do`; empty if `do` and `undo` have no effect, so that changes leave the step out."""
     holds_chunk: ClassVar[bool] = False
     """True if the layout has a handle of a chunk under the step's label while it is done."""
     repeated: ClassVar[bool] = False
@@ -192,6 +203,11 @@ class Step:
     @property
     def keeps(self) -> Hashable:
         """Resource whose bytes exist while the step is done, even if the resource is gone; None for other steps."""
+        return None
+
+    @property
+    def readable(self) -> Readable | None:
+        """Bytes of a resource that GPUs can read while the step is done; None for other steps."""
         return None
 
     @property

@@ -26,6 +26,7 @@ from memtopo.driver.types import (
     EventFlags,
     Grant,
     HandleType,
+    HostFlags,
     Location,
     LocationKind,
     MemAttach,
@@ -161,6 +162,9 @@ CALLS = [
     ),
     Call(lambda d: d.mem_alloc(8), "cuMemAlloc", (8,), (4096,), 4096),
     Call(lambda d: d.mem_free(4096), "cuMemFree", (4096,)),
+    Call(lambda d: d.mem_host_alloc(8, HostFlags.PORTABLE), "cuMemHostAlloc", (8, 1), (4096,), 4096),
+    Call(lambda d: d.mem_host_get_flags(4096), "cuMemHostGetFlags", (4096,), (3,), 3),
+    Call(lambda d: d.mem_free_host(4096), "cuMemFreeHost", (4096,)),
     Call(
         lambda d: d.ipc_get_mem_handle(4096),
         "cuIpcGetMemHandle", (4096,), (filled(bindings.CUipcMemHandle, GIVEN),), GIVEN,

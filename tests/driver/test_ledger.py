@@ -9,7 +9,7 @@ from memtopo.driver import ledger as ledgers
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.protocol import Driver
 from memtopo.driver.sim import SimDriver, external_api
-from memtopo.driver.types import DriverError, MemAttach
+from memtopo.driver.types import DriverError, HostFlags, MemAttach
 from memtopo.driver.wrappers import parameters
 from tests.contract.external_resources import OPAQUE, TIMELINE
 from tests.contract.memory import PLAIN, current
@@ -135,6 +135,17 @@ def test_rare_accounts_are_reported_after_their_first_entry(ledger: Ledger) -> N
         ledger.event_destroy(event)
     assert ledger.empty
     assert ledger.counts() == NOTHING | {"allocations": 0, "events": 0}
+
+
+def test_ledger_counts_page_locked_memory(ledger: Ledger) -> None:
+    """By address and size, from the first allocation on"""
+    with current(ledger):
+        address = ledger.mem_host_alloc(100, HostFlags.PORTABLE)
+        assert ledger.accounts["pinned"] == {address: 100}
+        assert ledger.counts() == NOTHING | {"contexts": 1, "pinned": 1}
+        ledger.mem_free_host(address)
+    assert ledger.empty
+    assert ledger.counts() == NOTHING | {"pinned": 0}
 
 
 def test_ledger_counts_openings_of_shared_memory(ledger: Ledger) -> None:

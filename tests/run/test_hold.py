@@ -73,6 +73,19 @@ def test_a_context_with_objects_that_end_with_it_is_kept(entry: str, kept: set[i
     assert seen == [kept]
 
 
+def test_the_context_of_page_locked_memory_is_kept() -> None:
+    seen: list[set[int]] = []
+    text = CHUNKS.replace("gpu1: r}", "gpu1: rw}").replace("{idle: {drop: page}}", "{idle: {offload: {page: pinned}}}")
+
+    def act(run: Run, _: Failing) -> None:
+        for state in ("idle", "awake"):
+            assert run.switch(state, full=True).different == 0
+            seen.append({*run.execution.layout.contexts})
+
+    assert held(text, act).outcome == "ok"
+    assert seen == [{0}, {0}]
+
+
 def test_checks_and_switches_retain_contexts_and_release_them() -> None:
     def act(run: Run, _: Failing) -> None:
         for work in (run.recheck, lambda: run.switch("idle"), lambda: run.switch("awake"), run.recheck):

@@ -7,16 +7,20 @@ from itertools import permutations
 import pytest
 
 from memtopo import planner
-from memtopo.executor import StepFailed
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.types import Location, LocationKind
+from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.layout import current
 from memtopo.kinds.mappings.steps import MapChunk
-from memtopo.kinds.states.steps import AwaitCopy, CopyIn, CopyOut
+from memtopo.kinds.states.steps import AllocatePinned, AwaitCopy, CopyIn, CopyOut
 from memtopo.planner import Plan
 from memtopo.plans.transition import Transition, transition
 from memtopo.run.change import change
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
-from tests.helpers.specs import geometry_of, plan_of
+from tests.helpers.specs import diagnose, geometry_of, plan_of
 from tests.run.test_change import Built, built
 
 TWO = invented(2)
@@ -35,9 +39,12 @@ states:
 M = 2 << 20
 
 
-def plans() -> dict[str, Plan]:
-    plan = plan_of(SLEEPING, TWO)
-    return {"awake": plan, **planner.plan_states(plan, geometry_of(SLEEPING, TWO))}
+PINNED = SLEEPING.replace("host:0", "pinned")
+
+
+def plans(text: str = SLEEPING) -> dict[str, Plan]:
+    plan = plan_of(text, TWO)
+    return {"awake": plan, **planner.plan_states(plan, geometry_of(text, TWO))}
 
 
 def write(layout: Built, name: str, data: list[bytes]) -> None:
@@ -56,22 +63,26 @@ def load(layout: Built, name: str, count: int) -> list[bytes]:
         return [execution.driver.memcpy_dtoh(base + index * M + 77, count) for index in range(4)]
 
 
-def test_offloaded_bytes_return_under_the_same_addresses() -> None:
+@pytest.mark.parametrize("text", [SLEEPING, PINNED])
+def test_offloaded_bytes_return_under_the_same_addresses(text: str) -> None:
     """Through a second sleep, too, with other bytes."""
-    states = plans()
+    states = plans(text)
+    keeper = "pinned" if text == PINNED else "host:0"
     with built(states["awake"]) as layout:
         ranges = dict(layout.execution.layout.ranges)
         for written in ([b"one", b"two", b"six", b"ten"], [b"1st", b"2nd", b"3rd", b"4th"]):
             write(layout, "weights", written)
             change(layout.execution, states["asleep"])
-            assert sorted(layout.execution.layout.chunks) == ["w.1@host:0", "w@host:0"]
+            areas = layout.execution.layout.ranges if text == PINNED else layout.execution.layout.chunks
+            assert sorted(each for each in areas if "@" in each) == [f"{each}@{keeper}" for each in ("w.1", "w")]
             change(layout.execution, states["awake"])
             assert load(layout, "weights", 3) == written
         assert layout.execution.layout.ranges == ranges
 
 
-def test_every_pair_of_states_can_be_switched() -> None:
-    states = plans()
+@pytest.mark.parametrize("text", [SLEEPING, PINNED])
+def test_every_pair_of_states_can_be_switched(text: str) -> None:
+    states = plans(text)
     with built(states["awake"]) as layout:
         found: dict[str, object] = {}
         for one, other in permutations(states, 2):
@@ -88,9 +99,12 @@ def test_a_chunk_is_offloaded_from_its_own_gpu_where_that_may_write() -> None:
     assert [step.device for step in asleep.steps if step.keeps] == [0, 1, 0, 1]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("one", "other"), [("awake", "asleep"), ("asleep", "awake"), ("half", "asleep")])
-def test_every_failing_call_of_a_switch_restores_state_and_bytes(one: str, other: str) -> None:
-    states = plans()
+@pytest.mark.parametrize(
+    ("one", "other", "text"),
+    [("awake", "asleep", SLEEPING), ("asleep", "awake", PINNED), ("half", "asleep", SLEEPING)],
+)
+def test_every_failing_call_of_a_switch_restores_state_and_bytes(one: str, other: str, text: str) -> None:
+    states = plans(text)
     written = [b"one", b"two", b"six", b"ten"]
     for at in range(1, calls_of(states, one, other) + 1):
         with built(states["awake"]) as layout:
@@ -133,3 +147,29 @@ def test_memory_goes_and_comes_part_by_part_beside_copies() -> None:
 
     assert of_weights(transition(awake.steps, asleep.steps)) == ["copy"] * 4 + ["await", "mapping", "chunk"] * 4
     assert of_weights(transition(asleep.steps, awake.steps)) == ["chunk", "mapping", "copy back"] * 4
+
+
+def test_page_locked_memory_counts_as_memory_of_the_host() -> None:
+    awake = plan_of(PINNED, TWO)
+    (area,) = (step for step in awake.steps if isinstance(step, AllocatePinned) and step.label == "w@pinned")
+    assert area.allocates == (Location(LocationKind.HOST), 4 * M)
+    assert awake.memory["host"] == 5 * M
+    (found,) = diagnose(PINNED, TWO.model_copy(update={"host_bytes": 4 * M}))
+    assert (found.code, found.path) == ("MT402", ("states", "asleep", "offload", "weights", "size"))
+
+
+def test_a_device_named_pinned_keeps_its_bytes_itself() -> None:
+    memory = plan_of(PINNED + "devices: {pinned: gpu1}\n", TWO).memory
+    assert memory == {"gpu0": 2 * M, "gpu1": 11 * M}
+
+
+def test_refused_page_locked_memory_is_taken_down() -> None:
+    plan = plan_of(PINNED, TWO)
+    with SimDriver(TWO) as driver:
+        driver.init()
+        ledger = Ledger(Failing(driver, only={"mem_host_alloc"}, at=2))
+        execution = Execution(plan, ledger)
+        with pytest.raises(StepFailed, match="allocate pinned"):
+            execution.build()
+        assert not execution.take_down().leaks
+        assert ledger.empty

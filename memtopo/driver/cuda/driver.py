@@ -31,6 +31,7 @@ from memtopo.driver.types import (
     EventFlags,
     Grant,
     HandleType,
+    HostFlags,
     Location,
     MemAttach,
     MemoryHandleType,
@@ -166,6 +167,15 @@ class CudaDriver(CudaKernels):
 
     def mem_free(self, address: int) -> None:
         call(cuda.cuMemFree, address)
+
+    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
+        return int(call(cuda.cuMemHostAlloc, size, int(flags))[1])
+
+    def mem_host_get_flags(self, address: int) -> int:
+        return int(call(cuda.cuMemHostGetFlags, address)[1])
+
+    def mem_free_host(self, address: int) -> None:
+        call(cuda.cuMemFreeHost, address)
 
     def ipc_get_mem_handle(self, address: int) -> bytes:
         return shared_bytes(call(cuda.cuIpcGetMemHandle, address)[1])

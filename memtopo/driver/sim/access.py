@@ -84,7 +84,7 @@ class AccessRules:
     def cpu_reach(self, address: int, count: int, wanted: Access) -> tuple[Physical, int]:
         """Memory and offset for a load or store by the CPU (facts 21, 39); on hardware a refusal ends the process."""
         area = self._allocations.find(address) or self._mappings.around(address)
-        allowed = area.advised if isinstance(area, Allocation) else area.access.get(HOST, 0) & wanted == wanted
+        allowed = area.by_cpu if isinstance(area, Allocation) else area.access.get(HOST, 0) & wanted == wanted
         if not allowed or address + count > area.end:
             raise invalid("the CPU may not do this there: on hardware the process dies of SIGSEGV")
         return area.physical, address - area.start

@@ -11,7 +11,10 @@ from weakref import WeakValueDictionary
 from memtopo.driver.sim.address_space import BLOCK, PAGE, AllocationBlocks
 from memtopo.driver.sim.calls import invalid
 from memtopo.driver.sim.physical import Arena, Physical
-from memtopo.driver.types import HOST, Location, LocationKind, RangeAttribute
+from memtopo.driver.types import HOST, HostFlags, Location, LocationKind, RangeAttribute
+
+Kind = Literal["own", "opened", "buffer", "managed", "pinned"]
+_PINNED = HostFlags.PORTABLE | HostFlags.DEVICEMAP | HostFlags.WRITECOMBINED
 
 
 @dataclass(slots=True, eq=False)
@@ -27,9 +30,16 @@ class Allocation:
     device: int
     users: set[int]
     physical: Physical
-    kind: Literal["own", "opened", "buffer", "managed"] = "own"
+    kind: Kind = "own"
     opens: int = 0
     advised: AdvisedPages | None = None
+    flags: int = 0
+    """Flags of page-locked host memory."""
+
+    @property
+    def by_cpu(self) -> bool:
+        """True if the CPU may load and store."""
+        return self.advised is not None or self.kind == "pinned"
 
     @property
     def size(self) -> int:
@@ -37,11 +47,14 @@ class Allocation:
         return self.end - self.start
 
 
+_STARTING: dict[Kind, str] = {"opened": "memory opened from another process", "pinned": "page-locked memory"}
+
+
 class Allocations:
     """Allocations that one process can use, in order of their addresses."""
 
-    def __init__(self, blocks: AllocationBlocks, arena: Arena) -> None:
-        self._blocks, self._arena = blocks, arena
+    def __init__(self, blocks: AllocationBlocks, arena: Arena, devices: int = 1) -> None:
+        self._blocks, self._arena, self._devices = blocks, arena, devices
         self._starts: list[int] = []
         self._at: dict[int, Allocation] = {}
         self._advised: WeakValueDictionary[int, AdvisedPages] = WeakValueDictionary()  # of shared blocks
@@ -66,6 +79,29 @@ class Allocations:
         self._add(Allocation(address, address + size, device, set(users), physical, "managed", advised=advised))
         return address
 
+    def pin(self, device: int, size: int, flags: int) -> int:
+        """Allocate page-locked host memory, for the CPU and all devices; 0 for 0 bytes (fact 74)."""
+        if size < 0 or not 0 <= flags <= _PINNED:
+            raise invalid("the size is negative, or a flag is unknown")
+        if not size:
+            return 0
+        address = self._blocks.take_host(size)
+        users, physical = set(range(self._devices)), self._arena.take(size)
+        self._add(Allocation(address, address + size, device, users, physical, "pinned", flags=flags))
+        return address
+
+    def flags(self, address: int) -> int:
+        """Flags of the page-locked memory around an address, which is mapped for devices anyway (fact 74)."""
+        found = self.find(address)
+        if found is None or found.kind != "pinned":
+            raise invalid("the address is in no page-locked memory")
+        return found.flags | HostFlags.DEVICEMAP
+
+    def free_pinned(self, address: int) -> None:
+        """Free page-locked memory; 0 is accepted and ignored (fact 74)."""
+        if address:
+            self._end(self._starting(address, "pinned"))
+
     def map(self, physical: Physical, device: int) -> int:
         """Map a part of external memory; returns its address (fact 53)."""
         address = self._blocks.take_addresses(physical.size)
@@ -75,7 +111,7 @@ class Allocations:
     def free(self, address: int) -> None:
         """Free an allocation of this process or a buffer; 0 is accepted and ignored (facts 45, 53)."""
         if address:
-            self._end(self._starting(address, opened=False))
+            self._end(self._starting(address, "own", "buffer", "managed"))
 
     def find(self, address: int) -> Allocation | None:
         """Allocation around an address; None if there is none."""
@@ -99,7 +135,7 @@ class Allocations:
 
     def close(self, address: int) -> None:
         """Close one opening; the last one frees the addresses (fact 46)."""
-        allocation = self._starting(address, opened=True)
+        allocation = self._starting(address, "opened")
         allocation.opens -= 1
         if not allocation.opens:
             self._end(allocation)
@@ -118,11 +154,10 @@ class Allocations:
         self._advised[start] = shared
         return shared
 
-    def _starting(self, address: int, *, opened: bool) -> Allocation:
+    def _starting(self, address: int, *kinds: Kind) -> Allocation:
         allocation = self._at.get(address)
-        if allocation is None or (allocation.kind == "opened") != opened:
-            expected = "memory opened from another process" if opened else "an allocation of this process"
-            raise invalid(f"the address is not the start of {expected}")
+        if allocation is None or allocation.kind not in kinds:
+            raise invalid(f"the address is not the start of {_STARTING.get(kinds[0], 'an allocation of this process')}")
         return allocation
 
     def _add(self, allocation: Allocation) -> None:
@@ -134,6 +169,8 @@ class Allocations:
         del self._starts[bisect_left(self._starts, allocation.start)]
         if allocation.kind == "own":
             self._blocks.give(allocation.device, allocation.start, allocation.size)
+        elif allocation.kind == "pinned":
+            self._blocks.give_host(allocation.start, allocation.size)
         elif allocation.advised is not None:
             allocation.advised.change(allocation.start, allocation.end, lambda _: PageUse())
             self._blocks.give_managed(allocation.device, allocation.start, allocation.size)

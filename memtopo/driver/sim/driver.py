@@ -26,6 +26,7 @@ from memtopo.driver.types import (
     DriverError,
     Grant,
     HandleType,
+    HostFlags,
     Location,
     PeerAttribute,
     Properties,
@@ -53,7 +54,7 @@ class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls):
         self._addresses = Reservations(self._creation.address_granule())
         self._chunks = Chunks(self._creation, self._budget, self._arena)
         self._mappings = Mappings(self._addresses, self._chunks)
-        self._allocations = Allocations(AllocationBlocks(self._budget), self._arena)
+        self._allocations = Allocations(AllocationBlocks(self._budget), self._arena, len(machine.devices))
         self._access = AccessRules(machine, self._mappings, self._allocations)
         self._contents = MemoryOperations(self._access)
         self._kernels = SimKernels(self._access, self._creation.address_granule())
@@ -245,6 +246,20 @@ class SimDriver(KernelCalls, ManagedCalls, ExternalCalls, EventCalls):
         found = self._allocations.find(address)
         self._streams.check_done(None if found is None or found.kind == "managed" else found.device)
         self._allocations.free(address)
+
+    @driver_call
+    def mem_host_alloc(self, size: int, flags: HostFlags) -> int:
+        return self._allocations.pin(self._contexts.current(), size, flags)
+
+    @driver_call
+    def mem_host_get_flags(self, address: int) -> int:
+        self._contexts.current()
+        return self._allocations.flags(address)
+
+    @driver_call
+    def mem_free_host(self, address: int) -> None:
+        self._streams.check_done()
+        self._allocations.free_pinned(address)
 
     @driver_call
     def ipc_get_mem_handle(self, address: int) -> bytes:

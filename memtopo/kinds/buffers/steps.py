@@ -9,7 +9,7 @@ from typing import ClassVar
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, Location, gpu
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, Finding, HandleReference, Phase, Readable, Step, StepDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,10 @@ class AllocateBuffer(BufferStep):
     @property
     def allocates(self) -> tuple[Location, int]:
         return gpu(self.device), self.size
+
+    @property
+    def readable(self) -> Readable:
+        return Readable(self.provides, self.label, 0, self.size, (self.device,))
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):

@@ -225,10 +225,12 @@ class TryExportChunk(Step):
 
 def release_chunk(driver: Driver, layout: Layout, label: str) -> None:
     """Release the reference to a chunk, after a reference that a failed check has not released."""
-    for held in (layout.retained, layout.chunks):
-        if label in held:
-            driver.mem_release(held[label])
-            del held[label]
+    if label in layout.retained:
+        driver.mem_release(layout.retained[label])
+        del layout.retained[label]
+    if label in layout.chunks:
+        driver.mem_release(layout.chunks[label])
+        del layout.chunks[label]
 
 
 def _as_reported(properties: Properties) -> Properties:

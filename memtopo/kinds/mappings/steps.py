@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from memtopo.common.errors import InternalError
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, DriverError, Grant
+from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.kinds.layout import Layout
-from memtopo.kinds.step import ErrorHint, Finding, Phase, Step, StepDescription, range_name
+from memtopo.kinds.step import ErrorHint, Finding, Phase, Readable, Step, StepDescription, range_name
 
 _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
 
@@ -50,6 +50,11 @@ class MapChunk(Step):
         return self.verb, self.range, self.offset, self.chunk, self.size
 
     @property
+    def readable(self) -> Readable:
+        gpus = (at.id for at, access in self.access if at.kind is LocationKind.GPU and access & Access.R)
+        return Readable(("chunk", self.chunk), self.range, self.offset, self.size, tuple(gpus))
+
+    @property
     def position(self) -> tuple[str, int]:
         return self.range, self.offset
 
@@ -66,10 +71,8 @@ class MapChunk(Step):
         layout.mappings[base + self.offset] = self.chunk
 
     def undo(self, driver: Driver, layout: Layout) -> None:
-        if self.range not in layout.ranges:
-            return
-        address = layout.ranges[self.range].address + self.offset
-        if address in layout.mappings:
+        reservation = layout.ranges.get(self.range)
+        if reservation and (address := reservation.address + self.offset) in layout.mappings:
             driver.mem_unmap(address, self.size)
             del layout.mappings[address]
 

@@ -34,8 +34,20 @@ class State(Entry):
         BeforeValidator(one_or_more, json_schema_input_type=ChunkReference | list[ChunkReference]),
     ] = Field(default=[], description="Ranges or chunks whose memory goes, and comes back with undefined bytes.")
     offload: dict[ChunkReference, DeviceName] = Field(
-        default={}, description="Ranges or chunks whose memory goes, with the location that keeps their bytes: host:0."
+        default={},
+        description="Ranges or chunks whose memory goes, with what keeps their bytes: host, host:0, a GPU, or pinned.",
     )
+
+
+PINNED = "pinned"
+"""Name of page-locked host memory among the locations of offloaded bytes, unless a device has that name."""
+
+
+class _Keeper(NamedTuple):
+    """Location that keeps offloaded bytes, in page-locked memory or in a chunk."""
+
+    location: Location
+    pinned: bool = False
 
 
 class Absent(NamedTuple):
@@ -84,6 +96,8 @@ class OffloadArea(Group):
     path: Path
     size: int
     location: Location
+    pinned: int | None
+    """GPU in whose context page-locked memory is allocated; None for a chunk."""
     count: int = 1
     counted: bool = False
     origin: None = None
@@ -92,6 +106,11 @@ class OffloadArea(Group):
         """Location of the memory."""
         del index
         return self.location
+
+    @property
+    def contexts(self) -> frozenset[int]:
+        """The GPU of page-locked memory, which ends with its context."""
+        return frozenset() if self.pinned is None else frozenset({self.pinned})
 
     def shares(self) -> Mapping[Location, int]:
         """One object at its location."""
@@ -135,33 +154,35 @@ class States(Kind):
         for reference, device in entry.offload.items():
             where = (*path, "offload", str(reference))
             found = yield from _chunks(scope, reference, where, "key")
-            location = yield from scope.devices.resolve(device, where)
-            complete &= found is not None and location is not None
-            if found and location:
+            keeper = yield from _keeper(scope, device, where)
+            complete &= found is not None and keeper is not None
+            if found and keeper:
                 for each in found:
-                    absent.append((yield from self._offloaded(scope, *each, location, where)))
+                    absent.append((yield from self._offloaded(scope, *each, keeper, where)))
         if not complete or (yield from _contradicting(absent)):
             return None
         return StateGroup(name, path, tuple(absent), tuple(emptied))
 
     def _offloaded(
-        self, scope: Scope, group: ChunkGroup, first: int, stop: int, location: Location, path: Path
+        self, scope: Scope, group: ChunkGroup, first: int, stop: int, keeper: _Keeper, path: Path
     ) -> Resolution[Absent]:
-        """Absent chunks with their area, which states that offload the same chunks to the same location share."""
+        """Absent chunks with their area, which states that offload the same chunks to the same memory share."""
         whole = (first, stop) == (0, group.count)
-        label = f"{group.name if whole else Reference(group.name, first, stop)}@{location}"
+        location, pinned = keeper
+        label = f"{group.name if whole else Reference(group.name, first, stop)}@{PINNED if pinned else location}"
         if label not in scope.of(OffloadArea):
-            unit = granule(scope.machine, Properties(location))
+            unit = 1 if pinned else granule(scope.machine, Properties(location))
             size = rounded_to_multiple((stop - first) * group.size, unit, rounding=True)
             assert size
-            yield from scope.add(self, label, OffloadArea(label, path, size, location))
+            device = next(iter(scope.geometry().gpus), 0) if pinned else None
+            yield from scope.add(self, label, OffloadArea(label, path, size, location, device))
         return Absent(group, first, stop, label, path)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         from memtopo.kinds.states.steps import area_steps
 
         for area in geometry.of(OffloadArea).values():
-            yield from area_steps(area, geometry, machine)
+            yield from area_steps(area, area.pinned, geometry, machine)
 
     def variants(self, geometry: Geometry, steps: Sequence[Step]) -> Iterator[tuple[str, list[Step]]]:
         from memtopo.kinds.states.steps import Offloaded, Place
@@ -281,6 +302,14 @@ def _elastic_bytes(group: RangeGroup, path: Path) -> Diagnostic:
     message = f"{group.name!r} is elastic, so that a state can only drop what a program has mapped in it"
     label = Label("declared here", (*group.path, "elastic"))
     return Diagnostic("MT804", message, path, "key", labels=(label,), help="list it under 'drop'")
+
+
+def _keeper(scope: Scope, device: str, path: Path) -> Resolution[_Keeper | None]:
+    """Location that a spec names for offloaded bytes."""
+    if device == PINNED and not scope.spec.may_have("devices", device):
+        return _Keeper(Location(LocationKind.HOST), pinned=True)
+    location = yield from scope.devices.resolve(device, path)
+    return _Keeper(location) if location else None
 
 
 def _contradicting(absent: Sequence[Absent]) -> Resolution[bool]:

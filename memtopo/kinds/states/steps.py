@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from memtopo.driver.protocol import Driver
-from memtopo.driver.types import Access, EventFlags, Grant, Properties, gpu
+from memtopo.driver.types import Access, EventFlags, Grant, HostFlags, Location, LocationKind, Properties, gpu
 from memtopo.geometry.groups import Group
 from memtopo.geometry.model import Geometry
 from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.kind import Difference
-from memtopo.kinds.layout import Layout, current
+from memtopo.kinds.layout import Layout, Reservation, current
 from memtopo.kinds.mappings.steps import MapChunk
 from memtopo.kinds.ranges.steps import ReserveRange
-from memtopo.kinds.step import Phase, Step, StepDescription
+from memtopo.kinds.step import ErrorHint, Finding, Phase, Readable, Step, StepDescription
 from memtopo.machine import Machine
 
-LONGEST_COPY = 256 << 20
+LONGEST_COPY = 128 << 20
 """Maximum bytes of one copy, so that memory is released while the next copy runs."""
 
 
-def area_steps(area: Group, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-    """Steps that create an area, with access of the GPUs that the layout uses."""
+def area_steps(area: Group, pinned: int | None, geometry: Geometry, machine: Machine) -> Iterator[Step]:
+    """Steps that create an area, with access of the GPUs that the layout uses.
+
+    Page-locked memory, allocated in the context of the GPU `pinned`, needs no grant.
+    """
+    if pinned is not None:
+        yield AllocatePinned(area.path, area.name, area.size, pinned)
+        return
     grants = tuple(Grant(gpu(ordinal), Access.RW) for ordinal in geometry.gpus)
     visible = geometry.visible or [gpu(ordinal) for ordinal in range(len(machine.devices))]
     expected = tuple(Grant(each, dict(grants).get(each, Access.NONE)) for each in visible)
@@ -32,6 +38,63 @@ def area_steps(area: Group, geometry: Geometry, machine: Machine) -> Iterator[St
     yield CreateChunk(area.path, area.name, area.size, Properties(area.location_of(0)))
     yield MapChunk(area.path, area.name, 0, area.name, area.size, expected)
     yield SetAccess(area.path, area.name, 0, area.size, grants)
+
+
+PORTABLE = HostFlags.PORTABLE | HostFlags.DEVICEMAP
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatePinned(Step):
+    """Allocate an area of page-locked host memory, in the context of a GPU and for all of them (fact 74)."""
+
+    label: str
+    size: int
+    device: int
+
+    phase = Phase.CREATE
+    verb = "allocate pinned"
+    undo_verb = "free pinned"
+    call = "cuMemHostAlloc"
+    undo_call = "cuMemFreeHost"
+    hints: ClassVar = {
+        "OUT_OF_MEMORY": ErrorHint(
+            "{bytes} of the host's memory cannot be locked: other programs, or a limit of the container, take it",
+            "offload less, or let a location keep the bytes, as in 'host:0'",
+        )
+    }
+
+    @property
+    def provides(self) -> Hashable:
+        return ("chunk", self.label)
+
+    @property
+    def allocates(self) -> tuple[Location, int]:
+        return Location(LocationKind.HOST), self.size
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("context", self.device),)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        with current(driver, layout.contexts[self.device]):
+            layout.ranges[self.label] = Reservation(driver.mem_host_alloc(self.size, PORTABLE), self.size)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        if self.label in layout.ranges:
+            with current(driver, layout.contexts[self.device]):
+                driver.mem_free_host(layout.ranges[self.label].address)
+            del layout.ranges[self.label]
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        with current(driver, layout.contexts[self.device]):
+            flags = HostFlags(driver.mem_host_get_flags(layout.ranges[self.label].address))
+        yield Finding("flags", self.label, PORTABLE, flags, self.path)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, "host", self.size)
+
+    def leak_name(self) -> str:
+        return f"page-locked memory {self.label}"
 
 
 class Place(NamedTuple):
@@ -73,6 +136,10 @@ class Offloaded(Step):
     @property
     def needs(self) -> tuple[Hashable, ...]:
         return ("chunk", self.kept.range), ("range", self.mapped.range)
+
+    @property
+    def readable(self) -> Readable:
+        return Readable(self.keeps, *self.kept, self.size, (self.device,))
 
     def do(self, driver: Driver, layout: Layout) -> None:
         """Nothing: `copies` has the copies of a change."""
