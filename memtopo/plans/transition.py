@@ -220,12 +220,13 @@ class _Difference:
         do.sort(key=lambda step: (_ORDER[step.phase], step.position))
         repeated = [step for step in reversed(self._old) if step.repeated]
         waits = {step: wait for step in first if (wait := step.awaited)}
+        acting = [step for step in do if step.call]
         used, needed = (self._own(each) for each in imported)
         actions = chain(
             ((Stage.SETTLE, Action(step, undo=True)) for step in repeated),
             ((Stage.COPY, Action(step)) for step in first),
-            _undo(self._undo, waits, used),
-            _by_parts(do, needed) if any(step.runs_on for step in do) else _by_phases(do),
+            _undo([step for step in self._undo if step.call], waits, used),
+            _by_parts(acting, needed) if any(step.runs_on for step in do) else _by_phases(acting),
         )
         return Transition.of(actions, (*repeated, *self._undo), (*first, *waits.values(), *do))
 

@@ -27,6 +27,7 @@ from memtopo.run.hints import error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
 from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States
 from memtopo.run.request import HoldResult, RunRequest
+from memtopo.run.verification.fingerprints import Fingerprints
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
 from memtopo.run.verification.rounds import Verification
 
@@ -153,7 +154,8 @@ class Run:
     def rehearse(self) -> None:
         """Go through the states of the layout and back, and check each. Raises `StepFailed` or `Stopped`."""
         with self.execution.timed("rehearse"):
-            Rehearsal(self.execution, self.states, self.verification, self._findings).walk()
+            full = self.request.check == "full"
+            Rehearsal(self.execution, self.states, self.verification, self._findings, full=full).walk()
 
     def rehearsed(self, states: States) -> RehearsedPart:
         """Part of this process in a rehearsal of a layout of several processes."""
@@ -166,14 +168,16 @@ class Run:
             self._states = {AWAKE: self._awake, **planner.plan_states(self._awake, self.request.geometry)}
         return self._states
 
-    def switch(self, state: str, pinned: Container[Hashable] = ()) -> Checks:
+    def switch(self, state: str, pinned: Container[Hashable] = (), *, full: bool = False) -> Checks:
         """Bring the layout to one of its states, and return the results of the queries that check it.
 
-        The memory of `pinned` resources is in use after its release. Raises `DoesNotFit` before the first call,
-        `StepFailed` or `Stopped` after the layout was brought back to the state before and checked, `RollbackFailed`.
+        With `full`, kernels verify all bytes that the switch keeps; nothing may write them meanwhile. The memory of
+        `pinned` resources is in use after its release. Raises `DoesNotFit` before the first call, `StepFailed` or
+        `Stopped` after the layout was brought back to the state before and checked, `RollbackFailed`.
         """
+        kept = Fingerprints.take(self.execution, self._plan(state, self._absent)) if full else None
         self.enter(state, pinned)
-        return self.recheck()
+        return self._rechecked(kept)
 
     def enter(self, state: str, pinned: Container[Hashable] = ()) -> None:
         """Bring the layout to one of its states, unchecked. Raises as `switch` does."""
@@ -203,16 +207,17 @@ class Run:
     def change(self, request: RunRequest, pinned: Container[Hashable] = ()) -> Checks:
         """Bring the layout, in state awake, to another request, and return the results of its check.
 
-        The check is that of `check`, and new memory is verified by bytes; other bytes are not written. Raises as
-        `switch` does.
+        The check is that of `check`, and new memory is verified by bytes; other bytes are not written, but if the
+        request's check is full, kernels compare them with what they were. Raises as `switch` does.
         """
         plan = built_plan(request)
+        kept = Fingerprints.take(self.execution, plan) if request.check == "full" else None
         steps = transition(self.execution.plan.steps, plan.steps)
         self.require_room_for(steps, request, pinned)
         with all_or_nothing(self.execution), self._expecting(request.geometry):
             with self.following(request.geometry.gpus):
                 change(self.execution, plan, steps)
-                findings = self.check_changed(request, steps)
+                findings = self.check_changed(request, steps, kept)
             self.record_held(request)
         return self.adopt(request, plan, findings)
 
@@ -235,7 +240,7 @@ class Run:
         if self._held:
             self.execution.suspend(request.geometry.idle_gpus)
 
-    def check_changed(self, request: RunRequest, steps: Transition) -> FindingTally:
+    def check_changed(self, request: RunRequest, steps: Transition, kept: Fingerprints | None = None) -> FindingTally:
         """Check a changed layout by queries, and what is new in it by bytes. Raises `StepFailed` or `Stopped`."""
         findings = FindingTally()
         try:
@@ -243,6 +248,8 @@ class Run:
             self._check_isolation(request.geometry, findings)
         except DriverError as error:
             raise StepFailed(None, "check of holes and ends", error) from error
+        if kept:
+            kept.add_to(findings)
         verification = Verification(request, self.ledger, self.execution, findings)
         verification.verify_only({step.provides for step in steps.do if step.allocates})
         return findings
@@ -280,10 +287,16 @@ class Run:
 
         Raises `MemtopoError`, since its caller is another program and the run continues.
         """
+        return self._rechecked(None)
+
+    def _rechecked(self, kept: Fingerprints | None) -> Checks:
+        """Results of the check by queries, and of the comparison of what a change has `kept`."""
         findings = FindingTally()
         try:
             with self._rechecking:  # a check of a mapping keeps its handle in the layout meanwhile
                 findings.add(self.execution.check())
+                if kept:
+                    kept.add_to(findings)
                 self._suspend()
         except (StepFailed, Stopped) as error:
             raise MemtopoError(f"the check was not finished: {error or 'interrupted'}") from error

@@ -33,7 +33,8 @@ def change(execution: Execution, plan: Plan, known: Transition | None = None) ->
     that is impossible.
     """
     steps = known or transition(execution.plan.steps, plan.steps)
-    with execution.timed("change", len(steps.actions)):
+    execution.progress.extend(len(steps.actions))
+    with execution.timed("change", len(steps.actions), announce=False):
         making = Change(execution, plan, steps)
         try:
             for stage in Stage:

@@ -137,8 +137,7 @@ class PlannedSwitch(_Planned):
     state: str
 
     def _make(self, pinned: frozenset[Hashable], *, full: bool) -> Checks:
-        del full
-        return self.run.switch(self.state, pinned)
+        return self.run.switch(self.state, pinned, full=full)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.run.change import change
 from memtopo.run.findings import FindingTally
+from memtopo.run.verification.fingerprints import Fingerprints
 from memtopo.run.verification.rounds import Verification
 from memtopo.run.verification.verifier import Verifier
 
@@ -29,10 +30,20 @@ class Rehearsal:
     """Walks from the layout as it is written through its states and back. Raises `StepFailed` or `Stopped`."""
 
     def __init__(
-        self, execution: Execution, states: Mapping[str, Plan], verification: Verification, findings: FindingTally
+        self,
+        execution: Execution,
+        states: Mapping[str, Plan],
+        verification: Verification,
+        findings: FindingTally,
+        *,
+        full: bool,
     ) -> None:
-        """`states` are the plans of all states by name, that of the layout as it is written among them."""
-        self._execution, self._states = execution, states
+        """`states` are the plans of all states by name, that of the layout as it is written among them.
+
+        With `full`, all that each switch keeps is read before and after it, also where it is offloaded.
+        """
+        self._execution, self._states, self._full = execution, states, full
+        self._verification, self._findings = verification, findings
         plans = {name: {"": plan} for name, plan in states.items()}
         self._part = RehearsedPart(execution, plans, verification, findings)
 
@@ -41,8 +52,12 @@ class Rehearsal:
         for path in paths(self._states):
             self._part.write(path)
             for state in (*path, AWAKE):
-                change(self._execution, self._states[state])
+                plan = self._states[state]
+                kept = Fingerprints.take(self._execution, plan) if self._full and self._verification.safe else None
+                change(self._execution, plan)
                 self._part.read(path, state)
+                if kept:
+                    kept.add_to(self._findings)
 
 
 class RehearsedPart:

@@ -1,0 +1,154 @@
+"""Fingerprints of the bytes that a change keeps, computed by kernels before and after it.
+
+Unlike a pattern, a fingerprint leaves the bytes as they are, so that memory in use can be verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, cast
+
+from memtopo.driver.kernels import MOST_AREAS, KernelDriver
+from memtopo.driver.types import DriverError, LocationKind
+from memtopo.executor import Execution, StepFailed
+from memtopo.kinds.layout import current
+from memtopo.kinds.step import Finding, Readable, Step
+from memtopo.planner import Plan
+from memtopo.plans.transition import transition
+from memtopo.run.findings import FindingTally
+
+ASPECT = "fingerprint"
+"""Aspect of the findings."""
+
+_HINT = "nothing may write memory of the layout while it is changed; otherwise its bytes were lost"
+_UNSAFE = "a mapping is not as planned, and a kernel that reads memory it may not read ends the process"
+_EQUAL = Finding(ASPECT, "", "", "")
+
+
+class _Place(NamedTuple):
+    """Bytes of a resource as one plan has them, with the GPU that reads them."""
+
+    bytes: Readable
+    device: int
+    step: Step
+
+    def subject(self) -> str:
+        name = self.step.describe().subject
+        where = self.bytes.label if self.bytes.label != name else "this process"
+        return f"{name} in {where} at {self.bytes.offset:#x} by gpu{self.device}"
+
+
+class Fingerprints:
+    """Fingerprints of what a change keeps: chunks, buffers, and chunks whose bytes are offloaded or return.
+
+    Every byte is read, by a GPU that may read it: offloaded bytes over the link to the host. What nothing but other
+    processes created is left out, and so is managed memory, whose pages a read would migrate.
+    """
+
+    def __init__(self, execution: Execution, after: Mapping[Hashable, _Place], taken: Mapping[Hashable, int]) -> None:
+        self._execution, self._after, self._taken = execution, after, taken
+
+    @classmethod
+    def take(cls, execution: Execution, plan: Plan) -> Fingerprints:
+        """Read what a change of a built layout to another plan will keep. Raises `StepFailed`.
+
+        Access must be as planned, since a kernel that reads memory which it may not read ends the process (fact 24).
+        """
+        execution.resume()
+        old, new = execution.plan.steps, plan.steps
+        before, after = _places(old), _places(new)
+        kept = _kept(old, new).intersection(before, after)
+        taken = _read(execution, {resource: place for resource, place in before.items() if resource in kept})
+        return cls(execution, {resource: after[resource] for resource in taken}, taken)
+
+    @property
+    def count(self) -> int:
+        """Number of chunks and buffers that were read."""
+        return len(self._taken)
+
+    def add_to(self, findings: FindingTally) -> None:
+        """Compare, if the findings of the check after the change include no wrong access. Raises `StepFailed`."""
+        if findings.differs("access") or findings.differs("mapped chunk"):
+            findings.not_checked(ASPECT, self.count, _UNSAFE)
+        else:
+            findings.add(self.compare())
+
+    def compare(self) -> Iterator[Finding]:
+        """Read everything again after the change, with access as planned, and compare. Raises `StepFailed`."""
+        found = _read(self._execution, self._after)
+        for resource, before in self._taken.items():
+            if found[resource] == before:
+                yield _EQUAL
+            else:
+                place = self._after[resource]
+                yield Finding(
+                    ASPECT, place.subject(), f"{before:#018x}", f"{found[resource]:#018x}", place.step.path, _HINT
+                )
+
+
+def _kept(old: Sequence[Step], new: Sequence[Step]) -> set[Hashable]:
+    """Memory of this process whose bytes a change keeps, without the areas that it copies offloaded bytes to."""
+    every = (*old, *new)
+    elsewhere = {step.keeps for step in every if step.keeps is not None}
+    areas = {need for step in every if step.keeps is not None for need in step.needs}
+    replaced = {step.provides for step in transition(old, new).undo if step.allocates} - elsewhere
+    own = {step.provides for step in every if step.allocates} | elsewhere
+    return own - replaced - areas
+
+
+def _places(steps: Iterable[Step]) -> dict[Hashable, _Place]:
+    """Place of each resource where a GPU may read it: its own GPU, if that is possible."""
+    homes: dict[Hashable, int] = {}
+    found: dict[Hashable, _Place] = {}
+    for step in steps:
+        if (allocated := step.allocates) and allocated[0].kind is LocationKind.GPU:
+            homes[step.provides] = allocated[0].id
+        readable = step.readable
+        if readable is None or not readable.gpus:
+            continue
+        home = homes.get(readable.resource)
+        if home in readable.gpus:
+            found[readable.resource] = _Place(readable, home, step)
+        else:
+            found.setdefault(readable.resource, _Place(readable, readable.gpus[0], step))
+    return found
+
+
+def _read(execution: Execution, places: Mapping[Hashable, _Place]) -> dict[Hashable, int]:
+    """Fingerprint of each place, after all work of its GPU."""
+    by_device: dict[int, list[Hashable]] = {}
+    for resource, place in places.items():
+        by_device.setdefault(place.device, []).append(resource)
+    found: dict[Hashable, int] = {}
+    try:
+        for device, resources in by_device.items():
+            with _kernels(execution, device) as driver:
+                driver.ctx_synchronize()
+                for first in range(0, len(resources), MOST_AREAS):
+                    some = resources[first : first + MOST_AREAS]
+                    execution.raise_if_stopped()
+                    parts = [_part(execution, places[resource].bytes) for resource in some]
+                    found.update(zip(some, driver.fingerprint(parts), strict=True))
+    except DriverError as error:
+        raise StepFailed(None, "fingerprints of what the change keeps", error) from error
+    return found
+
+
+def _part(execution: Execution, readable: Readable) -> tuple[int, int]:
+    return execution.layout.address(readable.label) + readable.offset, readable.size
+
+
+@contextmanager
+def _kernels(execution: Execution, device: int) -> Iterator[KernelDriver]:
+    """The driver with a GPU's context current and its kernels loaded, for this time if the layout has none."""
+    driver, layout = cast("KernelDriver", execution.driver), execution.layout
+    with current(driver, layout.contexts[device]):
+        if device in layout.modules:
+            yield driver
+            return
+        module = driver.module_load_data()
+        try:
+            yield driver
+        finally:
+            driver.module_unload(module)

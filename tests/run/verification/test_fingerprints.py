@@ -1,0 +1,124 @@
+"""Fingerprints: bytes that a change keeps are read before and after it, and not written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from memtopo import planner
+from memtopo.driver.kernels import Area, KernelDriver
+from memtopo.driver.ledger import Ledger
+from memtopo.driver.sim import SimDriver
+from memtopo.driver.wrappers import Call, Forwarder
+from memtopo.executor import Execution
+from memtopo.kinds.layout import current
+from memtopo.planner import Plan
+from memtopo.run.change import change
+from memtopo.run.verification.fingerprints import Fingerprints
+from tests.helpers.machines import invented
+from tests.helpers.specs import geometry_of, plan_of
+
+TWO = invented(2)
+M = 2 << 20
+TEXT = """
+ranges: {weights: {size: 8MiB}, kv: {size: 4MiB}, same: {size: 4MiB}}
+chunks:
+  w: {location: [gpu0, gpu1], size: 2MiB, count: 4}
+  page: {location: gpu1, size: 2MiB, count: 2}
+  kept: {location: gpu0, size: 4MiB}
+map: {weights: [w], kv: [page], same: [kept]}
+access: {weights: {gpu0: rw, gpu1: r}, kv: {gpu1: rw}, same: {gpu1: rw}}
+buffers: {b: {location: gpu0, size: 1MiB}}
+states:
+  asleep: {offload: {weights: KEEPER}, drop: kv}
+  half: {offload: {w.1: KEEPER}}
+"""
+
+
+class Writing(Forwarder):
+    """A driver that changes a byte in the middle of a range while `during` is called for the first time."""
+
+    def __init__(self, driver: KernelDriver, during: str) -> None:
+        self.address: int | None = None
+        self.gpu = 0
+        self._during = during
+        super().__init__(driver)
+
+    def _wrap(self, method: str, call: Call) -> Call:
+        return self._writing(call) if method == self._during else call
+
+    def _writing(self, call: Call) -> Call:
+        def writing(*args: Any, **kwargs: Any) -> Any:
+            result = call(*args, **kwargs)
+            if self.address is not None:
+                address, self.address = self.address, None
+                with current(self._driver, self._driver.device_primary_ctx_retain(self.gpu)):
+                    byte = self._driver.memcpy_dtoh(address, 1)
+                    self._driver.memcpy_htod(address, bytes([byte[0] ^ 1]))
+                self._driver.device_primary_ctx_release(self.gpu)
+            return result
+
+        return writing
+
+
+@contextmanager
+def built(plan: Plan, during: str = "mem_unmap") -> Iterator[tuple[Execution, Writing]]:
+    with SimDriver(TWO) as driver:
+        driver.init()
+        writing = Writing(driver, during)
+        execution = Execution(plan, ledger := Ledger(writing))
+        execution.build()
+        layout = execution.layout
+        with current(driver, layout.contexts[0]):
+            module = driver.module_load_data()
+            driver.fill([Area(layout.ranges["weights"].address, 4 * M, 7)])
+            driver.fill([Area(layout.buffers["b"].address, M // 2, 9)])
+            driver.ctx_synchronize()
+            driver.module_unload(module)
+        yield execution, writing
+        assert not execution.take_down().leaks
+        assert ledger.empty
+
+
+def plans(keeper: str = "host:0") -> dict[str, Plan]:
+    text = TEXT.replace("KEEPER", keeper)
+    plan = plan_of(text, TWO)
+    return {"awake": plan, **planner.plan_states(plan, geometry_of(text, TWO))}
+
+
+@pytest.mark.parametrize("keeper", ["host:0", "pinned", "gpu1"])
+def test_all_that_a_change_keeps_has_the_fingerprint_that_it_had(keeper: str) -> None:
+    """Offloaded or not; the bytes are not written."""
+    states = plans(keeper)
+    with built(states["awake"]) as (execution, _):
+        counts = []
+        for name in ("asleep", "half", "awake", "asleep", "awake", "half"):
+            taken = Fingerprints.take(execution, states[name])
+            change(execution, states[name])
+            found = list(taken.compare())
+            assert [each for each in found if each.expected != each.observed] == []
+            counts.append(taken.count)
+            assert len(found) == taken.count
+        unused = keeper != "pinned"  # chunks that keep bytes in other states than these count as chunks
+        assert counts == [6 + unused, 6, 8 + unused, 6 + unused, 6 + unused, 8 + unused]
+
+
+@pytest.mark.parametrize(("label", "offset", "subject"), [
+    ("same", 1000, "kept in same at 0x0 by gpu1"),
+    ("b", 1000, "b in this process at 0x0 by gpu0"),
+    ("weights@", 2 * M + 1000, "w.2 in w@host:0 at 0x400000 by gpu0"),
+])  # fmt: skip
+def test_a_byte_that_changes_during_a_change_is_found_and_not_by_queries(label: str, offset: int, subject: str) -> None:
+    """In a kept chunk, a buffer, or offloaded bytes."""
+    states = plans()
+    with built(states["awake"]) as (execution, writing):
+        taken = Fingerprints.take(execution, states["asleep"])
+        place = label.replace("weights@", "w@host:0")
+        writing.gpu = int(subject[-1])
+        writing.address = execution.layout.address(place) + offset
+        change(execution, states["asleep"])
+        assert [each for each in execution.check() if each.expected != each.observed] == []
+        assert [each.subject for each in taken.compare() if each.expected != each.observed] == [subject]
