@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from bench import build, diagrams, elastic, imports, scaling, startup, validation, verification
+from bench import build, diagrams, elastic, imports, scaling, sleep, startup, validation, verification
 
 BENCHMARKS = {
     "build": build.main,
@@ -12,6 +12,7 @@ BENCHMARKS = {
     "elastic": elastic.main,
     "imports": imports.main,
     "scaling": scaling.main,
+    "sleep": sleep.main,
     "startup": startup.main,
     "validation": validation.main,
     "verification": verification.main,

@@ -107,10 +107,13 @@ def _whole(driver: KernelDriver, gpus: int) -> None:
         read = _measured(driver, "plain read", _reader(address, size), size)
         driver.fill(pages)
         verify = _measured(driver, "verify", lambda: _verify(driver, pages), size)
+        parts = [(area.address, area.size) for area in pages]
+        fingerprint = _measured(driver, "fingerprint", lambda: driver.fingerprint(parts), size)
         theory = _theoretical()
         print(f"theoretical         {theory / 1e9:8.1f} GB/s")
         print(f"ratio of fill to memset          {fill / memset:.2f}  (at least 0.90)")
         print(f"ratio of verify to plain read    {verify / read:.2f}  (at least 0.90)")
+        print(f"ratio of fingerprint to plain read {fingerprint / read:.2f}  (at least 0.90)")
         print(f"ratio of plain read to theory    {read / theory:.2f}  (at least 0.80)")
 
 
