@@ -67,6 +67,38 @@ def test_bytes_return_by_several_gpus_after_one_grant() -> None:
     assert report.outcome == "ok", report.failure
 
 
-def test_the_sleep_mode_is_rehearsed() -> None:
-    report, _ = rehearse(text=(ROOT / "specs/sleep-mode.yaml").read_text())
-    assert report.outcome == "ok"
+@pytest.mark.parametrize(("name", "check"), [("sleep-mode", "full"), ("memory-saver", "fast")])
+def test_states_of_real_systems_are_rehearsed(name: str, check: Check) -> None:
+    """Sleep of vLLM at two levels, and torch_memory_saver's pause of each tag and of all."""
+    report, copies = rehearse(check=check, text=(ROOT / f"specs/{name}.yaml").read_text())
+    assert (report.outcome, report.leaks) == ("ok", ())
+    assert copies > 3
+
+
+def test_all_changes_of_a_rehearsal_are_one_line_of_its_times() -> None:
+    report, _ = rehearse()
+    assert [time.phase for time in report.times].count("change") == 1
+
+
+class WithoutTheMiddle(WithoutCopies):
+    """A driver whose copies leave out 64 bytes in the middle of the first 4 KiB, from the `first` one on."""
+
+    def memcpy_async(self, destination: int, source: int, count: int, stream: int = 0) -> None:
+        self.calls += 1
+        parts = [(0, count)] if not self.first or self.calls < self.first else [(0, 2000), (2064, count - 2064)]
+        for at, size in parts:
+            self._driver.memcpy_async(destination + at, source + at, size, stream)
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_bytes_within_a_chunk_that_do_not_return_are_found_by_a_full_check_alone(check: Check) -> None:
+    """Before they return, too: offloaded bytes are compared with those of the chunk."""
+    with SimDriver(MACHINE) as driver:
+        driver.init()
+        request = replace(run_request(SLEEPING, MACHINE, check), rehearse=True)
+        report = apply.apply(request, Ledger(WithoutTheMiddle(driver, 1)))
+    assert report.outcome == ("ok" if check == "fast" else "different")
+    if check == "full":
+        assert report.checks
+        first = report.checks.differences[0]
+        assert (first.aspect, first.subject) == ("fingerprint", "w.0 in w@host:0 at 0x0 by gpu0")
