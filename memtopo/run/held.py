@@ -78,6 +78,9 @@ class HeldLayout:
         if self.state != AWAKE:
             message = f"layout {run.request.plan.name!r} is in state {self.state!r}"
             raise ExchangeError("state", message, hint="'memtopo switch NAME awake' first")
+        if not run.whole:
+            message = f"layout {run.request.plan.name!r} lacks imports that their holder has taken back"
+            raise ExchangeError("state", message, hint="try again when they are back")
         revision = self._revise(source, run.request)
         run.require_room(revision.request)
         return PlannedRevision(self, run, self._touched(revision.request.plan, revision.request.geometry), revision)
