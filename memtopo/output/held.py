@@ -140,7 +140,8 @@ def _importer(importer: Importer, now: float) -> tuple[str, ...]:
 
 
 def _taken(importer: Importer, via: str | None = None) -> str:
-    return ", ".join(each.export for each in importer.taken if _used_via(each, via)) or "memory"
+    names = ", ".join(each.export for each in importer.taken if _used_via(each, via))
+    return names or ("memory" if importer.handles else "nothing at present")
 
 
 def _used_via(taken: Taken, via: str | None) -> bool:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import memtopo
 from memtopo.api.attachment import entry_names
 from memtopo.api.errors import Unsuitable
 from memtopo.common.errors import MemtopoError
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import NoLayout
 from tests.api.child_process import Process
 from tests.helpers.processes import open_descriptors
@@ -230,9 +233,9 @@ def test_two_hundred_attachments_leave_descriptors_unchanged(start: Start) -> No
     assert holder.end()[0]["handles"] == 200 * 34
 
 
-def hold_processes(runtime: Path, machine: str) -> subprocess.Popen[str]:
-    """Hold specs/weights.yaml, and wait until it serves."""
-    command = [sys.executable, "-m", "memtopo", "apply", "specs/weights.yaml", "--machine", machine, "--hold"]
+def hold_processes(runtime: Path, machine: str, spec: str | Path = "specs/weights.yaml") -> subprocess.Popen[str]:
+    """Hold a multi-process spec, and wait until it serves."""
+    command = [sys.executable, "-m", "memtopo", "apply", str(spec), "--machine", machine, "--hold"]
     env = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
     process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr
@@ -251,6 +254,45 @@ def test_exports_of_a_multi_process_layout_are_attached_by_process_and_name(
                 view = np.from_dlpack(shared.export("server.shards"))
                 assert view.nbytes == shared.ranges["server_shards"].size == 512 << 20
                 del view
+        finally:
+            holder.terminate()
+
+
+TWO_PROCESSES = """
+memtopo: 1
+name: pair
+processes:
+  server:
+    ranges: {w: {size: 4MiB}}
+    chunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}
+    map: {w: [w]}
+    access: {w: {gpu0: rw}}
+    exports: {w: {chunk: w, via: fd}}
+    states: {asleep: {drop: [w]}}
+  reader:
+    ranges: {v: {size: 4MiB}}
+    imports: {w: {from: server.w}}
+    map: {v: [w]}
+    access: {v: {gpu0: r}}
+"""
+
+
+def test_an_attached_process_follows_a_layout_of_several_processes(runtime: Path, tmp_path: Path) -> None:
+    spec = tmp_path / "pair.yaml"
+    spec.write_text(TWO_PROCESSES)
+    with hold_processes(runtime, "h200x2", spec) as holder, ThreadPoolExecutor() as pool:
+        try:
+            with memtopo.attach("pair", machine="h200x2") as shared, connect(endpoint("pair")) as client:
+                address = shared.address("server_w")
+                asleep = pool.submit(client.switch, "asleep", wait=60.0)
+                assert shared.poll(60.0)
+                assert shared.absent == {"server.w"}
+                assert asleep.result().kept == ()
+                assert shared.poll(60.0)
+                assert client.switch("awake").checks.different == 0
+                assert shared.poll(60.0)
+                assert (shared.absent, shared.address("server_w")) == (frozenset(), address)
+                assert shared.check().different == 0
         finally:
             holder.terminate()
 

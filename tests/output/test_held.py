@@ -114,3 +114,9 @@ def test_a_process_of_another_pid_namespace_has_no_number(monkeypatch: pytest.Mo
     found = lines(held.layout(status, NOW), monkeypatch, 100)
     assert any("a process of another pid namespace, uid 1000" in line for line in found)
     assert any(line.split()[:2] == ["?", "1000"] for line in found)
+
+
+def test_an_importer_that_let_go_of_everything_has_nothing_at_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    importer = replace(IMPORTER, handles=0, bytes=0, bound=False, taken=())
+    shown = lines(held.layout(replace(STATUS, importers=(importer,)), NOW), monkeypatch, 60)
+    assert shown[-1] == "     4712  1000  90 s        0    0 B  nothing at present"
