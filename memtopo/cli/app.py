@@ -26,7 +26,7 @@ _TRUE = ("1", "true", "t", "yes", "y", "on")
 COMMANDS = {
     "validate": "validate", "plan": "plan", "draw": "draw", "diff": "diff", "apply": "apply", "ls": "held",
     "show": "held", "check": "held", "switch": "held", "change": "change", "release": "held", "probe": "probe",
-    "machines": "machines", "explain": "reference", "schema": "reference", "who": "who",
+    "machines": "machines", "explain": "reference", "schema": "reference", "who": "who", "metrics": "metrics",
 }  # fmt: skip
 """Modules of the commands; the function of `ls` is `ls_command`."""
 

@@ -24,6 +24,7 @@ from memtopo.cli.options import (
     Hold,
     HoldFor,
     MachineName,
+    MetricsPlace,
     Socket,
     SpecFile,
     duration,
@@ -91,6 +92,7 @@ def apply_command(
     socket: Socket = None,
     grace: Grace = "5s",
     allow_uid: AllowUid = None,
+    metrics: MetricsPlace = None,
     bound: With = None,
     timeout: Timeout = "30s",
     rehearse: Rehearse = False,
@@ -102,7 +104,9 @@ def apply_command(
     until a signal, 'memtopo release NAME' or --for, and its exports are served to other processes meanwhile.
     """
     lasts = None if lasting is None else duration(lasting)
-    holding = hold_options(hold=hold, socket=socket, lasting=lasts, grace=duration(grace), allow_uids=allow_uid or [])
+    holding = hold_options(
+        hold=hold, socket=socket, lasting=lasts, grace=duration(grace), allow_uids=allow_uid or [], metrics=metrics
+    )
     bound_holders = bindings(bound or [], allow_uid or [], timeout_seconds(timeout))
     loaded = load(spec, machine)
     if loaded.validated.geometry is None:
@@ -185,7 +189,8 @@ class _Application:
         source = layout_source(self.loaded.document, self.loaded.target.machine)
         about = HolderInfo(self.request.plan.name, self.request.spec, self.request.machine, source)
         target = self.loaded.target
-        return holding.holder(about, self.stop, partial(revision, target=target))
+        gpus = [device.uuid for device in target.machine.devices]
+        return holding.holder(about, self.stop, partial(revision, target=target), gpus)
 
     def _in_process(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         driver = Ledger(self.loaded.target.open())

@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from memtopo.cli.metrics import metrics_target
 from memtopo.common.errors import UsageError
 from memtopo.common.text import printable, process_name
 from memtopo.output import plain
 from memtopo.run.apply import Run
+from memtopo.run.capacity import location_memory
 from memtopo.run.held import HeldLayout, Revise
 from memtopo.run.imports import Follower
 from memtopo.run.processes import Coordinator, HeldProcesses
 from memtopo.run.request import HoldResult
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, hold
-from memtopo.sharing.offers import ChangeableLayout, ExportProvider
+from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, MetricsTarget, hold
 from memtopo.sharing.status import Importer
 
 
@@ -32,12 +33,22 @@ class HoldOptions:
     lasting: float | None
     grace: float
     allow_uids: tuple[int, ...]
+    metrics: str | None = None
+    """File, or `unix:` and the path of a socket, for metrics."""
 
     @contextmanager
-    def holder(self, about: HolderInfo, stop: Callable[[], int], revise: Revise) -> Iterator[Holder]:
-        """Claim the layout's name, before anything is built. Raises `ExchangeError` if it is taken."""
-        with claim(endpoint(socket=self.socket) if self.socket else endpoint(about.name)) as claimed:
-            yield Holder(self, claimed, about, stop, revise)
+    def holder(
+        self, about: HolderInfo, stop: Callable[[], int], revise: Revise, gpus: Sequence[str | None] = ()
+    ) -> Iterator[Holder]:
+        """Claim the layout's name and the place of its metrics, before anything is built; `gpus` are UUIDs by ordinal.
+
+        Raises `ExchangeError` if one is taken.
+        """
+        with (
+            claim(endpoint(socket=self.socket) if self.socket else endpoint(about.name)) as claimed,
+            metrics_target(self.metrics) as metrics,
+        ):
+            yield Holder(self, claimed, about, stop, revise, gpus, metrics)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +60,15 @@ class Holder:
     about: HolderInfo
     stop: Callable[[], int]
     revise: Revise
+    gpus: Sequence[str | None]
+    metrics: MetricsTarget | None
 
     def hold(self, run: Run) -> HoldResult:
         """Serve the exports of a layout in this process."""
         run.begin_hold()
         layout = HeldLayout(run, self.about.source, self.revise)
         follower = Follower(run, self.stop)
-        notes = self._serve(layout, follower.stop, INTERVAL, changeable=layout)
+        notes = self._serve(layout, follower.stop, INTERVAL)
         if layout.failure:
             raise layout.failure
         return HoldResult([*notes, *follower.notes], self.claim.kept_open)
@@ -63,18 +76,11 @@ class Holder:
     def hold_processes(self, coordinator: Coordinator) -> list[str]:
         """Serve the exports of a multi-process layout, until one of its processes ends."""
         layout = HeldProcesses(coordinator, self.about.source)
-        return self._serve(layout, coordinator.watch, min(INTERVAL, coordinator.interval), changeable=layout)
+        return self._serve(layout, coordinator.watch, min(INTERVAL, coordinator.interval))
 
-    def _serve(
-        self,
-        exports: ExportProvider,
-        stop: Callable[[], int],
-        interval: float,
-        *,
-        changeable: ChangeableLayout | None = None,
-    ) -> list[str]:
+    def _serve(self, layout: HeldLayout | HeldProcesses, stop: Callable[[], int], interval: float) -> list[str]:
         held = hold(
-            exports,
+            layout,
             self.claim,
             self.about,
             stop=stop,
@@ -83,7 +89,9 @@ class Holder:
             allow_uids=self.options.allow_uids,
             ready=self._print_ready,
             interval=interval,
-            changeable=changeable,
+            changeable=layout,
+            memory=lambda: location_memory(layout.plans, self.gpus),
+            metrics=self.metrics,
         )
         return list(_notes(held))
 
@@ -94,12 +102,19 @@ class Holder:
 
 
 def hold_options(
-    *, hold: bool, socket: str | None, lasting: float | None, grace: float, allow_uids: list[int]
+    *,
+    hold: bool,
+    socket: str | None,
+    lasting: float | None,
+    grace: float,
+    allow_uids: list[int],
+    metrics: str | None = None,
 ) -> HoldOptions | None:
     """The options of `--hold`; None without it. Raises `UsageError` for options that need it."""
     if hold:
-        return HoldOptions(socket, lasting, grace, tuple(allow_uids))
-    for flag, given in (("--for", lasting is not None), ("--socket", socket is not None)):
+        return HoldOptions(socket, lasting, grace, tuple(allow_uids), metrics)
+    options = {"--for": lasting, "--socket": socket, "--metrics": metrics}
+    for flag, given in ((flag, value is not None) for flag, value in options.items()):
         # The variables may be set for other commands, or by a memtopo that started this one.
         if given and f"MEMTOPO_{flag.removeprefix('--').upper()}" not in os.environ:
             raise UsageError(f"{flag} is for held layouts only", hint="add --hold")

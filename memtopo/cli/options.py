@@ -68,6 +68,15 @@ HoldFor = Annotated[
         "--for", envvar="MEMTOPO_FOR", metavar="TIME", help="With --hold: release the layout after this time: 10m."
     ),
 ]
+MetricsPlace = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        envvar="MEMTOPO_METRICS",
+        metavar="FILE|unix:PATH",
+        help="With --hold: keep metrics for Prometheus in a file, or answer HTTP requests on a socket.",
+    ),
+]
 CheckLevel = Annotated[
     Literal["none", "fast", "full"],
     typer.Option(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from memtopo.cli.options import AllowUid, AsJson, Socket
 from memtopo.output import json as documents
 from memtopo.output import plain
-from memtopo.sharing.surveys import statuses
+from memtopo.sharing.client import Client
+from memtopo.sharing.surveys import answers
 
 
 def who_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
@@ -18,7 +19,7 @@ def who_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJs
     from memtopo.driver.cuda import gpu_usage
     from memtopo.usage import usage
 
-    found = usage(gpu_usage(), statuses(socket, allow_uids=allow_uid or ()))
+    found = usage(gpu_usage(), answers(Client.status, socket, allow_uids=allow_uid or ()))
     if as_json:
         plain.print_document(documents.dumps(documents.marked("usage", found)).splitlines())
     else:

@@ -1,8 +1,8 @@
-"""Capacity for changes: the memory that a transition needs at its peak, compared with what is free."""
+"""Memory of a layout by location: what it has, and what a transition needs at its peak, compared with what is free."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from memtopo.common.errors import MemtopoError
 from memtopo.common.units import rounded
@@ -10,7 +10,9 @@ from memtopo.driver.types import DriverError, Location, LocationKind
 from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.layout import current
 from memtopo.machine import CONTEXT_BYTES, Machine
+from memtopo.planner import Plan
 from memtopo.plans.transition import Transition
+from memtopo.sharing.statistics import LocationMemory
 
 
 class DoesNotFit(MemtopoError):
@@ -33,6 +35,23 @@ def require_room(
     lacking = list(_lacking(execution, growth, machine))
     if lacking:
         raise DoesNotFit(f"the change does not fit: {'; '.join(lacking)}")
+
+
+def location_memory(plans: Iterable[Plan], gpus: Sequence[str | None]) -> tuple[LocationMemory, ...]:
+    """Memory that the steps of plans allocate by location; `gpus` are UUIDs by ordinal."""
+    sizes: dict[Location, list[int]] = {}
+    allocated = (step.allocates for plan in plans for step in plan.steps)
+    for location, size in (each for each in allocated if each):
+        sizes.setdefault(location, []).append(size)
+    return tuple(
+        LocationMemory(
+            str(location),
+            gpus[location.id] if location.kind is LocationKind.GPU and location.id < len(gpus) else None,
+            sum(found),
+            len(found),
+        )
+        for location, found in sorted(sizes.items())
+    )
 
 
 def _lacking(execution: Execution, growth: Mapping[Location, int], machine: Machine | None) -> Iterator[str]:

@@ -51,6 +51,11 @@ class HeldLayout:
         return self._run.recheck()
 
     @property
+    def plans(self) -> Sequence[Plan]:
+        """Plan of the layout as it is now."""
+        return (self._run.execution.plan,)
+
+    @property
     def spec(self) -> str | None:
         return self._run.request.spec
 

@@ -50,9 +50,9 @@ class Claim:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def listen(self, *, mode: int = 0o600) -> socket.socket:
-        """Create the socket, which listens from the moment at which it appears. Raises `ExchangeError`."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def listen(self, *, mode: int = 0o600, kind: socket.SocketKind = socket.SOCK_SEQPACKET) -> socket.socket:
+        """Create the socket of a kind, which listens from the moment at which it appears. Raises `ExchangeError`."""
+        sock = socket.socket(socket.AF_UNIX, kind)
         temporary = _temporary_name(self._lock)
         try:
             # A path is limited to 108 bytes, and a name alone may be longer: the socket is linked to it.

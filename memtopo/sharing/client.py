@@ -19,6 +19,7 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, Offer
 from memtopo.sharing.sockets import reserve_descriptors
+from memtopo.sharing.statistics import Statistics, decode_statistics
 from memtopo.sharing.status import MOST_STATES, Changed, Importer, Notice, Released, Status, Switched
 from memtopo.sharing.wire import MOST_FDS
 
@@ -158,6 +159,17 @@ class Client:
             kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))
             checks = messages.decode_checks(fields.object("checks"))
             return Changed(fields.text("name", 128), fields.number("generation", 1), checks, kept)
+
+    def statistics(self) -> Statistics | None:
+        """Return the statistics of the layout; None if its holder reports none, and has ended the connection."""
+        try:
+            fields = _request(self._connection, "metrics")
+        except ExchangeError as error:
+            if error.code == "request":
+                return None
+            raise
+        with _validated(self._connection):
+            return decode_statistics(fields)
 
     def source(self) -> str:
         """Return the source from which the layout can be drawn; empty if the holder does not report it."""

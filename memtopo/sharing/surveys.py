@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from memtopo.plans.report import MachineLine
-from memtopo.sharing.client import connect
+from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint, endpoint_names
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.status import Status
+
+T = TypeVar("T")
 
 TIMEOUT = 2.0
 """Seconds that a holder has for an answer."""
@@ -49,12 +51,14 @@ def survey(socket: str | None = None, *, allow_uids: Collection[int] = ()) -> Su
 
     Raises `ExchangeError` if the runtime folder cannot be trusted.
     """
-    found = statuses(socket, allow_uids=allow_uids)
+    found = answers(Client.status, socket, allow_uids=allow_uids)
     return Survey(tuple(each if isinstance(each, Entry) else _entry(each) for each in found))
 
 
-def statuses(socket: str | None = None, *, allow_uids: Collection[int] = ()) -> Iterator[Status | Entry]:
-    """Yield the status of every holder, or of the one at `socket`; an entry for one that does not answer.
+def answers(
+    ask: Callable[[Client], T], socket: str | None = None, *, allow_uids: Collection[int] = ()
+) -> Iterator[T | Entry]:
+    """Yield the answer of every holder, or of the one at `socket`; an entry for one that does not answer.
 
     What dead holders left is removed. Raises `ExchangeError` if the runtime folder cannot be trusted.
     """
@@ -62,8 +66,8 @@ def statuses(socket: str | None = None, *, allow_uids: Collection[int] = ()) -> 
     for each in endpoints:
         try:
             with connect(each, timeout=TIMEOUT, allow_uids=allow_uids, suggest=False) as client:
-                status = client.status()
-            yield status
+                answer = ask(client)
+            yield answer
         except NoLayout:
             continue
         except ExchangeError as error:

@@ -13,7 +13,7 @@ import pytest
 from memtopo.sharing import wire
 from memtopo.sharing.holder.responses import REQUESTS
 from tests.helpers.command_line import ROOT
-from tests.helpers.holders import Holder, heard, raw
+from tests.helpers.holders import Holder, asked, heard, raw
 
 PAGE = (ROOT / "docs" / "protocol.md").read_text()
 SECTION = re.compile(r"^### (\w+)\n\n```json\n(.*?)^```\n\n```json\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
@@ -46,6 +46,8 @@ def test_answers_have_the_keys_and_types_of_the_page(runtime: Path, start: Calla
             given = heard(sock)
             assert given
             given.close()
+        if name == "metrics":
+            asked(sock, "check")
         wire.send(sock, json.dumps(request).encode())
         packet = heard(sock)
         assert packet

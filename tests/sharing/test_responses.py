@@ -123,7 +123,7 @@ def test_one_answer_has_at_most_a_batch_of_handles(responder: Responder, clients
     assert len(client.answer("handles", export="page", first=998, count=2)["handles"]) == 2
     secrets = other.answer("handles", export="block", first=0, count=2)
     assert ([each["offset"] for each in secrets["handles"]], "descriptors" in secrets) == ([0, 512], False)
-    assert (responder.served_handles, responder.served_clients) == (7, 2)
+    assert (responder.counters.handles, responder.counters.clients) == (7, 2)
 
 
 def test_each_handle_of_an_importer_counts_once(responder: Responder, clients: Callable[[], Client]) -> None:
@@ -195,7 +195,7 @@ def test_a_handle_that_cannot_be_made_is_an_error_and_not_counted(
     client = clients()
     with pytest.raises(MemtopoError, match=r"broken\.0 cannot be had"):
         client.request("handles", export="broken", first=0, count=2)
-    assert (client.connection.attached, responder.served_handles, responder.served_clients) == (False, 0, 0)
+    assert (client.connection.attached, responder.counters.handles, responder.counters.clients) == (False, 0, 0)
 
 
 def test_a_check_is_the_providers(responder: Responder, shelf: Memfds) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from memtopo.driver.usage import GpuMemory, GpuUsage, ProcessMemory
+from memtopo.sharing.client import Client
 from memtopo.sharing.status import Status
-from memtopo.sharing.surveys import Entry, statuses
+from memtopo.sharing.surveys import Entry, answers
 from memtopo.usage import usage
 from memtopo.usage.procfs import ProcessFiles
 from memtopo.usage.report import LayoutUse, ProcessUsage, Usage
@@ -41,7 +42,7 @@ def memory_of(pid: int, size: int | None = 1 << 20) -> ProcessMemory:
 def test_a_holder_and_its_importers_are_listed_with_their_bytes(start: Callable[..., Any], files: ProcessFiles) -> None:
     holder, importer = start(), start("importer")
     importer.read_line()
-    found = usage(NOTHING, statuses(), files)
+    found = usage(NOTHING, answers(Client.status), files)
     (held,), (imported,) = uses(found, holder.pid), uses(found, importer.pid)
     assert (held.layout, held.role, held.holder, held.bytes) == ("kv", "holder", holder.pid, EXPORTED)
     assert (imported.role, imported.holder, imported.bytes) == ("importer", holder.pid, 1000 * 4096)
@@ -54,11 +55,11 @@ def test_an_importer_whose_holder_has_ended_is_an_orphan(start: Callable[..., An
     holder, importer = start(), start("importer")
     importer.read_line()
     holder.kill()
-    (use,) = uses(usage(NOTHING, statuses(), files), importer.pid)
+    (use,) = uses(usage(NOTHING, answers(Client.status), files), importer.pid)
     assert (use.layout, use.role, use.holder, use.bytes) == ("kv", "orphan", holder.pid, None)
     importer.close_input()
     importer.ended()
-    assert uses(usage(NOTHING, statuses(), files), importer.pid) == []
+    assert uses(usage(NOTHING, answers(Client.status), files), importer.pid) == []
 
 
 def test_an_importer_of_a_holder_that_was_not_asked_is_listed_without_bytes(
@@ -75,7 +76,7 @@ def test_a_client_without_handles_is_no_importer(start: Callable[..., Any], file
     start()
     idle = start("importer", count=0)
     assert idle.read_line()["taken"] == 0
-    assert uses(usage(NOTHING, statuses(), files), idle.pid) == []
+    assert uses(usage(NOTHING, answers(Client.status), files), idle.pid) == []
 
 
 def test_bytes_of_nvml_belong_to_a_process_with_an_open_device_file(files: ProcessFiles, user: ChildProcess) -> None:

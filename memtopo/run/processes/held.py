@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memtopo.driver.handles import Handle
+from memtopo.planner import Plan
 from memtopo.plans.report import Checks
 from memtopo.run.processes.coordinator import Coordinator
 from memtopo.sharing.errors import ExchangeError
@@ -33,6 +34,12 @@ class HeldProcesses:
     def _exports(self) -> dict[str, tuple[str, Offer]]:
         workers = self._coordinator.workers.items()
         return {f"{label}.{offer.name}": (label, offer) for label, worker in workers for offer in worker.offers}
+
+    @property
+    def plans(self) -> Sequence[Plan]:
+        """Plans of all processes of the layout as it is now."""
+        joint = self._coordinator.joint
+        return tuple(joint.plans.states[joint.state].values())
 
     @property
     def spec(self) -> str | None:

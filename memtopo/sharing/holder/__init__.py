@@ -1,7 +1,8 @@
 """Holder of a layout: serves its exports to other processes until a signal, a release, or a deadline."""
 
 from memtopo.sharing.holder.loop import INTERVAL
+from memtopo.sharing.holder.metrics import MetricsTarget
 from memtopo.sharing.holder.service import hold
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary
 
-__all__ = ["INTERVAL", "HoldSummary", "HolderInfo", "hold"]
+__all__ = ["INTERVAL", "HoldSummary", "HolderInfo", "MetricsTarget", "hold"]

@@ -121,7 +121,10 @@ class Changes:
         try:
             names = frozenset(taken.export for each in pinning for taken in each.taken(request.touched))
             checks = request.planned.make(full=request.full, pinned=names)
+            self._responder.counters.changes += 1
+            self._responder.counters.add_check(checks)
         except ChangeFailed as failed:
+            self._responder.counters.rolled_back += not failed.broken
             if failed.broken:
                 self._take_down()
             raise ExchangeError("broken" if failed.broken else "failed", failed.message) from failed

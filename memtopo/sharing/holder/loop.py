@@ -17,6 +17,7 @@ from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.changes import LONGEST_WAIT, ChangeRequest, Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
+from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
 from memtopo.sharing.messages import Fields, encode_error, encode_importers
@@ -76,6 +77,7 @@ class ServerLoop:
         self._accept_again_at: float | None = None
         self._interval = min(terms.interval, _INTERVAL_WITHOUT_SIGNALS)
         self._notes: list[str] = []
+        self._metrics: list[MetricsFile | MetricsServer] = []
 
     def listen(self, listener: socket.socket, wakeups: Collection[socket.socket]) -> None:
         """Accept connections from a socket, and check for the end whenever one of `wakeups` is readable."""
@@ -105,6 +107,22 @@ class ServerLoop:
             self._changes.advance()
             self._accept_again()
             self._clients.drop_unresponsive()
+            for each in self._metrics:
+                each.advance(time.monotonic())
+
+    def publish(self, target: MetricsTarget, listener: socket.socket | None, path: str) -> None:
+        """Keep the metrics of the layout at the `path` of its socket in a file, or answer connections to `listener`."""
+
+        def text() -> str:
+            return target.render(self._responder.status(path, self._clients.all()), self._responder.statistics())
+
+        if target.write:
+            self._metrics.append(MetricsFile(text, target.write))
+        if listener:
+            server = MetricsServer(self._selector, listener, text, time.monotonic, self._terms.allow_uids)
+            self._metrics.append(server)
+        for each in self._metrics:
+            each.advance(time.monotonic())
 
     def finish(self, claim: Claim, name: str, seconds: float) -> HoldSummary:
         """Answer the clients that requested the release, pass their connections to the claim, and return the result."""
@@ -123,11 +141,11 @@ class ServerLoop:
             why=self._shutdown.why,
             signal=self._shutdown.signal,
             seconds=seconds,
-            clients=self._responder.served_clients,
-            handles=self._responder.served_handles,
+            clients=self._responder.counters.clients,
+            handles=self._responder.counters.handles,
             lost=lost,
             kept=kept,
-            notes=tuple(self._notes),
+            notes=(*self._notes, *filter(None, (each.failure for each in self._metrics))),
         )
 
     def notify_systemd(self, *lines: str) -> None:
@@ -139,6 +157,8 @@ class ServerLoop:
         """Close all connections."""
         for each in tuple(self._clients.all()):
             self._clients.drop(each)
+        for metrics in self._metrics:
+            metrics.close()
 
     def abandon(self) -> None:
         """Close all descriptors without a change of the selector, which a forked child shares with its parent."""

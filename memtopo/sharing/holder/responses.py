@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import islice
 from typing import Any
 
@@ -17,12 +18,16 @@ from memtopo.driver.handles import Handle, close_handles
 from memtopo.sharing import messages
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
-from memtopo.sharing.holder.state import HolderInfo
+from memtopo.sharing.holder.state import Counters, HolderInfo
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, ChangeableLayout, ExportProvider, Offer, PlannedChange
-from memtopo.sharing.status import MOST_STATES, Importer
+from memtopo.sharing.statistics import LocationMemory, Statistics
+from memtopo.sharing.status import MOST_STATES, Importer, Status
 
-REQUESTS = ("status", "offers", "importers", "handles", "let_go", "check", "source", "switch", "change", "release")
+REQUESTS = (
+    *("status", "offers", "importers", "handles", "let_go", "check", "source", "metrics"),
+    *("switch", "change", "release"),
+)
 _LONGEST_PATH = 1000
 _LISTED_PROCESSES = 4
 
@@ -47,14 +52,17 @@ class Responder:
         batch: int,
         deadline: float | None,
         changeable: ChangeableLayout | None = None,
+        memory: Callable[[], Sequence[LocationMemory]] = tuple,
     ) -> None:
+        self._memory = memory
+        self._counted, self._counted_memory = 0, memory()
         self._provider, self._info, self._batch, self._deadline = provider, info, batch, deadline
         self._changeable = changeable
         self._since = time.time()
         self.offers: Mapping[str, Offer] = {}
         self._generations: dict[str, int] = {}
         self._read_offers()
-        self.served_handles = self.served_clients = 0
+        self.counters = Counters()
         self.releasing = False
         self._answers: dict[str, Callable[[ClientConnection, Fields, Clients], None]] = {
             "status": self._status,
@@ -63,6 +71,7 @@ class Responder:
             "handles": self._handles,
             "let_go": self._let_go,
             "source": self._source,
+            "metrics": self._metrics,
         }
 
     def answer(self, connection: ClientConnection, request: str, fields: Fields, clients: Clients) -> None:
@@ -90,6 +99,37 @@ class Responder:
             states = [*self._changeable.states][:MOST_STATES]
             status |= {"layout_state": self._changeable.state, "layout_states": states}
         connection.send({"ok": status})
+
+    def status(self, socket: str, clients: Clients) -> Status:
+        """Status of the layout at the path of a socket, as a client receives it."""
+        changeable = self._changeable
+        has_states = changeable is not None and len(changeable.states) > 1
+        return Status(
+            name=self._info.name,
+            socket=socket,
+            pid=os.getpid(),
+            uid=os.geteuid(),
+            since=self._since,
+            state="releasing" if self.releasing else "serving",
+            deadline=self._deadline,
+            spec=(changeable or self._info).spec,
+            machine=self._info.machine,
+            offers=tuple(self.offers.values()),
+            importers=tuple(self.importers(clients)),
+            generation=self.generation,
+            layout_state=self.layout_state,
+            layout_states=tuple(changeable.states)[:MOST_STATES] if changeable and has_states else (),
+        )
+
+    def statistics(self) -> Statistics:
+        """Statistics of the layout; its memory is counted once in each generation."""
+        if self._counted != self.generation:
+            self._counted, self._counted_memory = self.generation, self._memory()
+        return self.counters.statistics(self._counted_memory)
+
+    def _metrics(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
+        fields.allow_only("request")
+        connection.send({"ok": asdict(self.statistics())})
 
     def _source(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "first")
@@ -128,7 +168,9 @@ class Responder:
     def check(self) -> dict[str, Any]:
         """Check the layout, and return the answer for all clients that wait for one."""
         try:
-            return {"ok": messages.encode_checks(self._provider.check())}
+            checks = self._provider.check()
+            self.counters.add_check(checks)
+            return {"ok": messages.encode_checks(checks)}
         except MemtopoError as error:
             return messages.encode_error(error)
 
@@ -189,9 +231,9 @@ class Responder:
             raise
         finally:
             close_handles(handles)
-        self.served_clients += not connection.attached
+        self.counters.clients += not connection.attached
         connection.record(offer, first, count)
-        self.served_handles += count
+        self.counters.handles += count
 
     def _offer(self, name: str) -> Offer:
         if name in self.offers:

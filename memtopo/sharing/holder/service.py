@@ -6,16 +6,18 @@ import os
 import selectors
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.loop import INTERVAL, ServerLoop, Terms, signal_wakeup
+from memtopo.sharing.holder.metrics import MOST_CONNECTIONS, MetricsTarget
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider
 from memtopo.sharing.sockets import reserve_descriptors
+from memtopo.sharing.statistics import LocationMemory
 from memtopo.sharing.wire import MOST_FDS
 
 MOST_CLIENTS = 128
@@ -37,23 +39,28 @@ def hold(
     wake: socket.socket | None = None,
     changeable: ChangeableLayout | None = None,
     interval: float = INTERVAL,
+    memory: Callable[[], Sequence[LocationMemory]] = tuple,
+    metrics: MetricsTarget | None = None,
 ) -> HoldSummary:
     """Serve exports at a claimed endpoint until `stop()` returns a signal's number, a release, or `lasting` seconds.
 
     Then clients that use an export over ipc get a notice, and have `grace` seconds. A client that does not read for
     `patience` seconds is disconnected. `ready` is called once clients can connect. `stop` is called at least every
     `interval` seconds, at once when `wake` is readable, and after a signal in the main thread. Clients of this user
-    may change the layout if it is `changeable`, which is then the provider, too. The caller closes the claim after
-    the teardown. Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
+    may change the layout if it is `changeable`, which is then the provider, too. Metrics, in which `memory` is the
+    memory that the layout has now, are kept where `metrics` says. The caller closes the claims after the teardown.
+    Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
     """
-    batch, max_clients = _limits()
+    batch, max_clients = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0)
     began = time.monotonic()
     others = {*allow_uids} - {os.geteuid()}
     deadline = None if lasting is None else time.time() + lasting
-    responder = Responder(provider, info, batch=batch, deadline=deadline, changeable=changeable)
+    responder = Responder(provider, info, batch=batch, deadline=deadline, changeable=changeable, memory=memory)
     shutdown = Shutdown(None if lasting is None else began + lasting)
     terms = Terms(max_clients, patience, others, stop, grace, interval)
     with _listening(claim, responder, shutdown, terms, wake) as loop:
+        if metrics:
+            loop.publish(metrics, _metrics_listener(metrics, terms), claim.endpoint.path)
         loop.notify_systemd("READY=1", f"STATUS=holding {info.name}, {len(responder.offers)} exports")
         ready()
         loop.run()
@@ -79,9 +86,15 @@ def _listening(
             loop.close()
 
 
-def _limits() -> tuple[int, int]:
-    """Return the limits of descriptors in one answer and of clients."""
-    free = reserve_descriptors(_OWN + MOST_CLIENTS + MOST_FDS, _LEAST) - _OWN
+def _metrics_listener(metrics: MetricsTarget, terms: Terms) -> socket.socket | None:
+    claim = metrics.claim
+    return claim.listen(mode=_mode(claim, terms.allow_uids), kind=socket.SOCK_STREAM) if claim else None
+
+
+def _limits(more: int) -> tuple[int, int]:
+    """Return the limits of descriptors in one answer and of clients; `more` descriptors are needed beside."""
+    own = _OWN + more
+    free = reserve_descriptors(own + MOST_CLIENTS + MOST_FDS, own + _LEAST - _OWN) - own
     batch = min(MOST_FDS, max(free // 2, free - MOST_CLIENTS))
     return batch, min(MOST_CLIENTS, free - batch)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from memtopo.plans.report import MachineLine
+from memtopo.plans.report import Checks, MachineLine
+from memtopo.sharing.statistics import MOST_LOCATIONS, CheckResult, LocationMemory, Statistics
 from memtopo.sharing.status import Importer
 
 Why = Literal["signal", "release", "deadline", "failure"]
@@ -41,6 +44,27 @@ class HoldSummary:
     lost: tuple[Importer, ...]
     kept: tuple[Importer, ...]
     notes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Counters:
+    """What has happened to a layout while it is held; `statistics` makes a record of it."""
+
+    changes: int = 0
+    rolled_back: int = 0
+    last_check: CheckResult | None = None
+    clients: int = 0
+    handles: int = 0
+
+    def add_check(self, checks: Checks) -> None:
+        """Record the result of a check that has just ended."""
+        self.last_check = CheckResult(time.time(), checks.different)
+
+    def statistics(self, memory: Sequence[LocationMemory]) -> Statistics:
+        """Record of the counters, with the memory that the layout has now."""
+        return Statistics(
+            tuple(memory[:MOST_LOCATIONS]), self.changes, self.rolled_back, self.last_check, self.clients, self.handles
+        )
 
 
 @dataclass(slots=True)

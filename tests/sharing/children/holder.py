@@ -14,7 +14,8 @@ from memtopo.common.errors import MemtopoError
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, hold
-from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGES, Memfds, OneState
+from memtopo.sharing.statistics import LocationMemory
+from tests.helpers.memfd_exports import GPU, MACHINE, OFFERS, PAGE, PAGES, Memfds, OneState
 from tests.helpers.processes import open_descriptors, print_json
 
 
@@ -51,6 +52,7 @@ def main(
                 stop=stopper.signal,
                 ready=lambda: print_json({"serving": name}),
                 changeable=changeable,
+                memory=lambda: (LocationMemory("gpu0", GPU, PAGE, 1),),
                 **terms,
             )
         print_json({"held": asdict(held), "fds": open_descriptors() - before})

@@ -1,0 +1,122 @@
+"""Metrics of held layouts in the text format of Prometheus (version 0.0.4); docs/metrics.md lists them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from memtopo.common.text import printable
+from memtopo.sharing.statistics import Statistics
+from memtopo.sharing.status import Status
+from memtopo.sharing.surveys import Entry
+
+Kind = Literal["gauge", "counter"]
+
+FAMILIES: Mapping[str, tuple[Kind, str]] = {
+    "memtopo_layout_up": ("gauge", "1 if the holder of the layout answers, else 0."),
+    "memtopo_layout_info": ("gauge", "1, with the properties of the layout as labels."),
+    "memtopo_layout_serving": ("gauge", "1 if the layout is served, 0 if it is being released."),
+    "memtopo_layout_start_time_seconds": ("gauge", "Time since which the layout is served, in seconds of the epoch."),
+    "memtopo_layout_deadline_seconds": ("gauge", "Time of the automatic release, in seconds of the epoch."),
+    "memtopo_layout_generation": ("gauge", "1 when the layout is built, and one more after each change."),
+    "memtopo_layout_state": ("gauge", "1 for the state that the layout is in, 0 for its other states."),
+    "memtopo_memory_bytes": ("gauge", "Physical memory of the layout at a location, in bytes."),
+    "memtopo_allocations": ("gauge", "Allocations of physical memory at a location: chunks and buffers."),
+    "memtopo_exports": ("gauge", "Exports of the layout."),
+    "memtopo_exported_bytes": ("gauge", "Size of everything that is exported, in bytes."),
+    "memtopo_importers": ("gauge", "Attached importers."),
+    "memtopo_importer_handles": ("gauge", "Handles that an importer has received and not let go of."),
+    "memtopo_importer_bytes": ("gauge", "Memory behind these handles, which stays allocated while they are used."),
+    "memtopo_importer_bound": ("gauge", "1 if an importer uses memory over ipc, which ends with the holder."),
+    "memtopo_changes_total": ("counter", "Changes and switches of the layout, by result."),
+    "memtopo_clients_total": ("counter", "Clients that received handles."),
+    "memtopo_handles_total": ("counter", "Handles that clients received."),
+    "memtopo_last_check_time_seconds": ("gauge", "Time of the last check while the layout is held, of the epoch."),
+    "memtopo_last_check_differences": ("gauge", "Differences that the last check found."),
+}
+"""Type and help of each metric, in the order of the output."""
+
+FIRST = "# HELP memtopo_"
+"""Beginning of every text."""
+
+
+class _Sample(NamedTuple):
+    family: str
+    labels: Mapping[str, str]
+    value: float
+
+
+def text(layouts: Iterable[tuple[Status, Statistics | None]], silent: Iterable[Entry] = ()) -> str:
+    """Metrics of layouts, and of holders that do not answer; statistics are None if a holder does not report them."""
+    samples = [sample for status, statistics in layouts for sample in _samples(status, statistics)]
+    samples += [_Sample("memtopo_layout_up", {"layout": each.name}, 0) for each in silent]
+    return "".join(f"{line}\n" for line in _lines(samples))
+
+
+def _lines(samples: Sequence[_Sample]) -> Iterator[str]:
+    for family, (kind, help) in FAMILIES.items():
+        found = [each for each in samples if each.family == family]
+        if found or family == "memtopo_layout_up":
+            yield f"# HELP {family} {help}"
+            yield f"# TYPE {family} {kind}"
+        for each in found:
+            labels = ",".join(f'{name}="{_escaped(value)}"' for name, value in each.labels.items())
+            yield f"{family}{{{labels}}} {_number(each.value)}"
+
+
+def _samples(status: Status, statistics: Statistics | None) -> Iterator[_Sample]:
+    layout = {"layout": status.name}
+    yield _Sample("memtopo_layout_up", layout, 1)
+    yield _Sample("memtopo_layout_info", layout | _info(status), 1)
+    yield _Sample("memtopo_layout_serving", layout, status.state == "serving")
+    yield _Sample("memtopo_layout_start_time_seconds", layout, status.since)
+    if status.deadline is not None:
+        yield _Sample("memtopo_layout_deadline_seconds", layout, status.deadline)
+    yield _Sample("memtopo_layout_generation", layout, status.generation)
+    for state in status.layout_states:
+        yield _Sample("memtopo_layout_state", layout | {"state": state}, state == status.layout_state)
+    yield _Sample("memtopo_exports", layout, len(status.offers))
+    yield _Sample("memtopo_exported_bytes", layout, sum(offer.size * offer.count for offer in status.offers))
+    yield _Sample("memtopo_importers", layout, len(status.importers))
+    for each in status.importers:
+        labels = layout | {"importer": str(each.id), "pid": str(each.pid or ""), "uid": str(each.uid)}
+        yield _Sample("memtopo_importer_handles", labels, each.handles)
+        yield _Sample("memtopo_importer_bytes", labels, each.bytes)
+        yield _Sample("memtopo_importer_bound", labels, each.bound)
+    if statistics:
+        yield from _counted(layout, status.layout_state or "awake", statistics)
+
+
+def _info(status: Status) -> dict[str, str]:
+    return {
+        "machine": status.machine.name,
+        "simulated": str(status.machine.simulated).lower(),
+        "driver": status.machine.driver,
+        "spec": status.spec or "",
+        "socket": status.socket,
+        "pid": str(status.pid or ""),
+    }
+
+
+def _counted(layout: Mapping[str, str], state: str, statistics: Statistics) -> Iterator[_Sample]:
+    for each in statistics.memory:
+        labels = {**layout, "location": each.location, "gpu": each.gpu or "", "state": state}
+        yield _Sample("memtopo_memory_bytes", labels, each.bytes)
+        yield _Sample("memtopo_allocations", labels, each.allocations)
+    for result, count in (("made", statistics.changes), ("rolled_back", statistics.rolled_back)):
+        yield _Sample("memtopo_changes_total", {**layout, "result": result}, count)
+    yield _Sample("memtopo_clients_total", layout, statistics.clients)
+    yield _Sample("memtopo_handles_total", layout, statistics.handles)
+    if statistics.last_check:
+        yield _Sample("memtopo_last_check_time_seconds", layout, statistics.last_check.time)
+        yield _Sample("memtopo_last_check_differences", layout, statistics.last_check.different)
+
+
+def _number(value: float) -> str:
+    """A number that a reader gets back without loss."""
+    return str(int(value)) if value == int(value) else repr(value)
+
+
+def _escaped(text: str) -> str:
+    """A label's value; characters that are not UTF-8 or not printable are escaped as in other output."""
+    return printable(text).replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,203 @@
+"""Metrics that a holder keeps: a file that is written when they change, and a socket that answers HTTP requests.
+
+Both are served by the holder's loop. Neither waits for a reader.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+from memtopo.common.errors import MemtopoError
+from memtopo.common.text import process_name
+from memtopo.sharing.claims import Claim
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.sockets import abandon_in_children, check_user, peer
+from memtopo.sharing.statistics import Statistics
+from memtopo.sharing.status import Status
+
+PAUSE = 1.0
+"""Seconds between two looks at the metrics of a file."""
+
+REFRESH = 60.0
+"""Seconds after which a file is written again even if nothing has changed, so that its age shows a dead holder."""
+
+MOST_CONNECTIONS = 16
+PATIENCE = 5.0
+"""Seconds that a connection has for its request and the answer."""
+
+LONGEST_REQUEST = 8 << 10
+
+_PATHS = (b"/", b"/metrics")
+_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsTarget:
+    """Where metrics go: `write` replaces a file, or a `claim` of the path of a socket. `render` makes their text."""
+
+    render: Callable[[Status, Statistics], str]
+    write: Callable[[str], None] | None = None
+    claim: Claim | None = None
+
+
+class MetricsFile:
+    """File with the metrics; a failure to write it is kept as `failure` and tried again."""
+
+    def __init__(self, text: Callable[[], str], write: Callable[[str], None]) -> None:
+        self._text, self._write = text, write
+        self._written: str | None = None
+        self._next_look = self._next_write = 0.0
+        self.failure: str | None = None
+
+    def advance(self, now: float) -> None:
+        """Write the file if the metrics have changed, or after `REFRESH` seconds."""
+        if now < self._next_look:
+            return
+        self._next_look = now + PAUSE
+        text = self._text()
+        if text == self._written and now < self._next_write:
+            return
+        try:
+            self._write(text)
+        except MemtopoError as error:
+            self.failure = error.message
+            return
+        self._written, self._next_write, self.failure = text, now + REFRESH, None
+
+    def close(self) -> None:
+        """Leave the file to its owner."""
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One connection: what was received of its request, what is left of its answer, and its deadline."""
+
+    sock: socket.socket
+    until: float
+    received: bytes = b""
+    answer: memoryview | None = None
+
+
+class MetricsServer:
+    """Answers each connection with the metrics (HTTP/1.0), and ends it. Raises nothing to the loop."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        listener: socket.socket,
+        text: Callable[[], str],
+        clock: Callable[[], float],
+        allow_uids: Collection[int],
+    ) -> None:
+        self._selector, self._listener, self._text, self._clock = selector, listener, text, clock
+        self._allow_uids = allow_uids
+        self._exchanges: dict[int, _Exchange] = {}
+        self.failure: str | None = None
+        self._listen_again_at: float | None = 0.0
+        listener.setblocking(False)  # noqa: FBT003 the signature is the library's
+        abandon_in_children(self)
+
+    def advance(self, now: float) -> None:
+        """Close connections that take too long, and accept new ones again after the descriptors were exhausted."""
+        for each in tuple(self._exchanges.values()):
+            if now >= each.until:
+                self._end(each)
+        if self._listen_again_at is not None and now >= self._listen_again_at:
+            self._listen_again_at = None
+            self._selector.register(self._listener, selectors.EVENT_READ, lambda _: self._accept())
+
+    def close(self) -> None:
+        """Close all connections."""
+        for each in tuple(self._exchanges.values()):
+            self._end(each)
+        with suppress(KeyError):
+            self._selector.unregister(self._listener)
+        self._listener.close()
+
+    def abandon(self) -> None:
+        """Close all descriptors without a change of the selector, which a forked child shares with its parent."""
+        for each in self._exchanges.values():
+            each.sock.close()
+        self._exchanges.clear()
+        self._listener.close()
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError:  # no descriptor is free: new connections wait in the queue of the socket
+            self._selector.unregister(self._listener)
+            self._listen_again_at = self._clock() + PAUSE
+            return
+        try:
+            found = peer(sock)
+            check_user(found, process_name(found.pid), self._allow_uids)
+        except (ExchangeError, OSError):
+            sock.close()
+            return
+        if len(self._exchanges) >= MOST_CONNECTIONS:
+            self._end(min(self._exchanges.values(), key=lambda each: each.until))
+        sock.setblocking(False)  # noqa: FBT003 the signature is the library's
+        exchange = self._exchanges[sock.fileno()] = _Exchange(sock, self._clock() + PATIENCE)
+        self._selector.register(sock, selectors.EVENT_READ, partial(self._go_on, exchange))
+
+    def _go_on(self, exchange: _Exchange, _events: int) -> None:
+        try:
+            if exchange.answer is None:
+                self._receive(exchange)
+            if exchange.answer is not None:
+                self._send(exchange, exchange.answer)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._end(exchange)
+
+    def _receive(self, exchange: _Exchange) -> None:
+        """Receive a part of a request; make the answer at its end, or if it is too long."""
+        part = exchange.sock.recv(LONGEST_REQUEST)
+        exchange.received += part
+        head = exchange.received
+        if part and b"\n\r\n" not in head and b"\n\n" not in head and len(head) <= LONGEST_REQUEST:
+            return
+        exchange.answer = memoryview(_answer(head, self._text) if b"\n" in head else _failure("400 Bad Request"))
+        self._selector.modify(exchange.sock, selectors.EVENT_WRITE, partial(self._go_on, exchange))
+
+    def _send(self, exchange: _Exchange, answer: memoryview) -> None:
+        exchange.answer = answer[exchange.sock.send(answer) :]
+        if not exchange.answer:
+            self._end(exchange)
+
+    def _end(self, exchange: _Exchange) -> None:
+        if self._exchanges.pop(exchange.sock.fileno(), None):
+            self._selector.unregister(exchange.sock)
+            exchange.sock.close()
+
+
+def _answer(request: bytes, text: Callable[[], str]) -> bytes:
+    """Return the answer to a request, of which the first line counts."""
+    if len(request) > LONGEST_REQUEST:
+        return _failure("431 Request Header Fields Too Large")
+    words = request.split(b"\n", 1)[0].split()
+    if len(words) != 3 or not words[2].startswith(b"HTTP/1."):  # noqa: PLR2004 method, path, version
+        return _failure("400 Bad Request")
+    if words[0] not in (b"GET", b"HEAD"):
+        return _failure("405 Method Not Allowed")
+    if words[1].split(b"?", 1)[0] not in _PATHS:
+        return _failure("404 Not Found")
+    body = text().encode()
+    return _head("200 OK", _TYPE, len(body)) + (body if words[0] == b"GET" else b"")
+
+
+def _failure(status: str) -> bytes:
+    return _head(status, "text/plain", 0)
+
+
+def _head(status: str, kind: str, length: int) -> bytes:
+    lines = (f"HTTP/1.0 {status}", f"Content-Type: {kind}", f"Content-Length: {length}", "Connection: close", "", "")
+    return "\r\n".join(lines).encode()

@@ -1,0 +1,68 @@
+"""Metrics as text, read by the parser of Prometheus' own client library."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from memtopo.output import prometheus
+from memtopo.sharing.statistics import CheckResult, LocationMemory, Statistics
+from memtopo.sharing.surveys import Entry
+from tests.helpers.command_line import ROOT
+from tests.output.test_held import STATUS
+
+STATISTICS = Statistics((LocationMemory("gpu0", "GPU-1", 1 << 60, 7),), 3, 1, CheckResult(1_767_225_600.25, 2), 9, 99)
+FULL = replace(STATUS, layout_state="asleep", layout_states=("awake", "asleep"), generation=5)
+
+
+def test_a_parser_of_prometheus_finds_every_metric_with_its_type() -> None:
+    """Every metric is in docs/metrics.md with its type."""
+    page = prometheus.text([(FULL, STATISTICS), (replace(FULL, name="other"), None)])
+    found = {family.name: family.type for family in text_string_to_metric_families(page)}
+    known = {name.removesuffix("_total"): kind for name, (kind, _) in prometheus.FAMILIES.items()}
+    assert found == known
+    documented = re.findall(
+        r"^\| `(memtopo_\w+)` \| (\w+) \|", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE
+    )
+    assert dict(documented) == {name: kind for name, (kind, _) in prometheus.FAMILIES.items()}
+
+
+def test_values_are_read_back_without_loss() -> None:
+    page = prometheus.text([(FULL, STATISTICS)])
+    samples = {
+        (sample.name, sample.labels.get("state", "")): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    assert samples["memtopo_memory_bytes", "asleep"] == 1 << 60
+    assert samples["memtopo_last_check_time_seconds", ""] == 1_767_225_600.25
+    assert (samples["memtopo_layout_state", "asleep"], samples["memtopo_layout_state", "awake"]) == (1, 0)
+    assert samples["memtopo_layout_deadline_seconds", ""] == FULL.deadline
+
+
+def test_samples_of_one_metric_stand_together_for_all_layouts() -> None:
+    """Each has its help and type once."""
+    page = prometheus.text([(FULL, STATISTICS), (replace(FULL, name="other"), STATISTICS)])
+    names = [re.split("[{ ]", line)[0] for line in page.splitlines() if not line.startswith("#")]
+    assert [name for at, name in enumerate(names) if name not in names[:at]] == list(dict.fromkeys(names))
+    assert names == sorted(names, key=list(prometheus.FAMILIES).index)
+    assert page.count("# TYPE memtopo_layout_generation ") == 1
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\nb", 'x"} 1\nevil{y="', "\x1b[31m", "\udc80", "ä"])
+def test_a_name_cannot_end_its_label(name: str) -> None:
+    page = prometheus.text([(replace(FULL, spec=name), None)], [Entry(name, "unreachable", "/x")])
+    page.encode()
+    families = {family.name: family for family in text_string_to_metric_families(page)}
+    assert set(families) <= {each.removesuffix("_total") for each in prometheus.FAMILIES}
+    assert len(families["memtopo_layout_info"].samples) == 1
+    assert [sample.value for sample in families["memtopo_layout_up"].samples] == [1, 0]
+
+
+def test_a_holder_without_an_answer_is_down() -> None:
+    page = prometheus.text([], [Entry("kv", "unreachable", "/run/kv.sock", error="no answer")])
+    assert page.splitlines()[-1] == 'memtopo_layout_up{layout="kv"} 0'
+    assert prometheus.text([]).startswith(prometheus.FIRST)
