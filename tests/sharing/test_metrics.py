@@ -198,7 +198,7 @@ def test_changes_and_their_checks_are_counted(client: Client, dial: Dial, layout
 def test_a_change_that_was_rolled_back_is_counted_apart(
     client: Client, dial: Dial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: object, *, full: bool) -> None:
+    def fail(self: object, **_: object) -> None:
         raise ChangeFailed("cuMemCreate failed; the layout is awake, as before", broken=False)
 
     monkeypatch.setattr("tests.helpers.memfd_exports.PlannedState.make", fail)
