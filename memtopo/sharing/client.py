@@ -27,6 +27,9 @@ TIMEOUT = 5.0
 """Seconds that a holder has for an answer."""
 
 CHECK_TIMEOUT = 120.0
+LET_GO_TIMEOUT = 120.0
+"""Seconds for the answer to `let_go`, which comes after a change that was forced meanwhile."""
+
 SWITCH_TIMEOUT = CHANGE_TIMEOUT = 600.0
 IN_FLIGHT = 64
 """Handles that are requested at a time; each open descriptor pins its memory (fact 29)."""
@@ -117,7 +120,7 @@ class Client:
         The holder forgets the handles. It sends a notice when these exports change, until they are requested again.
         """
         for part in messages.parts(exports):
-            _request(self._connection, "let_go", exports=part)
+            _request(self._connection, "let_go", timeout=LET_GO_TIMEOUT, exports=part)
 
     def switch(
         self, state: str, *, force: bool = False, wait: float = 0.0, timeout: float = SWITCH_TIMEOUT

@@ -126,10 +126,10 @@ class HolderHandles:
         Raises `ImportMismatch` if its offer is not as declared.
         """
         client = self._clients[holder]
-        if export not in client.offers():
-            return False
-        self._compare(holder, export)
         try:
+            if export not in client.offers():
+                return False
+            self._compare(holder, export)
             for handle in client.handles(export, 0, 1):
                 handle.close()
         except ExchangeError as error:

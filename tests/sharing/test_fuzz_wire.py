@@ -37,8 +37,13 @@ REQUESTS: list[dict[str, Any]] = [
     {"memtopo": 1, "request": "handles", "export": "ready", "first": 0, "count": 1},
     {"memtopo": 1, "request": "check"},
     {"memtopo": 1, "request": "source", "first": 0},
+    {"memtopo": 1, "request": "let_go", "exports": ["page", "ready"]},
+    {"memtopo": 1, "request": "switch", "state": "asleep", "force": True, "check": "fast", "wait": 0.5},
 ]
 CHECKED = {"ok": {"tallies": [asdict(Tally("access", 4, 4))], "differences": [], "different": 0}}
+CHANGING = {"notice": "changing", "generation": 3, "exports": ["page", "ready"], "deadline": 5.0}
+CHANGED = {"notice": "changed", "generation": 4, "exports": ["page"], "state": "asleep"}
+LET_GO = {"ok": {"generation": 3, "exports": ["page"]}}
 RELEASED = {"ok": {"name": "kv", "lost": [], "kept": []}}
 
 
@@ -133,6 +138,16 @@ def frames(client: Client) -> None:
         handle.close()
 
 
+def changes(client: Client) -> None:
+    """Read notices of a change, and let go."""
+    for _ in range(2):
+        notice = client.notice()
+        assert notice
+        assert notice.generation >= 1
+        assert {type(name) for name in notice.exports} <= {str}
+    client.let_go(["page"])
+
+
 def blocks(client: Client) -> None:
     """Take handles that are secrets, and believe no others."""
     for handle in client.handles(BLOCKS.name):
@@ -148,6 +163,7 @@ SCRIPTS: list[tuple[Callable[[Client], object], list[tuple[Any, int]]]] = [
     (Client.check, [(CHECKED, 0)]),
     (Client.release, [(RELEASED, 0)]),
     (Client.notice, [(RELEASING, 0)]),
+    (changes, [(CHANGING, 0), (CHANGED, 0), (LET_GO, 0)]),
     (Client.offers, [(LISTED, 0)]),
 ]
 """Calls of a client, and valid answers with their numbers of descriptors; a test changes one answer."""
