@@ -75,7 +75,7 @@ class Holder:
 
     def hold_processes(self, coordinator: Coordinator) -> list[str]:
         """Serve the exports of a multi-process layout, until one of its processes ends."""
-        layout = HeldProcesses(coordinator, self.about.source)
+        layout = HeldProcesses(coordinator, self.about.source, self.revise)
         return self._serve(layout, coordinator.watch, min(INTERVAL, coordinator.interval))
 
     def _serve(self, layout: HeldLayout | HeldProcesses, stop: Callable[[], int], interval: float) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import eq
 from typing import TYPE_CHECKING, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -112,6 +113,10 @@ class ExportGroup(Group):
     def resources(self) -> Iterator[Hashable]:
         """Resources whose handles are exported."""
         return ((self.group.noun, self.label(index)) for index in range(self.count))
+
+    def continued_by(self, after: ExportGroup) -> bool:
+        """Return whether handles of another export are of the same objects as these, and perhaps of more."""
+        return self.via == after.via and all(map(eq, self.resources, after.resources))
 
     @property
     def exporter(self) -> ExportKind:

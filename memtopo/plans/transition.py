@@ -77,9 +77,18 @@ class Transition:
         return cls({stage: tuple(each) for stage, each in stages.items()}, tuple(undo), tuple(do))
 
     @classmethod
-    def together(cls, several: Iterable[Transition]) -> Transition:
-        """Transition with the actions of all processes, stage by stage, for the memory that they need at their peak."""
-        return cls.of((stage, action) for each in several for stage in Stage for action in each.stages[stage])
+    def together(cls, several: Mapping[str, Transition], pinned: AbstractSet[_Resource] = frozenset()) -> Transition:
+        """Transition with the actions of processes, stage by stage, for the memory that they need at their peak.
+
+        It releases no memory of `pinned` resources, which stays in use.
+        """
+        return cls.of(
+            (stage, action)
+            for label, each in several.items()
+            for stage in Stage
+            for action in each.stages[stage]
+            if not (action.undo and pinned and (label, action.step.provides) in pinned)
+        )
 
     @property
     def actions(self) -> tuple[Action, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from operator import eq
 from typing import NamedTuple
 
 from memtopo.driver.handles import Handle
@@ -20,7 +19,7 @@ from memtopo.run.change import RollbackFailed
 from memtopo.run.request import RunRequest
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.exports import LayoutExports
-from memtopo.sharing.offers import ChangeFailed, Offer
+from memtopo.sharing.offers import ChangeableLayout, ChangeFailed, Offer
 
 
 class Revision(NamedTuple):
@@ -32,6 +31,16 @@ class Revision(NamedTuple):
 
 Revise = Callable[[str, RunRequest], Revision]
 """Validates a source, to which the layout of a request is to be changed. Raises `MemtopoError`."""
+
+
+def require_changeable(layout: ChangeableLayout, name: str, generation: int | None) -> None:
+    """Raise `ExchangeError` unless a layout is awake, and of the generation for which a change was planned, if any."""
+    if generation not in (None, layout.generation):
+        message = f"the layout is of generation {layout.generation}, and the change was planned for {generation}"
+        raise ExchangeError("stale", message, hint="plan it again")
+    if layout.state != AWAKE:
+        message = f"layout {name!r} is in state {layout.state!r}"
+        raise ExchangeError("state", message, hint="'memtopo switch NAME awake' first")
 
 
 class HeldLayout:
@@ -77,12 +86,7 @@ class HeldLayout:
 
     def change(self, source: str, generation: int | None) -> PlannedRevision:
         run = self._run
-        if generation not in (None, self.generation):
-            message = f"the layout is of generation {self.generation}, and the change was planned for {generation}"
-            raise ExchangeError("stale", message, hint="plan it again")
-        if self.state != AWAKE:
-            message = f"layout {run.request.plan.name!r} is in state {self.state!r}"
-            raise ExchangeError("state", message, hint="'memtopo switch NAME awake' first")
+        require_changeable(self, run.request.plan.name, generation)
         if not run.whole:
             message = f"layout {run.request.plan.name!r} lacks imports that their holder has taken back"
             raise ExchangeError("state", message, hint="try again when they are back")
@@ -102,18 +106,13 @@ class HeldLayout:
         return frozenset(
             name
             for name, group in exports.items()
-            if not undone.isdisjoint(group.resources) or (name in after and not _continues(group, after[name]))
+            if not undone.isdisjoint(group.resources) or (name in after and not group.continued_by(after[name]))
         )
 
     @property
     def _exports(self) -> LayoutExports:
         run = self._run
         return LayoutExports(run.request.geometry, run.execution.layout, run.execution.driver, run.recheck)
-
-
-def _continues(export: ExportGroup, after: ExportGroup) -> bool:
-    """Return whether the handles of an export are of the same objects after a change, which may add more."""
-    return export.via == after.via and all(map(eq, export.resources, after.resources))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from memtopo.plans.report import Check, Report
 from memtopo.run.apply import Run, built_plan
 from memtopo.run.processes.joint_change import JointState
 from memtopo.run.processes.joint_plans import JointPlans
-from memtopo.run.processes.messages import ChangeCommand, ChangeResult
+from memtopo.run.processes.messages import ChangeCommand, ChangeResult, PlanChange
 from memtopo.run.processes.worker_change import WorkerChange
 from memtopo.run.processes.worker_run import SiblingHandles
 from memtopo.run.request import RunRequest
@@ -101,7 +101,7 @@ class Together:
     def change(self, whole: RunRequest) -> None:
         """Change all processes to another spec. Raises as `JointState.change`."""
         self._next = whole
-        self.joint.change(JointPlans(whole.geometry, whole.plan), "next.yaml", "")
+        self.joint.change(JointPlans(whole.geometry, whole.plan), PlanChange("next.yaml", "", whole.check))
 
     def write(self) -> None:
         """Write all memory."""
@@ -117,8 +117,8 @@ class Together:
     def _handle(self, holder: str, export: str, index: int) -> Handle:
         return self._parts[holder].exports.handle(export, index)
 
-    def _planned(self, label: str, spec: str, text: str) -> tuple[RunRequest, JointPlans]:
-        del spec, text
+    def _planned(self, label: str, command: PlanChange) -> tuple[RunRequest, JointPlans]:
+        del command
         return _request(self._next, label), self._plans(self._next, label)
 
     def _plans(self, whole: RunRequest, label: str) -> JointPlans:

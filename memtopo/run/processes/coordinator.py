@@ -276,6 +276,12 @@ class Coordinator:
             raise MemtopoError("a process has ended, and cannot be checked")
         return merged_checks(checks)
 
+    def change(self, request: RunRequest, text: str, command: messages.PlanChange) -> Checks:
+        """Bring all processes to another spec, by its request and text. Raises as `JointState.change`."""
+        checks = self.joint.change(JointPlans(request.geometry, request.plan), command)
+        self.ensemble = replace(self.ensemble, request=request, text=text)
+        return merged_checks(checks)
+
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
         """Handles of one process's export, for this process. Raises `MemtopoError`."""
         return self._router.request(holder, export, first, count, self._receive_for_caller)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from memtopo.driver.handles import Handle
+from memtopo.geometry import Geometry
 from memtopo.planner import Plan
-from memtopo.plans.report import Checks
+from memtopo.plans.report import Check, Checks
+from memtopo.run.held import Revise, Revision, require_changeable
 from memtopo.run.processes.coordinator import Coordinator
+from memtopo.run.processes.joint_plans import JointPlans
+from memtopo.run.processes.messages import PlanChange
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
 
@@ -16,8 +21,8 @@ from memtopo.sharing.offers import Offer
 class HeldProcesses:
     """A coordinator whose processes hold a layout. Exports are named by process: `server.weights`, `pe.3.heap`."""
 
-    def __init__(self, coordinator: Coordinator, source: str) -> None:
-        self._coordinator, self.source = coordinator, source
+    def __init__(self, coordinator: Coordinator, source: str, revise: Revise) -> None:
+        self._coordinator, self.source, self._revise = coordinator, source, revise
 
     def offers(self) -> Sequence[Offer]:
         return [replace(offer, name=name) for name, (_, offer) in self._exports.items()]
@@ -59,12 +64,20 @@ class HeldProcesses:
 
     def switch(self, state: str) -> PlannedSwitch:
         joint = self._coordinator.joint
-        touched = joint.plans.touched(joint.plans.transitions(joint.state, state))
-        return PlannedSwitch(self._coordinator, state, touched)
+        touched = joint.plans.touched(joint.plans.transitions(joint.state, state), joint.plans)
+        return PlannedSwitch(self._coordinator, touched, state)
 
-    def change(self, source: str, generation: int | None) -> PlannedSwitch:
-        del source, generation
-        raise ExchangeError("request", "a layout of several processes cannot be changed to another spec")
+    def change(self, source: str, generation: int | None) -> PlannedRevision:
+        coordinator, before = self._coordinator, self._coordinator.ensemble.request
+        require_changeable(self, before.plan.name, generation)
+        revision = self._revise(source, before)
+        _require_same_view(before.geometry, revision.request.geometry)
+        text = json.loads(source)["spec"]
+        command = PlanChange(revision.request.spec or "<spec>", text, before.check)
+        coordinator.joint.plan(command)
+        plans, after = coordinator.joint.plans, JointPlans(revision.request.geometry, revision.request.plan)
+        touched = plans.touched(plans.transitions_to(after), after)
+        return PlannedRevision(coordinator, touched, self, revision, command)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +85,36 @@ class PlannedSwitch:
     """Switch of all processes to a state of the layout."""
 
     coordinator: Coordinator
-    state: str
     touched: frozenset[str]
+    state: str
 
     def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
-        del full, pinned
-        self.coordinator.joint.switch(self.state)
+        del full
+        self.coordinator.joint.switch(self.state, sorted(pinned))
         return self.coordinator.recheck()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRevision:
+    """Change of all processes to another spec."""
+
+    coordinator: Coordinator
+    touched: frozenset[str]
+    held: HeldProcesses
+    revision: Revision
+    command: PlanChange
+
+    def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
+        check: Check = "full" if full else "fast"
+        command = replace(self.command, check=check, pinned=tuple(sorted(pinned)))
+        checks = self.coordinator.change(replace(self.revision.request, check=check), command.text, command)
+        self.held.source = self.revision.source
+        return checks
+
+
+def _require_same_view(before: Geometry, after: Geometry) -> None:
+    """Raise `ExchangeError` for a process that is to see other GPUs than it does since its start."""
+    for label, geometry in before.processes.items():
+        if geometry.visible != after.processes[label].visible:
+            message = f"process {label!r} sees other GPUs in the spec, and a change keeps its 'visible'"
+            raise ExchangeError("invalid", message, hint="release the layout, and apply the spec")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from memtopo.common.errors import MemtopoError
 from memtopo.language.names import AWAKE
@@ -42,27 +42,28 @@ class JointState:
         self.state = AWAKE
         self.generation = 1
 
-    def switch(self, state: str) -> None:
-        """Bring all processes to a state.
+    def plan(self, command: PlanSwitch | PlanChange) -> None:
+        """Have all processes plan a change. Raises `ChangeRefused`; nothing is changed yet."""
+        results = self._command_all(command)
+        if refused := _failures(results):
+            raise ChangeRefused(refused, hint=next((each.hint for each in results.values() if each.hint), None))
+
+    def switch(self, state: str, pinned: Collection[str] = ()) -> None:
+        """Bring all processes to a state, while importers outside keep the memory of `pinned` exports.
 
         Raises `ChangeRefused` before anything is changed, and `ChangeFailed`, which names process and call: after all
         were brought back to the state before, or `broken` if a process has ended.
         """
-        self._plan(PlanSwitch(state))
+        self.plan(PlanSwitch(state, tuple(pinned)))
         self._make()
         self.state = state
 
-    def change(self, plans: JointPlans, spec: str, text: str) -> Mapping[str, Checks]:
-        """Bring all processes to another spec, by its name, text and plans; return their checks. Raises as `switch`."""
-        self._plan(PlanChange(spec, text))
+    def change(self, plans: JointPlans, command: PlanChange) -> Mapping[str, Checks]:
+        """Bring all processes to another spec, whose plans these are; return their checks. Raises as `switch`."""
+        self.plan(command)
         results = self._make(CheckChange())
         self.plans = plans
         return {label: each.checks for label, each in results.items() if each.checks}
-
-    def _plan(self, command: ChangeCommand) -> None:
-        results = self._command_all(command)
-        if refused := _failures(results):
-            raise ChangeRefused(refused, hint=next((each.hint for each in results.values() if each.hint), None))
 
     def _make(self, *more: ChangeCommand) -> Mapping[str, ChangeResult]:
         """Make the planned change, and return the results of its end. Raises `ChangeFailed`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 
@@ -46,12 +46,27 @@ class JointPlans:
         both = (plans.states[AWAKE] for plans in (self, other))
         return transitions(*({label: plan.steps for label, plan in plans.items()} for plans in both))
 
-    def touched(self, steps: Mapping[str, Transition]) -> frozenset[str]:
+    def pinned(self, exports: Collection[str]) -> frozenset[tuple[str, Hashable]]:
+        """Return the resources of some exports, each with the label of its process."""
+        return frozenset(
+            (label, resource)
+            for label, name, group in self._exports
+            if f"{label}.{name}" in exports
+            for resource in group.resources
+        )
+
+    @property
+    def _exports(self) -> Iterator[tuple[str, str, ExportGroup]]:
+        for label, geometry in self._geometry.processes.items():
+            yield from ((label, name, group) for name, group in geometry.of(ExportGroup).items())
+
+    def touched(self, steps: Mapping[str, Transition], after: JointPlans) -> frozenset[str]:
         """Return the exports whose objects some transitions release or replace, as `server.weights`."""
         gone = {label: {step.provides for step in each.undo} for label, each in steps.items()}
+        exports = {(label, name): group for label, name, group in after._exports}
         return frozenset(
             f"{label}.{name}"
-            for label, geometry in self._geometry.processes.items()
-            for name, group in geometry.of(ExportGroup).items()
+            for label, name, group in self._exports
             if not gone[label].isdisjoint(group.resources)
+            or ((label, name) in exports and not group.continued_by(exports[label, name]))
         )

@@ -92,18 +92,24 @@ class Recheck:
 
 @dataclass(frozen=True, slots=True)
 class PlanSwitch:
-    """Plan a switch to a state of the layout; answered by `ChangeResult`. Nothing is changed yet."""
+    """Plan a switch to a state of the layout; answered by `ChangeResult`. Nothing is changed yet.
+
+    The memory of `pinned` exports (`server.weights`) stays in use by importers outside of the layout.
+    """
 
     state: str
+    pinned: tuple[str, ...] = ()
     activity: ClassVar[str] = "plan of a change"
 
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
-    """Plan a change to another spec; answered by `ChangeResult`. Nothing is changed yet."""
+    """Plan a change to another spec, as `PlanSwitch` a switch; the result gets such a check."""
 
     spec: str
     text: str
+    check: Check
+    pinned: tuple[str, ...] = ()
     activity: ClassVar[str] = "plan of a change"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -32,8 +32,8 @@ from memtopo.run.processes.messages import (
 from memtopo.run.request import RunRequest
 from memtopo.sharing.exports import LayoutExports
 
-PlanSpec = Callable[[str, str], tuple[RunRequest, JointPlans]]
-"""Request of this process, and the plans of all, for a spec by its name and text. Raises `MemtopoError`."""
+PlanSpec = Callable[[PlanChange], tuple[RunRequest, JointPlans]]
+"""Request of this process, and the plans of all, for another spec. Raises `MemtopoError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +63,10 @@ class WorkerChange:
     def answer(self, command: ChangeCommand) -> ChangeResult:
         """Obey a command. Raises `RollbackFailed`, after which the layout can only be taken down."""
         match command:
-            case PlanSwitch(state):
-                return _result(lambda: self._plan_switch(state))
-            case PlanChange(spec, text):
-                return _result(lambda: self._plan_change(spec, text))
+            case PlanSwitch():
+                return _result(lambda: self._plan_switch(command))
+            case PlanChange():
+                return _result(lambda: self._plan_change(command))
             case MakeStage(stage, back=False):
                 return _result(lambda: self._advance(stage))
             case CheckChange():
@@ -91,27 +91,29 @@ class WorkerChange:
         """Give back what a change under way holds besides the layout, which is then taken down."""
         self._following.__exit__(Stopped, Stopped(), None)
 
-    def _plan_switch(self, state: str) -> None:
-        self._plan_for(self._plans, state, self._plans.transitions(self._run.state, state))
+    def _plan_switch(self, command: PlanSwitch) -> None:
+        steps = self._plans.transitions(self._run.state, command.state)
+        self._require_room(steps, command.pinned)
+        self._aim(self._plans, command.state, steps)
 
-    def _plan_change(self, spec: str, text: str) -> None:
-        request, plans = self._plan_spec(spec, text)
-        self._plan_for(plans, AWAKE, self._plans.transitions_to(plans), request)
+    def _plan_change(self, command: PlanChange) -> None:
+        request, plans = self._plan_spec(command)
+        steps = self._plans.transitions_to(plans)
+        self._require_room(steps, command.pinned)
+        self._aim(plans, AWAKE, steps, request)
 
-    def _plan_for(
+    def _aim(
         self, plans: JointPlans, state: str, steps: Mapping[str, Transition], request: RunRequest | None = None
     ) -> None:
-        self._require_room(steps)
         label = self._run.request.process
         self._target = _Target(plans, state, plans.states[state][label], steps[label], request)
         self._making = None
 
-    def _require_room(self, steps: Mapping[str, Transition]) -> None:
+    def _require_room(self, steps: Mapping[str, Transition], exports: Sequence[str]) -> None:
         """Refuse what does not fit with all processes; each of them has simulated GPUs of its own."""
-        request = self._run.request
-        own = request.machine.simulated
-        needed = steps[request.process] if own else Transition.together(steps.values())
-        self._run.require_room_for(needed, request)
+        request, pinned = self._run.request, self._plans.pinned(exports)
+        shared = {request.process: steps[request.process]} if request.machine.simulated else steps
+        self._run.require_room_for(Transition.together(shared, pinned), request)
 
     @property
     def _change(self) -> Change:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memtopo import language, planner
 from memtopo.common.errors import InternalError
@@ -19,7 +19,7 @@ from memtopo.plans.report import MachineLine, Progress
 from memtopo.rules.validation import validate
 from memtopo.run.apply import Run, built_plan
 from memtopo.run.processes.joint_plans import JointPlans
-from memtopo.run.processes.messages import Start
+from memtopo.run.processes.messages import PlanChange, Start
 from memtopo.run.request import RunRequest
 from memtopo.sharing.client import IN_FLIGHT
 from memtopo.sharing.imports import HolderHandles
@@ -46,24 +46,21 @@ class WorkerHooks:
     stopped: Callable[[], int]
 
 
-def planned(start: Start, spec: str, text: str) -> tuple[RunRequest, JointPlans]:
-    """Plan all processes of a spec, given by name and text; return the request of this one, too.
-
-    Raises `MemtopoError`.
-    """
+def planned(start: Start, spec: Start | PlanChange) -> tuple[RunRequest, JointPlans]:
+    """Plan all processes of a spec, and return the request of this one, too. Raises `MemtopoError`."""
     machine = parse(start.machine.encode(), start.machine_name)
-    document = language.read_text(text.encode(), spec)
+    document = language.read_text(spec.text.encode(), spec.spec)
     geometry = validate(document, machine).geometry
     if geometry is None:
         raise InternalError("a spec is valid in the coordinator and invalid in a worker")
     plan = planner.plan(geometry, machine)
-    request = _request(start, document, geometry, plan.processes[start.process], machine)
+    request = replace(_request(start, document, geometry, plan.processes[start.process], machine), check=spec.check)
     return request, JointPlans(geometry, plan).built_with(start.process, built_plan(request))
 
 
 def prepare(start: Start, hooks: WorkerHooks) -> tuple[Run, JointPlans]:
     """Plan all processes of the layout, and open the driver of this one. Raises `MemtopoError`."""
-    request, plans = planned(start, start.spec, start.text)
+    request, plans = planned(start, start)
     assert request.machine_facts
     driver = target.open_in_worker(request.machine_facts, simulated=start.simulated, visible=start.visible)
     external = HolderHandles(request.geometry, start.gpus, start.sockets, start.allow_uids)
@@ -87,7 +84,6 @@ def _request(start: Start, document: Document, geometry: Geometry, plan: Plan, m
         process=start.process,
         siblings=geometry.processes,
         machine_facts=machine,
-        check=start.check,
         seed=start.seed,
         timeout=start.timeout,
     )

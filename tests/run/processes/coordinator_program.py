@@ -1,6 +1,7 @@
 """A coordinator whose workers crash as MEMTOPO_CRASH requests; it prints its report.
 
-Arguments: the spec's file, the machine's name, seconds of silence after which a process counts as dead.
+Arguments: the spec's file, the machine's name, seconds of silence after which a process counts as dead, and
+`rehearse` to go through the states of the spec, without other checks.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ from memtopo.run.request import RunRequest
 WORKER = (sys.executable, "-P", str(Path(__file__).with_name("signalled_worker.py")))
 
 
-def run(spec: str, machine: str, timeout: float) -> bytes:
+def run(spec: str, machine: str, timeout: float, *, rehearse: bool) -> bytes:
     found, document = target.resolve(machine), read_file(spec)
     geometry = validate(document, found.machine).geometry
     assert geometry
     request = RunRequest(
-        planner.plan(geometry, found.machine), geometry, MachineLine(machine, found.simulated, (), "13.0"), spec
+        planner.plan(geometry, found.machine),
+        geometry,
+        MachineLine(machine, found.simulated, (), "13.0"),
+        spec,
+        check="none" if rehearse else "fast",
+        rehearse=rehearse,
     )
     with Stopper() as stopper:
         ensemble = processes.Ensemble(request, document.text, found.machine, timeout, worker=WORKER)
@@ -37,4 +43,4 @@ def run(spec: str, machine: str, timeout: float) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(run(sys.argv[1], sys.argv[2], float(sys.argv[3])))
+    sys.stdout.buffer.write(run(sys.argv[1], sys.argv[2], float(sys.argv[3]), rehearse="rehearse" in sys.argv[4:]))

@@ -33,14 +33,17 @@ class CrashRun:
 
 
 def run_with_crash(
-    spec: Path, process: str, call: int, name: str, victim: str = "self", machine: str = "h200x2"
+    spec: Path, process: str, call: int, name: str, victim: str = "self", machine: str = "h200x2", *arguments: str
 ) -> CrashRun:
-    """Run a spec, and send a signal to a process or its parent before the process's n-th driver call."""
+    """Run a spec, and send a signal to a process or its parent before the process's n-th driver call.
+
+    `arguments` are further ones of the coordinator's program.
+    """
     marker = f"MEMTOPO_RUN={os.getpid()}-{time.monotonic_ns()}"
     variables = {"MEMTOPO_RUN": marker.partition("=")[2], "MEMTOPO_CRASH": f"{process}:{call}:{name}:{victim}"}
     start = time.monotonic()
     with subprocess.Popen(
-        [sys.executable, _COORDINATOR, str(spec), machine, str(TIMEOUT)],
+        [sys.executable, _COORDINATOR, str(spec), machine, str(TIMEOUT), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={**os.environ, **variables},

@@ -1,0 +1,73 @@
+"""Changes of held layouts of several processes: switches, other specs, refusals, and the death of a process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError
+from tests.run.processes.test_hold import ended, holding, memtopo, worker_pids
+
+SLEEPING = Path(__file__).with_name("sleeping.yaml")
+
+
+@pytest.fixture(autouse=True)
+def _runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+def changed(text: str) -> str:
+    """Source of a changed spec, as clients send it."""
+    assert text in SLEEPING.read_text()
+    return json.dumps({"spec": SLEEPING.read_text().replace(text, text.replace("count: 2", "count: 1"))})
+
+
+def test_a_held_layout_of_several_processes_is_switched_and_changed() -> None:
+    """Handles of an export are refused while its memory is gone, and a switch while an importer has some."""
+    with holding(SLEEPING) as process:
+        with connect(endpoint("sleeping")) as client:
+            for handle in client.handles("server.w"):
+                handle.close()
+            with pytest.raises(ExchangeError, match=r"4 of server\.w"):
+                client.switch("asleep")
+        assert memtopo("switch", "sleeping", "asleep").returncode == 0
+        with connect(endpoint("sleeping")) as client:
+            status = client.status()
+            assert (status.layout_state, status.generation) == ("asleep", 2)
+            with pytest.raises(ExchangeError) as absent:
+                list(client.handles("server.w"))
+            assert absent.value.code == "absent"
+            with pytest.raises(ExchangeError, match="in state 'asleep'"):
+                client.change(changed("page: {location: gpu1, size: 2MiB, count: 2}"))
+            assert not client.switch("awake").checks.different
+            done = client.change(changed("page: {location: gpu1, size: 2MiB, count: 2}"), generation=3)
+            assert (done.checks.different, client.status().generation) == (0, 4)
+            assert len(list(client.handles("server.w"))) == 4
+            assert not client.check().different
+        assert memtopo("release", "sleeping").returncode == 0
+        report = ended(process)
+    assert report["plan"]["memory"]["gpu1"] == 2 << 20
+
+
+def test_a_change_to_other_processes_is_refused() -> None:
+    with holding(SLEEPING) as process:
+        with connect(endpoint("sleeping")) as client:
+            other = json.dumps({"spec": SLEEPING.read_text().replace("engine:", "reader:")})
+            with pytest.raises(ExchangeError, match="process 'reader' is not one of the layout"):
+                client.change(other)
+            assert client.status().generation == 1
+        os.kill(worker_pids(process)[-1], signal.SIGKILL)
+        with pytest.raises(ExchangeError), connect(endpoint("sleeping")) as client:
+            client.switch("asleep")
+        out, _ = process.communicate(timeout=60)
+    report = json.loads(out)
+    assert (process.returncode, report["outcome"]) == (4, "failed")
+    assert "killed by SIGKILL" in report["failure"]["error"]
+    assert [each["outcome"] for each in report["processes"]] == ["taken down", "died"]
