@@ -50,7 +50,7 @@ class Plan:
             rows=rows,
             memory=self.memory,
             reserved=_reserved(rows) + sum(_reserved(each.rows) * each.count for each in members),
-            calls=sum(1 for plan in (self, *self.processes.values()) for step in plan.steps if step.call),
+            calls=sum(step.calls for plan in (self, *self.processes.values()) for step in plan.steps),
             teardown_calls=sum(1 for plan in (self, *self.processes.values()) for step in plan.steps if step.undo_call),
             notes=self.notes,
             warnings=warnings,

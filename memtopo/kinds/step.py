@@ -173,6 +173,11 @@ class Step:
     """Hints for errors of `undo_call`."""
 
     @property
+    def calls(self) -> int:
+        """Number of driver calls that `do` makes."""
+        return 1
+
+    @property
     def effect(self) -> Hashable:
         """State that the step creates; a change keeps the steps whose effect the new plan has, too.
 

@@ -53,7 +53,7 @@ def _row(similar: list[tuple[Step, StepDescription]]) -> Row:
         call=step.call,
         first=first.subject,
         last=similar[-1][1].subject,
-        calls=len(similar),
+        calls=sum(step.calls for step, _ in similar),
         bytes_each=first.bytes_each,
         where=tuple(dict.fromkeys(each.where for _, each in similar if each.where)),
         path=step.path,

@@ -368,6 +368,42 @@ def test_an_elastic_range_is_not_used_after_its_layout(machine: Target) -> None:
 
 
 @pytest.mark.parametrize("zero", [False, True])
+def test_a_change_of_the_layout_keeps_what_is_mapped(machine: Target, zero: bool) -> None:
+    with memtopo.applied(spec(zero=zero), machine) as layout:
+        kv = layout.range("kv")
+        kv.map(3 * M, "page", 4)
+        np.from_dlpack(kv.view(3 * M, 4 * M))[:] = 6
+        after = spec(zero=zero)
+        after["ranges"]["more"] = {"size": "4MiB"}
+        after["chunks"]["more"] = {"location": "gpu1", "size": "4MiB"}
+        after["map"] = {"more": ["more"]}
+        after["access"]["more"] = {"gpu1": "rw"}
+        assert not layout.change(after).different
+        assert offsets(kv) == [3, 4, 5, 6]
+        assert np.from_dlpack(kv.view(3 * M, 4 * M))[::M].tolist() == [6] * 4
+        assert not layout.change(spec(zero=zero)).different
+        kv.unmap(3 * M, 4 * M)
+    assert layout.report
+    assert layout.report.outcome == "ok"
+
+
+def test_an_elastic_range_that_a_change_removes_is_given_back(machine: Target) -> None:
+    with memtopo.applied(spec(), machine) as layout:
+        kv = layout.range("kv")
+        kv.map(0, "page", 5)
+        after = spec()
+        del after["ranges"]["kv"]["elastic"]
+        after["chunks"]["page"]["count"] = "2"
+        after["map"] = {"kv": ["page"]}
+        assert not layout.change(after).different
+        assert layout.range("kv", size=4 << 20).size == 4 << 20
+        with pytest.raises(memtopo.Unsuitable):
+            kv.map(8 * M, "page")
+        assert not layout.change(spec()).different
+        assert kv.map(8 * M, "page") == ("page.0",)
+
+
+@pytest.mark.parametrize("zero", [False, True])
 def test_a_state_drops_what_is_mapped_and_its_chunks(machine: Target, zero: bool) -> None:
     with memtopo.applied(spec(zero=zero, states={"asleep": {"drop": ["kv"]}}), machine) as layout:
         kv, pages = layout.range("kv"), layout.chunks("page")

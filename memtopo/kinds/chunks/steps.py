@@ -88,9 +88,13 @@ class KeepPool(Step):
     holds_chunk = True
     phase = Phase.CREATE
     verb = "keep"
-    call = ""
+    call = "cuMemCreate"
     undo_verb = "release"
     undo_call = "cuMemRelease"
+
+    @property
+    def calls(self) -> int:
+        return 0
 
     @property
     def provides(self) -> Hashable:

@@ -46,9 +46,15 @@ class OpenRange(Step):
 
     phase = Phase.MAP
     verb = "open"
-    call = ""
+    call = "cuMemMap"
     undo_verb = "empty"
     undo_call = "cuMemUnmap"
+
+    @property
+    def calls(self) -> int:
+        """Number of zero chunks that are mapped."""
+        fixed = sum(end - start for start, end in self.fixed)
+        return (self.size - fixed) // self.zero.size if self.zero else 0
 
     @property
     def provides(self) -> Hashable:

@@ -73,8 +73,10 @@ def isolation(geometry: Geometry, unmapped: Holes, driver: Driver, layout: Layou
     location = gpu(geometry.gpus[0]) if geometry.gpus else Location(LocationKind.HOST_NUMA, 0)
     stride = unmapped.stride
     for hole in unmapped.holes:
-        base = layout.address(hole.label)
+        base, content = layout.address(hole.label), layout.elastic.get(hole.label)
         for at in _queries(hole, stride):
+            if content and content.taken(at, at + 1, frozenset()):
+                continue  # a program has mapped something there
             observed = _query_unmapped(driver, base + at, location)
             if observed == _UNMAPPED:
                 yield _EQUAL
