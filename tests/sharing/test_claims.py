@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -147,3 +148,57 @@ def test_a_stale_lock_can_be_locked_and_a_held_one_cannot(named: Endpoint) -> No
     os.close(again)
     os.close(folder)
     assert files(named) == ["kv.sock.lock"]
+
+
+def a_file(path: Path) -> None:
+    path.write_text("notes")
+
+
+def a_listener(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.bind(str(path))
+    sock.listen(1)
+    return sock
+
+
+def a_bound_socket(path: Path) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sock.bind(str(path))
+    return sock
+
+
+def a_dead_socket(path: Path) -> None:
+    a_bound_socket(path).close()
+
+
+def a_folder_as_lock(path: Path) -> None:
+    path.with_name("s.sock.lock").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "message", "hint"),
+    [
+        (a_file, "folder", "'{path}' exists, and it is no socket of this user", None),
+        (a_listener, "held", "socket '{path}' is already held by another process",
+         "'memtopo release --socket {path}' releases it; or use another --socket"),
+        (a_bound_socket, "folder", "socket '{path}' is in use by another program",
+         "its program must end first; or use another --socket"),
+        (a_dead_socket, "folder", "socket '{path}' exists, and memtopo did not make it",
+         "remove it if no program needs it; or use another --socket"),
+        (a_folder_as_lock, "folder", "lock of '{path}' cannot be acquired: it is not a file of this user", None),
+    ],
+)  # fmt: skip
+def test_what_stands_in_the_way_of_a_claim_is_named_and_stays(
+    tmp_path: Path, make: Callable[[Path], socket.socket | None], code: str, message: str, hint: str | None
+) -> None:
+    path = tmp_path / "s.sock"
+    made = make(path)
+    before, left = open_descriptors(), sorted(each.name for each in tmp_path.iterdir())
+    with pytest.raises(ExchangeError) as refused:
+        claim(endpoint(socket=str(path)))
+    assert (refused.value.code, refused.value.message) == (code, message.format(path=path))
+    assert refused.value.hint == (hint and hint.format(path=path))
+    assert open_descriptors() == before
+    assert sorted(each.name for each in tmp_path.iterdir()) == left
+    if made:
+        made.close()
