@@ -31,6 +31,7 @@ STATUS = {
         "machine": asdict(MACHINE),
     }
 }  # fmt: skip
+NO_CHECKS = {"tallies": [], "differences": [], "different": 0}
 NOBODY = {"ok": {"importers": [], "more": False}}
 RELEASING = {"notice": "releasing", "grace": 2}
 SECRET = base64.b64encode(b"s" * 64).decode()
@@ -236,15 +237,28 @@ def test_handles_that_are_not_offered_are_an_error_before_any_request(
     assert error.value.hint == ("did you mean 'block'?" if code == "unknown" else None)
 
 
+@pytest.mark.parametrize(
+    ("answer", "act"),
+    [
+        (STATUS, Client.status),
+        ({"ok": {"name": "kv", "lost": [], "kept": []}}, Client.release),
+        (
+            {"ok": {"name": "kv", "state": "awake", "checks": NO_CHECKS, "kept": []}},
+            lambda client: client.switch("awake"),
+        ),
+    ],
+)
 @pytest.mark.parametrize(("length", "accepted"), [(128, True), (129, False)])
-def test_the_name_of_a_layout_has_at_most_128_characters(length: int, accepted: bool) -> None:
-    status = {"ok": STATUS["ok"] | {"name": "x" * length}}
-    with scripted((status, []), (OFFERS, []), (NOBODY, [])) as talk:
+def test_the_name_of_a_layout_has_at_most_128_characters(
+    answer: Any, act: Callable[[Client], Any], length: int, accepted: bool
+) -> None:
+    answer = {"ok": answer["ok"] | {"name": "x" * length}}
+    with scripted((answer, []), (OFFERS, []), (NOBODY, [])) as talk:
         if accepted:
-            assert Client(talk).status().name == "x" * length
+            assert act(Client(talk)).name == "x" * length
         else:
             with pytest.raises(ExchangeError, match="'name'"):
-                Client(talk).status()
+                act(Client(talk))
 
 
 def test_a_notice_before_an_answer_is_kept() -> None:

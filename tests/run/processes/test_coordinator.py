@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from memtopo import machine as machines
-from memtopo.common.errors import InternalError
+from memtopo.common.errors import InternalError, MemtopoError
+from memtopo.driver.handles import close_handles
 from memtopo.machine import target
-from memtopo.plans.report import MachineLine, Progress
+from memtopo.plans.report import Checks, MachineLine, Progress, Report
 from memtopo.run import processes
+from memtopo.run.processes.coordinator import Coordinator
 from memtopo.run.processes.messages import Start
+from memtopo.run.verification.rounds import FORBIDDEN
 from tests.helpers.machines import identified, invented
+from tests.helpers.reports import tallies
 from tests.helpers.specs import ensemble
 
 TWO = Path(__file__).with_name("two.yaml")
+READ_ONLY = TWO.read_text().replace("access: {v: {gpu0: rw}}", "access: {v: {gpu0: r}}")
 MACHINE = invented(2)
 
 
@@ -79,21 +85,71 @@ class Phases(Progress):
         self.ended += 1
 
 
-def test_progress_and_times_have_the_phases_of_all_processes() -> None:
+@dataclass
+class Whole:
+    """A whole run with a full check, held once: its report, its progress, and what was seen while it was held."""
+
+    report: Report
+    phases: Phases
+    checks: Checks
+    handles: int
+    offers: list[str]
+    found: list[list[object]]
+
+
+@pytest.fixture(scope="module")
+def whole() -> Whole:
     phases = Phases()
-    report = processes.apply(ensemble(TWO, MACHINE, check="full"), progress=phases)
-    assert report.exit_code == 0, report
+    seen: dict[str, Any] = {}
+
+    def held(coordinator: Coordinator) -> list[str]:
+        seen["found"] = [*map(list, phases.found)]
+        seen["checks"] = coordinator.recheck()
+        handles = coordinator.request_handles("server", "w", 0, 2)
+        seen["handles"] = len(handles)
+        close_handles(handles)
+        with pytest.raises(MemtopoError):
+            coordinator.request_handles("server", "w", 2, 1)
+        seen["offers"] = [
+            f"{label}.{each.name}" for label, worker in coordinator.workers.items() for each in worker.offers
+        ]
+        assert coordinator.watch() == 0
+        return ["held for a moment"]
+
+    return Whole(
+        processes.apply(ensemble(READ_ONLY, MACHINE, check="full"), progress=phases, held=held), phases, **seen
+    )
+
+
+def test_a_layout_of_several_processes_is_checked_again_and_gives_handles_while_held(whole: Whole) -> None:
+    assert (whole.report.outcome, whole.report.exit_code) == ("ok", 0), whole.report
+    assert "held for a moment" in whole.report.notes
+    assert (whole.checks.different, whole.handles) == (0, 2)
+    assert sorted(whole.offers) == ["server.b", "server.e", "server.w"]
+    assert tallies(whole.checks)["access"].looked_at > 0
+
+
+def test_a_full_check_tries_forbidden_accesses_and_reads_every_byte(whole: Whole) -> None:
+    aspects = ("refused", FORBIDDEN, "every byte")
+    found = {each.name: tallies(each.checks) for each in whole.report.processes}
+    assert {name: [each[aspect].looked_at for aspect in aspects if aspect in each] for name, each in found.items()} == {
+        "server": [6],
+        "reader": [2, 1, 3],
+    }
+
+
+def test_progress_and_times_have_the_phases_of_all_processes(whole: Whole) -> None:
+    report, phases = whole.report, whole.phases
     counts = {"open": 4, "reserve": 2, "create": 4, "export": 3, "import": 4, "map": 4, "grant": 2, "settle": 2}
     building = [[phase, 0, count, count] for phase, count in counts.items()]
-    volume = 30 << 20
-    assert phases.found == [
+    volume = 26 << 20
+    assert whole.found == [
         ["start", 2, 0, 2],
         *building,
         ["check", 0, 25, 25],
         ["verify bytes", volume, 0, volume],
-        ["take down", 0, 25, 25],
     ]
-    assert phases.ended == 1
+    assert (phases.found[-1], phases.ended) == (["take down", 0, 25, 25], 1)
     times = {"start": 2, **counts, "open": 2, "check": 23, "verify": 2, "take down": 2}
     assert [(str(each.phase), each.steps) for each in report.times] == [*times.items()]
     assert all(each.seconds >= 0 for each in report.times)
