@@ -59,7 +59,7 @@ def create(driver: Driver, layout: Layout, name: str, count: int) -> None:
     """Create chunks of a pool without mapping them, all or none. Raises `Refused` or `Failed`."""
     pool = layout.pools[name]
     if count > pool.limit - len(pool.created):
-        left = pool.limit - len(pool.created)
+        left = max(0, pool.limit - len(pool.created))
         message = f"chunks {name!r}: {count:,} more are requested, and {left:,} of {pool.limit:,} do not exist yet"
         raise Refused(message, hint="map those that are not mapped, or increase 'max' in the spec")
     before = len(pool.free)

@@ -131,7 +131,7 @@ def require_free(
 
 def require_room(pool: Pool, count: int, returning: int) -> None:
     """Raise `Refused` if a pool cannot have that many chunks more, of which the batch itself returns some."""
-    left = pool.limit - len(pool.created) + len(pool.free) + returning
+    left = max(0, pool.limit - len(pool.created)) + len(pool.free) + returning
     if count > left:
         message = f"chunks {pool.name!r}: {count:,} are requested, and {left:,} of {pool.limit:,} are left"
         raise Refused(message, hint="unmap some, or increase 'max' in the spec")

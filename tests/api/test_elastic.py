@@ -387,6 +387,28 @@ def test_a_change_of_the_layout_keeps_what_is_mapped(machine: Target, zero: bool
     assert layout.report.outcome == "ok"
 
 
+def test_a_change_of_the_limit_keeps_what_is_mapped() -> None:
+    """Also one that fails afterwards, and one below the number of chunks."""
+    with memtopo.applied(spec(most=8), failing(0)) as layout:
+        driver: Any = layout._session._opened
+        kv, pages = layout.range("kv"), layout.chunks("page")
+        kv.map(0, "page", 8)
+        after = spec(most=10, buffers={"b": {"location": "gpu0", "size": "2MiB"}})
+        driver.at = driver.calls + 4
+        with pytest.raises(memtopo.NotChanged):
+            layout.change(after)
+        driver.at = 0
+        assert (pages.limit, len(kv.mappings)) == (8, 8)
+        assert not layout.change(after).different
+        assert (pages.limit, len(kv.map(8 * M, "page", 2))) == (10, 2)
+        assert not layout.change(spec(most=3)).different
+        assert (pages.limit, pages.created, len(kv.mappings)) == (3, 10, 10)
+        with pytest.raises(memtopo.Unsuitable, match="1 are requested, and 0 of 3 are left"):
+            kv.map(11 * M, "page")
+        kv.unmap(0, 9 * M, release=True)
+        assert kv.map(0, "page", 2)
+
+
 def test_an_elastic_range_that_a_change_removes_is_given_back(machine: Target) -> None:
     with memtopo.applied(spec(), machine) as layout:
         kv = layout.range("kv")

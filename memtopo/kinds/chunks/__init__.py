@@ -15,7 +15,7 @@ from memtopo.geometry.groups import ChunkGroup, Group
 from memtopo.geometry.model import Geometry
 from memtopo.geometry.sizing import granularity_note, granule, rounded_to_multiple, size_error
 from memtopo.kinds.exportable import Exported, ExportKind, Imported
-from memtopo.kinds.kind import Rule, Scope
+from memtopo.kinds.kind import Difference, Rule, Scope
 from memtopo.kinds.resolution import Resolution
 from memtopo.language.entries import Entry
 from memtopo.language.fields import (
@@ -161,6 +161,11 @@ class Chunks(ExportKind):
                 yield KeepPool(
                     group.path, group.name, group.size, group.properties, group.granule, group.count, group.limit
                 )
+
+    def changes(self, difference: Difference) -> Iterator[Step]:
+        from memtopo.kinds.chunks.steps import limit_changes
+
+        return limit_changes(difference)
 
     def handle_types(self, group: Group) -> tuple[str, ...]:
         assert isinstance(group, ChunkGroup)

@@ -10,6 +10,7 @@ from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, Properties
 from memtopo.kinds.elastic import Pool
+from memtopo.kinds.kind import Difference
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import (
     DEFECT_ADVICE,
@@ -97,6 +98,11 @@ class KeepPool(Step):
         return 0
 
     @property
+    def effect(self) -> Hashable:
+        """Pool without its limit, which can change while its chunks stay."""
+        return self.verb, self.name, self.size, self.properties, self.granule, self.kept
+
+    @property
     def provides(self) -> Hashable:
         return ("elastic chunks", self.name)
 
@@ -135,6 +141,41 @@ class KeepPool(Step):
 
     def leak_name(self) -> str:
         return f"chunk {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitPool(Step):
+    """Change the largest number of elastic chunks; those that exist stay, also if they are more."""
+
+    name: str
+    limit: int
+
+    phase = Phase.CREATE
+    verb = "limit"
+    call = "cuMemCreate"
+
+    @property
+    def calls(self) -> int:
+        return 0
+
+    @property
+    def effect(self) -> None:
+        """None: the limit belongs to the pool."""
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        del driver
+        layout.pools[self.name].limit = self.limit
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.name, "", note=f"up to {self.limit:,}")
+
+
+def limit_changes(difference: Difference) -> Iterator[LimitPool]:
+    """Limits that differ of pools that stay."""
+    for effect, step in difference.after.items():
+        old = difference.kept.get(effect)
+        if isinstance(step, KeepPool) and isinstance(old, KeepPool) and old.limit != step.limit:
+            yield LimitPool(step.path, step.name, step.limit)
 
 
 @dataclass(frozen=True, slots=True)
