@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import memtopo
 from memtopo.api.elastic import ElasticRange, MappedChunk
@@ -537,3 +539,45 @@ def test_a_signal_is_handled_after_the_batch() -> None:
         ledger.mem_map = original
         assert offsets(kv) == [0, 1, 2, 3]
         assert not layout.check().different
+
+
+@st.composite
+def family(draw: st.DrawFn) -> dict[str, Any]:
+    """Specs of one layout whose range may be elastic, with fixed chunks, a zero chunk, and access by part."""
+    elastic, zero, fixed = draw(st.booleans()), draw(st.booleans()), draw(st.integers(0, 2))
+    access: Any = draw(st.sampled_from([{"gpu0": "rw"}, {"gpu0": "rw", "gpu1": "r"}]))
+    if draw(st.booleans()):
+        access = [{"size": "16MiB", "grant": access}]
+    found = spec(zero=zero, access=access, least=draw(st.integers(0, 2)), most=draw(st.integers(2, 9)))
+    if fixed:
+        found["chunks"]["head"] = {"location": "gpu1", "size": "2MiB", "count": str(fixed)}
+        found["map"] = {"kv": [{"chunk": "head", "offset": f"{draw(st.integers(0, 4)) * 2}MiB"}]}
+    if not elastic:
+        del found["ranges"]["kv"]["elastic"]
+        found["chunks"]["page"]["count"] = "2"
+        found["map"] = {"kv": ["page", *([{"chunk": "head", "offset": "24MiB"}] if fixed else [])]}
+    if draw(st.booleans()):
+        found["states"] = {"asleep": {"drop": ["kv"]}}
+    return found
+
+
+@given(family(), family(), st.lists(st.integers(0, 15), max_size=6), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_change_between_any_two_specs_leaves_what_the_new_one_declares(
+    before: dict[str, Any], after: dict[str, Any], pages: list[int], asleep: bool
+) -> None:
+    """With pages mapped where there is room, and after a state, both ways; nothing is left at the end."""
+    with memtopo.applied(before, failing(0)) as layout:
+        for found in (after, before):
+            if layout._session.layout.elastic:
+                kv = layout.range("kv")
+                for page in pages:
+                    with contextlib.suppress(memtopo.Unsuitable):
+                        kv.map(page * M, "page")
+            if asleep and "asleep" in layout._session.run.states:
+                assert not layout.switch("asleep").different
+                assert not layout.switch("awake").different
+            assert not layout.change(found).different
+            assert not layout.check().different
+    assert layout.report
+    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
