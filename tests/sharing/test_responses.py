@@ -18,7 +18,7 @@ from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.responses import Responder, request_of, still_bound
 from memtopo.sharing.holder.state import HolderInfo
-from memtopo.sharing.messages import TEXT_CHARACTERS, Fields
+from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Fields
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import Peer
 from memtopo.sharing.status import Taken
@@ -270,3 +270,39 @@ def test_only_exports_over_ipc_bind_a_client_to_its_holder(clients: Callable[[],
         client.answer("handles", export=export, first=0, count=1)
         assert client.connection.bound is bound
     assert PAGES.descriptors
+
+
+def part(first: int, total: int, text: str, **more: Any) -> Fields:
+    """A part of a source that a client sends."""
+    return Fields({"first": first, "total": total, "text": text, **more}, "a source")
+
+
+def test_a_source_is_complete_with_its_last_part(clients: Callable[[], Client]) -> None:
+    receive = clients().connection.receive_source
+    assert receive(part(0, 3, "abc")) == "abc"
+    assert [receive(part(0, 5, "ab")), receive(part(2, 5, "cd")), receive(part(4, 5, "e"))] == [None, None, "abcde"]
+    assert [receive(part(0, 5, "ab")), receive(part(0, 2, "x")), receive(part(1, 2, "y"))] == [None, None, "xy"]
+    assert receive(part(0, TEXT_CHARACTERS, "é" * TEXT_CHARACTERS)) == "é" * TEXT_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ([part(1, 3, "bc")], "a part of the source is missing"),
+        ([part(0, 3, "a"), part(2, 3, "c")], "a part of the source is missing"),
+        ([part(0, 3, "abcd")], "the source is longer than announced"),
+        ([part(0, 0, "")], "'total': one of 1 to"),
+        ([part(0, LONGEST_SOURCE + 1, "a")], "'total': one of 1 to"),
+        ([part(0, LONGEST_SOURCE, "a" * (TEXT_CHARACTERS + 1))], "'text': a text of at most"),
+        ([part(0, 1, "a", last=True)], "has a key besides first, total, text"),
+    ],
+)
+def test_parts_of_a_source_out_of_order_or_too_long_are_refused(
+    clients: Callable[[], Client], parts: list[Fields], why: str
+) -> None:
+    receive = clients().connection.receive_source
+    for each in parts[:-1]:
+        assert receive(each) is None
+    with pytest.raises(BadPacket) as refused:
+        receive(parts[-1])
+    assert why in refused.value.message

@@ -9,9 +9,10 @@ import pytest
 
 from memtopo.executor import TeardownGates
 from memtopo.run.apply import Run
-from memtopo.run.processes.gates import Gate, WorkerGates
+from memtopo.run.processes.gates import Gate, WorkerGates, gate_descriptors
 from tests.helpers.lockstep import apply_together
 from tests.helpers.machines import invented
+from tests.helpers.processes import open_descriptors
 
 SPEC = """
 processes:
@@ -94,3 +95,14 @@ def test_a_gate_that_the_other_process_does_not_leave_is_given_up(ends: list[Gat
     gates = WorkerGates(ends[0], ends[1], 0, lambda _: None)
     assert not gates.imports_released()
     assert not gates.all_released()
+
+
+def test_the_coordinator_keeps_no_end_of_a_gate() -> None:
+    before = open_descriptors()
+    with gate_descriptors() as found:
+        assert open_descriptors() == before + 4
+        assert not any(map(os.get_inheritable, found))
+        os.write(found[1], b"1")
+        os.write(found[3], b"2")
+        assert (os.read(found[0], 1), os.read(found[2], 1)) == (b"1", b"2")
+    assert open_descriptors() == before

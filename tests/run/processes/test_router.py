@@ -89,6 +89,18 @@ def test_a_request_goes_to_its_holder_and_the_answer_with_its_handles_back(run: 
     assert [run.heard(label) for label in LABELS] == [None] * 3
 
 
+def test_a_worker_that_waits_for_handles_is_not_busy_until_it_has_them(run: Run) -> None:
+    reader = run.workers["reader"]
+    reader.command(messages.CheckSteps())
+    assert reader.busy
+    run.ends["reader"].send(REQUEST)
+    run.routed()
+    assert not reader.busy
+    run.ends["server"].send(HandleAnswer("reader", "no"))
+    run.routed()
+    assert reader.busy
+
+
 @pytest.mark.parametrize("holder", ["nobody", "other"])
 def test_a_request_of_a_process_that_is_gone_is_answered_at_once(run: Run, holder: str) -> None:
     run.workers["other"].kill("test")

@@ -84,6 +84,27 @@ def test_a_new_worker_owes_its_readiness(pair: Pair) -> None:
     assert (worker.owes(Expected.READY), worker.busy) == (False, False)
 
 
+@pytest.mark.parametrize(
+    ("command", "activity"),
+    [
+        (BUILD, "create"),
+        (messages.CheckSteps(), "check"),
+        (messages.WriteRound(0), "write"),
+        (messages.ReadRound(0), "read"),
+        (messages.TryForbidden(), "forbid"),
+        (messages.SkipVerification("no reason"), "skip verification"),
+        (messages.Recheck(), "recheck"),
+        (messages.Hold(), "hold"),
+        (messages.EndChange(), "end of a change"),
+    ],
+)
+def test_the_activity_of_a_worker_is_that_of_its_command(pair: Pair, command: messages.Command, activity: str) -> None:
+    assert pair.worker.activity == "starting"
+    pair.worker.command(command)
+    assert pair.worker.activity == activity
+    assert pair.heard() == [command]
+
+
 def test_a_command_is_owed_until_it_is_done(pair: Pair) -> None:
     pair.says(messages.Ready(1, 0))
     pair.worker.command(BUILD)
