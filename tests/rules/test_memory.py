@@ -135,6 +135,24 @@ def test_host_memory_of_all_nodes_limits_a_layout() -> None:
         assert "MT402" not in codes(text.replace("1TiB, count: 64", fits), machine)
 
 
+def test_states_may_not_offload_more_than_the_host_has() -> None:
+    """The areas of all states exist at once; states that offload the same chunks to the same node share them."""
+    text = """\
+ranges: {r: {size: 12GiB}}
+chunks: {a: {location: gpu0, size: 8GiB}, b: {location: gpu0, size: 4GiB}}
+map: {r: [a, b]}
+access: {r: {gpu0: rw}}
+states:
+  both: {offload: {r: host:0}}
+  one: {offload: {a: host:0}}
+"""
+    machine = queries.changed(invented(1), host_bytes=8 * GiB)
+    (found,) = diagnose(text, machine)
+    assert (found.code, found.path[:2]) == ("MT402", ("states", "both"))
+    assert found.message == "the layout needs 12 GiB on the host, which has 8 GiB: 4 GiB too much"
+    assert diagnose(text, queries.changed(machine, host_bytes=12 * GiB)) == ()
+
+
 def test_a_hint_for_exhausted_host_memory_does_not_name_gpu_tools() -> None:
     machine = invented(1)
     request = run_request("chunks: {a: {location: host:0, size: 2GiB}}", machine)

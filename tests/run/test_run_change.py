@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
 from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
@@ -17,6 +18,7 @@ from memtopo.run.apply import Run, apply
 from memtopo.run.capacity import DoesNotFit
 from memtopo.run.change import RollbackFailed
 from memtopo.run.request import HoldResult, RunRequest
+from tests.helpers import strategies
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
@@ -168,3 +170,64 @@ def test_every_failing_call_of_a_change_leaves_the_run_as_it_was() -> None:
 
     for at in range(1, calls[0] + 1):
         assert held(BEFORE, fail(at)).exit_code == 0, at
+
+
+def test_a_change_that_cannot_be_rolled_back_leaves_a_run_that_is_taken_down() -> None:
+    moved = BEFORE.replace("hot: {location: gpu1", "hot: {location: gpu0")
+
+    machine, raised = MACHINE, list[RollbackFailed]()
+    with SimDriver(machine) as driver:
+        driver.init()
+        failing = Failing(driver, only={"mem_create"}, every=True)
+        ledger = Ledger(failing)
+
+        def hold(run: Run) -> HoldResult:
+            failing.at = failing.calls + 1
+            with pytest.raises(RollbackFailed, match="to roll back a change") as caught:
+                run.change(request_of(moved))
+            raised.append(caught.value)
+            raise caught.value
+
+        report = apply(request_of(BEFORE), ledger, hold=hold)
+        assert ledger.empty
+    assert (report.outcome, report.exit_code, report.leaks) == ("failed", 4, ())
+    assert raised
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(strategies.specs(), strategies.specs())
+def test_a_changed_run_equals_an_applied_one(one: str, other: str) -> None:
+    equals(one, other)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.timeout(3600)
+@settings(max_examples=2_000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(strategies.specs(), strategies.specs())
+def test_two_thousand_changed_runs_equal_applied_ones(one: str, other: str) -> None:
+    equals(one, other)
+
+
+def equals(one: str, other: str) -> None:
+    """Change a run from a random spec to another one, and compare its report with that of the other one."""
+    machine = strategies.machine()
+    changed, applied = (replace(run_request(text, machine), machine_facts=machine) for text in (one, other))
+    applied = replace(applied, plan=replace(applied.plan, name=changed.plan.name))
+
+    def use(run: Run) -> HoldResult:
+        assert not run.change(applied).different
+        return HoldResult()
+
+    found = []
+    for request, hold in ((changed, use), (applied, None)):
+        with SimDriver(machine) as driver:
+            driver.init()
+            ledger = Ledger(driver)
+            report = apply(request, ledger, hold=hold)
+            assert ledger.empty
+            assert (report.outcome, report.leaks) == ("ok", ())
+            assert report.left
+            assert all(each.after == each.before for each in report.left.memory)
+            counts = {what: count for what, count in report.left.ledger_held.items() if count}
+            found.append((report.plan, counts, [each.first for each in report.placed]))
+    assert found[0] == found[1]
