@@ -411,6 +411,19 @@ def test_a_change_of_the_limit_keeps_what_is_mapped() -> None:
         assert kv.map(0, "page", 2)
 
 
+@pytest.mark.parametrize("zero", [False, True])
+def test_a_change_of_the_chunks_empties_the_ranges_that_have_them(machine: Target, zero: bool) -> None:  # noqa: FBT001
+    with memtopo.applied(spec(zero=zero, least=1), machine) as layout:
+        kv, pages = layout.range("kv"), layout.chunks("page")
+        kv.map(0, "page", 5)
+        assert not layout.change(spec(zero=zero, least=3)).different
+        assert (kv.mappings, pages.created, pages.free) == ((), 3, 3)
+        assert kv.map(0, "page", 4) == ("page.0", "page.1", "page.2", "page.3")
+        assert not layout.check().different
+    assert layout.report
+    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
+
+
 def test_an_elastic_range_that_a_change_removes_is_given_back(machine: Target) -> None:
     with memtopo.applied(spec(), machine) as layout:
         kv = layout.range("kv")
