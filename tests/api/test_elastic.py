@@ -412,7 +412,7 @@ def test_a_change_of_the_limit_keeps_what_is_mapped() -> None:
 
 
 @pytest.mark.parametrize("zero", [False, True])
-def test_a_change_of_the_chunks_empties_the_ranges_that_have_them(machine: Target, zero: bool) -> None:  # noqa: FBT001
+def test_a_change_of_the_chunks_empties_the_ranges_that_have_them(machine: Target, zero: bool) -> None:
     with memtopo.applied(spec(zero=zero, least=1), machine) as layout:
         kv, pages = layout.range("kv"), layout.chunks("page")
         kv.map(0, "page", 5)

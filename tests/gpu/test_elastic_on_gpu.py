@@ -29,7 +29,8 @@ def found(layout: Live, name: str, offset: int, size: int) -> set[int]:
     """Different bytes in a part of a range."""
     session = layout._session
     with current(session.driver, session.layout.contexts[0]):
-        return set(session.driver.memcpy_dtoh(layout.range(name).address + offset, size))
+        data = session.driver.memcpy_dtoh(layout.range(name).address + offset, size)
+    return {data[0]} if data == data[:1] * size else set(data)
 
 
 def free_memory(layout: Live) -> int:
@@ -87,7 +88,7 @@ def test_a_state_drops_a_cache_and_gives_back_its_memory() -> None:
         assert free_memory(layout) == before + 16 * M
         assert not layout.switch("awake").different
         assert layout.range("kv").mappings == ()
-        assert found(layout, "kv", 0, 512 * M) == {0}
+        assert found(layout, "kv", 0, 64 * M) == {0}
 
 
 def test_a_thousand_rounds_leave_memory_ledger_and_descriptors_unchanged() -> None:
@@ -110,7 +111,7 @@ def test_a_thousand_rounds_leave_memory_ledger_and_descriptors_unchanged() -> No
                 for place, count in zip(places, counts, strict=True):
                     batch.unmap(place * 64 * M, count * M, release=n % 3 == 0)
         assert found(layout, "kv", 0, 8 * M) == {0x5A}
-        assert found(layout, "kv", 8 * M, 504 * M) == {0}
+        assert [found(layout, "kv", place * 64 * M, 32 * M) for place in range(1, 8)] == [{0}] * 7
         pages.trim()
         assert (free_memory(layout), ledger.counts(), open_descriptors()) == before
     assert layout.report
