@@ -57,7 +57,7 @@ class ElasticMemory:
         self._require_open(f"range {label!r}")
         found = self._session.layout.elastic.get(label)
         if found is None:
-            raise self._absent(f"range {label!r}")
+            raise self._absent(f"range {label!r}", changed=label not in self.ranges)
         return found
 
     def pool(self, name: str) -> Pool:
@@ -65,7 +65,7 @@ class ElasticMemory:
         self._require_open(f"chunks {name!r}")
         found = self._session.layout.pools.get(name)
         if found is None:
-            raise self._absent(f"chunks {name!r}")
+            raise self._absent(f"chunks {name!r}", changed=name not in self.pools)
         return found
 
     def change(self, label: str, maps: list[MapRequest], unmaps: list[UnmapRequest], *, wait: bool) -> tuple[str, ...]:
@@ -111,7 +111,9 @@ class ElasticMemory:
         if self._views.closed:
             raise Unsuitable(f"{what} is gone: its layout was taken down")
 
-    def _absent(self, what: str) -> Unsuitable:
+    def _absent(self, what: str, *, changed: bool) -> Unsuitable:
+        if changed:
+            return Unsuitable(f"{what}: not elastic any more, since the layout was changed")
         return Unsuitable(f"{what}: no memory in state {self._session.run.state!r}", hint="switch('awake') first")
 
 
