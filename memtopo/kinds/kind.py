@@ -117,6 +117,10 @@ class Kind:
         del difference
         yield from ()
 
+    def joined(self, undo: Sequence[Step]) -> Sequence[Step]:
+        """Steps that a change undoes, in order, of which those that one call can undo are one step."""
+        return undo
+
     def notes(self, geometry: Geometry) -> Iterator[str]:
         """Notes of a plan about effects that the spec does not show, such as rounded sizes."""
         del geometry

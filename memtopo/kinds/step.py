@@ -186,6 +186,11 @@ class Step:
         return self.verb, _parameters(cast("Hashable", type(self)))(self)
 
     @property
+    def parts(self) -> tuple[Step, ...]:
+        """Steps of the plan that this one undoes together; none for a step of the plan."""
+        return ()
+
+    @property
     def provides(self) -> Hashable:
         """Resource that the step creates and later steps need; None if none does."""
         return None

@@ -234,7 +234,7 @@ class _Difference:
         actions = chain(
             ((Stage.SETTLE, Action(step, undo=True)) for step in repeated),
             ((Stage.COPY, Action(step)) for step in first),
-            _undo([step for step in self._undo if step.call], waits, used),
+            _undo(_joined(self._undo), waits, used),
             _by_parts(acting, needed) if any(step.runs_on for step in do) else _by_phases(acting),
         )
         return Transition.of(actions, (*repeated, *self._undo), (*first, *waits.values(), *do))
@@ -246,6 +246,14 @@ class _Difference:
 def undo_stage(step: Step) -> Stage:
     """Return the stage in which a step is undone, unless memory is released as it is unmapped."""
     return Stage.UNMAP if step.phase.uses_imports else Stage.RELEASE
+
+
+def _joined(undo: Sequence[Step]) -> Sequence[Step]:
+    """Steps to undo that have an effect, with those as one that one call undoes."""
+    acting: Sequence[Step] = [step for step in undo if step.call]
+    for kind in KINDS:
+        acting = kind.joined(acting)
+    return acting
 
 
 def _undo(undo: Sequence[Step], waits: Mapping[Step, Step], used: AbstractSet[Hashable]) -> Iterator[StagedAction]:

@@ -144,7 +144,7 @@ class Change:
         A kept step is taken from the new plan, since its access may have been changed: a failed `cuMemSetAccess` may
         have made some of its grants (fact 62).
         """
-        undone = {step.effect for step in self._undone}
+        undone = {each.effect for step in self._undone for each in step.parts or (step,)}
         changed = {step.effect: step for step in self._new.steps} if self._attempted else {}
         for step in self._old.steps:
             if step.effect not in undone:

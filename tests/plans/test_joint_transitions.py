@@ -65,6 +65,8 @@ class Existing:
                 self._import(label, step)
 
     def take(self, label: str, action: Action) -> None:
+        for part in reversed(action.step.parts):
+            self.take(label, Action(part, action.undo))
         step = action.step
         if not _counts(step):
             return
@@ -133,7 +135,7 @@ def follows_the_model(old: Steps, new: Steps) -> None:
 def test_an_import_is_given_back_before_its_memory_is_replaced() -> None:
     found = changed("count: 2, handles", "count: 2, rdma: true, handles")
     for label in ("reader.0", "reader.1"):
-        assert verbs(found[label], Stage.UNMAP) == ["map w.1", "map w.0", "import w.1", "import w.0"]
+        assert verbs(found[label], Stage.UNMAP) == ["map w.0 to w.1", "import w.1", "import w.0"]
         assert not found[label].stages[Stage.RELEASE]
         assert verbs(found[label], Stage.MAP)[:2] == ["import w.0", "import w.1"]
         assert "mine" not in " ".join(verbs(found[label], Stage.UNMAP))

@@ -173,3 +173,22 @@ def test_refused_page_locked_memory_is_taken_down() -> None:
             execution.build()
         assert not execution.take_down().leaks
         assert ledger.empty
+
+
+def test_adjacent_mappings_are_unmapped_by_one_call() -> None:
+    """At most 128 MiB; mappings that are gone before are left out."""
+    text = SLEEPING.replace(
+        "page: {location: gpu1, size: 2MiB, count: 4}", "page: {location: gpu1, size: 2MiB, count: 65}"
+    )
+    text = text.replace("kv: {size: 8MiB}", "kv: {size: 130MiB}")
+    states = plans(text)
+    there = transition(states["awake"].steps, states["empty"].steps)
+    assert [len(step.parts) for step, _ in there.actions if step.parts] == [64, 4]
+    with built(states["awake"]) as layout:
+        before = layout.state()
+        address = layout.execution.layout.ranges["weights"].address + M
+        layout.execution.driver.mem_unmap(address, M)
+        del layout.execution.layout.mappings[address]
+        change(layout.execution, states["empty"])
+        change(layout.execution, states["awake"])
+        assert layout.state() == before

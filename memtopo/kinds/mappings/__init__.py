@@ -91,6 +91,11 @@ class Mappings(Kind):
                     expected[known] = expected_access(known[0], geometry, machine, with_host=known[1])
                 yield MapChunk(placement.path, label, offset, chunk.label(index), chunk.size, expected[known])
 
+    def joined(self, undo: Sequence[Step]) -> Sequence[Step]:
+        from memtopo.kinds.mappings.steps import joined
+
+        return list(joined(undo))
+
     def rules(self) -> tuple[Rule, ...]:
         return (past_the_end, overlaps)
 

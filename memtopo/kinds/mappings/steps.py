@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,6 +11,9 @@ from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import ErrorHint, Finding, Phase, Readable, Step, StepDescription, range_name
+
+LONGEST_UNMAP = 128 << 20
+"""Maximum bytes of one call that unmaps several mappings, so that memory is released while the next copy runs."""
 
 _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
 
@@ -116,3 +119,70 @@ class MapChunk(Step):
 
     def blocks(self) -> tuple[str, ...]:
         return (range_name(self.range),)
+
+
+@dataclass(frozen=True, slots=True)
+class UnmapChunks(Step):
+    """Unmap adjacent mappings of a range by one call: it takes the driver as long as a call for each."""
+
+    mappings: tuple[MapChunk, ...]
+
+    phase = Phase.MAP
+    verb = "map"
+    call = "cuMemMap"
+    undo_call = "cuMemUnmap"
+
+    @property
+    def effect(self) -> None:
+        """None: it is only undone, in place of its parts."""
+
+    @property
+    def parts(self) -> tuple[Step, ...]:
+        return self.mappings
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return ("range", self.mappings[0].range), *(("chunk", each.chunk) for each in self.mappings)
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        first = self.mappings[0]
+        if first.range not in layout.ranges:
+            return
+        base, mapped = layout.ranges[first.range].address, layout.mappings
+        addresses = [base + each.offset for each in self.mappings]
+        if not mapped.keys() >= set(addresses):
+            for each in reversed(self.mappings):
+                each.undo(driver, layout)
+            return
+        driver.mem_unmap(addresses[0], sum(each.size for each in self.mappings))
+        for address in addresses:
+            del mapped[address]
+
+    def describe(self) -> StepDescription:
+        first, last = self.mappings[0], self.mappings[-1]
+        return first.describe()._replace(subject=f"{first.chunk} to {last.chunk}")
+
+
+def joined(undo: Sequence[Step]) -> Iterator[Step]:
+    """Steps to undo, with adjacent mappings, of which the last is undone first, as one step."""
+    run: list[MapChunk] = []
+    size = 0
+    for step in undo:
+        if run and not (isinstance(step, MapChunk) and _precedes(step, run[-1]) and size + step.size <= LONGEST_UNMAP):
+            yield _together(run)
+            run, size = [], 0
+        if isinstance(step, MapChunk):
+            run.append(step)
+            size += step.size
+        else:
+            yield step
+    if run:
+        yield _together(run)
+
+
+def _precedes(step: MapChunk, other: MapChunk) -> bool:
+    return step.range == other.range and step.offset + step.size == other.offset
+
+
+def _together(run: Sequence[MapChunk]) -> Step:
+    return UnmapChunks(run[-1].path, tuple(reversed(run))) if len(run) > 1 else run[0]
