@@ -155,7 +155,7 @@ class Step:
     holds_chunk: ClassVar[bool] = False
     """True if the layout has a handle of a chunk under the step's label while it is done."""
     repeated: ClassVar[bool] = False
-    """True if every change of a layout undoes the step first, and does it again last."""
+    """True if every change of a layout undoes the step first, and does it again last, if it does any other."""
     renews_needs: ClassVar[bool] = False
     """True if the resources that the step needs are created again when it goes, since only their end undoes the step,
     or the step has used them up."""

@@ -230,6 +230,8 @@ class _Difference:
         repeated = [step for step in reversed(self._old) if step.repeated]
         waits = {step: wait for step in first if (wait := step.awaited)}
         acting = [step for step in do if step.call]
+        if all(step.repeated for step in acting):
+            acting = []  # nothing was begun that they would wait for
         used, needed = (self._own(each) for each in imported)
         actions = chain(
             ((Stage.SETTLE, Action(step, undo=True)) for step in repeated),

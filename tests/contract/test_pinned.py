@@ -11,6 +11,7 @@ from memtopo.common.units import KiB, MiB, TiB
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import Access, HostFlags, gpu
 from tests.contract.memory import INVALID_CONTEXT, INVALID_VALUE, OUT_OF_MEMORY, current, laid_out, refused
+from tests.contract.other_process import Other
 from tests.contract.shared_resources import allocated
 
 SIZE = 3 * MiB
@@ -127,3 +128,18 @@ def test_pinned_memory_has_an_address_range(driver: Driver) -> None:
     with current(driver), pinned(driver) as address:
         assert driver.mem_get_address_range(address + 5) == (address, SIZE)
         assert driver.mem_get_access(address, gpu(0)) == 0
+
+
+def test_pinned_memory_ends_with_its_context(driver: Driver, other: Other) -> None:
+    """Fact 74."""
+    del driver
+    other.ctx_push_current(other.device_primary_ctx_retain(0))
+    address = other.mem_host_alloc(SIZE, PORTABLE)
+    other.ctx_pop_current()
+    other.device_primary_ctx_release(0)
+    with current(other):
+        with refused(INVALID_VALUE):
+            other.mem_host_get_flags(address)
+        with refused(INVALID_VALUE):
+            other.mem_free_host(address)
+    other.kill()

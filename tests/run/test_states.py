@@ -14,6 +14,7 @@ from memtopo.executor import Execution, StepFailed
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.layout import current
 from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.resources import Synchronize
 from memtopo.kinds.states.steps import AllocatePinned, AwaitCopy, CopyIn, CopyOut
 from memtopo.planner import Plan
 from memtopo.plans.transition import Transition, transition
@@ -192,3 +193,15 @@ def test_adjacent_mappings_are_unmapped_by_one_call() -> None:
         change(layout.execution, states["empty"])
         change(layout.execution, states["awake"])
         assert layout.state() == before
+
+
+def test_work_is_awaited_last_only_if_a_switch_has_begun_any() -> None:
+    states = plans()
+
+    def waits(one: str, other: str) -> list[tuple[str, bool]]:
+        actions = transition(states[one].steps, states[other].steps).actions
+        return [(step.describe().subject, undo) for step, undo in actions if isinstance(step, Synchronize)]
+
+    before = [("gpu1", True), ("gpu0", True)]
+    assert waits("awake", "asleep") == before
+    assert waits("asleep", "awake") == [*before, ("gpu0", False), ("gpu1", False)]
