@@ -143,6 +143,11 @@ class Group:
         """Parts of each object with their own addresses."""
         return ()
 
+    @property
+    def memory_label(self) -> str:
+        """Name of objects that a drawing shows only in the memory of their location; empty for all others."""
+        return ""
+
     def details(self) -> Iterator[str]:
         """Details for a diagram besides size and location."""
         yield from ()

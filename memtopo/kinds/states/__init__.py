@@ -112,6 +112,11 @@ class OffloadArea(Group):
         """The GPU of page-locked memory, which ends with its context."""
         return frozenset() if self.pinned is None else frozenset({self.pinned})
 
+    @property
+    def memory_label(self) -> str:
+        """Name in a drawing: `offloaded weights`."""
+        return f"offloaded {self.name.partition('@')[0]}"
+
     def shares(self) -> Mapping[Location, int]:
         """One object at its location."""
         return {self.location: 1}

@@ -80,13 +80,17 @@ class RangeDiagram:
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """Equal chunks or buffers of one mark in one memory; `chunk` is the mark, as in a span."""
+    """Equal chunks or buffers of one mark in one memory; `chunk` is the mark, as in a span.
+
+    `label` says what they are if the drawing shows them here alone.
+    """
 
     chunk: str
     count: int
     bytes_each: int
     size: int
     path: Path
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

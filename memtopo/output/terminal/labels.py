@@ -15,6 +15,7 @@ from memtopo.output.diagram.model import (
     Export,
     MappingSpan,
     MemoryDiagram,
+    MemoryShare,
     ProcessDiagram,
     RangeDiagram,
     Resource,
@@ -93,14 +94,19 @@ def shares(shown: MemoryDiagram, glyphs: Glyphs, *, named: bool) -> list[str]:
 
     If `named`, as for several processes, each share has its name.
     """
-    if len(shown.shares) == 1 and shown.shares[0].count == 1 and not named:
+    if len(shown.shares) == 1 and shown.shares[0].count == 1 and not (named or shown.shares[0].label):
         return []
     texts = [
-        f"{glyphs.letter(share.chunk)} {f'{clipped(share.chunk)} ' * named}{multiple(share.count, share.bytes_each)}"
+        f"{glyphs.letter(share.chunk)} {_name(share, named=named)}{multiple(share.count, share.bytes_each)}"
         for share in shown.shares[:MOST_SHARES]
     ]
     left_out = len(shown.shares) - MOST_SHARES
     return [*map(glyphs.text, texts), *([f"{left_out:,} more"] if left_out > 0 else [])]
+
+
+def _name(share: MemoryShare, *, named: bool) -> str:
+    name = share.label or (share.chunk if named else "")
+    return f"{clipped(name)} " if name else ""
 
 
 def origin(text: str) -> str:

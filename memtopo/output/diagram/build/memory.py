@@ -72,6 +72,7 @@ def _memory(
         taken=device.memory_bytes - device.free_bytes if device and device.free_bytes is not None else None,
         free=max(0, device.room - used - contexts * CONTEXT_BYTES) if device else None,
         shares=tuple(
-            MemoryShare(mark, count, size, count * size, first.path) for (mark, size), (count, first) in shares.items()
+            MemoryShare(mark, count, size, count * size, first.path, first.memory_label)
+            for (mark, size), (count, first) in shares.items()
         ),
     )
