@@ -69,7 +69,11 @@ def _total_bar(memory: MemoryDiagram, top: float, end: float) -> Iterator[str]:
 
 def _block(share: MemoryShare, memory: MemoryDiagram, context: DrawingContext) -> Block:
     size = notation.multiple(share.count, share.bytes_each)
-    tooltip = [share.label or share.chunk, f"{size} on {context.device_name(memory.device)}", *context.position(share.path)]
+    tooltip = [
+        share.label or share.chunk,
+        f"{size} on {context.device_name(memory.device)}",
+        *context.position(share.path),
+    ]
     return Block(
         size=share.size,
         mark=share.chunk,
