@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, Literal, TypeVar, Unpack
 
@@ -14,7 +14,7 @@ from memtopo.api.errors import NotApplied, Unsuitable, ViewOutlived
 from memtopo.api.memory import Memory, MemoryPart, Part, Shape, ViewRequest, extents, unknown
 from memtopo.api.session import Session
 from memtopo.api.specs import SpecLike
-from memtopo.api.synchronization import Event, ExternalSemaphore
+from memtopo.api.synchronization import Event, ExternalSemaphore, stream_handle
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
 from memtopo.kinds.layout import Reservation
@@ -131,56 +131,70 @@ class Live:
         """Name of the state that the layout is in; `awake` is the layout as the spec writes it."""
         return self._session.run.state
 
-    def switch(self, state: str) -> Checks:
+    def switch(self, state: str, *, stream: object = None, device: str | int | None = None) -> Checks:
         """Bring the layout to one of its states, or to `awake`, and return the results of its check by queries.
 
-        Addresses stay. Waits for the work of all GPUs. The bytes of offloaded chunks return, those of dropped ones are
-        undefined. Views of memory that is gone stay valid objects: on a GPU, accessing them is a fault until the memory
-        is back, on a simulator they read zeros. Raises `Unsuitable` for an unknown state, and `NotSwitched` after a
+        Addresses stay. Waits for the work of all GPUs; of the GPU `device`, by default the only one that the layout
+        uses, for the work of a `stream` alone if one is given, a handle or an object of cuda.core, PyTorch or CuPy.
+
+        The bytes of offloaded chunks return, those of dropped ones are undefined. Views of memory that is gone stay
+        valid objects: on a GPU, accessing them is a fault until the memory is back, on a simulator they read zeros.
+        Raises `Unsuitable` for an unknown state, and `NotSwitched` after a
         failure, with the layout as it was.
         """
         self._require_open()
         states = self._session.run.states
         if state not in states:
             raise unknown("state", state, states)
-        with self._elastic.lock:
+        with self._elastic.lock, self._awaiting(stream, device):
             try:
                 return self._session.switch(state)
             finally:
                 self._views.refresh()
 
+    def _awaiting(self, stream: object, device: str | int | None) -> AbstractContextManager[None]:
+        where = None if device is None else self._memory.location(device).id
+        return self._session.awaiting(None if stream is None else stream_handle(stream), where)
+
     @contextmanager
-    def switched(self, state: str) -> Iterator[Checks]:
-        """Switch to a state for the duration of a `with`, and then back to the state before. Raises as `switch` does.
+    def switched(self, state: str, *, stream: object = None, device: str | int | None = None) -> Iterator[Checks]:
+        """Switch to a state for the duration of a `with`, and then back to the state before, as `switch` does.
 
         After an error in the `with` it is switched back, too.
         """
         before = self.state
-        checks = self.switch(state)
+        checks = self.switch(state, stream=stream, device=device)
         try:
             yield checks
         finally:
             if not self._views.closed:
-                self.switch(before)
+                self.switch(before, stream=stream, device=device)
 
     @property
     def generation(self) -> int:
         """Number of the layout: 1 when it is built, and one more after each change or switch that touched it."""
         return self._session.run.execution.generation
 
-    def change(self, spec: SpecLike, *, check: Literal["fast", "full"] = "fast") -> Checks:
+    def change(
+        self,
+        spec: SpecLike,
+        *,
+        check: Literal["fast", "full"] = "fast",
+        stream: object = None,
+        device: str | int | None = None,
+    ) -> Checks:
         """Bring the layout, in state `awake`, to another spec in place, and return the results of its check.
 
         `spec` is as for `applied`; name, machine and processes stay. A range of the same name, size and alignment keeps
         its address, a chunk of the same label and properties its memory and bytes; only what differs is touched. Waits
-        for the work of all GPUs. The check is by queries and, of new memory, by samples of its bytes or by all.
+        as `switch` does. The check is by queries and, of new memory, by samples of its bytes or by all.
 
         Views of memory that stays remain valid. A view of memory that is gone raises `BufferError` when it is used
         next; tensors made from it before are not affected: on a GPU, accessing them is a fault, on a simulator they
         read zeros. Raises `InvalidSpec`, `Unsuitable` in another state, and `NotChanged` with the layout as it was.
         """
         self._require_open()
-        with self._elastic.lock:
+        with self._elastic.lock, self._awaiting(stream, device):
             before = self._views.reservations()
             try:
                 return self._session.change(spec, check)

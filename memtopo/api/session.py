@@ -111,6 +111,27 @@ class Session:
         self._planned = planned
         return checks
 
+    @contextmanager
+    def awaiting(self, stream: int | None, device: int | None) -> Iterator[None]:
+        """Let changes in the code inside wait for one stream of a GPU, by default of the only one that is used.
+
+        Raises `Unsuitable` for a GPU that is not used, and for none of several ones.
+        """
+        if stream is None:
+            yield
+            return
+        gpus = self.geometry.gpus
+        if device is None and len(gpus) > 1:
+            raise Unsuitable("the layout uses several GPUs", hint="name the GPU of the stream: device='gpu0'")
+        chosen = gpus[0] if device is None and gpus else device
+        if chosen not in gpus:
+            raise Unsuitable(f"the layout does not use gpu{chosen}" if gpus else "the layout uses no GPU")
+        self.layout.awaited[chosen] = stream
+        try:
+            yield
+        finally:
+            self.layout.awaited.clear()
+
     def follow(self, imports: Imports, holder: str, notice: Notice) -> None:
         """Let go of imports, or import them again. Raises `NotSwitched` with the imports as they were."""
         with self._changing(NotSwitched, "the imports are as before"):

@@ -108,6 +108,8 @@ class Layout:
     external: dict[str, int] = field(default_factory=dict)
     """External memory by label. Its mapped buffers are in `buffers`: `frame`, and `frame.y`."""
     semaphores: dict[str, int] = field(default_factory=dict)
+    awaited: dict[int, int] = field(default_factory=dict)
+    """Stream of a GPU for whose work a change waits, in place of all work of the GPU."""
     attached: dict[str, int] = field(default_factory=dict)
     """Process id of each holder that this layout has a connection to."""
     handle_source: HandleSource = field(default_factory=NoHandleSource)

@@ -8,6 +8,7 @@ from typing import cast
 
 from memtopo.driver.kernels import KernelDriver
 from memtopo.driver.protocol import Driver
+from memtopo.driver.types import EventFlags
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.step import Finding, Phase, Step, StepDescription, context_name, kernels_name
 
@@ -126,7 +127,8 @@ class CreateStream(DeviceStep):
 class Synchronize(DeviceStep):
     """Wait for all work of a GPU after building, and again before teardown.
 
-    Teardown skips a GPU whose stream still waits for a producer, since that wait may never end (fact 58).
+    Teardown skips a GPU whose stream still waits for a producer, since that wait may never end (fact 58). A change that
+    waits for one stream of a GPU waits at its end for what it has begun in stream 0.
     """
 
     phase = Phase.SETTLE
@@ -136,12 +138,28 @@ class Synchronize(DeviceStep):
     repeated = True
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        with current(driver, layout.contexts[self.device]):
-            driver.ctx_synchronize()
+        self._wait(driver, layout, 0)
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         if self.device in layout.contexts and self.device not in layout.waiting:
-            self.do(driver, layout)
+            self._wait(driver, layout, layout.awaited.get(self.device, 0))
+
+    def _wait(self, driver: Driver, layout: Layout, stream: int) -> None:
+        with current(driver, layout.contexts[self.device]):
+            if self.device in layout.awaited:
+                _await_stream(driver, stream)
+            else:
+                driver.ctx_synchronize()
+
+
+def _await_stream(driver: Driver, stream: int) -> None:
+    """Wait for the work of one stream of the current context."""
+    event = driver.event_create(EventFlags.DISABLE_TIMING)
+    try:
+        driver.event_record(event, stream)
+        driver.event_synchronize(event)
+    finally:
+        driver.event_destroy(event)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import memtopo
+from memtopo.kinds.layout import current
 from memtopo.machine.target import Target
 from tests.api.test_apply import failing
 
@@ -76,6 +77,22 @@ def test_switched_returns_to_the_state_before_also_after_an_error(machine: Targe
         with pytest.raises(ZeroDivisionError), layout.switched("asleep"):
             raise ZeroDivisionError
         assert layout.state == "awake"
+
+
+def test_a_change_waits_for_the_work_of_one_stream(machine: Target) -> None:
+    with memtopo.applied(SPEC | {"name": "cache"}, machine) as layout:
+        session = layout._session
+        with current(session.driver, session.layout.contexts[0]):
+            stream = session.driver.stream_create()
+        layout.switch("asleep", stream=stream)
+        layout.switch("awake", stream=stream, device="gpu0")
+        assert layout.change(larger(), stream=0).different == 0
+        session.driver.stream_destroy(stream)
+        with pytest.raises(memtopo.NotSwitched, match=r"cuEventRecord.*the layout is awake, as before"):
+            layout.switch("asleep", stream=stream)
+        with pytest.raises(memtopo.Unsuitable, match="does not use gpu1"):
+            layout.switch("asleep", stream=0, device=1)
+        assert layout.switch("asleep").different == 0
 
 
 def test_a_failed_change_leaves_the_layout_and_its_views() -> None:
