@@ -38,13 +38,6 @@ class _Comparison(NamedTuple):
     offered: str
 
 
-class _Received(NamedTuple):
-    """Handles of an export that are being received, and the number of the next one."""
-
-    next: int
-    handles: Iterator[Handle]
-
-
 class HolderHandles:
     """Source of handles from holders. `bound` has paths of sockets by names of holders (`--with NAME=PATH`).
 
@@ -61,7 +54,7 @@ class HolderHandles:
         self.expect(geometry)
         self._gpus, self._bound, self._allow_uids = gpus, bound or {}, allow_uids
         self._clients: dict[str, Client] = {}
-        self._handles: dict[tuple[str, str], _Received] = {}
+        self._handles: dict[tuple[str, str], Iterator[Handle]] = {}
         self._open: list[Handle] = []
 
     def expect(self, geometry: Geometry) -> None:
@@ -96,8 +89,8 @@ class HolderHandles:
 
     def settle(self) -> None:
         self._close_taken()
-        for received in self._handles.values():
-            with closing(received.handles):  # type: ignore[type-var]
+        for handles in self._handles.values():
+            with closing(handles):  # type: ignore[type-var]
                 pass
         self._handles.clear()
 
@@ -177,11 +170,9 @@ class HolderHandles:
     def _next(self, holder: str, export: str, index: int) -> Handle:
         key = (holder, export)
         try:
-            if key not in self._handles or self._handles[key].next != index:
-                self._handles[key] = _Received(index, self._clients[holder].handles(export, index))
-            handles = self._handles[key].handles
-            self._handles[key] = _Received(index + 1, handles)
-            return next(handles)
+            if index == 0 or key not in self._handles:
+                self._handles[key] = self._clients[holder].handles(export, index)
+            return next(self._handles[key])
         except ExchangeError as error:
             if error.code != "gone":
                 raise

@@ -326,31 +326,54 @@ def test_a_held_layout_follows_the_layout_that_it_imports_from(layout: Held, mac
 
 
 def test_every_failing_call_leaves_the_imports_as_they_were(layout: Held) -> None:
-    with memtopo.attach("sleeper", machine=failing(0)) as shared:
+    """Those of the check of what is imported again as well."""
+    with memtopo.attach("sleeper", machine=failing(0)) as shared, connect(endpoint("sleeper")) as client:
         pages = np.asarray(shared.export("page"))
         pages[:3] = list(b"abc")
-        driver: Any = shared._session._opened
         for kind, absent in (("changing", set[str]()), ("changed", {"page"})):
-            calls, notice = 0, Notice(kind, exports=("page",))  # type: ignore[arg-type]
-            while not followed(shared, notice, driver, calls + 1):
-                calls += 1
+            failures: list[str] = []
+            notice = Notice(kind, exports=("page",))  # type: ignore[arg-type]
+            while failure := failure_at(shared, notice, len(failures) + 1):
+                failures.append(failure)
                 assert shared.absent == absent
+                (importer,) = client.status().importers
+                assert {each.export for each in importer.taken} == {"w", "page"} - absent
                 assert bytes(pages[:3]) == (b"\0\0\0" if absent else b"abc")
-            assert calls > 5
+            assert len(failures) > 5
+        assert "check of what is imported again" in failures[-1]
         assert bytes(pages[:3]) == b"abc"
         del pages
 
 
-def followed(shared: Attached, notice: Notice, driver: Any, at: int) -> bool:
-    """Follow a notice while one of the driver's calls fails; return false if that was reached."""
+def failure_at(shared: Attached, notice: Notice, at: int) -> str:
+    """Follow a notice while one of the driver's calls fails; return the error, which is empty after too few calls."""
+    driver: Any = shared._session._opened
     driver.at = driver.calls + at
     try:
         shared._session.follow(shared._imports, HOLDER, notice)  # type: ignore[arg-type]
-    except memtopo.NotSwitched:
-        return False
+    except memtopo.NotSwitched as error:
+        return str(error)
     finally:
         driver.at = 0
-    return True
+    return ""
+
+
+def test_memory_that_was_replaced_without_a_notice_before_is_imported_anew(
+    layout: Held, shared: Attached, switch: Switch
+) -> None:
+    """And what is not old is not touched."""
+    pages = np.asarray(shared.export("page"))
+    pages[:3] = list(b"old")
+    switch("half", force=True, wait=0).result()
+    switch("awake").result()
+    layout.write("kv", b"new")
+    assert bytes(pages[:3]) == b"old"
+    assert poll(shared).kind == "changed"
+    assert bytes(pages[:3]) == b"new"
+    imported = shared._session.run.execution.generation
+    shared._session.follow(shared._imports, HOLDER, Notice("changed", 0.0, 3, ("page", "w")))  # type: ignore[arg-type]
+    assert shared._session.run.execution.generation == imported
+    del pages
 
 
 def changed(spec: object) -> Callable[[Client], Changed]:
@@ -395,3 +418,23 @@ def test_an_export_of_other_chunks_that_stay_is_touched(layout: Held, shared: At
         poll(shared)
         assert bytes(pages[:7]) == b"weights"
     del pages
+
+
+def test_an_export_that_is_changing_again_comes_back_after_that(
+    shared: Attached, switch: Switch, machine: Target
+) -> None:
+    half = switch("half")
+    poll(shared)
+    half.result()
+    poll(shared)
+    awake = switch("awake")
+    awake.result()
+    with memtopo.attach("sleeper", "page", machine=machine) as other:
+        half = switch("half")
+        assert other.notice(PATIENCE)
+        assert poll(shared).state == "awake"
+        assert shared.absent == {"page"}
+    half.result()
+    assert poll(shared).state == "half"
+    switch("awake").result()
+    assert (poll(shared).state, shared.absent) == ("awake", frozenset())
