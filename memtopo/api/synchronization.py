@@ -31,7 +31,10 @@ class Event:
             self._driver.event_record(event, stream_handle(stream))
 
     def wait(self, stream: object = 0) -> None:
-        """Make later work of a stream wait for the last recording, in any process; return immediately."""
+        """Make later work of a stream wait for the last recording, in any process; return immediately.
+
+        The stream must be of the event's GPU: with another GPU's, the driver ends the process (fact 75).
+        """
         event = self._event()
         with current(self._driver, self._layout.contexts[self.device]):
             self._driver.stream_wait_event(stream_handle(stream), event)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -161,3 +161,16 @@ def test_ipc_memory_is_opened_in_the_context_of_another_gpu(driver: Driver, othe
     """Fact 46."""
     with current(driver, 1), shared(other) as (_, handle), opened(driver, handle) as here:
         assert driver.memcpy_dtoh(here, 6) == b"theirs"
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_ipc_memory_has_an_address_in_each_context_that_opened_it(driver: Driver, other: Other) -> None:
+    """Fact 46: the addresses differ, and the context that opened it last uses both."""
+    with ExitStack() as stack:
+        _, handle = stack.enter_context(shared(other))
+        stack.enter_context(current(driver, 1))
+        first = stack.enter_context(opened(driver, handle))
+        stack.enter_context(current(driver, 0))
+        second, again = (stack.enter_context(opened(driver, handle)) for _ in range(2))
+        assert again == second != first
+        assert driver.memcpy_dtoh(first, 6) == driver.memcpy_dtoh(second, 6) == b"theirs"

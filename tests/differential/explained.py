@@ -17,6 +17,10 @@ def explanation(steps: Sequence[Step], simulated: str) -> str:
             return f"mem_{name}"
         case "open", "ok" | "again" | "NOT_PERMITTED", "INVALID_VALUE" if _is_freed(steps, call.arguments[0]):
             return "ipc_open_mem_handle"
+        case "streamwait", "died SIGSEGV", "INVALID_HANDLE":
+            return "stream_wait_event"
+        case "hostread", _, _ if not simulated.isupper() and _may_be_stale(steps[:-1], call.arguments[0]):
+            return "host_read"
         case "mapbuffer", "ok", "INVALID_VALUE" if _is_dedicated(steps, call.arguments[0]):
             return "external_memory_get_mapped_buffer"
     return ""
@@ -39,3 +43,12 @@ def _is_dedicated(steps: Sequence[Step], memory: str) -> bool:
     """True if an imported object is a dedicated allocation of Vulkan."""
     calls = {call.target: call for step in steps if (call := _own(step.call)).target}
     return "dedicated" in calls[calls[memory].arguments[0]].arguments
+
+
+def _may_be_stale(steps: Sequence[Step], place: str) -> bool:
+    """True if memory is read-mostly and was prefetched to a GPU, and a copy has written it since (fact 60)."""
+    found = ""
+    for call in (_own(step.call) for step in steps if step.answer == "ok"):
+        if call.arguments and call.arguments[0].partition("+")[0] == place.partition("+")[0]:
+            found += f"{' '.join((call.name, *call.arguments))}; "
+    return " mostly " in found and "write " in found.partition(" gpu0 ")[2]

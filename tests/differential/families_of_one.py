@@ -85,7 +85,18 @@ class Events(Buffers):
         return self._with_event("eventsync {}") if self.contexts[""] else None
 
     def _streamwait(self) -> str | None:
-        return self._with_event(f"streamwait {self.one('s') or 0} {{}}")
+        """Wait, but for an interprocess event on a stream of another GPU: the process would die (fact 75)."""
+        stream, event = self.one("s") or "0", self.one("e")
+        if event is None or (self._is_shared(event) and self.contexts_of[event] != self._context_of(stream)):
+            return None
+        return f"streamwait {stream} {event}"
+
+    def _is_shared(self, event: str) -> bool:
+        made = self.open[event]
+        return made.name == "openevent" or int(made.arguments[0]) & 4 > 0
+
+    def _context_of(self, stream: str, where: str = "") -> str:
+        return self.current(where) if stream == "0" else self.contexts_of[stream]
 
     def _endstream(self) -> str | None:
         symbol = self.one("s")

@@ -83,7 +83,10 @@ class Ipc(Events):
         return f"{self.place[symbol]}eventsync {symbol}" if symbol and self.contexts[self.place[symbol]] else None
 
     def _streamwait(self) -> str | None:
-        return self._with_event("streamwait 0 {}")
+        symbol = self.one("e")
+        if symbol is None or self.contexts_of[symbol] != self.current(self.place[symbol]):
+            return None
+        return f"{self.place[symbol]}streamwait 0 {symbol}"
 
     def _with_event(self, call: str) -> str | None:
         symbol = self.one("e")

@@ -43,6 +43,7 @@ class FamilyGenerator:
         self.roots: dict[str, str] = {}  # what an opened or mapped symbol has its bytes of
         self.known: dict[str, set[int]] = {}  # offsets of known bytes, by root
         self.contexts: dict[str, list[str]] = {"": [], "there ": []}
+        self.contexts_of: dict[str, str] = {}  # what was current where a symbol was made
         self._numbers: dict[str, int] = {}
         self._first = [f"{where}push gpu0" for where in self.sides()]
 
@@ -76,6 +77,7 @@ class FamilyGenerator:
             return
         if call.target:
             self.open[call.target], self.place[call.target] = call, where
+            self.contexts_of[call.target] = self.current(where)
             self.made(call)
         elif call.name in ENDS:
             self.open.pop(call.arguments[0], None)
@@ -87,6 +89,10 @@ class FamilyGenerator:
             stack.append(call.arguments[0])
         else:
             stack.pop()
+
+    def current(self, where: str) -> str:
+        """Context that is current in a process, by its GPU, or an empty text."""
+        return self.contexts[where][-1] if self.contexts[where] else ""
 
     def made(self, call: Call) -> None:
         """Take what a call has made; the bytes of new memory are not known."""

@@ -86,6 +86,14 @@ def test_a_seed_always_gives_the_same_sequence_of_a_family(family: str) -> None:
     assert first.steps != second.steps
 
 
+def test_no_stream_of_another_gpu_waits_for_an_interprocess_event() -> None:
+    """Fact 75: the simulator refuses it, and hardware does not survive it."""
+    steps = [step for trace in recorded("events", range(200)) for step in trace.steps]
+    answers = {step.answer for step in steps if "streamwait" in step.call}
+    assert "ok" in answers
+    assert "INVALID_HANDLE" not in answers
+
+
 def test_what_a_sequence_needs_is_seen_in_its_calls() -> None:
     assert needs_of(["c0 = create 2M gpu0", "push gpu0"]) == (False, False, False)
     assert needs_of(["a0 = there alloc 64K"]) == (True, True, False)

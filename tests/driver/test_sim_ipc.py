@@ -382,3 +382,19 @@ def test_an_events_handle_ends_with_it(sim: SimDriver) -> None:
         other.kill()
         with refused("CUDA_ERROR_MAP_FAILED"):
             sim.ipc_open_event_handle(handles[1])
+
+
+def test_a_wait_for_an_interprocess_event_on_the_stream_of_another_gpu_is_refused(sim: SimDriver) -> None:
+    """Fact 75: on hardware the process dies; a wait for another event is allowed"""
+    with current(sim, 0):
+        shared, plain = sim.event_create(SHARED_EVENT), sim.event_create(EventFlags.DISABLE_TIMING)
+        sim.stream_wait_event(0, shared)
+        with current(sim, 1):
+            stream = sim.stream_create()
+            sim.stream_wait_event(stream, plain)
+            for each in (0, stream):
+                with refused(INVALID_HANDLE):
+                    sim.stream_wait_event(each, shared)
+            sim.stream_destroy(stream)
+        sim.event_destroy(plain)
+        sim.event_destroy(shared)

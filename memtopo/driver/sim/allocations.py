@@ -128,10 +128,10 @@ class Allocations:
         self._add(allocation)
         return allocation
 
-    def opened(self, nonce: str) -> Allocation | None:
-        """Allocation for another process's memory that is already open; None if there is none."""
-        opened = (allocation for allocation in self._at.values() if allocation.kind == "opened")
-        return next((each for each in opened if each.physical.tag and each.physical.tag.nonce == nonce), None)
+    def openings(self, nonce: str) -> list[Allocation]:
+        """Allocations for another process's memory that is already open here, at most one in each device's context."""
+        opened = [each for each in self._at.values() if each.kind == "opened"]
+        return [each for each in opened if each.physical.tag and each.physical.tag.nonce == nonce]
 
     def close(self, address: int) -> None:
         """Close one opening; the last one frees the addresses (fact 46)."""

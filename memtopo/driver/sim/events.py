@@ -80,8 +80,10 @@ class Events:
 
     def wait(self, event: int, stream: int, flags: int, device: int | None) -> None:
         """Make a stream wait for an event, which has completed already."""
-        self.get(event)
-        self._streams.get(stream, device)
+        found = self.get(event)
+        if found.fd is not None and found.device != self._streams.get(stream, device).device:
+            reason = "the interprocess event is another gpu's: on hardware the process dies (fact 75)"
+            raise Refused("CUDA_ERROR_INVALID_HANDLE", reason)
         if flags:
             raise invalid("flags must be 0")
 

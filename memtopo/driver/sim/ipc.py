@@ -42,17 +42,16 @@ class AllocationSharing:
         return shared_files.pack_handle(allocation.physical.fd, tag)
 
     def open(self, handle: bytes, device: int) -> int:
-        """Open another process's allocation for a device's context; returns its address. Each opening is counted."""
+        """Open another process's allocation at an address for the device's context; openings are counted (fact 46)."""
         shared_handle = shared_files.unpack_handle(handle, _ERRORS)
         if shared_handle.is_own:
             raise Refused("CUDA_ERROR_INVALID_CONTEXT", "memory cannot be opened in the process that allocated it")
-        allocation = self._allocations.opened(shared_handle.nonce) if shared_handle.is_alive else None
-        if allocation is None:
-            allocation = self._open_first(shared_handle, device)
-        else:
-            self._check_owner(self._owner(allocation), device)
+        openings = self._allocations.openings(shared_handle.nonce) if shared_handle.is_alive else []
+        own = (each for each in openings if each.device == device)
+        allocation = next(own, None) or self._open_first(shared_handle, device)
+        for each in (*openings, allocation):
+            each.users.add(device)
         allocation.opens += 1
-        allocation.users.add(device)
         return allocation.start
 
     def close(self, address: int) -> None:
@@ -67,10 +66,6 @@ class AllocationSharing:
             self._files.close(fd)
             raise
         return self._allocations.open(self._arena.adopt(fd, tag), device)
-
-    def _owner(self, allocation: Allocation) -> Location:
-        assert allocation.physical.tag
-        return self._devices.locate(allocation.physical.tag.location)
 
     def _check_owner(self, owner: Location, device: int) -> None:
         # Neither was ever tried on hardware.
