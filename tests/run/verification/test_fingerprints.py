@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,10 +16,12 @@ from memtopo.driver.wrappers import Call, Forwarder
 from memtopo.executor import Execution
 from memtopo.kinds.layout import current
 from memtopo.planner import Plan
+from memtopo.plans.report import Checks
+from memtopo.run.apply import Run
 from memtopo.run.change import change
 from memtopo.run.verification.fingerprints import Fingerprints
 from tests.helpers.machines import invented
-from tests.helpers.specs import geometry_of, plan_of
+from tests.helpers.specs import geometry_of, plan_of, run_request
 
 TWO = invented(2)
 M = 2 << 20
@@ -122,3 +124,29 @@ def test_a_byte_that_changes_during_a_change_is_found_and_not_by_queries(label: 
         change(execution, states["asleep"])
         assert [each for each in execution.check() if each.expected != each.observed] == []
         assert [each.subject for each in taken.compare() if each.expected != each.observed] == [subject]
+
+
+def test_a_full_check_of_a_switch_or_a_change_finds_it_and_a_fast_one_does_not() -> None:
+    text = TEXT.replace("KEEPER", "host:0")
+    other = text.replace("location: gpu1, size: 2MiB, count: 2", "location: gpu0, size: 2MiB, count: 2")
+    with SimDriver(TWO) as driver:
+        driver.init()
+        writing = Writing(driver, "mem_unmap")
+        writing.gpu = 1
+        run = Run(run_request(text, TWO, "fast"), Ledger(writing))
+        run.build()
+        address = run.execution.layout.address("same") + 1000
+
+        def differences(act: Callable[[], Checks]) -> list[str]:
+            writing.address = address
+            return [each.aspect for each in act().differences]
+
+        assert differences(lambda: run.switch("asleep")) == []
+        assert differences(lambda: run.switch("awake", full=True)) == []  # nothing is unmapped: no byte changes
+        assert writing.address == address
+        assert differences(lambda: run.switch("asleep", full=True)) == ["fingerprint"]
+        run.switch("awake", full=True)
+        assert differences(lambda: run.change(run_request(other, TWO, "fast"))) == []
+        assert differences(lambda: run.change(run_request(text, TWO, "full"))) == ["fingerprint"]
+        run.take_down()
+        assert run.report().leaks == ()
