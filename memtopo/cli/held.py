@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -37,6 +37,14 @@ ForceSwitch = Annotated[
     bool,
     typer.Option(
         "--force", envvar="MEMTOPO_FORCE", help="Switch it even if others have imported memory that goes; they keep it."
+    ),
+]
+CheckSwitch = Annotated[
+    Literal["fast", "full"],
+    typer.Option(
+        "--check",
+        envvar="MEMTOPO_SWITCH_CHECK",
+        help="What is checked afterwards: fast: queries; full: all bytes that it keeps, too, which nothing may write.",
     ),
 ]
 Wait = Annotated[
@@ -110,6 +118,7 @@ def switch_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A held layout.", show_default=False)],
     state: Annotated[str, typer.Argument(metavar="STATE", help="One of its states, or awake.", show_default=False)],
     socket: Socket = None,
+    check: CheckSwitch = "fast",
     force: ForceSwitch = False,
     wait: WaitForImporters = "5s",
     as_json: AsJson = False,
@@ -122,7 +131,7 @@ def switch_command(
     """
     seconds = duration(wait)
     with connect_to(name, socket, ()) as client:
-        done = client.switch(state, force=force, wait=seconds)
+        done = client.switch(state, full=check == "full", force=force, wait=seconds)
     if as_json:
         plain.print_document(documents.dumps(documents.marked("switch", done)).splitlines())
     else:

@@ -123,14 +123,22 @@ class Client:
             _request(self._connection, "let_go", timeout=LET_GO_TIMEOUT, exports=part)
 
     def switch(
-        self, state: str, *, force: bool = False, wait: float = 0.0, timeout: float = SWITCH_TIMEOUT
+        self,
+        state: str,
+        *,
+        full: bool = False,
+        force: bool = False,
+        wait: float = 0.0,
+        timeout: float = SWITCH_TIMEOUT,
     ) -> Switched:
         """Let the holder bring the layout to one of its states, and return the results of its check.
 
+        A `full` check compares all bytes that are kept with what they were.
         Importers of memory that goes have `wait` seconds to let go of it. The holder refuses if one still has handles
         then; with `force` it goes on, and they keep the old memory.
         """
-        more = {"wait": wait} if wait else {}
+        more: dict[str, object] = {"wait": wait} if wait else {}
+        more |= {"check": "full"} if full else {}
         fields = _request(self._connection, "switch", timeout=timeout + wait, state=state, force=force, **more)
         with _validated(self._connection):
             kept = tuple(messages.decode_importer(each) for each in fields.objects("kept", messages.MAX_ENTRIES))

@@ -65,6 +65,13 @@ def test_a_held_layout_goes_to_a_state_and_back(run_inline: InlineRunner, tmp_pa
         assert run_inline("check", "sleeper", **here).status == 0
 
 
+def test_a_full_check_of_a_switch_compares_the_bytes_that_it_keeps(run_inline: InlineRunner, tmp_path: Path) -> None:
+    with held(tmp_path):
+        done = run_inline("switch", "sleeper", "asleep", "--check", "full", XDG_RUNTIME_DIR=str(tmp_path))
+        assert done.status == 0
+        assert "fingerprint" in done.out
+
+
 def test_a_switch_is_refused_while_an_importer_would_keep_memory(
     run_inline: InlineRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
