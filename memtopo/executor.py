@@ -140,8 +140,8 @@ class Execution:
         contexts = {("context", device) for device in devices}
         opened = (step for step in self.done if step.phase is Phase.OPEN and step not in self._suspended)
         for step in reversed([each for each in opened if contexts.intersection((each.provides, *each.needs))]):
-            self._suspended.append(step)
             self._attempt(step, "undo ", step.undo)
+            self._suspended.append(step)  # a refused call has released nothing
 
     def resume(self) -> None:
         """Retain the contexts again that `suspend` released. Raises `StepFailed`; what was done until then stays."""
