@@ -85,6 +85,8 @@ class Together:
         self.failing = {label: Failing(driver) for label, driver in drivers.items()}
         self.runs: dict[str, Run] = {}
         self._parts: dict[str, WorkerChange] = {}
+        self.before: dict[ChangeCommand, Callable[[], None]] = {}
+        """Functions to call once before a command of a change."""
         for label, failing in self.failing.items():
             run = self.runs[label] = _run(whole, label, failing, self.runs, self._handle)
             self._parts[label] = WorkerChange(run, self._plans(whole, label), partial(self._planned, label))
@@ -126,6 +128,7 @@ class Together:
         return plans.built_with(label, built_plan(_request(whole, label)))
 
     def _command_all(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
+        self.before.pop(command, lambda: None)()
         return {label: part.answer(command) for label, part in self._parts.items()}
 
 

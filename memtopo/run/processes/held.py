@@ -14,6 +14,7 @@ from memtopo.run.held import Revise, Revision, require_changeable
 from memtopo.run.processes.coordinator import Coordinator
 from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import PlanChange
+from memtopo.run.processes.reports import merged_checks
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.offers import Offer
 
@@ -89,9 +90,8 @@ class PlannedSwitch:
     state: str
 
     def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
-        del full
-        self.coordinator.joint.switch(self.state, sorted(pinned))
-        return self.coordinator.recheck()
+        checks = self.coordinator.joint.switch(self.state, sorted(pinned), full=full)
+        return merged_checks(checks) if full else self.coordinator.recheck()
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,22 +48,24 @@ class JointState:
         if refused := _failures(results):
             raise ChangeRefused(refused, hint=next((each.hint for each in results.values() if each.hint), None))
 
-    def switch(self, state: str, pinned: Collection[str] = ()) -> None:
+    def switch(self, state: str, pinned: Collection[str] = (), *, full: bool = False) -> Mapping[str, Checks]:
         """Bring all processes to a state, while importers outside keep the memory of `pinned` exports.
 
-        Raises `ChangeRefused` before anything is changed, and `ChangeFailed`, which names process and call: after all
-        were brought back to the state before, or `broken` if a process has ended.
+        Return their checks, which compare every byte that the switch keeps, if they are to be `full`; else there are
+        none. Raises `ChangeRefused` before anything is changed, and `ChangeFailed`, which names process and call: after
+        all were brought back to the state before, or `broken` if a process has ended.
         """
-        self.plan(PlanSwitch(state, tuple(pinned)))
-        self._make()
+        self.plan(PlanSwitch(state, "full" if full else "fast", tuple(pinned)))
+        results = self._make(CheckChange()) if full else self._make()
         self.state = state
+        return _checks(results)
 
     def change(self, plans: JointPlans, command: PlanChange) -> Mapping[str, Checks]:
         """Bring all processes to another spec, whose plans these are; return their checks. Raises as `switch`."""
         self.plan(command)
         results = self._make(CheckChange())
         self.plans = plans
-        return {label: each.checks for label, each in results.items() if each.checks}
+        return _checks(results)
 
     def _make(self, *more: ChangeCommand) -> Mapping[str, ChangeResult]:
         """Make the planned change, and return the results of its end. Raises `ChangeFailed`."""
@@ -90,3 +92,7 @@ class JointState:
 def _failures(results: Mapping[str, ChangeResult]) -> str:
     """Errors of all processes that have one."""
     return "; ".join(f"{label}: {each.error}" for label, each in results.items() if each.error)
+
+
+def _checks(results: Mapping[str, ChangeResult]) -> dict[str, Checks]:
+    return {label: each.checks for label, each in results.items() if each.checks}

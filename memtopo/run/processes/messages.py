@@ -94,10 +94,12 @@ class Recheck:
 class PlanSwitch:
     """Plan a switch to a state of the layout; answered by `ChangeResult`. Nothing is changed yet.
 
-    The memory of `pinned` exports (`server.weights`) stays in use by importers outside of the layout.
+    A full check compares every byte that the switch keeps. The memory of `pinned` exports (`server.weights`) stays in
+    use by importers outside of the layout.
     """
 
     state: str
+    check: Check = "fast"
     pinned: tuple[str, ...] = ()
     activity: ClassVar[str] = "plan of a change"
 
@@ -115,7 +117,7 @@ class PlanChange:
 
 @dataclass(frozen=True, slots=True)
 class CheckChange:
-    """Check the layout after a change to another spec; answered by `ChangeResult`."""
+    """Check the layout after all stages of a change, before it is ended; answered by `ChangeResult`."""
 
     activity: ClassVar[str] = "check of a change"
 
@@ -223,8 +225,8 @@ class CheckResult:
 class ChangeResult:
     """Result of a command of a change: why it was refused or failed, if it was.
 
-    At the end, `touched` is true if memory or addresses were, and after a change to another spec `checks` has the
-    results of its check and `offers` its exports.
+    At the end, `touched` is true if memory or addresses were, `checks` has the results of `CheckChange`, and after a
+    change to another spec `offers` has the exports.
     """
 
     error: str | None = None

@@ -30,7 +30,9 @@ from memtopo.run.processes.messages import (
     WriteKept,
 )
 from memtopo.run.request import RunRequest
+from memtopo.run.verification.fingerprints import Fingerprints
 from memtopo.sharing.exports import LayoutExports
+from memtopo.sharing.offers import Offer
 
 PlanSpec = Callable[[PlanChange], tuple[RunRequest, JointPlans]]
 """Request of this process, and the plans of all, for another spec. Raises `MemtopoError`."""
@@ -38,12 +40,16 @@ PlanSpec = Callable[[PlanChange], tuple[RunRequest, JointPlans]]
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """State that the layout is brought to; `request` is that of another spec, if it is changed to one."""
+    """State that the layout is brought to; `request` is that of another spec, if it is changed to one.
+
+    With `full`, fingerprints compare what is kept.
+    """
 
     plans: JointPlans
     state: str
     plan: Plan
     steps: Transition
+    full: bool
     request: RunRequest | None = None
 
 
@@ -55,7 +61,9 @@ class WorkerChange:
         self._target: _Target | None = None
         self._making: Change | None = None
         self._following = ExitStack()
-        self._findings = FindingTally()
+        self._kept: Fingerprints | None = None
+        self._findings: FindingTally | None = None
+        self._offers: tuple[Offer, ...] | None = None
         self._reason = ""
         self.exports = self._exports_of(run.request.geometry)
         """Exports of the process: while it is changed, those of the spec to which it is changed."""
@@ -94,20 +102,26 @@ class WorkerChange:
     def _plan_switch(self, command: PlanSwitch) -> None:
         steps = self._plans.transitions(self._run.state, command.state)
         self._require_room(steps, command.pinned)
-        self._aim(self._plans, command.state, steps)
+        self._aim(self._plans, command.state, steps, full=command.check == "full")
 
     def _plan_change(self, command: PlanChange) -> None:
         request, plans = self._plan_spec(command)
         steps = self._plans.transitions_to(plans)
         self._require_room(steps, command.pinned)
-        self._aim(plans, AWAKE, steps, request)
+        self._aim(plans, AWAKE, steps, request, full=command.check == "full")
 
     def _aim(
-        self, plans: JointPlans, state: str, steps: Mapping[str, Transition], request: RunRequest | None = None
+        self,
+        plans: JointPlans,
+        state: str,
+        steps: Mapping[str, Transition],
+        request: RunRequest | None = None,
+        *,
+        full: bool,
     ) -> None:
         label = self._run.request.process
-        self._target = _Target(plans, state, plans.states[state][label], steps[label], request)
-        self._making = None
+        self._target = _Target(plans, state, plans.states[state][label], steps[label], full, request)
+        self._making = self._kept = self._findings = self._offers = None
 
     def _require_room(self, steps: Mapping[str, Transition], exports: Sequence[str]) -> None:
         """Refuse what does not fit with all processes; each of them has simulated GPUs of its own."""
@@ -130,18 +144,27 @@ class WorkerChange:
         target, run = self._target, self._run
         if target is None:
             raise InternalError("a worker was to begin a change that was not planned")
+        self._kept = Fingerprints.take(run.execution, target.plan) if target.full else None
         self._making = Change(run.execution, target.plan, target.steps)
         if target.request:
             self._expect(target.request.geometry)
             self._following.enter_context(run.following(target.request.geometry.gpus))
 
     def _check(self) -> None:
-        """Check the layout after a change to another spec, before the change is ended."""
-        if self._target and (request := self._target.request):
-            self._change.arrive()
-            self._findings = self._run.check_changed(request, self._target.steps)
+        """Check the layout after all stages, before the change is ended."""
+        target, run = self._target, self._run
+        assert target
+        self._change.arrive()
+        if target.request:
+            self._findings = run.check_changed(target.request, target.steps, self._kept)
+            self._offers = tuple(self.exports.offers())
             self._following.close()
-            self._run.record_held(request)
+            run.record_held(target.request)
+            return
+        self._findings = FindingTally()
+        self._findings.add(run.execution.check())
+        if self._kept:
+            self._kept.add_to(self._findings)
 
     def _turn_back(self, reason: str) -> None:
         self._reason = reason
@@ -166,14 +189,17 @@ class WorkerChange:
                 require_declared(self._run.execution)
         elif target:
             checks = self._adopt(target)
-            offers = tuple(self.exports.offers()) if target.request else None
+            offers = self._offers
         self._target = self._making = None
         self._reason = ""
         return ChangeResult(touched=touched, checks=checks, offers=offers)
 
     def _adopt(self, target: _Target) -> Checks | None:
         self._run.state, self._plans = target.state, target.plans
-        return self._run.adopt(target.request, target.plan, self._findings) if target.request else None
+        findings = self._findings
+        if target.request and findings:
+            return self._run.adopt(target.request, target.plan, findings)
+        return findings.checks() if findings else None
 
     def _expect(self, geometry: Geometry) -> None:
         self._run.execution.layout.handle_source.expect(geometry)

@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from memtopo.kinds.layout import current
 from memtopo.language.names import AWAKE
+from memtopo.plans.transition import Stage
 from memtopo.run.processes.joint_change import ChangeRefused
+from memtopo.run.processes.messages import MakeStage
 from memtopo.sharing.offers import ChangeFailed
 from tests.helpers import multi_process_strategies, strategies
 from tests.helpers.lockstep import Together, together
@@ -110,6 +113,26 @@ def test_a_change_to_another_spec_equals_applying_it() -> None:
         layout.joint.switch("asleep")
         layout.joint.switch(AWAKE)
         assert layout.joint.generation == 5
+
+
+def test_a_full_check_compares_what_is_kept_and_finds_what_was_written_meanwhile() -> None:
+    with together(SMALL, TWO, "full") as layout:
+        layout.write()
+        for state in ("asleep", AWAKE):
+            checks = layout.joint.switch(state, full=True)
+            assert not any(each.different for each in checks.values())
+            assert sum(tally.looked_at for tally in checks["server"].tallies if tally.aspect == "fingerprint") == 4
+        layout.before[MakeStage(Stage.COPY)] = lambda: overwrite(layout, "server", "w")
+        checks = layout.joint.switch("half", full=True)
+        assert checks["server"].different == 2
+
+
+def overwrite(layout: Together, process: str, name: str) -> None:
+    """Write to each 2 MiB of a range of a process."""
+    execution = layout.runs[process].execution
+    with current(execution.driver, execution.layout.contexts[0]):
+        for index in range(4):
+            execution.driver.memcpy_htod(execution.layout.ranges[name].address + (index << 21), b"other")
 
 
 def test_a_state_that_no_process_names_is_refused() -> None:
