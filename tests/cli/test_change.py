@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import yaml
 
+from memtopo.driver.sim import SimDriver
+from memtopo.machine import load
+from memtopo.machine.target import Target
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import MEMTOPO, ROOT, environment
+from tests.helpers.failing_driver import Failing
+from tests.helpers.held_layouts import held as held_in_thread
 
 SPEC = """
 memtopo: 1
@@ -159,3 +166,25 @@ def test_a_change_is_refused_while_importers_would_keep_memory(run_inline: Inlin
         assert (refused.status, f"process {os.getpid()} (2 of kv, 4 MiB)" in refused.err) == (4, True)
         forced = run_inline("change", "cache", "other.yaml", "--wait", "1ms", "--force", **here)
         assert (forced.status, "keeps 4 MiB of memory from being free" in forced.out) == (0, True)
+
+
+class Closing(Failing):
+    """A failing driver that closes its simulator at the end."""
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+def test_a_change_that_cannot_be_rolled_back_takes_the_layout_down(run_inline: InlineRunner, specs: Path) -> None:
+    """The exit status is 5; here nothing of the layout is left."""
+    simulator = SimDriver(load("h100x1"))
+    simulator.init()
+    driver = Closing(simulator, only={"mem_create"}, every=True)
+    target = Target("h100x1", load("h100x1"), simulated=True, _opener=lambda: driver)
+    other = re.sub(r"\b([24])MiB", lambda size: f"{2 * int(size[1])}MiB", SPEC)
+    (specs / "other.yaml").write_text(other)
+    with held_in_thread(yaml.safe_load(SPEC), target) as layout:
+        driver.at = driver.calls + 1
+        lost = run_inline("change", "cache", "other.yaml", XDG_RUNTIME_DIR=str(specs))
+        assert (lost.status, "the layout is taken down" in lost.err) == (5, True)
+    assert (layout.report.outcome, layout.report.leaks) == ("failed", ())

@@ -14,6 +14,7 @@ from typing import Any
 from memtopo import planner
 from memtopo.api.session import uuids
 from memtopo.cli.apply import revision
+from memtopo.cli.held import layout_source
 from memtopo.driver.ledger import Ledger
 from memtopo.kinds.layout import current
 from memtopo.language import read_text
@@ -81,12 +82,14 @@ def held(spec: Mapping[str, Any], target: Target, **terms: Any) -> Iterator[Held
 
     def serve(run: Run) -> HoldResult:
         found.runs.append(run)
-        layout = HeldLayout(run, "", partial(revision, target=target))
+        layout = HeldLayout(run, layout_source(document, target.machine), partial(revision, target=target))
         about = HolderInfo(geometry.name, "held.yaml", line)
         with claim(endpoint(geometry.name)) as claimed:
             follower = Follower(run, ended.is_set)
             ends: dict[str, Any] = {"stop": follower.stop, "ready": serving.set, "wake": theirs}
             hold(layout, claimed, about, changeable=layout, **ends, **terms)
+            if layout.failure:
+                raise layout.failure
         return HoldResult(follower.notes)
 
     def build() -> None:
