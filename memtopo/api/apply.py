@@ -11,6 +11,7 @@ from memtopo.api.live import Live, LiveContext
 from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, Planned, SpecLike, plan_spec, resolved
 from memtopo.driver.protocol import Driver
+from memtopo.geometry import Geometry
 from memtopo.plans.report import Report
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Bound, Producers, start_producers, unused
@@ -38,8 +39,12 @@ class Applied(LiveContext[Live]):
             raise Unsuitable(f"bind: {wrong[0]}", hint=wrong[1])
         running = self._producers = self._resources.enter_context(self._start_producers(planned))
         driver = planned.target.open()
-        handles = self._handles(planned, driver, running)
-        session = Session(planned, driver, handles, running.with_notes)
+
+        def handles_for(geometry: Geometry) -> HolderHandles | None:
+            return self._handles(geometry, driver, running)
+
+        handles = handles_for(planned.geometry)
+        session = Session(planned, driver, handles, running.with_notes, handles_for)
         live = Live(session, handles)
         session.begin(verify=True)
         return live
@@ -51,8 +56,7 @@ class Applied(LiveContext[Live]):
         machine = planned.target.machine if planned.target.simulated else None
         return start_producers(planned.geometry, self._bind, machine, name=planned.target.name)
 
-    def _handles(self, planned: Planned, driver: Driver, running: Producers) -> HolderHandles | None:
-        geometry = planned.geometry
+    def _handles(self, geometry: Geometry, driver: Driver, running: Producers) -> HolderHandles | None:
         if not any(group.origin for group in geometry.every):
             return None
         return HolderHandles(geometry, uuids(driver), running.sockets, self._allowed)

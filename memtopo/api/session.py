@@ -18,7 +18,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
 from memtopo.kinds.events import EventGroup
-from memtopo.kinds.layout import HandleSource
+from memtopo.kinds.layout import HandleSource, NoHandleSource
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
 from memtopo.rules.change import diagnose_change
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Run that stays open while a program uses the layout; `noted` adds notes to its report."""
+    """Run that stays open while a program uses the layout; `noted` adds notes to its report.
+
+    `handles_for` returns the source of imports for the geometry that a layout without imports is changed to.
+    """
 
     def __init__(
         self,
@@ -42,9 +45,11 @@ class Session:
         driver: KernelDriver,
         handle_source: HandleSource | None = None,
         noted: Callable[[Report], Report] = lambda report: report,
+        handles_for: Callable[[Geometry], HandleSource | None] = lambda _geometry: None,
     ) -> None:
         self.machine = planned.target.line
         self._planned, self._opened, self._noted = planned, driver, noted
+        self._handles_for = handles_for
         facts = planned.target.machine
         request = RunRequest(**_of_spec(planned), machine=self.machine, exclusive=False, machine_facts=facts)
         self.run = Run(request, Ledger(driver), handle_source=handle_source)
@@ -106,6 +111,8 @@ class Session:
         planned = plan_spec(spec, self._planned.target)
         raise_errors(tuple(diagnose_change(self.geometry, planned.geometry)), planned.document)
         request = replace(run.request, **_of_spec(planned), check=check)
+        if isinstance(self.layout.handle_source, NoHandleSource):
+            self.layout.handle_source = self._handles_for(planned.geometry) or self.layout.handle_source
         with self._changing(NotChanged, "the layout is as before"):
             checks = run.change(request)
         self._planned = planned

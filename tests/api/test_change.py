@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import memtopo
 from memtopo.kinds.layout import current
 from memtopo.machine.target import Target
+from tests.api.child_process import Process
 from tests.api.test_apply import failing
 
 SPEC: dict[str, Any] = {
@@ -107,3 +109,16 @@ def test_a_failed_change_leaves_the_layout_and_its_views() -> None:
         assert layout.check().different == 0
         assert layout.range("kv").size == 4 << 20
         del kv
+
+
+def test_a_change_may_add_an_import(start: Callable[..., Process]) -> None:
+    """From a holder that the layout was not connected to before."""
+    start(spec="specs/hold.yaml", machine="h200x2")
+    importing = deepcopy(SPEC)
+    importing["ranges"]["view"] = {"size": "64MiB"}
+    importing["imports"] = {"hot": {"from": "kv-store/pages", "location": "gpu0", "size": "2MiB", "count": 32}}
+    importing["map"]["view"], importing["access"]["view"] = ["hot"], {"gpu0": "r"}
+    with memtopo.applied(SPEC, "h200x2") as layout:
+        assert layout.change(importing).different == 0
+        assert layout.range("view").size == 64 << 20
+        assert layout.change(SPEC).different == 0
