@@ -20,6 +20,9 @@ from pathlib import Path
 from memtopo.common.clock import RunningClock
 from memtopo.common.spawn import python_command
 
+_EXIT = 10.0
+"""Seconds that a watcher has to end."""
+
 _INTERVAL = 0.01
 _COMMAND = python_command("memtopo.sharing.descendants:main")
 
@@ -39,28 +42,44 @@ def kill_all(entry: str, seconds: float) -> None:
 
 
 def start_watcher(program: int, entry: str, grace: float) -> subprocess.Popen[bytes]:
-    """Start a process that kills all processes with an entry once this one has died; the caller ends it.
+    """Start a process that kills all processes with an entry once this one has died, until `end_watcher`.
 
     The program has `grace` seconds to end by itself. Raises `OSError`.
     """
     return subprocess.Popen(  # noqa: S603 a command of memtopo, and no shell
         [*_COMMAND, str(os.getpid()), str(program), entry, str(grace)],
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         process_group=0,  # Ctrl-C ends the parent, which ends the watcher
     )
 
 
+def end_watcher(watcher: subprocess.Popen[bytes]) -> None:
+    """Have a watcher end, and wait for that; not by a signal, which this process may not be permitted to send."""
+    with suppress(subprocess.TimeoutExpired):  # it is stopped
+        watcher.communicate(b"\n", _EXIT)
+
+
 def main(parent: str, program: str, entry: str, grace: str) -> None:
-    """Wait for the death of the parent, then for the end of the program within the grace, and kill what is left."""
-    while os.getppid() == int(parent):
-        _await_end(int(parent))
+    """Wait for the death of the parent and the end of the program, within the grace, and kill what is left."""
+    if _is_dismissed(int(parent)):
+        return
     _await_end(int(program), float(grace))
     kill_all(entry, float(grace))
 
 
-def _await_end(pid: int, seconds: float | None = None) -> None:
+def _is_dismissed(parent: int) -> bool:
+    """Wait until the parent writes to standard input, or until it has died; return whether it wrote."""
+    try:
+        descriptor = os.pidfd_open(parent)  # a child of the parent may keep the other end of standard input open
+    except ProcessLookupError:
+        return False
+    ready, _, _ = select.select([0, descriptor], [], [])
+    return 0 in ready and os.read(0, 1) != b""
+
+
+def _await_end(pid: int, seconds: float) -> None:
     """Wait until a process has ended, for at most so many seconds."""
     with suppress(ProcessLookupError):
         descriptor = os.pidfd_open(pid)

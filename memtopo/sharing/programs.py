@@ -22,7 +22,7 @@ from memtopo.common.spawn import ParentThread, start_hint
 from memtopo.common.text import signal_name
 from memtopo.executor import Stopped
 from memtopo.sharing.claims import lock_stale, make_lock
-from memtopo.sharing.descendants import kill_all, start_watcher
+from memtopo.sharing.descendants import end_watcher, kill_all, start_watcher
 from memtopo.sharing.errors import reason
 from memtopo.sharing.sockets import abandon_in_children, is_listening
 
@@ -100,7 +100,8 @@ class Program:
             if self._process:
                 self._end(self._process)
         finally:
-            self._end_watcher()
+            if self._watcher:
+                end_watcher(self._watcher)
             if self._folder:
                 self._folder.remove()
 
@@ -195,13 +196,6 @@ class Program:
             if process.stdin:
                 with suppress(BrokenPipeError):
                     process.stdin.close()
-
-    def _end_watcher(self) -> None:
-        if self._watcher:
-            with suppress(PermissionError):
-                self._watcher.kill()
-            with suppress(subprocess.TimeoutExpired):
-                self._watcher.wait(self._grace)
 
     def _signal(self, number: signal.Signals) -> None:
         """Send a signal to its process group, unless that may be another's now."""
