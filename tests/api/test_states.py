@@ -79,7 +79,7 @@ def test_a_failed_switch_leaves_the_layout_as_it_was() -> None:
         driver: Any = layout._session._opened
         weights = np.from_dlpack(layout.range("weights", dtype="uint8"))
         weights[:] = 3
-        driver.at = driver.calls + 20
+        driver.at = driver.calls + 10
         with pytest.raises(memtopo.NotSwitched, match="the layout is awake, as before"):
             layout.switch("asleep")
         assert layout.state == "awake"
