@@ -14,13 +14,14 @@ from memtopo.api.memory import Part, unknown
 from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, Planned, plan_spec, resolved
 from memtopo.api.views import View
+from memtopo.common.errors import UsageError
 from memtopo.common.units import exact
 from memtopo.driver.kernels import KernelDriver
 from memtopo.kinds.exports import EXPORTABLE
 from memtopo.language import Document
 from memtopo.machine.target import LOCAL, Target
 from memtopo.sharing.client import Client, connect
-from memtopo.sharing.endpoints import NAME, Endpoint, endpoint
+from memtopo.sharing.endpoints import NAME, Endpoint, endpoint, is_folder
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Notice
@@ -154,20 +155,25 @@ def attach(
     access: AccessName = "rw",
     machine: MachineLike = "local",
     *,
+    socket: str | os.PathLike[str] | None = None,
     allow_uids: Collection[int] = (),
     on_change: Callable[[Notice], object] | None = None,
 ) -> Attachment:
     """Import all exports of a held layout, or the named `exports`, for the duration of a `with`.
 
-    `layout` is a name, or the path of a socket. `access` is granted to the GPU that has the memory, which is found by
-    UUID among this process's GPUs, or to `device`. The connection is the importer's lease, and ends with the `with`.
+    `layout` is a name, or the path of a socket; `socket` is a folder that has the socket of the name, as one that
+    containers share. `access` is granted to the GPU that has the memory, which is found by UUID among this process's
+    GPUs, or to `device`. The connection is the importer's lease, and ends with the `with`.
     memtopo itself never writes to imported memory. `poll` calls `on_change` when the holder changes its layout.
 
     Entering raises `NoLayout` if the layout is not held, `ExchangeError`, `Unavailable`, `Unsuitable`, `InvalidSpec` if
     this machine cannot import an export, and `NotApplied` with the report after everything was undone.
     """
     text = os.fspath(layout)
-    where = endpoint(socket=text) if "/" in text else endpoint(text)
+    folder = None if socket is None else os.fspath(socket)
+    if folder is not None and not is_folder(folder):
+        raise UsageError(f"socket={folder!r} is no folder", hint="name the path of a socket in place of the layout")
+    where = endpoint(socket=text) if "/" in text else endpoint(text, folder)
     return Attachment(where, exports, device, access, machine, allow_uids, on_change)
 
 

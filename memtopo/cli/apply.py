@@ -50,6 +50,7 @@ from memtopo.run import apply, processes
 from memtopo.run.held import Revision
 from memtopo.run.request import RunRequest
 from memtopo.sharing import producers
+from memtopo.sharing.endpoints import is_folder
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderInfo
 from memtopo.sharing.imports import HolderHandles
@@ -107,7 +108,7 @@ def apply_command(
     holding = hold_options(
         hold=hold, socket=socket, lasting=lasts, grace=duration(grace), allow_uids=allow_uid or [], metrics=metrics
     )
-    bound_holders = bindings(bound or [], allow_uid or [], timeout_seconds(timeout))
+    bound_holders = bindings(bound or [], allow_uid or [], timeout_seconds(timeout), socket)
     loaded = load(spec, machine)
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
@@ -244,6 +245,8 @@ class Bindings:
     allow_uids: tuple[int, ...]
     silence: float
     typed: bool = False
+    folder: str | None = None
+    """Folder with the sockets of holders that have no value."""
 
     @contextmanager
     def producers(self, geometry: Geometry, target: Target, stop: Callable[[], int]) -> Iterator[Producers]:
@@ -252,6 +255,8 @@ class Bindings:
             raise UsageError(f"--with: {unused[0]}", hint=unused[1])
         used = producers.holders(geometry)
         bound = {name: producers.resolve(name, value) for name, value in self.values.items() if name in used}
+        if self.folder:
+            bound = producers.in_folder(self.folder, used) | bound
         machine = target.machine if target.simulated else None
         try:
             with producers.start_producers(
@@ -262,11 +267,11 @@ class Bindings:
             raise Interrupted(stop()) from error
 
 
-def bindings(given: list[str], allow_uids: list[int], silence: float) -> Bindings:
-    """The bindings of the values of `--with`. Raises `UsageError`."""
+def bindings(given: list[str], allow_uids: list[int], silence: float, socket: str | None = None) -> Bindings:
+    """The bindings of the values of `--with`, and of `--socket` if it is a folder. Raises `UsageError`."""
     typed = given != os.environ.get(_VARIABLE, "").split()
     values = dict(map(_name_and_value, given if typed else _variable()))
-    return Bindings(values, tuple(allow_uids), silence, typed)
+    return Bindings(values, tuple(allow_uids), silence, typed, socket if socket and is_folder(socket) else None)
 
 
 def _name_and_value(text: str) -> tuple[str, str]:

@@ -171,7 +171,7 @@ def release_command(
 def connect_to(name: str | None, socket: str | None, allow_uids: Collection[int]) -> Client:
     """Connect to the holder of a layout, by its name or by the path of its socket, which has a slash.
 
-    If both are given, the layout at the socket must have the name.
+    If both are given, `socket` is a folder with the layout's socket, or the layout at the socket must have the name.
 
     Raises `UsageError` where nothing is named, `NoLayout`, `ExchangeError`.
     """
@@ -179,7 +179,7 @@ def connect_to(name: str | None, socket: str | None, allow_uids: Collection[int]
         raise UsageError("missing argument 'NAME'", hint="name a layout, or --socket PATH; 'memtopo ls' lists them")
     if socket is None and name is not None and "/" in name:
         name, socket = None, name
-    client = connect(endpoint(name if socket is None else None, socket), allow_uids=allow_uids)
+    client = connect(endpoint(name, socket), allow_uids=allow_uids)
     if name is not None and socket is not None:
         _require_name(client, name, socket)
     return client

@@ -20,7 +20,7 @@ from memtopo.run.imports import Follower
 from memtopo.run.processes import Coordinator, HeldProcesses
 from memtopo.run.request import HoldResult
 from memtopo.sharing.claims import Claim, claim
-from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.endpoints import endpoint, is_folder
 from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, MetricsTarget, hold
 from memtopo.sharing.status import Importer
 
@@ -45,7 +45,7 @@ class HoldOptions:
         Raises `ExchangeError` if one is taken.
         """
         with (
-            claim(endpoint(socket=self.socket) if self.socket else endpoint(about.name)) as claimed,
+            claim(endpoint(about.name, self.socket), self.allow_uids) as claimed,
             metrics_target(self.metrics) as metrics,
         ):
             yield Holder(self, claimed, about, stop, revise, gpus, metrics)
@@ -96,7 +96,10 @@ class Holder:
         return list(_notes(held))
 
     def _print_ready(self) -> None:
-        name = f"--socket {shlex.quote(self.options.socket)}" if self.options.socket else self.about.name
+        socket = self.options.socket
+        where = f"--socket {shlex.quote(socket)}" if socket else ""
+        named = [self.about.name] if not socket or is_folder(socket) else []
+        name = " ".join([*named, *filter(None, [where])])
         holding = f"holding {self.about.name} at {self.claim.endpoint.path}"
         plain.print_lines([printable(f"{holding}; release it with 'memtopo release {name}'")], sys.stderr)
 
@@ -113,7 +116,7 @@ def hold_options(
     """The options of `--hold`; None without it. Raises `UsageError` for options that need it."""
     if hold:
         return HoldOptions(socket, lasting, grace, tuple(allow_uids), metrics)
-    options = {"--for": lasting, "--socket": socket, "--metrics": metrics}
+    options = {"--for": lasting, "--socket": None if socket and is_folder(socket) else socket, "--metrics": metrics}
     for flag, given in ((flag, value is not None) for flag, value in options.items()):
         # The variables may be set for other commands, or by a memtopo that started this one.
         if given and f"MEMTOPO_{flag.removeprefix('--').upper()}" not in os.environ:

@@ -14,7 +14,7 @@ from memtopo.common.errors import UsageError
 from memtopo.output import plain, prometheus
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client
-from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.endpoints import endpoint, is_folder
 from memtopo.sharing.holder import MetricsTarget
 from memtopo.sharing.statistics import Statistics
 from memtopo.sharing.status import Status
@@ -28,11 +28,11 @@ def metrics_command(name: LayoutName = None, socket: Socket = None, allow_uid: A
 
     Of one layout, or of all that are held. A holder that does not answer has only memtopo_layout_up, which is 0.
     """
-    if name is not None or socket is not None:
+    if name is not None or (socket is not None and not is_folder(socket)):
         with connect_to(name, socket, allow_uid or ()) as client:
             text = prometheus.text([_reported(client)])
     else:
-        answered = list(answers(_reported, allow_uids=allow_uid or ()))
+        answered = list(answers(_reported, socket, allow_uids=allow_uid or ()))
         text = prometheus.text(
             [each for each in answered if not isinstance(each, Entry)],
             [each for each in answered if isinstance(each, Entry)],

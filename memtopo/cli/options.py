@@ -46,8 +46,8 @@ Socket = Annotated[
     typer.Option(
         "--socket",
         envvar="MEMTOPO_SOCKET",
-        metavar="PATH",
-        help="Socket of a holder that is not at the default path.",
+        metavar="PATH|FOLDER",
+        help="Socket of a holder that is not at the default path, or a folder that has FOLDER/NAME.sock.",
     ),
 ]
 AllowUid = Annotated[

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 PROC = Path("/proc")
-_FIRST_PIDS = "pid:[4026531836]"
+_FIRST_PIDS = 0xEFFFFFFC
 """Pid namespace of the system itself: the kernel gives it this number (PROC_PID_INIT_INO)."""
 
 _FLAGS, _START = 4, 17
@@ -41,9 +41,22 @@ def process_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
     return ProcessStat(before.partition("(")[2], state, int(parent), int(rest[_START]), kernel)
 
 
+def is_unmapped(uid: int, proc: Path = PROC) -> bool:
+    """Return whether a uid is the one that the kernel reports for all users without a number in this user namespace."""
+    try:
+        return uid == int((proc / "sys/kernel/overflowuid").read_text())
+    except (OSError, ValueError):
+        return False
+
+
+def pid_namespace(proc: Path = PROC) -> int | None:
+    """Return the number of this process's pid namespace; None if it is unknown."""
+    try:
+        return (proc / "self/ns/pid").stat().st_ino
+    except OSError:
+        return None
+
+
 def in_pid_namespace(proc: Path = PROC) -> bool:
     """Return whether this process is in a pid namespace of its own, as in a container."""
-    try:
-        return str((proc / "self/ns/pid").readlink()) != _FIRST_PIDS
-    except OSError:
-        return False
+    return pid_namespace(proc) not in (None, _FIRST_PIDS)

@@ -62,8 +62,8 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def process_name(pid: int) -> str:
-    """Name of another process, such as `process 4711`; the kernel reports 0 for one of another pid namespace."""
+def process_name(pid: int | None) -> str:
+    """Name of another process, such as `process 4711`; one of another pid namespace has no number, or 0."""
     return f"process {pid}" if pid else "a process of another pid namespace"
 
 

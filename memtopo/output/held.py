@@ -35,14 +35,18 @@ _IMPORTERS = (
 _UNKNOWN = "?"
 """Id of a process of another pid namespace."""
 
+_OTHER_NAMESPACE = "? is a process of another pid namespace"
+
 
 def layout_list(survey: Survey, now: float) -> RenderableType:
     """All held layouts, a line each; `now` is the time in seconds since the epoch."""
     if not survey.layouts:
         return cell("no layout is held")
-    errors = [f"{each.name}: {each.error}" for each in survey.layouts if each.error]
+    remarks = [f"{each.name}: {each.error}" for each in survey.layouts if each.error]
+    if any(each.since is not None and not each.pid for each in survey.layouts):
+        remarks.append(_OTHER_NAMESPACE)
     table = Rows(_LAYOUTS, [_entry(each, now) for each in survey.layouts])
-    return Group(table, Text(), notes(errors)) if errors else table
+    return Group(table, Text(), notes(remarks)) if remarks else table
 
 
 def layout(status: Status, now: float) -> RenderableType:
@@ -62,6 +66,7 @@ def layout(status: Status, now: float) -> RenderableType:
         Text(),
         heading("importers"),
         *(importers if status.importers else [cell(f"{' ' * INDENT}no importer is attached")]),
+        *_namespace_notes(status),
     )
 
 
@@ -126,6 +131,16 @@ def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
     if status.spec is not None:
         yield "spec", status.spec
     yield "socket", status.socket
+
+
+def _namespace_notes(status: Status) -> list[RenderableType]:
+    """What the numbers of processes mean, if some are of another pid namespace."""
+    remarks = []
+    if status.importers and status.pid_namespace == "another":
+        remarks.append("importers have the numbers of the holder's pid namespace, not of this process's")
+    if not all(each.pid for each in status.importers):
+        remarks.append("? is a process outside of the holder's pid namespace")
+    return [Text(), notes(remarks)] if remarks else []
 
 
 def _offer(offer: Offer) -> tuple[str, ...]:

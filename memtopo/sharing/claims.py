@@ -10,14 +10,18 @@ marker belongs to another program, as `poetry.lock` beside a socket `poetry`: it
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import stat
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from typing import Self
 
+from memtopo.common.processes import pid_namespace
+from memtopo.common.text import process_name
 from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import ExchangeError, reason
 from memtopo.sharing.sockets import abandon_in_children, is_bound, is_listening
@@ -27,7 +31,8 @@ _BACKLOG = 128
 _TRIES, _BETWEEN = 20, 0.02
 _LOCK_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MARKER = b"memtopo lock of process "
-_LONGEST_LOCK = len(_MARKER) + 20
+_LONGEST_LOCK = len(_MARKER) + 60
+_LOCK_TEXT = re.compile(rb"memtopo lock of process ([0-9]{1,20})(?: in pid namespace ([0-9]{1,20}))?\n")
 
 
 class Claim:
@@ -106,10 +111,13 @@ class Claim:
             sock.close()
 
 
-def claim(endpoint: Endpoint) -> Claim:
-    """Claim an endpoint. Raises `ExchangeError` if another process has it, or if its folder cannot be trusted."""
+def claim(endpoint: Endpoint, allow_uids: Collection[int] = ()) -> Claim:
+    """Claim an endpoint, in a folder of this user, of root or of `allow_uids`.
+
+    Raises `ExchangeError` if another process has it, or if its folder cannot be trusted.
+    """
     try:
-        folder = endpoint.open_folder(make=True)
+        folder = endpoint.open_folder(make=True, allow_uids=allow_uids)
     except FileNotFoundError as error:
         raise ExchangeError("folder", f"folder {endpoint.folder!r} for a socket does not exist") from error
     try:
@@ -123,7 +131,7 @@ def claim(endpoint: Endpoint) -> Claim:
 
 
 def lock_owner(folder: int, file: str) -> int | None:
-    """Return the process that a lock file names, if it is one of memtopo."""
+    """Return the process that a lock file names, if it is one of memtopo; 0 if it is of another pid namespace."""
     try:
         fd, pid = _open_lock(folder, file)
     except OSError:
@@ -170,7 +178,9 @@ def make_lock(folder: int, file: str) -> int | None:
     fd = os.open(temporary, _LOCK_FILE | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder)
     try:
         os.fchmod(fd, 0o600)
-        os.write(fd, b"%s%d\n" % (_MARKER, os.getpid()))
+        namespace = pid_namespace()
+        where = b"" if namespace is None else b" in pid namespace %d" % namespace
+        os.write(fd, b"%s%d%s\n" % (_MARKER, os.getpid(), where))
         flock(fd, LOCK_EX | LOCK_NB)
         os.link(temporary, file, src_dir_fd=folder, dst_dir_fd=folder)
     except FileExistsError:
@@ -215,11 +225,14 @@ def lock_stale(folder: int, file: str) -> int | None:
 
 
 def _owner(text: bytes) -> int:
-    """Return the process that the content of a lock file names. Raises `OSError` for other content."""
-    pid = text.removeprefix(_MARKER).removesuffix(b"\n")
-    if text != b"%s%s\n" % (_MARKER, pid) or not pid.isdigit() or len(text) > _LONGEST_LOCK:
+    """Return the process that the content of a lock file names, 0 if it is of another pid namespace.
+
+    Raises `OSError` for other content.
+    """
+    found = _LOCK_TEXT.fullmatch(text)
+    if not found or len(text) > _LONGEST_LOCK:
         raise PermissionError(1, "it is a file that memtopo did not write")
-    return int(pid)
+    return int(found[1]) if found[2] is None or int(found[2]) == pid_namespace() else 0
 
 
 def _temporary_name(lock: int) -> str:
@@ -271,7 +284,7 @@ def _already_held(endpoint: Endpoint, pid: int | None) -> ExchangeError:
     command = f"'memtopo release {endpoint.name or f'--socket {endpoint.path}'}'"
     return ExchangeError(
         "held",
-        f"{what} is already held by {f'process {pid}' if pid else 'another process'}",
+        f"{what} is already held by {'another process' if pid is None else process_name(pid)}",
         hint=f"{command} releases it; or use {'another name' if endpoint.name else 'another --socket'}",
     )
 

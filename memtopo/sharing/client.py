@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Self
 
+from memtopo.common.processes import pid_namespace
 from memtopo.common.text import nearest
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
@@ -66,7 +67,7 @@ class Client:
             return Status(
                 name=fields.text("name", 128),
                 socket=self._connection.path,
-                pid=self.pid,
+                pid=self.pid or None,
                 uid=self.uid,
                 since=fields.seconds("since"),
                 state=fields.word("state", "serving", "releasing"),
@@ -76,9 +77,16 @@ class Client:
                 offers=tuple(self.offers().values()),
                 importers=tuple(_importers(self._connection)),
                 generation=fields.number("generation", 1) if fields.has("generation") else 1,
+                pid_namespace="same" if self._same_pids(fields) else "another",
                 layout_state=fields.text_or_none("layout_state"),
                 layout_states=fields.texts("layout_states", MOST_STATES) if fields.has("layout_states") else (),
             )
+
+    def _same_pids(self, status: Fields) -> bool:
+        """Return whether the holder is in this process's pid namespace; its own number is another in another one."""
+        if status.has("pid_namespace") and (ours := pid_namespace()):
+            return status.number("pid_namespace") == ours
+        return status.number("pid") == self.pid
 
     def offers(self) -> Mapping[str, Offer]:
         """Return the exports by name. They are requested again after a notice that the layout was changed."""

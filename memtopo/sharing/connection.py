@@ -10,7 +10,7 @@ from collections.abc import Collection
 from typing import Any
 
 from memtopo.common.clock import LONGEST_STEP, RunningClock
-from memtopo.common.text import nearest
+from memtopo.common.text import nearest, process_name
 from memtopo.diagnostics.messages import COMPARED
 from memtopo.sharing import wire
 from memtopo.sharing.claims import lock_owner, remove_stale
@@ -260,4 +260,5 @@ def _no_layout(endpoint: Endpoint, *, suggest: bool) -> NoLayout:
 
 
 def _ends(path: str, holder: int | None) -> str:
-    return f"(holder: {f'process {holder}' if holder else 'unknown'} at {path}; client: process {os.getpid()})"
+    known = "unknown" if holder is None else process_name(holder)
+    return f"(holder: {known} at {path}; client: process {os.getpid()})"

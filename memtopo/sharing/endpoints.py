@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from memtopo.common.errors import UsageError
+from memtopo.common.processes import is_unmapped
 from memtopo.common.units import shorten
 from memtopo.sharing.errors import ExchangeError, reason
 
@@ -55,18 +56,42 @@ class Endpoint:
 
 
 def endpoint(name: str | None = None, socket: str | None = None) -> Endpoint:
-    """Return the endpoint of a layout's name, or of the path of a socket. Raises `UsageError`."""
+    """Return the endpoint of a layout's name, of the path of a socket, or of a name in a folder that `socket` names.
+
+    Raises `UsageError`.
+    """
+    if socket is not None and is_folder(socket):
+        if name is None:
+            hint = f"'memtopo ls --socket {shorten(socket)}' lists the layouts in it; name one of them"
+            raise UsageError(f"{shorten(socket)!r} is a folder", hint=hint)
+        return Endpoint(os.path.abspath(socket), _checked_name(name) + _SOCKET)  # noqa: PTH100 links are not resolved
     if socket is not None:
-        folder, file = os.path.split(os.path.abspath(socket))  # noqa: PTH100 links are not resolved
-        if not file or socket.endswith("/") or not socket or "\0" in socket or len(os.fsencode(file)) > _LONGEST_FILE:
+        folder, file = os.path.split(os.path.abspath(socket))  # noqa: PTH100 likewise
+        if not file or not socket or "\0" in socket or len(os.fsencode(file)) > _LONGEST_FILE:
             raise UsageError(f"{shorten(socket)!r} is no path for a socket", hint="write --socket FOLDER/FILE")
         return Endpoint(folder, file)
-    if name is None or not NAME.fullmatch(name):
-        raise UsageError(
-            f"{shorten(name or '')!r} is not a layout's name",
-            hint="a name begins with a letter and continues with letters, digits, _ and -; --socket takes a path",
-        )
-    return Endpoint(_runtime_folder(), name + _SOCKET, name)
+    return Endpoint(_runtime_folder(), _checked_name(name or "") + _SOCKET, name)
+
+
+def is_folder(socket: str) -> bool:
+    """Return whether a path is that of a folder of sockets, `FOLDER/NAME.sock`, and not of a socket."""
+    return "\0" not in socket and (socket.endswith("/") or os.path.isdir(socket))  # noqa: PTH112 it may be empty
+
+
+def endpoints(socket: str | None = None, allow_uids: Collection[int] = ()) -> list[Endpoint]:
+    """Return the endpoints of all layouts in the runtime folder or in a named folder, or that of a socket.
+
+    Those that dead processes left are included. Raises `ExchangeError` if the folder cannot be trusted.
+    """
+    if socket is None:
+        return [endpoint(name) for name in endpoint_names()]
+    if not is_folder(socket):
+        return [endpoint(socket=socket)]
+    try:
+        folder = _open_folder(os.path.abspath(socket), allow_uids)  # noqa: PTH100 links are not resolved
+    except FileNotFoundError:
+        return []
+    return [endpoint(name, socket) for name in _names(folder)]
 
 
 def endpoint_names() -> list[str]:
@@ -75,14 +100,27 @@ def endpoint_names() -> list[str]:
     Raises `ExchangeError` if the folder cannot be trusted.
     """
     try:
-        folder = _open_runtime_folder(_runtime_folder())
+        return _names(_open_runtime_folder(_runtime_folder()))
     except FileNotFoundError:
         return []
+
+
+def _names(folder: int) -> list[str]:
+    """Names of the sockets and locks in a folder, which is closed."""
     try:
         names = {file.removesuffix(_LOCK).removesuffix(_SOCKET) for file in os.listdir(folder) if _SOCKET in file}
     finally:
         os.close(folder)
     return sorted(name for name in names if NAME.fullmatch(name))
+
+
+def _checked_name(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise UsageError(
+            f"{shorten(name)!r} is not a layout's name",
+            hint="a name begins with a letter and continues with letters, digits, _ and -; --socket takes a path",
+        )
+    return name
 
 
 def _runtime_folder() -> str:
@@ -151,7 +189,8 @@ def _not_private(found: os.stat_result) -> str | None:
 def _replaceable(found: os.stat_result, allow_uids: Collection[int]) -> str | None:
     """Return why others can replace files in a folder: it is theirs, or writable for all and not sticky."""
     if found.st_uid not in (0, os.geteuid(), *allow_uids):
-        return f"it belongs to uid {found.st_uid}, and this process to uid {os.geteuid()}"
+        where = ", which stands for every user without a number in this user namespace" * is_unmapped(found.st_uid)
+        return f"it belongs to uid {found.st_uid}{where}, and this process to uid {os.geteuid()}; --allow-uid trusts it"
     if found.st_mode & _WRITE_ACCESS_OF_OTHERS and not found.st_mode & stat.S_ISVTX:
         return f"others may change what is in it (mode {stat.S_IMODE(found.st_mode):o})"
     return None

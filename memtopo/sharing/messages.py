@@ -212,7 +212,7 @@ def decode_importer(fields: Fields) -> Importer:
     """Decode an importer. Raises `BadPacket`."""
     return Importer(
         id=fields.number("id"),
-        pid=fields.number("pid"),
+        pid=fields.number("pid") or None,
         uid=fields.number("uid"),
         since=fields.seconds("since"),
         handles=fields.number("handles"),

@@ -25,7 +25,7 @@ from memtopo.kinds.semaphores import ImportedSemaphore
 from memtopo.machine import Machine, target
 from memtopo.plans.report import Report
 from memtopo.sharing.client import connect
-from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.endpoints import NAME, endpoint, is_folder
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.programs import ProducerFailed, Program
 from memtopo.sharing.simulated_producer import Memory, ProducerSpec, Semaphore
@@ -35,6 +35,7 @@ __all__ = [
     "ProducerFailed",
     "Producers",
     "holders",
+    "in_folder",
     "producer_specs",
     "resolve",
     "simulated_program",
@@ -55,12 +56,16 @@ _COMMAND = python_command("memtopo.sharing.simulated_producer:main")
 
 
 def resolve(name: str, text: str) -> Bound:
-    """Resolve `--with NAME=TEXT`: an existing socket, else a command, split as by a shell and run without one.
+    """Resolve `--with NAME=TEXT`: an existing socket, a folder with NAME.sock, else a command.
+
+    A command is split as by a shell, and run without one.
 
     Raises `Unavailable` if it is neither, `UsageError` if the text cannot be split.
     """
     if _is_socket(text):
         return text
+    if is_folder(text):
+        return endpoint(name, text).path
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
@@ -70,6 +75,12 @@ def resolve(name: str, text: str) -> Bound:
         message = f"--with {name}: there is neither a socket {text!r} nor a program {words[0] if words else ''!r}"
         raise Unavailable(message, hint="a producer that is not running yet is started by its command")
     return words
+
+
+def in_folder(folder: str, names: Iterable[str]) -> dict[str, Bound]:
+    """Return the sockets of holders that are in a folder, by name."""
+    paths = {name: endpoint(name, folder).path for name in names if NAME.fullmatch(name)}
+    return {name: path for name, path in paths.items() if _is_socket(path)}
 
 
 def holders(geometry: Geometry) -> set[str]:

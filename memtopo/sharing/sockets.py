@@ -11,6 +11,7 @@ from collections.abc import Collection
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
+from memtopo.common.processes import is_unmapped
 from memtopo.sharing.errors import ExchangeError
 
 _SOCKET_FILE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -109,11 +110,14 @@ def check_user(of: Peer, what: str, allow_uids: Collection[int]) -> None:
     """Accept the user of this process and those of `allow_uids`. Raises `ExchangeError` for others."""
     ours = os.geteuid()
     if of.uid != ours and of.uid not in allow_uids:
-        raise ExchangeError(
-            "forbidden",
-            f"{what} belongs to uid {of.uid}, and this process to uid {ours}",
-            hint=f"--allow-uid {of.uid}, if that user is to be trusted",
-        )
+        message = f"{what} belongs to uid {of.uid}, and this process to uid {ours}"
+        raise ExchangeError("forbidden", message, hint=_trust(of.uid))
+
+
+def _trust(uid: int) -> str:
+    if is_unmapped(uid):
+        return f"uid {uid} is every user without a number in this user namespace; --allow-uid trusts them all"
+    return f"--allow-uid {uid}, if that user is to be trusted"
 
 
 def reserve_descriptors(wanted: int, least: int | None = None) -> int:

@@ -31,11 +31,12 @@ class Taken:
 class Importer:
     """A process that received handles and is still connected; `since` is in seconds of the epoch.
 
-    `handles` and `bytes` count all exports; `taken` has the first ones.
+    `pid` is a number of the holder's pid namespace, None for a process outside of that. `handles` and `bytes` count all
+    exports; `taken` has the first ones.
     """
 
     id: int
-    pid: int
+    pid: int | None
     uid: int
     since: float
     handles: int
@@ -49,12 +50,14 @@ class Importer:
 class Status:
     """A held layout. Times are in seconds of the epoch; `deadline` is the time of its automatic release.
 
+    `pid` is the holder's in the pid namespace of this process, None if it is outside of that. `pid_namespace` is
+    "another" if the holder is in another one, and the numbers of importers with it.
     `picture` is the layout's diagram, if the holder reports the source.
     """
 
     name: str
     socket: str
-    pid: int
+    pid: int | None
     uid: int
     since: float
     state: State
@@ -68,6 +71,7 @@ class Status:
     layout_state: str | None = None
     """Name of the state that the layout is in; None if it has no states, or its holder does not report them."""
     layout_states: tuple[str, ...] = ()
+    pid_namespace: Literal["same", "another"] = "same"
     picture: Diagram | None = None
 
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeVar
 
 from memtopo.plans.report import MachineLine
 from memtopo.sharing.client import Client, connect
-from memtopo.sharing.endpoints import endpoint, endpoint_names
+from memtopo.sharing.endpoints import endpoints
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.status import Status
 
@@ -47,7 +47,7 @@ class Survey:
 
 
 def survey(socket: str | None = None, *, allow_uids: Collection[int] = ()) -> Survey:
-    """Query every holder, or the one at `socket`, and remove what dead holders left.
+    """Query every holder, or those at `socket`, a path or a folder, and remove what dead holders left.
 
     Raises `ExchangeError` if the runtime folder cannot be trusted.
     """
@@ -58,12 +58,11 @@ def survey(socket: str | None = None, *, allow_uids: Collection[int] = ()) -> Su
 def answers(
     ask: Callable[[Client], T], socket: str | None = None, *, allow_uids: Collection[int] = ()
 ) -> Iterator[T | Entry]:
-    """Yield the answer of every holder, or of the one at `socket`; an entry for one that does not answer.
+    """Yield the answer of every holder, or of those at `socket`, a path or a folder; an entry for a silent one.
 
     What dead holders left is removed. Raises `ExchangeError` if the runtime folder cannot be trusted.
     """
-    endpoints = [endpoint(name) for name in endpoint_names()] if socket is None else [endpoint(socket=socket)]
-    for each in endpoints:
+    for each in endpoints(socket, allow_uids):
         try:
             with connect(each, timeout=TIMEOUT, allow_uids=allow_uids, suggest=False) as client:
                 answer = ask(client)

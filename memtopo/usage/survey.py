@@ -85,9 +85,10 @@ def _reported(statuses: Iterable[Status]) -> Iterator[tuple[int, LayoutUse]]:
         size = sum(offer.size * offer.count for offer in status.offers)
         holder, simulated = status.pid or None, status.machine.simulated
         held = LayoutUse(status.name, "holder", holder, status.since, size, simulated, status.socket)
-        yield status.pid, held
+        yield status.pid or 0, held
         for each in status.importers:
-            yield each.pid, replace(held, role="importer", since=each.since, bytes=each.bytes)
+            same = status.pid_namespace == "same"
+            yield (each.pid or 0) if same else 0, replace(held, role="importer", since=each.since, bytes=each.bytes)
 
 
 def _leased(reported: Uses, processes: Mapping[int, Process], files: ProcessFiles) -> Iterator[tuple[int, LayoutUse]]:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,23 @@ PATIENCE = 60.0
 
 
 class ChildProcess:
-    """A module in a process of its own, with an argument as JSON, and a runtime directory for sockets of layouts."""
+    """A module in a process of its own, with an argument as JSON, and a runtime directory for sockets of layouts.
 
-    def __init__(self, module: str, argument: Any, runtime: Path | None = None, **variables: str) -> None:
+    `before` is a command that runs it, as in other namespaces.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        argument: Any,
+        runtime: Path | None = None,
+        *,
+        before: Sequence[str] = (),
+        **variables: str,
+    ) -> None:
         known = {"XDG_RUNTIME_DIR": str(runtime)} if runtime else {}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps(argument)],
+            [*before, sys.executable, "-m", module, json.dumps(argument)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from memtopo.common.processes import pid_namespace
 from memtopo.sharing import claims
 from memtopo.sharing.claims import claim, lock_owner, remove_stale
 from memtopo.sharing.client import connect
@@ -34,7 +35,7 @@ def test_a_claim_has_a_lock_with_its_process_and_removes_it(named: Endpoint) -> 
     with claim(named):
         assert files(named) == ["kv.sock.lock"]
         lock = Path(named.folder, named.lock)
-        assert lock.read_bytes() == b"memtopo lock of process %d\n" % os.getpid()
+        assert lock.read_text() == f"memtopo lock of process {os.getpid()} in pid namespace {pid_namespace()}\n"
         assert stat.S_IMODE(lock.stat().st_mode) == 0o600
         folder = named.open_folder()
         assert (lock_owner(folder, named.lock), lock_owner(folder, "nothing")) == (os.getpid(), None)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from memtopo.common.errors import UsageError
+from memtopo.common.processes import pid_namespace
 from memtopo.language.fields import NAME as LANGUAGE
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
@@ -64,7 +65,7 @@ def test_an_invalid_name_is_wrong_usage(runtime: Path, name: str) -> None:
         endpoint(name)
 
 
-@pytest.mark.parametrize("path", ["", "/", "a/", "a\0b", "/" + "n" * 251])
+@pytest.mark.parametrize("path", ["", "a\0b", "a\0b/", "/" + "n" * 251])
 def test_an_invalid_path_is_wrong_usage(path: str) -> None:
     with pytest.raises(UsageError, match="is no path for a socket"):
         endpoint(socket=path)
@@ -248,10 +249,15 @@ def test_a_lock_that_a_client_holds_for_a_moment_does_not_refuse_a_holder(runtim
         claim(endpoint("kv")).close()
 
 
-@pytest.mark.parametrize("make", [lambda path: path.write_text("precious"), lambda path: path.mkdir()])
-def test_a_file_that_is_no_socket_is_refused_and_stays(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_a_folder_is_no_path_of_one_socket(tmp_path: Path) -> None:
+    for path in ("/", "a/", str(tmp_path)):
+        with pytest.raises(UsageError, match="is a folder"):
+            endpoint(socket=path)
+
+
+def test_a_file_that_is_no_socket_is_refused_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "precious"
-    make(path)
+    path.write_text("precious")
     with pytest.raises(ExchangeError, match="it is no socket of this user"):
         claim(endpoint(socket=str(path)))
     assert os.listdir(tmp_path) == ["precious"]
@@ -360,7 +366,7 @@ def test_a_link_at_the_name_of_a_socket_is_not_followed(runtime: Path, holder: H
 
 def test_the_lock_is_held_while_the_holder_lives_and_names_its_process(runtime: Path, holder: Holder) -> None:
     with (runtime / "memtopo" / "kv.sock.lock").open("r+") as lock:
-        assert lock.read() == f"memtopo lock of process {holder.pid}\n"
+        assert lock.read() == f"memtopo lock of process {holder.pid} in pid namespace {pid_namespace()}\n"
         with pytest.raises(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

@@ -13,6 +13,7 @@ import pytest
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
+from memtopo.common.processes import pid_namespace
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
@@ -93,7 +94,7 @@ def test_a_status_has_name_process_times_state_and_machine(responder: Responder,
     spec = status.pop("spec")
     assert (spec[:4], len(spec)) == ("/x/y", 1000)
     assert status == {
-        "name": "kv", "pid": os.getpid(), "state": "serving", "deadline": 12.5,
+        "name": "kv", "pid": os.getpid(), "pid_namespace": pid_namespace(), "state": "serving", "deadline": 12.5,
         "machine": asdict(MACHINE) | {"devices": list(MACHINE.devices)}, "generation": 1,
     }  # fmt: skip
     responder.releasing = True

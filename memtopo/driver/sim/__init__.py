@@ -19,8 +19,9 @@ STRICTER = {
     "memcpy_dtoh": "likewise a copy from it",
     "device_primary_ctx_release": "with the last retain its allocations, opened memory and events are gone, and any use"
     " of them is refused: not tried on hardware",
-    "ipc_open_mem_handle": "memory of a gpu that is not visible here, or that the current one cannot access, is"
-    " refused: not tried on hardware; of memory that its process has freed, unless it is open here"
+    "ipc_open_mem_handle": "memory of a process of another pid namespace is refused, as are its events and fabric"
+    " handles: not tried on hardware; memory of a gpu that is not visible here, or that the current one cannot access,"
+    " is refused: not tried on hardware; of memory that its process has freed, unless it is open here"
     " already: hardware opens whatever its block has now, or refuses it with another error (fact 72)",
     "ipc_close_mem_handle": "refused without a current context: not tried on hardware",
     "event_synchronize": "likewise",

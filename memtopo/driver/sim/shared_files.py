@@ -191,8 +191,8 @@ class SharedHandle(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """True if this process exported it."""
-        return self.pid == os.getpid()
+        """True if this process exported it, and none of another pid namespace with the same number."""
+        return self.pid == os.getpid() and self.is_alive
 
     @property
     def is_alive(self) -> bool:

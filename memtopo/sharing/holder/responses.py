@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.processes import pid_namespace
 from memtopo.common.text import nearest, process_name
 from memtopo.common.units import shorten
 from memtopo.diagnostics.messages import COMPARED, LISTED, choose
@@ -88,6 +89,7 @@ class Responder:
         status = {
             "name": info.name,
             "pid": os.getpid(),
+            "pid_namespace": pid_namespace(),
             "since": self._since,
             "state": "releasing" if self.releasing else "serving",
             "deadline": self._deadline,
