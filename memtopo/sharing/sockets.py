@@ -116,7 +116,7 @@ def check_user(of: Peer, what: str, allow_uids: Collection[int]) -> None:
 
 def _trust(uid: int) -> str:
     if is_unmapped(uid):
-        return f"uid {uid} is every user without a number in this user namespace; --allow-uid trusts them all"
+        return f"--allow-uid {uid} trusts every user without a number in this user namespace"
     return f"--allow-uid {uid}, if that user is to be trusted"
 
 
