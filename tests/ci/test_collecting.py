@@ -79,8 +79,13 @@ def test_a_file_given_twice_is_read_once(tree: Path) -> None:
 def test_a_pattern_or_folder_without_files_exits_with_3(tree: Path, argument: str) -> None:
     """This holds even if other arguments select files."""
     (tree / "empty").mkdir()
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable) as refused:
         collect(["a", argument])
+    message, hint = f"pattern {argument!r} matches no file", "a pattern is matched from the current folder"
+    if argument == "empty":
+        message, hint = "folder 'empty' has no spec", "a folder stands for the *.yaml and *.yml files in it and below"
+    assert refused.value.message == message
+    assert str(refused.value.hint).startswith(hint)
     result = run_memtopo("validate", tree / "a" / "x.yaml", tree / argument, M)
     assert (result.status, result.out) == (3, "")
     assert argument in result.err

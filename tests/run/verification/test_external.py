@@ -26,6 +26,7 @@ from memtopo.sharing.imports import HolderHandles
 from tests.helpers.faults import Faulty
 from tests.helpers.in_process_producer import uuid
 from tests.helpers.machines import invented
+from tests.helpers.reports import tallies
 from tests.helpers.scripted_producer import ScriptedProducer, scripted_producer
 from tests.helpers.shared_producers import handle_source
 from tests.helpers.specs import document, ensemble, run_request
@@ -77,9 +78,10 @@ def apply_from_producer(
     check: Check = "fast",
     *,
     alone: bool = True,
+    text: str = TEXT,
 ) -> tuple[Report, Ledger]:
     """The layout, built with what the producer makes."""
-    made = replace(run_request(TEXT, MACHINE, check), timeout=timeout, exclusive=alone)
+    made = replace(run_request(text, MACHINE, check), timeout=timeout, exclusive=alone)
     handle_source = holders(made.geometry, target.uuids(MACHINE), {"camera": producer.path})
     with SimDriver(MACHINE) as driver:
         driver.init()
@@ -185,6 +187,23 @@ def test_a_wait_in_a_multi_process_layout_has_the_timeout_of_a_process(producer:
     report = with_timeout(30.0)
     assert report.outcome == "ok", report
     assert producer.request("counter") == "2"
+
+
+CHAINED = """
+semaphores:
+  last: {from: camera/ready, via: timeline_fd, device: gpu1, wait: 3}
+  middle: {from: camera/ready, via: timeline_fd, device: gpu1, wait: 1, signal: 3}
+  first: {from: camera/ready, via: timeline_fd, device: gpu0, signal: 1}
+"""
+
+
+def test_what_other_entries_wait_for_is_signalled_before_their_waits(producer: ScriptedProducer) -> None:
+    """Entries that only signal come first, then waits by ascending value, whatever their order in the spec."""
+    report, ledger = apply_from_producer(producer, timeout=5.0, text=CHAINED)
+    assert (report.outcome, ledger.empty) == ("ok", True), report
+    assert producer.request("counter") == "3"
+    found = tallies(report.checks)
+    assert (found["wait"].looked_at, found["signal"].looked_at) == (2, 2)
 
 
 def test_a_signal_by_an_importer_is_not_taken_for_the_producer_s(producer: ScriptedProducer) -> None:
