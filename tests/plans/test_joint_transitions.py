@@ -174,7 +174,7 @@ def pairs(one: strategies.Spec, other: strategies.Spec) -> tuple[Steps, Steps]:
     return old, new
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(multi_process_strategies.pairs())
 def test_a_joint_transition_uses_only_what_exists(both: tuple[strategies.Spec, strategies.Spec]) -> None:
     follows_the_model(*pairs(*both))
