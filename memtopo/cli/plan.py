@@ -50,7 +50,7 @@ def plan_command(
     output: Output = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show what apply, or a change of a held layout, would do, without doing it.
+    """Show what apply would do, or a change of a held layout.
 
     A saved plan contains the spec and the machine; apply plans the spec again, and refuses the plan if it changed.
     That of a change is refused if the held layout was changed since.

@@ -56,7 +56,7 @@ def test_version_is_one_line_on_stdout() -> None:
         (["validat", "x"], "no such command 'validat'", "did you mean 'validate'? see 'memtopo --help'"),
         (["plan"], "missing argument 'SPEC'", "see 'memtopo plan --help'"),
         (["plan", ""], "SPEC is empty", "name a file, or - for standard input"),
-        (["plan", "a", "b", "c"], "unexpected argument: b c", "see 'memtopo plan --help'"),
+        (["plan", "a", "b", "c"], "unexpected argument: c", "see 'memtopo plan --help'"),
         (["apply", "x", "--frobnicate"], "no such option: --frobnicate", "see 'memtopo apply --help'"),
         (["apply", "x", "--jsn"], "no such option: --jsn", "did you mean --json? see 'memtopo apply --help'"),
         (["apply", "x", "--machine"], "option '--machine' requires an argument", "see 'memtopo apply --help'"),
