@@ -33,7 +33,7 @@ class Event:
     def wait(self, stream: object = 0) -> None:
         """Make later work of a stream wait for the last recording, in any process; return immediately.
 
-        The stream must be of the event's GPU: with another GPU's, the driver ends the process (fact 75).
+        The stream must be of the event's GPU: with another GPU's, the driver ends the process (fact 76).
         """
         event = self._event()
         with current(self._driver, self._layout.contexts[self.device]):

@@ -85,7 +85,7 @@ class Events(Buffers):
         return self._with_event("eventsync {}") if self.contexts[""] else None
 
     def _streamwait(self) -> str | None:
-        """Wait, but for an interprocess event on a stream of another GPU: the process would die (fact 75)."""
+        """Wait, but for an interprocess event on a stream of another GPU: the process would die (fact 76)."""
         stream, event = self.one("s") or "0", self.one("e")
         if event is None or (self._is_shared(event) and self.contexts_of[event] != self._context_of(stream)):
             return None

@@ -28,7 +28,7 @@ STRICTER = {
     "event_destroy": "an event that is not open is refused, here and in every call: hardware may end the process",
     "event_record": "refused on a stream that is not open: hardware may end the process",
     "stream_wait_event": "likewise, and with flags; an interprocess event on a stream of another gpu is refused: on"
-    " hardware the process dies (fact 75)",
+    " hardware the process dies (fact 76)",
     "mem_address_reserve": "only addresses from 1 TiB to 84 TiB are free (fact 11)",
     "mem_create": "a fabric handle that was never tried on the recorded machine is refused (fact 4)",
     "mem_get_allocation_properties_from_handle": "a handle that was released is refused: on hardware it is answered"

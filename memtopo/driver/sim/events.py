@@ -82,7 +82,7 @@ class Events:
         """Make a stream wait for an event, which has completed already."""
         found = self.get(event)
         if found.fd is not None and found.device != self._streams.get(stream, device).device:
-            reason = "the interprocess event is another gpu's: on hardware the process dies (fact 75)"
+            reason = "the interprocess event is another gpu's: on hardware the process dies (fact 76)"
             raise Refused("CUDA_ERROR_INVALID_HANDLE", reason)
         if flags:
             raise invalid("flags must be 0")
