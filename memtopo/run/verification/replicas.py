@@ -69,11 +69,16 @@ class Tried(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaHost:
-    """Machine on which replicas are built, real or simulated; `visible` are its visible GPUs, if not all are."""
+    """Machine on which replicas are built, real or simulated; `visible` are its visible GPUs, if not all are.
+
+    A child has `limit` seconds; `command` replaces memtopo's own.
+    """
 
     machine: Machine
     simulated: bool
     visible: tuple[int, ...] = ()
+    limit: float = LIMIT
+    command: tuple[str, ...] = _COMMAND
 
 
 def replicas(geometry: Geometry) -> dict[Replica, Path]:
@@ -159,11 +164,12 @@ class _Child:
 
     def __init__(self, replica: Replica, host: ReplicaHost) -> None:
         self.replica = replica
-        self._deadline = time.monotonic() + LIMIT
+        self._limit = host.limit
+        self._deadline = time.monotonic() + host.limit
         task = _Task(machine.dump(host.machine) if host.simulated else None, host.visible, replica)
         stdin = memory_file(task.to_json())
         try:
-            self.process = spawn(_COMMAND, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self.process = spawn(host.command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         finally:
             os.close(stdin)
         assert self.process.stdout
@@ -179,7 +185,7 @@ class _Child:
         output = b"" if late else self.out.read()
         self.end(0 if late else EXIT_LIMIT)
         if late:
-            return Tried("", f"it took more than {LIMIT} s")
+            return Tried("", f"it took more than {self._limit:g} s")
         if output:
             return Tried(*json.loads(output))
         status = self.process.returncode

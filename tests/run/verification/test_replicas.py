@@ -17,10 +17,12 @@ from memtopo.run.verification.rounds import FORBIDDEN
 from tests.helpers import faulty_drivers
 from tests.helpers.faulty_drivers import run_on
 from tests.helpers.machines import invented
+from tests.helpers.processes import open_descriptors
 from tests.helpers.reports import tallies
 from tests.helpers.specs import run_request, validate_text
 
 GRANULE = 2 << 20
+MACHINE = invented(1)
 SPEC = """
 ranges: {kv: {size: 12MiB, count: 2}, staging: {size: 2MiB}}
 chunks:
@@ -113,6 +115,22 @@ def test_a_requested_stop_ends_the_children_at_once() -> None:
     with pytest.raises(KeyboardInterrupt):
         list(try_all({replica: ()}, ReplicaHost(invented(1), simulated=True), stop))
     assert time.monotonic() - start < module.EXIT_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("command", "limit", "why"),
+    [
+        ("kill -9 $$", 60.0, "the process was killed by SIGKILL"),
+        ("exit 3", 60.0, "the process ended with status 3"),
+        ("exec sleep 1000", 0.1, "it took more than 0.1 s"),
+    ],
+)
+def test_a_child_that_gives_no_result_is_a_try_that_was_not_made(command: str, limit: float, why: str) -> None:
+    host = ReplicaHost(MACHINE, simulated=True, limit=limit, command=("sh", "-c", command))
+    replica = Replica(Properties(gpu(0)), GRANULE, 0, Access.R)
+    before = open_descriptors()
+    assert [*try_all({replica: ()}, host, lambda: None)] == [(replica, Tried("", why))]
+    assert open_descriptors() == before
 
 
 class RefusesForbiddenStore(SimDriver):
