@@ -8,6 +8,8 @@ from memtopo.driver.ledger import Ledger
 from memtopo.driver.sim import SimDriver
 from memtopo.plans.report import Check, Report, Tally
 from memtopo.run.apply import apply
+from memtopo.run.verification.rounds import UNSAFE
+from tests.helpers import faults
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.reports import tallies
@@ -73,3 +75,21 @@ def test_what_a_failed_round_had_still_to_read_is_not_checked(
     assert found.as_declared == found.looked_at
     assert found.why_not
     assert found.why_not.startswith("the driver reported ")
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_without_a_granted_access_nothing_is_verified(check: Check) -> None:
+    """Kernels, and copies of host memory, would end the process (facts 24, 40)."""
+    machine = invented(2)
+    made = run_request(TEXT, machine, check)
+    with SimDriver(machine) as driver:
+        driver.init()
+        report = apply(made, Ledger(faults.GrantsNothing(driver)), handle_source=handle_source(made, machine))
+    assert (report.outcome, report.exit_code) == ("different", 6)
+    found = {key: each for key, each in tallies(report.checks).items() if each.not_checked}
+    counts = (
+        {"bytes": 12, "both sides": 2, "wait": 1} if check == "fast" else {"every byte": 6, "both sides": 4, "wait": 1}
+    )
+    assert {key: (each.looked_at, each.not_checked, each.why_not) for key, each in found.items()} == {
+        key: (0, count, UNSAFE) for key, count in counts.items()
+    }
