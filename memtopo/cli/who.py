@@ -17,9 +17,9 @@ def who_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJs
     users.
     """
     from memtopo.driver.cuda import gpu_usage
-    from memtopo.usage import usage
+    from memtopo.usage import locked_layouts, usage
 
-    found = usage(gpu_usage(), answers(Client.status, socket, allow_uids=allow_uid or ()))
+    found = usage(gpu_usage(), answers(Client.status, socket, allow_uids=allow_uid or ()), locked=locked_layouts())
     if as_json:
         plain.print_document(documents.dumps(documents.marked("usage", found)).splitlines())
     else:

@@ -19,8 +19,13 @@ Uses = Mapping[int, Sequence[LayoutUse]]
 """Layouts by process; 0 is any process of another pid namespace."""
 
 
-def usage(memory: GpuUsage, layouts: Iterable[Status | Entry], files: ProcessFiles | None = None) -> Usage:
-    """Combine what NVML and the holders report with /proc, which is read here.
+def usage(
+    memory: GpuUsage,
+    layouts: Iterable[Status | Entry],
+    files: ProcessFiles | None = None,
+    locked: Iterable[tuple[int, LayoutUse]] = (),
+) -> Usage:
+    """Combine what NVML and the holders report, and the `locked` layouts of others, with /proc, which is read here.
 
     A number of NVML is that of a process in /proc only if the process has a device file open, or if its descriptors
     cannot be read: in a container NVML may use the numbers of the host.
@@ -29,7 +34,10 @@ def usage(memory: GpuUsage, layouts: Iterable[Status | Entry], files: ProcessFil
     known = list(layouts)
     processes = {each.pid: each for each in files.processes()}
     confirmed, elsewhere = _by_process(memory.processes, processes)
-    uses = _layout_uses([each for each in known if isinstance(each, Status)], processes, confirmed, files)
+    reported = list(_reported(each for each in known if isinstance(each, Status)))
+    sockets = {use.socket for _, use in reported}
+    reported += [(pid, use) for pid, use in locked if use.socket not in sockets]
+    uses = _layout_uses(_grouped(reported), processes, confirmed, files)
     found = [
         *(ProcessUsage(None, None, None, None, (), None, None, (use,)) for use in uses.get(0, ())),
         *_users(processes, confirmed, uses),
@@ -61,12 +69,11 @@ def _users(
 
 
 def _layout_uses(
-    statuses: Iterable[Status],
+    reported: Uses,
     processes: Mapping[int, Process],
     memory: Mapping[int, object],
     files: ProcessFiles,
 ) -> Uses:
-    reported = _grouped(_reported(statuses))
     leased = _leased(reported, processes, files)
     children = _children(reported, processes, memory)
     return _grouped([*((pid, use) for pid, uses in reported.items() for use in uses), *leased, *children])

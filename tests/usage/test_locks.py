@@ -1,0 +1,45 @@
+"""Layouts of other users, by their locks."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from memtopo.usage import locked_layouts, usage
+from memtopo.usage.procfs import ProcessFiles
+from memtopo.usage.report import LayoutUse
+from tests.usage.test_survey import NOTHING, uses
+
+
+@pytest.mark.parametrize("folder", ["run/user/1000/memtopo", "tmp/memtopo-1000"])
+def test_a_locked_layout_belongs_to_the_process_that_has_the_lock(
+    tmp_path: Path, files: ProcessFiles, folder: str
+) -> None:
+    """A lock that a dead holder left is none."""
+    place = tmp_path / folder
+    place.mkdir(parents=True)
+    lock = place / "kv.sock.lock"
+    lock.touch()
+    assert list(locked_layouts(tmp_path)) == []
+    with lock.open() as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        held = LayoutUse("kv", "holder", os.getpid(), None, None, None, str(place / "kv.sock"))
+        assert list(locked_layouts(tmp_path)) == [(os.getpid(), held)]
+        assert uses(usage(NOTHING, [], files, locked_layouts(tmp_path)), os.getpid()) == [held]
+    assert list(locked_layouts(tmp_path)) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_lock_of_another_user_than_the_process_does_not_count(tmp_path: Path) -> None:
+    """Any user may make a folder in /tmp with the name of another."""
+    place = tmp_path / "tmp" / "memtopo-7"
+    place.mkdir(parents=True)
+    lock = place / "kv.sock.lock"
+    lock.touch()
+    os.chown(lock, 7, 7)
+    with lock.open() as opened:
+        fcntl.flock(opened, fcntl.LOCK_EX)
+        assert list(locked_layouts(tmp_path)) == []
