@@ -79,7 +79,8 @@ def _samples(status: Status, statistics: Statistics | None) -> Iterator[_Sample]
     yield _Sample("memtopo_exported_bytes", layout, sum(offer.size * offer.count for offer in status.offers))
     yield _Sample("memtopo_importers", layout, len(status.importers))
     for each in status.importers:
-        labels = layout | {"importer": str(each.id), "pid": str(each.pid or ""), "uid": str(each.uid)}
+        pid = each.pid if status.pid_namespace == "same" else None
+        labels = layout | {"importer": str(each.id), "pid": str(pid or ""), "uid": str(each.uid)}
         yield _Sample("memtopo_importer_handles", labels, each.handles)
         yield _Sample("memtopo_importer_bytes", labels, each.bytes)
         yield _Sample("memtopo_importer_bound", labels, each.bound)

@@ -66,3 +66,11 @@ def test_a_holder_without_an_answer_is_down() -> None:
     page = prometheus.text([], [Entry("kv", "unreachable", "/run/kv.sock", error="no answer")])
     assert page.splitlines()[-1] == 'memtopo_layout_up{layout="kv"} 0'
     assert prometheus.text([]).startswith(prometheus.FIRST)
+
+
+def test_a_process_of_another_pid_namespace_has_no_number() -> None:
+    """An importer of a holder in another one has a number there, which is none here."""
+    assert ',pid="4712",' in prometheus.text([(FULL, None)])
+    page = prometheus.text([(replace(FULL, pid=None, pid_namespace="another"), None)])
+    assert "4712" not in page
+    assert ',pid="",' in page

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 
 from memtopo.driver.usage import GpuMemory, GpuUsage, ProcessMemory
 from memtopo.sharing.client import Client
-from memtopo.sharing.status import Status
+from memtopo.sharing.status import Importer, Status
 from memtopo.sharing.surveys import Entry, answers
 from memtopo.usage import usage
 from memtopo.usage.procfs import ProcessFiles
@@ -103,6 +104,16 @@ def test_a_child_of_a_holder_that_uses_gpu_memory_belongs_to_its_layout(
     """The processes of a layout of several are children of the holder."""
     status = Status("kv", "/run/kv.sock", os.getpid(), 0, 0.0, "serving", None, None, MACHINE, (), ())
     assert [use.role for use in uses(usage(NOTHING, [status], files), user.pid)] == ["child"]
+
+
+def test_importers_of_a_holder_in_another_pid_namespace_have_no_number_here(files: ProcessFiles) -> None:
+    """Their numbers are those of other processes here."""
+    importer = Importer(1, os.getpid(), 0, 0.0, 1, 4096, bound=False)
+    status = Status("kv", "/kv.sock", None, 0, 0.0, "serving", None, None, MACHINE, (), (importer,))
+    found = usage(NOTHING, [replace(status, pid_namespace="another")], files)
+    assert [use.role for use in uses(found, None)] == ["holder", "importer"]
+    assert uses(found, os.getpid()) == []
+    assert [use.role for use in uses(usage(NOTHING, [status], files), os.getpid())] == ["importer"]
 
 
 def test_what_nvml_and_holders_do_not_report_is_said(files: ProcessFiles) -> None:
