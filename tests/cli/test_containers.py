@@ -29,7 +29,8 @@ memtopo: 1
 name: kv
 chunks: {w: {location: gpu0, size: 2MiB, handles: fd}}
 buffers: {b: {location: gpu0, size: 2MiB}}
-exports: {w: {chunk: w, via: fd}, b: {buffer: b, via: ipc}}
+events: {e: {device: gpu0}}
+exports: {w: {chunk: w, via: fd}, b: {buffer: b, via: ipc}, e: {event: e, via: ipc}}
 """
 READER = """
 memtopo: 1
@@ -43,6 +44,11 @@ IPC = """
 memtopo: 1
 name: reader
 imports: {b: {from: kv/b, via: ipc, location: gpu0, size: 2MiB}}
+"""
+EVENT = """
+memtopo: 1
+name: reader
+imports: {e: {from: kv/e, device: gpu0}}
 """
 Launch = Callable[..., ChildProcess]
 
@@ -143,20 +149,25 @@ def held(tmp_path: Path, folder: Path) -> Iterator[None]:
 def test_a_spec_and_python_import_from_a_layout_in_another_container(held: None, tmp_path: Path, folder: Path) -> None:
     """Over descriptors. Legacy IPC fails, and the report names the pid namespace."""
     on = ("--machine", "h200x2")
-    reader, ipc = tmp_path / "reader.yaml", tmp_path / "ipc.yaml"
-    reader.write_text(READER)
-    ipc.write_text(IPC)
-    by_folder, bound, over_ipc = in_container(
+    reader, ipc, event = (tmp_path / f"{name}.yaml" for name in ("reader", "ipc", "event"))
+    for path, text in ((reader, READER), (ipc, IPC), (event, EVENT)):
+        path.write_text(text)
+    by_folder, bound, over_ipc, of_event = in_container(
         ("apply", reader, *on, "--socket", folder),
         ("apply", reader, *on, "--with", f"kv={folder}"),
         ("apply", ipc, *on, "--socket", folder, "--json"),
+        ("apply", event, *on, "--socket", folder, "--json"),
     )
     assert by_folder.status == 0, by_folder
     assert bound.status == 0, bound
-    failure = over_ipc.document["failure"]
-    assert (over_ipc.status, failure["error"]) == (4, "cuIpcOpenMemHandle: CUDA_ERROR_INVALID_HANDLE")
-    assert "another pid namespace" in failure["cause"]
-    assert "pid namespace (--pid)" in failure["hint"]
+    for result, error in (
+        (over_ipc, "MemHandle: CUDA_ERROR_INVALID_HANDLE"),
+        (of_event, "EventHandle: CUDA_ERROR_MAP_FAILED"),
+    ):
+        failure = result.document["failure"]
+        assert (result.status, failure["error"]) == (4, f"cuIpcOpen{error}")
+        assert "another pid namespace" in failure["cause"]
+        assert "pid namespace (--pid)" in failure["hint"]
     with memtopo.attach("kv", ["w"], machine="h200x2", socket=folder) as attached:
         assert attached.exports["w"].size == 2 << 20
 

@@ -68,7 +68,10 @@ class OpenEvent(EventStep):
     verb = "open event"
     call = "cuIpcOpenEventHandle"
     hints: ClassVar = {
-        "MAP_FAILED": ErrorHint("what was received is not an event (fact 47)", "see what the exporter sends")
+        "MAP_FAILED": ErrorHint(
+            "what was received is not an event (fact 47), or its exporter runs in another pid namespace",
+            "see what the exporter sends; containers have to share a pid namespace (--pid)",
+        )
     }
 
     @property
