@@ -55,6 +55,18 @@ def test_answers_have_the_keys_and_types_of_the_page(runtime: Path, start: Calla
         assert shape(packet.message) == shape(answer)
 
 
+def test_a_request_with_an_unknown_key_is_refused(runtime: Path, start: Callable[..., Holder]) -> None:
+    """A request must not ask for what the holder does not support; the layout stays as it is."""
+    start(asleep="asleep")
+    for name, (request, _) in PAIRS.items():
+        with raw(runtime / "memtopo" / "kv.sock") as sock:
+            wire.send(sock, json.dumps({**request, "surprise": 1}).encode())
+            packet = heard(sock)
+            assert packet
+            packet.close()
+            assert (name, packet.message["error"]["code"]) == (name, "request")
+
+
 def test_the_page_has_every_code_of_a_holders_errors() -> None:
     source = "".join(path.read_text() for path in [*ROOT.glob("memtopo/sharing/**/*.py"), *REVISIONS])
     sent = set(re.findall(r'ExchangeError\(\s*"(\w+)"', source)) | {"packet", "version", "request", "failed"}
