@@ -34,14 +34,13 @@ def held(folder: Path) -> Iterator[subprocess.Popen[str]]:
     spec.write_text(SPEC)
     command = [sys.executable, "-m", "memtopo", "apply", str(spec), "--machine", "local", "--hold"]
     command += ["--socket", str(folder / "held.sock")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT)
-    try:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT) as process:
         assert process.stderr is not None
-        assert next(line for line in process.stderr if "holding" in line)
-        yield process
-    finally:
-        process.terminate()
-        process.wait()
+        try:
+            assert next(line for line in process.stderr if "holding" in line)
+            yield process
+        finally:
+            process.terminate()
 
 
 def free(driver: Driver, context: int) -> int:
