@@ -19,12 +19,13 @@ from memtopo.common.units import exact
 from memtopo.driver.kernels import KernelDriver
 from memtopo.kinds.exports import EXPORTABLE
 from memtopo.language import Document
-from memtopo.machine.target import LOCAL, Target
+from memtopo.machine.target import LOCAL, Target, recorded
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import NAME, Endpoint, endpoint, is_folder
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.offers import Offer
-from memtopo.sharing.status import Notice
+from memtopo.sharing.sources import held_machine
+from memtopo.sharing.status import Notice, Status
 
 AccessName = Literal["r", "rw"]
 
@@ -106,7 +107,7 @@ class Attachment(LiveContext[Attached]):
         exports: Collection[str] | None,
         device: str | int | None,
         access: AccessName,
-        machine: MachineLike,
+        machine: MachineLike | None,
         allow_uids: Collection[int],
         on_change: Callable[[Notice], object] | None,
     ) -> None:
@@ -118,15 +119,11 @@ class Attachment(LiveContext[Attached]):
     def _build(self) -> Attached:
         with connect(self._where, allow_uids=self._allowed) as client:
             status, offers = client.status(), self._chosen(client.offers())
-        name = status.name
-        if status.machine.simulated and self._machine == LOCAL:
-            message = f"layout {name!r} is held on the simulated machine {status.machine.name!r}, not on GPUs"
-            raise Unsuitable(message, hint=f"attach to it with machine={status.machine.name!r}")
-        found = resolved(self._machine)
+            found = _machine(client, status, self._machine)
         driver = found.open()
         gpus = uuids(driver)
-        spec = importing_spec(name, offers, gpus, self._device, self._access)
-        return self._attached(Document.from_object(spec, f"<exports of {name}>"), found, driver, gpus, offers)
+        spec = importing_spec(status.name, offers, gpus, self._device, self._access)
+        return self._attached(Document.from_object(spec, f"<exports of {status.name}>"), found, driver, gpus, offers)
 
     def _attached(
         self, document: Document, found: Target, driver: KernelDriver, gpus: Sequence[str], offers: Mapping[str, Offer]
@@ -153,7 +150,7 @@ def attach(
     exports: Collection[str] | None = None,
     device: str | int | None = None,
     access: AccessName = "rw",
-    machine: MachineLike = "local",
+    machine: MachineLike | None = None,
     *,
     socket: str | os.PathLike[str] | None = None,
     allow_uids: Collection[int] = (),
@@ -164,7 +161,9 @@ def attach(
     `layout` is a name, or the path of a socket; `socket` is a folder that has the socket of the name, as one that
     containers share. `access` is granted to the GPU that has the memory, which is found by UUID among this process's
     GPUs, or to `device`. The connection is the importer's lease, and ends with the `with`.
-    memtopo itself never writes to imported memory. `poll` calls `on_change` when the holder changes its layout.
+    `machine` is by default the local one or, if the layout is held on a simulated machine, a simulator of the machine
+    that its holder reports. memtopo itself never writes to imported memory. `poll` calls `on_change` when the holder
+    changes its layout.
 
     Entering raises `NoLayout` if the layout is not held, `ExchangeError`, `Unavailable`, `Unsuitable`, `InvalidSpec` if
     this machine cannot import an export, and `NotApplied` with the report after everything was undone.
@@ -175,6 +174,24 @@ def attach(
         raise UsageError(f"socket={folder!r} is no folder", hint="name the path of a socket in place of the layout")
     where = endpoint(socket=text) if "/" in text else endpoint(text, folder)
     return Attachment(where, exports, device, access, machine, allow_uids, on_change)
+
+
+def _machine(client: Client, status: Status, requested: MachineLike | None) -> Target:
+    """Return the requested machine; by default this one, or a simulator of the machine that the layout is held on.
+
+    Raises `Unsuitable` for a simulated layout on GPUs, and if its holder does not report a valid machine.
+    """
+    line = status.machine
+    if not line.simulated or requested not in (None, LOCAL):
+        return resolved(requested or LOCAL)
+    hint = f"attach to it with machine={line.name!r}"
+    message = f"layout {status.name!r} is held on the simulated machine {line.name!r}"
+    if requested == LOCAL:
+        raise Unsuitable(f"{message}, not on GPUs", hint=f"{hint}, or without a machine")
+    machine = held_machine(client)
+    if machine is None:
+        raise Unsuitable(f"{message}, whose record its holder does not send", hint=hint)
+    return recorded(line.name, machine)
 
 
 HOLDER = "holder"

@@ -14,7 +14,6 @@ from typing import Annotated
 import typer
 
 from memtopo import planner
-from memtopo.cli.held import layout_source, parsed_source
 from memtopo.cli.hold import Holder, HoldOptions, hold_options
 from memtopo.cli.options import (
     AllowUid,
@@ -55,6 +54,7 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder import HolderInfo
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.producers import Producers
+from memtopo.sharing.sources import layout_source, parsed_source
 
 With = Annotated[
     list[str] | None,

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from memtopo import language, planner
-from memtopo.cli.held import WaitForImporters, connect_to, layout_source, parsed_source
+from memtopo.cli.held import WaitForImporters, connect_to
 from memtopo.cli.options import AsJson, Socket, duration
 from memtopo.cli.specs import Loaded
 from memtopo.common.errors import UsageError
@@ -25,6 +25,7 @@ from memtopo.rules.change import diagnose_change
 from memtopo.rules.validation import validate
 from memtopo.sharing.client import Client
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.sources import layout_source, parsed_source
 from memtopo.sharing.status import Status
 
 NOT_AS_DECLARED = 6

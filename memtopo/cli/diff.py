@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from memtopo import planner
-from memtopo.cli.held import connect_to, held_source
+from memtopo.cli.held import connect_to
 from memtopo.cli.options import AsJson, MachineName
 from memtopo.cli.specs import Loaded, load, loaded_on
 from memtopo.common.errors import UsageError
@@ -21,6 +21,7 @@ from memtopo.output.diagram.build import build_diagram
 from memtopo.plans.difference import difference
 from memtopo.rules.validation import validate
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.sources import held_source
 
 Before = Annotated[
     str, typer.Argument(metavar="BEFORE", help="A spec, or the name of a held layout.", show_default=False)

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from memtopo.cli.options import AllowUid, AsJson, Grace, LayoutName, Socket, duration
 from memtopo.common.errors import MemtopoError, UsageError
-from memtopo.machine import Machine, dump, parse
 from memtopo.output import json as documents
 from memtopo.output import plain
 from memtopo.output.diagram.model import Diagram
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.errors import ExchangeError, NoLayout
-from memtopo.sharing.messages import LONGEST_SOURCE
+from memtopo.sharing.errors import NoLayout
+from memtopo.sharing.sources import held_source
 from memtopo.sharing.status import Looked
 from memtopo.sharing.surveys import survey
-
-if TYPE_CHECKING:
-    from memtopo.language import Document
 
 DIFFERENT = 1
 UNFINISHED = 4
@@ -57,8 +52,6 @@ WaitForImporters = Annotated[
         "--wait", envvar="MEMTOPO_CHANGE_WAIT", metavar="TIME", help="Time for importers to let go of memory that goes."
     ),
 ]
-
-_ORIGIN = "the holder"
 
 
 def ls_command(socket: Socket = None, allow_uid: AllowUid = None, as_json: AsJson = False) -> int:
@@ -194,24 +187,6 @@ def _require_name(client: Client, name: str, socket: str) -> None:
         stack.pop_all()
 
 
-def layout_source(document: Document, machine: Machine) -> str:
-    """Encode a spec and its machine as one text; empty if it is longer than `LONGEST_SOURCE`."""
-    text = json.dumps({"spec": document.text, "name": document.name, "machine": dump(machine)})
-    return text if len(text) <= LONGEST_SOURCE else ""
-
-
-def parsed_source(text: str) -> tuple[Document, str]:
-    """Spec in a source, and the text of its machine, empty if it has none. Raises `ExchangeError`."""
-    from memtopo.language import read_text
-
-    with suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError):
-        source = json.loads(text)
-        name, machine = source.get("name", _ORIGIN), source.get("machine", "")
-        if isinstance(name, str) and isinstance(machine, str):
-            return read_text(source["spec"].encode(), name), machine
-    raise ExchangeError("invalid", "the source is not a JSON object with a spec")
-
-
 def held_picture(client: Client) -> Diagram | None:
     """Diagram of a held layout; None if the holder sends no source, or one that is not valid.
 
@@ -226,20 +201,4 @@ def held_picture(client: Client) -> Diagram | None:
             document, machine = source
             geometry = validate(document, machine).geometry
             return build_diagram(geometry, machine) if geometry else None
-    return None
-
-
-def held_source(client: Client) -> tuple[Document, Machine] | None:
-    """Spec of a held layout and its machine; None if the holder sends none that can be read."""
-    from memtopo.language import read_text
-
-    try:
-        text = client.source()
-    except ExchangeError as error:
-        if error.code == "request":
-            return None  # a holder of an older version, which ended the connection
-        raise
-    with suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError, MemtopoError):
-        source = json.loads(text)
-        return read_text(source["spec"].encode(), _ORIGIN), parse(source["machine"].encode(), _ORIGIN)
     return None

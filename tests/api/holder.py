@@ -22,15 +22,20 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.holder import HolderInfo, hold
+from memtopo.sharing.sources import layout_source
 from tests.helpers.processes import print_json
 
 
-def main(spec: str, machine: str, socket: str | None = None, record: bool = False) -> None:
-    """Hold a spec at its name or at a socket until a signal; each range begins with the bytes of its name."""
+def main(spec: str, machine: str, socket: str | None = None, record: bool = False, source: str | None = None) -> None:
+    """Hold a spec at its name or at a socket until a signal; each range begins with the bytes of its name.
+
+    The holder sends the `source` of the layout, or another text in place of it.
+    """
     found = target.resolve(machine)
     document = read_file(spec)
     geometry = validate(document, found.machine).geometry
     assert geometry
+    source = layout_source(document, found.machine) if source is None else source
     line = MachineLine(found.name, found.simulated, (), "")
     run_request = RunRequest(planner.plan(geometry, found.machine), geometry, line, spec)
     where = endpoint(geometry.name) if socket is None else endpoint(socket=socket)
@@ -42,7 +47,7 @@ def main(spec: str, machine: str, socket: str | None = None, record: bool = Fals
                 _record(run)
             layout, driver = run.execution.layout, run.execution.driver
             exports = LayoutExports(geometry, layout, driver, run.recheck)
-            about = HolderInfo(geometry.name, spec, line)
+            about = HolderInfo(geometry.name, spec, line, source)
             held = hold(
                 exports, claimed, about, stop=stopper.signal, ready=lambda: print_json({"serving": geometry.name})
             )

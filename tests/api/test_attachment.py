@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import memtopo
 from memtopo.api.attachment import entry_names
 from memtopo.api.errors import Unsuitable
 from memtopo.common.errors import MemtopoError
+from memtopo.machine import dump, load
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import NoLayout
@@ -205,10 +207,6 @@ def test_a_missing_layout_export_or_gpu_is_an_error_and_leaves_nothing(start: St
 
 
 def test_an_export_of_an_unknown_gpu_is_refused_by_uuid(start: Start, tmp_path: Path) -> None:
-    import json
-
-    from memtopo.machine import dump, load
-
     facts = json.loads(dump(load("h200x2")))
     for number, device in enumerate(facts["devices"]):
         device["uuid"] = f"GPU-0000000{number}-1111-2222-3333-444455556666"
@@ -249,7 +247,7 @@ def test_exports_of_a_multi_process_layout_are_attached_by_process_and_name(
 ) -> None:
     with hold_processes(runtime, "h200x2") as holder:
         try:
-            with memtopo.attach("weights", exports, machine="h200x2") as shared:
+            with memtopo.attach("weights", exports) as shared:
                 assert list(shared.exports) == ["server.shards"]
                 view = np.from_dlpack(shared.export("server.shards"))
                 assert view.nbytes == shared.ranges["server_shards"].size == 512 << 20
@@ -304,11 +302,46 @@ def test_entries_of_exports_have_names_of_their_own() -> None:
     }  # fmt: skip
 
 
-def test_attaching_to_a_simulated_layout_names_its_machine(start: Start) -> None:
+def test_a_simulated_layout_is_attached_on_the_machine_of_its_holder(start: Start) -> None:
+    start(spec=HOLD, machine="h200x2")
+    with memtopo.attach("kv-store") as shared:
+        pages = np.from_dlpack(shared.export("pages"))
+        assert bytes(pages[:3]) == b"kv."
+        assert (shared.machine.name, shared.machine.simulated) == ("h200x2", True)
+        assert shared.machine.devices == ("NVIDIA H200", "NVIDIA H200")
+        del pages
+
+
+def test_a_simulated_layout_is_not_attached_on_gpus(start: Start) -> None:
     start(spec=HOLD, machine="h200x2")
     with (
         pytest.raises(Unsuitable, match="is held on the simulated machine 'h200x2', not on GPUs") as raised,
+        memtopo.attach("kv-store", machine="local"),
+    ):
+        pass
+    assert raised.value.hint == "attach to it with machine='h200x2', or without a machine"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        json.dumps({"spec": "memtopo: 1"}),
+        json.dumps({"machine": {"devices": []}}),
+        json.dumps({"machine": json.dumps({"memtopo_machine": 1, "devices": [{"name": 7}]})}),
+        json.dumps({"machine": dump(load("h200x2")).replace('"peers": [', '"peers": [[],')}),
+    ],
+    ids=["empty", "list", "deep", "spec alone", "object", "damaged", "unequal peers"],
+)
+def test_a_machine_that_is_no_valid_record_is_refused(start: Start, source: str) -> None:
+    start(spec=HOLD, machine="h200x2", source=source)
+    before = open_descriptors()
+    with (
+        pytest.raises(Unsuitable, match="'h200x2', whose record its holder does not send") as raised,
         memtopo.attach("kv-store"),
     ):
         pass
     assert raised.value.hint == "attach to it with machine='h200x2'"
+    assert open_descriptors() == before

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from memtopo.cli.held import layout_source
 from memtopo.language import read_file
 from memtopo.machine import load
+from memtopo.sharing.sources import layout_source
 from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import ROOT
 

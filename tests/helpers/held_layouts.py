@@ -14,7 +14,6 @@ from typing import Any
 from memtopo import planner
 from memtopo.api.session import uuids
 from memtopo.cli.apply import revision
-from memtopo.cli.held import layout_source
 from memtopo.driver.ledger import Ledger
 from memtopo.kinds.layout import current
 from memtopo.language import read_text
@@ -30,6 +29,7 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.holder import HolderInfo, hold
 from memtopo.sharing.imports import HolderHandles
+from memtopo.sharing.sources import layout_source
 from tests.helpers.child_process import PATIENCE
 
 
