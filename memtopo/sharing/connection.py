@@ -6,7 +6,7 @@ import os
 import select
 import socket
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from memtopo.common.clock import LONGEST_STEP, RunningClock
@@ -56,7 +56,19 @@ class HolderConnection:
             raise
 
     def request(self, request: str, *, timeout: float | None = None, **fields: Any) -> Packet:
-        """Send a request and return its answer, whose message is the object under `ok`. Raises `ExchangeError`."""
+        """Send a request and return its answer, whose message is the object under `ok`. Raises `ExchangeError`.
+
+        A request that was refused since packets before it were unread is sent once more: a notice was among them,
+        which has been read before the refusal.
+        """
+        try:
+            return self._exchange(request, timeout, fields)
+        except ExchangeError as error:
+            if error.code != "unread":
+                raise
+        return self._exchange(request, timeout, fields)
+
+    def _exchange(self, request: str, timeout: float | None, fields: Mapping[str, Any]) -> Packet:
         if self._sock.fileno() < 0:
             raise self.error("gone", f"'{request}' cannot be sent: the connection has ended")
         self._send(wire.encode({"request": request, **fields}), request)

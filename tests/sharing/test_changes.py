@@ -13,15 +13,18 @@ from typing import Any
 
 import pytest
 
-from memtopo.driver.handles import Handle
-from memtopo.sharing import wire
+from memtopo.common.clock import RunningClock
+from memtopo.driver.handles import Handle, Secret
+from memtopo.sharing import messages, wire
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.offers import ChangeFailed
+from memtopo.sharing.sockets import peer
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import asked, heard, holding, raw, scripted
-from tests.helpers.memfd_exports import OFFERS, PAGE, PAGES, OneState
+from tests.helpers.memfd_exports import OFFERS, PAGE, PAGES, OneState, secret
 from tests.helpers.processes import open_descriptors
 
 CHANGING = {"memtopo": 1, "notice": "changing", "generation": 1, "exports": ["page"], "deadline": PATIENCE}
@@ -253,6 +256,37 @@ def test_letting_go_is_refused_while_handles_are_unread(dial: Connect) -> None:
     assert "ok" in next_message(sock)
     assert next_message(sock)["error"]["code"] == "unread"
     assert let_go(sock, "page")["exports"] == ["page"]
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_an_unread_notice_does_not_count_as_unread_handles(layout: OneState, read: bool) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        connection = ClientConnection(1, ours, peer(ours), RunningClock())
+        connection.send_descriptors({"ok": {}}, [layout.memory])
+        if read:
+            next_message(theirs)
+        connection.send(CHANGED)
+        assert connection.unread() is not read
+
+
+def test_a_client_requests_again_what_a_notice_between_kept_back() -> None:
+    """The holder sent the notice before the client had read the handles before it."""
+    offer, handles = messages.page([OFFERS[2]])[0], [Handle(secret=Secret(secret("woven", i))) for i in range(3)]
+    answers = [
+        {"ok": {"total": 1, "offers": [offer], "generation": 1}},
+        CHANGED | {"generation": 2, "state": "asleep", "exports": []},
+        {"error": {"code": "unread", "message": "the handles before these were not read", "hint": None}},
+        {"ok": {"offer": offer, "first": 0, "generation": 1, "handles": messages.encode_handles(handles)[0]}},
+        CHANGED | {"generation": 3, "state": "awake", "exports": []},
+        {"error": {"code": "unread", "message": "the handles before these were not read", "hint": None}},
+        {"ok": {"generation": 3, "exports": ["woven"]}},
+    ]
+    with scripted(*((each, ()) for each in answers)) as talk:
+        client = Client(talk)
+        assert len([*client.handles("woven")]) == 3
+        client.let_go(["woven"])
+        assert client.notice(0.0)
 
 
 @pytest.mark.parametrize("names", [[], ["hot"], ["nothing", "\x1b[31m\ud800", ""], ["x" * 4096] * 10, ["a"] * 4096])

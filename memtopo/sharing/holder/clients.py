@@ -116,6 +116,7 @@ class ClientConnection:
     def flush(self) -> None:
         """Send queued messages as far as there is room. Raises `OSError` if the connection broke."""
         while self._outgoing:
+            self.unread()  # before more packets are unread, which have no descriptors
             try:
                 wire.send(self.sock, self._outgoing[0])
             except BlockingIOError:
