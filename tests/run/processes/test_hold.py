@@ -193,8 +193,9 @@ def test_an_import_from_a_layout_that_is_not_held_fails() -> None:
     assert "held" in report["failure"]["error"]
 
 
-def test_options_of_a_hold_require_hold() -> None:
-    for flags in (("--for", "5s"), ("--socket", "/tmp/x")):
+def test_options_of_a_hold_require_hold(tmp_path: Path) -> None:
+    """A folder of sockets is one without it, too: layouts are imported from there."""
+    for flags in (("--for", "5s"), ("--socket", str(tmp_path / "x")), ("--metrics", str(tmp_path / "x"))):
         done = memtopo("apply", str(HELD), *M, *flags)
         assert done.returncode == 2
         assert "add --hold" in done.stderr
