@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 
 from memtopo.api.dlpack import dtype as known_dtype
 from memtopo.api.errors import NotMapped, Unsuitable
-from memtopo.api.memory import Memory, Shape, ViewRequest, extents, unknown
+from memtopo.api.memory import Memory, Shape, ViewRequest, extents, unknown, whole_number
 from memtopo.api.session import Session
 from memtopo.api.views import View, ViewFactory
 from memtopo.common.signals import deferred
@@ -153,14 +153,14 @@ class ElasticRange:
 
         Chunks that exist and are not mapped are taken first, then new ones are created, up to the `max` of the spec.
         """
-        return self._memory.change(self.name, [MapRequest(offset, chunk, count)], [], wait=wait)
+        return self._memory.change(self.name, [_mapping(offset, chunk, count)], [], wait=wait)
 
     def unmap(self, offset: int, size: int, *, release: bool = False, wait: bool = True) -> None:
         """Unmap all chunks in `size` bytes from `offset` on, which have to be mapped throughout.
 
         The chunks stay for the next `map`; with `release`, their memory is free at once.
         """
-        self._memory.change(self.name, [], [UnmapRequest(offset, size, release)], wait=wait)
+        self._memory.change(self.name, [], [_unmapping(offset, size, release)], wait=wait)
 
     def batch(self, *, wait: bool = True) -> Batch:
         """Return a batch: what its `with` collects is made at its end, all or nothing."""
@@ -187,30 +187,48 @@ class Batch:
     """Maps and unmaps of one range, made together at the end of a `with`, and not at all if that raises.
 
     Everything is unmapped before anything is mapped. `labels` are those of the mapped chunks, in the order of calls.
+    Requests after the end of the `with` raise `Unsuitable`.
     """
 
     def __init__(self, make: Callable[[list[MapRequest], list[UnmapRequest]], tuple[str, ...]]) -> None:
         self._make = make
         self._maps: list[MapRequest] = []
         self._unmaps: list[UnmapRequest] = []
+        self._ended = False
         self.labels: tuple[str, ...] = ()
 
     def map(self, offset: int, chunk: str, count: int = 1) -> None:
         """Map chunks, as `ElasticRange.map` does."""
-        self._maps.append(MapRequest(offset, chunk, count))
+        self._require_open()
+        self._maps.append(_mapping(offset, chunk, count))
 
     def unmap(self, offset: int, size: int, *, release: bool = False) -> None:
         """Unmap chunks, as `ElasticRange.unmap` does."""
-        self._unmaps.append(UnmapRequest(offset, size, release))
+        self._require_open()
+        self._unmaps.append(_unmapping(offset, size, release))
+
+    def _require_open(self) -> None:
+        if self._ended:
+            raise Unsuitable("the batch has ended: its 'with' is over", hint="begin a new one with batch()")
 
     def __enter__(self) -> Self:
+        self._require_open()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended = True
         if kind is None and (self._maps or self._unmaps):
             self.labels = self._make(self._maps, self._unmaps)
+
+
+def _mapping(offset: int, chunk: str, count: int) -> MapRequest:
+    return MapRequest(whole_number("offset", offset), chunk, whole_number("count", count))
+
+
+def _unmapping(offset: int, size: int, release: bool) -> UnmapRequest:
+    return UnmapRequest(whole_number("offset", offset), whole_number("size", size), release)
 
 
 class ElasticChunks:
@@ -243,11 +261,11 @@ class ElasticChunks:
 
     def create(self, count: int) -> None:
         """Create chunks without mapping them, so that the next `map` need not. Raises as `ElasticRange.map` does."""
-        self._memory.create(self.name, count)
+        self._memory.create(self.name, whole_number("count", count))
 
     def trim(self, keep: int = 0) -> int:
         """Release chunks that are not mapped, and return how many; `keep` of them, and those of `min`, stay."""
-        return self._memory.trim(self.name, keep)
+        return self._memory.trim(self.name, whole_number("keep", keep))
 
     def __repr__(self) -> str:
         pool = self._memory.pool(self.name)

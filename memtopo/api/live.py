@@ -194,6 +194,8 @@ class Live:
         read zeros. Raises `InvalidSpec`, `Unsuitable` in another state, and `NotChanged` with the layout as it was.
         """
         self._require_open()
+        if check not in {"fast", "full"}:
+            raise unknown("check", check, ("fast", "full"))
         with self._elastic.lock, self._awaiting(stream, device):
             before = self._views.reservations()
             try:

@@ -6,10 +6,11 @@ This module uses offsets only; addresses are those of the layout.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple, SupportsIndex, TypedDict
 
 from memtopo.api.dlpack import DType
 from memtopo.api.errors import Unsuitable
@@ -186,12 +187,21 @@ class Memory:
         return MemoryPart(mapped.label, start, end - start, location, access)
 
 
+def whole_number(name: str, value: SupportsIndex) -> int:
+    """Return an argument, also one of NumPy, as an int. Raises `Unsuitable` if it is no whole number."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        message = f"{name} is a whole number, not {shorten(str(value))!r}"
+        raise Unsuitable(message, hint="sizes and offsets are numbers of bytes: 2 << 20") from None
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> Unsuitable:
     """Return the error for an unknown name, with the nearest of the `known` names or some of them."""
     some = list(known)[:COMPARED]
-    meant = nearest(name, some)
+    meant = nearest(str(name), some)
     there = f"there are {', '.join(some[:LISTED])}{' …' * (len(some) > LISTED)}" if some else "there are none"
-    return Unsuitable(f"there is no {what} {shorten(name)!r}", hint=f"did you mean {meant!r}?" if meant else there)
+    return Unsuitable(f"there is no {what} {shorten(str(name))!r}", hint=f"did you mean {meant!r}?" if meant else there)
 
 
 def _not_declared_for(memory: ManagedAllocation, location: Location) -> Unsuitable:

@@ -90,13 +90,15 @@ def require_fit(content: ElasticContent, request: MapRequest, pools: Mapping[str
     if request.count < 1:
         raise Refused(f"{where}: {request.count:,} chunks are nothing to map", hint="map at least one")
     unit = max(pool.granule, content.zero.size if content.zero else 0)
-    if request.offset < 0 or request.offset % unit:
+    if not 0 <= request.offset < content.size:
+        raise Refused(f"{where} begins at 0 and ends at {exact(content.size)}: {exact(request.offset)} is outside of it")
+    if request.offset % unit:
         near = request.offset - request.offset % unit
         message = f"{where}: the offset {exact(request.offset)} is no multiple of {exact(unit)}"
-        raise Refused(message, hint=f"the nearest ones are {exact(max(near, 0))} and {exact(max(near, 0) + unit)}")
+        raise Refused(message, hint=f"the nearest ones are {exact(near)} and {exact(near + unit)}")
     end = request.offset + request.count * pool.size
     if end > content.size:
-        fits = max(0, content.size - request.offset) // pool.size
+        fits = (content.size - request.offset) // pool.size
         message = f"{where} ends at {exact(content.size)}, and {request.count:,} chunks {pool.name!r} would end at"
         raise Refused(f"{message} {exact(end)}", hint=f"from {exact(request.offset)} on, {fits:,} fit")
     for piece in content.pieces[1:]:

@@ -152,6 +152,24 @@ def test_a_batch_is_not_made_after_an_error_in_its_block(machine: Target) -> Non
         assert kv.mappings == ()
 
 
+def test_a_batch_takes_no_requests_after_its_end(machine: Target) -> None:
+    with memtopo.applied(spec(), machine) as layout:
+        with layout.range("kv").batch() as batch:
+            batch.map(0, "page")
+        for request in (lambda: batch.map(M, "page"), lambda: batch.unmap(0, M), batch.__enter__):
+            with pytest.raises(memtopo.Unsuitable, match="batch has ended"):
+                request()
+        assert offsets(layout.range("kv")) == [0]
+
+
+def test_offsets_and_counts_may_be_integers_of_numpy(machine: Target) -> None:
+    with memtopo.applied(spec(), machine) as layout:
+        kv = layout.range("kv")
+        kv.map(np.int32(4 * M), "page", np.uint8(3))
+        kv.unmap(np.int32(4 * M), np.int32(M))
+        assert offsets(kv) == [5, 6]
+
+
 def test_a_zero_chunk_is_mapped_wherever_nothing_else_is(machine: Target) -> None:
     with memtopo.applied(spec(zero=True), machine) as layout:
         kv = layout.range("kv")
@@ -200,7 +218,11 @@ def test_a_chunk_across_a_change_of_access_is_refused(machine: Target) -> None:
 
 REFUSED: dict[str, tuple[Callable[[ElasticRange], object], str]] = {
     "offset": (lambda kv: kv.map(M // 2, "page"), "offset 1MiB is no multiple of 2MiB .*0 and 2MiB"),
-    "negative offset": (lambda kv: kv.map(-M, "page"), "no multiple"),
+    "negative offset": (lambda kv: kv.map(-M, "page"), "ends at 32MiB: -2MiB is outside"),
+    "offset beyond the end": (lambda kv: kv.map(20 * M, "page"), "ends at 32MiB: 40MiB is outside"),
+    "offset as a text": (lambda kv: kv.map("2MiB", "page"), "offset is a whole number, not '2MiB'"),  # type: ignore[arg-type]
+    "half a chunk": (lambda kv: kv.map(0, "page", 1.5), "count is a whole number, not '1.5'"),  # type: ignore[arg-type]
+    "size as a float": (lambda kv: kv.unmap(4 * M, 2.0 * M), "size is a whole number"),  # type: ignore[arg-type]
     "end": (lambda kv: kv.map(14 * M, "page", 3), "3 chunks 'page' would end at 34MiB .*2 fit"),
     "count": (lambda kv: kv.map(0, "page", 0), "0 chunks are nothing to map"),
     "name": (lambda kv: kv.map(0, "pages"), "did you mean 'page'"),
