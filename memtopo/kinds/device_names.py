@@ -63,12 +63,15 @@ class DeviceNames:
         self._used.add(name)
 
     def resolve(
-        self, name: str, path: Path, at: At = "value", *, anywhere: bool = False
+        self, name: str, path: Path, at: At = "value", *, anywhere: bool = False, also: Sequence[str] = ()
     ) -> Resolution[Location | None]:
-        """Location of a name; it must be visible to the process unless `anywhere` is true."""
+        """Location of a name; it must be visible to the process unless `anywhere` is true.
+
+        `also` are words that the key takes besides devices, for the help about a name that is not declared.
+        """
         self._used.add(name)
         if name not in self._known:
-            self._known[name] = yield from self._built_in(name, path, at)
+            self._known[name] = yield from self._built_in(name, path, at, also)
         location = self._known[name]
         if location and not anywhere and not self.sees(location):
             yield self.unseen(name, location, path, at)
@@ -166,13 +169,13 @@ class DeviceNames:
         yield Diagnostic("MT201", f"{shorten(value)!r} is not a device", path, help=help)
         return None
 
-    def _built_in(self, name: str, path: Path, at: At) -> Resolution[Location | None]:
+    def _built_in(self, name: str, path: Path, at: At, also: Sequence[str]) -> Resolution[Location | None]:
         if name.startswith("gpu") and (match := _GPU.fullmatch(name)):
             return (yield from self._gpu(int(match[1]), path, at))
         if name == "host" or _NODE.fullmatch(name):
             return (yield from self._host(name, path, at))
         if not self._spec.may_have("devices", name):
-            known = chain(self._spec.section("devices"), map(str, self._machine.locations))
+            known = chain(self._spec.section("devices"), map(str, self._machine.locations), also)
             wrong = self._errors.undeclared("device", name, path, known, at)
             yield wrong._replace(help=self._meant(name) or wrong.help)
         return None

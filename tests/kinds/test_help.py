@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from memtopo.diagnostics.model import Diagnostic
+from memtopo.diagnostics.model import At, Diagnostic
 from memtopo.machine import Machine
 from memtopo.output.diagnostics import text
 from tests.helpers.machines import invented
@@ -42,6 +42,43 @@ def errors(spec: str, machine: Machine | None = None) -> list[Diagnostic]:
 def test_help_says_what_to_write(spec: str, help: str) -> None:
     (found,) = errors(spec)
     assert str(found.help).startswith(help)
+
+
+@pytest.mark.parametrize(
+    ("state", "help"),
+    [
+        ("offload: {kv: pined}", "did you mean 'pinned'?"),
+        ("offload: {kv: disk}", "known are gpu0, gpu1, host, host:0, pinned"),
+        ("drop: [nothing]", "known are kv, hot, cold"),
+    ],
+)
+def test_help_for_states_names_what_they_take(state: str, help: str) -> None:
+    (found,) = errors(f"{FILLED}access: {{kv: {{gpu0: rw}}}}\nstates: {{asleep: {{{state}}}}}", invented(2))
+    assert found.help == help
+
+
+def test_names_of_ranges_and_chunks_are_listed_once() -> None:
+    (found,) = errors(
+        "ranges: {kv: {size: 2MiB}}\nchunks: {kv: {location: gpu0, size: 2MiB}}\nmap: {kv: [kv]}\n"
+        "access: {kv: {gpu0: rw}}\nstates: {asleep: {drop: [nothing]}}"
+    )
+    assert found.help == "known are kv"
+
+
+@pytest.mark.parametrize(
+    ("state", "second", "first"),
+    [
+        ("drop: [kv], offload: {hot: pinned}", (("offload", "hot"), "key"), (("drop", 0), "value")),
+        ("offload: {kv: pinned, hot: pinned}", (("offload", "hot"), "key"), (("offload", "kv"), "key")),
+        ("drop: [kv, hot]", (("drop", 1), "value"), (("drop", 0), "value")),
+    ],
+)
+def test_a_chunk_that_a_state_lists_twice_is_marked_where_it_is_named(
+    state: str, second: tuple[object, At], first: tuple[object, At]
+) -> None:
+    (found,) = errors(f"{FILLED}access: {{kv: {{gpu0: rw}}}}\nstates: {{asleep: {{{state}}}}}", invented(2))
+    (label,) = found.labels
+    assert [(each.path[2:], each.at) for each in (found, label)] == [second, first]
 
 
 def test_an_unknown_key_has_all_known_keys() -> None:

@@ -62,6 +62,11 @@ class Absent(NamedTuple):
     area: str | None
     path: Path
 
+    @property
+    def at(self) -> At:
+        """Part of the entry at `path` that names them: offloaded chunks are keys."""
+        return "value" if self.area is None else "key"
+
 
 @dataclass(frozen=True, slots=True)
 class StateGroup(Group):
@@ -278,7 +283,7 @@ def _chunks(
         placed = (each for i in range(*span) for each in scope.placements.get((ranges.name, i), ()))
         return list(dict.fromkeys((each.chunk, each.first, each.first + each.count) for each in placed))
     if not any(scope.spec.may_have(section, reference.name) for section in ("chunks", "ranges", "imports")):
-        known = [*scope.spec.section("ranges"), *scope.spec.section("chunks")]
+        known = dict.fromkeys([*scope.spec.section("ranges"), *scope.spec.section("chunks")])
         yield scope.errors.undeclared("range or chunk", reference.name, path, known, at)
     return None
 
@@ -313,7 +318,7 @@ def _keeper(scope: Scope, device: str, path: Path) -> Resolution[_Keeper | None]
     """Location that a spec names for offloaded bytes."""
     if device == PINNED and not scope.spec.may_have("devices", device):
         return _Keeper(Location(LocationKind.HOST), pinned=True)
-    location = yield from scope.devices.resolve(device, path)
+    location = yield from scope.devices.resolve(device, path, also=(PINNED,))
     return _Keeper(location) if location else None
 
 
@@ -327,8 +332,8 @@ def _contradicting(absent: Sequence[Absent]) -> Resolution[bool]:
         for one, other in pairwise(several):
             if other.first < one.stop:
                 message = f"{other.group.label(other.first)!r} is listed twice in this state"
-                labels = (Label("first listed here", one.path),)
-                yield Diagnostic("MT204", message, other.path, labels=labels, help="keep one of them")
+                labels = (Label("first listed here", one.path, one.at),)
+                yield Diagnostic("MT204", message, other.path, other.at, labels=labels, help="keep one of them")
                 return True
     return False
 
