@@ -91,7 +91,9 @@ def require_fit(content: ElasticContent, request: MapRequest, pools: Mapping[str
         raise Refused(f"{where}: {request.count:,} chunks are nothing to map", hint="map at least one")
     unit = max(pool.granule, content.zero.size if content.zero else 0)
     if not 0 <= request.offset < content.size:
-        raise Refused(f"{where} begins at 0 and ends at {exact(content.size)}: {exact(request.offset)} is outside of it")
+        raise Refused(
+            f"{where} begins at 0 and ends at {exact(content.size)}: {exact(request.offset)} is outside of it"
+        )
     if request.offset % unit:
         near = request.offset - request.offset % unit
         message = f"{where}: the offset {exact(request.offset)} is no multiple of {exact(unit)}"
