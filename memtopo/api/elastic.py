@@ -160,7 +160,7 @@ class ElasticRange:
 
         The chunks stay for the next `map`; with `release`, their memory is free at once.
         """
-        self._memory.change(self.name, [], [_unmapping(offset, size, release)], wait=wait)
+        self._memory.change(self.name, [], [_unmapping(offset, size, release=release)], wait=wait)
 
     def batch(self, *, wait: bool = True) -> Batch:
         """Return a batch: what its `with` collects is made at its end, all or nothing."""
@@ -205,7 +205,7 @@ class Batch:
     def unmap(self, offset: int, size: int, *, release: bool = False) -> None:
         """Unmap chunks, as `ElasticRange.unmap` does."""
         self._require_open()
-        self._unmaps.append(_unmapping(offset, size, release))
+        self._unmaps.append(_unmapping(offset, size, release=release))
 
     def _require_open(self) -> None:
         if self._ended:
@@ -227,7 +227,7 @@ def _mapping(offset: int, chunk: str, count: int) -> MapRequest:
     return MapRequest(whole_number("offset", offset), chunk, whole_number("count", count))
 
 
-def _unmapping(offset: int, size: int, release: bool) -> UnmapRequest:
+def _unmapping(offset: int, size: int, *, release: bool) -> UnmapRequest:
     return UnmapRequest(whole_number("offset", offset), whole_number("size", size), release)
 
 
