@@ -65,6 +65,7 @@ CODES = {
     "MT604": Code("an import that does not match its export"),
     "MT605": Code("an import of the process's own export"),
     "MT606": Code("a GPU that the process does not see"),
+    "MT607": Code("an export that cannot be committed"),
     # managed and external memory
     "MT701": Code("managed memory that the machine does not support"),
     "MT702": Code("an external handle that the machine cannot import"),

@@ -32,6 +32,10 @@ class ExportKind(Kind):
     """Trials of a machine that show whether a transport works, apart from those of the kind's own rules."""
     import_keys: ClassVar[tuple[str, ...]] = ("location", "size")
     """Keys by which an import declares its objects: all of them outside of the spec, any of them from a process."""
+    committable: ClassVar[bool] = False
+    """True if a writer can fill the objects, and their memory can be replaced while importers keep the old one."""
+    commit_note: ClassVar[str] = "memory over legacy IPC is invalid once it is freed, so it is not replaced (fact 31)"
+    """Note for exports of other kinds that are to be committed."""
     in_granules: ClassVar[bool] = False
     """True if an import may declare the size in granules."""
     anywhere: ClassVar[bool] = False

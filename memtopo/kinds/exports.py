@@ -21,7 +21,7 @@ from memtopo.kinds.exportable import ExportKind
 from memtopo.kinds.kind import Kind, Rule, Scope, Stage
 from memtopo.kinds.resolution import Resolution, indices, refuses_growing
 from memtopo.language.entries import Entry
-from memtopo.language.fields import ChunkReference, Reference, Transport
+from memtopo.language.fields import ChunkReference, Commit, Reference, Transport
 from memtopo.machine import Machine
 
 if TYPE_CHECKING:
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 EXPORTABLE: dict[str, ExportKind] = {kind.group.noun: kind for kind in (CHUNKS, BUFFERS, EVENTS)}
 """Kinds whose objects can be exported, by the key that names them in an export."""
+
+
+_COMMITTABLE = next(noun for noun, kind in EXPORTABLE.items() if kind.committable)
 
 
 def enumerated(words: Iterable[str], conjunction: str = "or") -> str:
@@ -55,6 +58,9 @@ class Export(Entry):
     buffer: ChunkReference | None = Field(default=None, description="A buffer, one of a counted one, or a slice.")
     event: ChunkReference | None = Field(default=None, description="An event.")
     via: Transport = Field(description=f"{_transports()}.")
+    commit: Commit | None = Field(
+        default=None, description="required: one writer fills the chunks and commits them, and readers wait for that."
+    )
 
     @model_validator(mode="after")
     def _of_one_kind(self) -> Self:
@@ -92,6 +98,8 @@ class ExportGroup(Group):
     counted: bool
     size: int
     origin: None = None
+    commit: bool = False
+    """True if a writer commits the content before others may import it."""
 
     def label(self, index: int) -> str:
         """Name of the object of one handle."""
@@ -116,6 +124,8 @@ class ExportGroup(Group):
 
     def continued_by(self, after: ExportGroup) -> bool:
         """Return whether handles of another export are of the same objects as these, and perhaps of more."""
+        if self.commit != after.commit or (self.commit and self.count != after.count):
+            return False
         return self.via == after.via and all(map(eq, self.resources, after.resources))
 
     @property
@@ -155,7 +165,8 @@ class Exports(Kind):
             return None
         first, stop = span
         counted = group.counted and (reference.first is None or stop - first > 1)
-        return ExportGroup(str(path[-1]), path, key, entry.via, group, first, stop - first, counted, group.size)
+        name, count, commit = str(path[-1]), stop - first, entry.commit is not None
+        return ExportGroup(name, path, key, entry.via, group, first, count, counted, group.size, commit=commit)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """One test export per entry, since all objects of a group have the same properties."""
@@ -164,7 +175,10 @@ class Exports(Kind):
             yield export.exporter.try_export(export.path, export)
 
     def rules(self) -> tuple[Rule, ...]:
-        return (transports,)
+        return transports, committed_kinds, committed_alone
+
+    def joint_rules(self) -> tuple[Rule, ...]:
+        return (committed_processes,)
 
 
 def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
@@ -182,6 +196,47 @@ def transports(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 help = "'memtopo probe' reports the likely cause"
                 yield Diagnostic("MT404", message, export.path, notes=(note,), help=help)
                 break
+
+
+def committed_kinds(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT607 for committed exports of objects that a writer cannot fill, or whose memory cannot be replaced."""
+    del machine
+    for export in _committed(geometry):
+        if not export.exporter.committable:
+            message = f"export {export.name!r}: {export.exporter.article} cannot be committed"
+            help = f"remove 'commit', or export {EXPORTABLE[_COMMITTABLE].article}"
+            notes = (export.exporter.commit_note,)
+            yield Diagnostic("MT607", message, (*export.path, "commit"), notes=notes, help=help)
+
+
+def committed_alone(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT607 for committed exports of objects that another export offers without a commit of this one."""
+    del machine
+    exports = geometry.of(ExportGroup).values()
+    for export in _committed(geometry):
+        own = frozenset(export.resources)
+        for other in exports:
+            if other is not export and not own.isdisjoint(other.resources):
+                message = f"export {export.name!r} is committed, and export {other.name!r} offers the same objects"
+                label = Label("exported again here", other.path, "key")
+                help = "export each object once"
+                yield Diagnostic("MT607", message, (*export.path, "commit"), labels=(label,), help=help)
+                break
+
+
+def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
+    """Yield MT607 for committed exports of a process among several, which may import them while they are written."""
+    del machine
+    for process in geometry.processes.values():
+        for export in _committed(process):
+            message = f"export {export.name!r} is committed, and its layout has several processes"
+            note = "processes of a spec import from one another while the layout is built, before anything is committed"
+            help = "hold a layout of one process, and import from it"
+            yield Diagnostic("MT607", message, (*export.path, "commit"), notes=(note,), help=help)
+
+
+def _committed(geometry: Geometry) -> Iterator[ExportGroup]:
+    return (export for export in geometry.of(ExportGroup).values() if export.commit)
 
 
 def _missing(scope: Scope, path: Path, kind: ExportKind, name: str) -> Iterator[Diagnostic]:

@@ -119,6 +119,10 @@ Transport = Annotated[
     Literal["fd", "fabric", "ipc"], FromText(one_of(TRANSPORTS, "a transport"), {"enum": [*TRANSPORTS]})
 ]
 
+Commit = Annotated[
+    Literal["required"], FromText(one_of({"required": "required"}, "a way to commit"), {"enum": ["required"]})
+]
+
 _OneOrMoreDevices = DeviceName | Annotated[list[DeviceName], Field(min_length=1)]
 _OneOrMoreGpus = _Gpu | Annotated[list[_Gpu], Field(min_length=1)]
 Gpus = Annotated[list[DeviceName], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreGpus)]

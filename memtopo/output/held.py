@@ -144,7 +144,7 @@ def _namespace_notes(status: Status) -> list[RenderableType]:
 
 
 def _offer(offer: Offer) -> tuple[str, ...]:
-    what = " ".join([offer.kind, *offer.properties])
+    what = " ".join([offer.kind, *offer.properties, *([offer.commit] if offer.commit else [])])
     return offer.name, what, offer.via, f"{offer.count:,}", humanize.size(offer.size), offer.location
 
 

@@ -190,6 +190,15 @@ class Run:
         """
         self._enter(self.state, absent)
 
+    def renew(self, resources: frozenset[Hashable]) -> Checks:
+        """Release some resources with what needs them, create them anew, and return the results of the queries.
+
+        Raises as `switch` does; if they cannot be created, they stay away until they are renewed again.
+        """
+        self.leave_out(self._absent | resources)
+        self.leave_out(self._absent - resources)
+        return self._rechecked(None)
+
     def _enter(self, state: str, absent: frozenset[Hashable], pinned: Container[Hashable] = ()) -> None:
         plan = self._plan(state, absent)
         steps = self._transitions.between(self.execution.plan.steps, plan.steps)

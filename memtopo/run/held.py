@@ -94,6 +94,9 @@ class HeldLayout:
         run.require_room(revision.request)
         return PlannedRevision(self, run, self._touched(revision.request.plan, revision.request.geometry), revision)
 
+    def renewal(self, exports: frozenset[str]) -> PlannedRenewal:
+        return PlannedRenewal(self, self._run, exports)
+
     def pinned(self, exports: frozenset[str]) -> frozenset[Hashable]:
         """Return the resources whose memory stays in use while importers keep handles of some exports."""
         groups = self._run.request.geometry.of(ExportGroup)
@@ -123,6 +126,10 @@ class _Planned:
     run: Run
     touched: frozenset[str]
 
+    @property
+    def lost(self) -> frozenset[str]:
+        return self.touched
+
     def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
         try:
             return self._make(self.held.pinned(pinned), full=full)
@@ -130,8 +137,11 @@ class _Planned:
             self.held.failure = failed
             raise ChangeFailed(f"{failed}; the layout is taken down", broken=True) from failed
         except (StepFailed, Stopped) as failed:
-            message = f"{failed or 'the holder was told to end'}; the layout is as before, in state {self.run.state!r}"
+            message = f"{failed or 'the holder was told to end'}; {self._after_failure()}"
             raise ChangeFailed(message, broken=False) from failed
+
+    def _after_failure(self) -> str:
+        return f"the layout is as before, in state {self.run.state!r}"
 
     def _make(self, pinned: frozenset[Hashable], *, full: bool) -> Checks:
         raise NotImplementedError
@@ -143,8 +153,30 @@ class PlannedSwitch(_Planned):
 
     state: str
 
+    @property
+    def lost(self) -> frozenset[str]:
+        """Names of the exports with an object whose bytes neither stay in its memory nor are offloaded."""
+        before, after = self.run.execution.plan, self.run.states[self.state]
+        undone = {step.provides for step in transition(before.steps, after.steps).undo}
+        had, has = _kept(before), _kept(after)
+        lost = (undone - has[1]) | (had[1] - has[0] - has[1])
+        exports = self.run.request.geometry.of(ExportGroup)
+        return frozenset(name for name, group in exports.items() if not lost.isdisjoint(group.resources))
+
     def _make(self, pinned: frozenset[Hashable], *, full: bool) -> Checks:
         return self.run.switch(self.state, pinned, full=full)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRenewal(_Planned):
+    """Release and new creation of the memory of the touched exports."""
+
+    def _after_failure(self) -> str:
+        return f"the memory of {', '.join(sorted(self.touched))} is created for the next writer"
+
+    def _make(self, pinned: frozenset[Hashable], *, full: bool) -> Checks:
+        del pinned, full
+        return self.run.renew(self.held.pinned(self.touched))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,3 +190,8 @@ class PlannedRevision(_Planned):
         checks = self.run.change(request, pinned)
         self.held.source = self.revision.source
         return checks
+
+
+def _kept(plan: Plan) -> tuple[set[Hashable], set[Hashable]]:
+    """Resources that exist in a plan, and those whose bytes are offloaded."""
+    return {step.provides for step in plan.steps}, {step.keeps for step in plan.steps} - {None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,9 @@ TIMEOUT = 5.0
 CHECK_TIMEOUT = 120.0
 LET_GO_TIMEOUT = 120.0
 """Seconds for the answer to `let_go`, which comes after a change that was forced meanwhile."""
+
+LONGEST_COMMIT_WAIT = 3600.0
+"""Seconds that one request may wait for a commit."""
 
 SWITCH_TIMEOUT = CHANGE_TIMEOUT = 600.0
 IN_FLIGHT = 64
@@ -129,6 +133,38 @@ class Client:
         """
         for part in messages.parts(exports):
             _request(self._connection, "let_go", timeout=LET_GO_TIMEOUT, exports=part)
+
+    def write(self, exports: Collection[str], *, wait: float = 0.0) -> None:
+        """Lease exports that are declared `commit: required` as their writer, until the end of the connection.
+
+        Waits up to `wait` seconds for another writer. The code of the error is `writing` or `committed`.
+        """
+        self._await("write", exports, wait)
+
+    def await_commit(self, exports: Collection[str], *, wait: float = 0.0) -> None:
+        """Wait up to some seconds until a writer has committed exports; then the code of the error is `uncommitted`."""
+        self._await("await", exports, wait)
+
+    def commit(self, exports: Collection[str]) -> None:
+        """Commit exports that this process leases and has written, in the generation of the handles that it received.
+
+        The code of the error is `lease` or `stale`, and then none of them is committed.
+        """
+        named = [{"name": name, "generation": self.generations.get(name) or 1} for name in exports]
+        _request(self._connection, "commit", exports=named)
+
+    def _await(self, request: str, exports: Collection[str], wait: float) -> None:
+        names = list(exports)
+        until = time.monotonic() + wait
+        while True:
+            left = min(max(until - time.monotonic(), 0.0), LONGEST_COMMIT_WAIT)
+            try:
+                _request(self._connection, request, timeout=left + CHECK_TIMEOUT, exports=names, wait=left)
+            except ExchangeError as error:
+                if left < LONGEST_COMMIT_WAIT or error.code not in ("writing", "uncommitted"):
+                    raise
+            else:
+                return
 
     def switch(
         self,

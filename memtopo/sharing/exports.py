@@ -62,4 +62,5 @@ class LayoutExports:
             gpu=uuids,
             properties=properties,
             declared=objects.declared_size,
+            commit="empty" if group.commit else None,
         )

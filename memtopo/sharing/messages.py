@@ -15,7 +15,7 @@ from memtopo.common.units import shorten
 from memtopo.driver.handles import SECRET_BYTES, Handle, OfferedKind, Secret, Via
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.offers import LONGEST_NAME, Offer
+from memtopo.sharing.offers import LONGEST_NAME, CommitState, Offer
 from memtopo.sharing.status import Importer, Taken
 
 PAGE_BYTES = 48 << 10
@@ -205,6 +205,7 @@ def decode_offer(fields: Fields) -> Offer:
         gpu=fields.text_or_none("gpu"),
         properties=fields.texts("properties", 16),
         declared=fields.number("declared", high=size + 1) if fields.has("declared") else None,
+        commit=fields.word("commit", *get_args(CommitState)) if fields.has("commit") else None,
     )
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
 
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.handles import DESCRIPTORS, Handle, OfferedKind, Via
@@ -14,13 +14,18 @@ LONGEST_NAME = 262
 """Characters of an export's name; in a multi-process layout that is `PROCESS.123.EXPORT`."""
 
 
+CommitState = Literal["empty", "writing", "committed"]
+"""Content of an export that a writer commits: none, some that its writer may change, or complete."""
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One export: `count` equal objects of `size` bytes each, at a `location` (`gpu0`, `host:0`).
 
     The size of events and semaphores is 0. `gpu` is the UUID of the GPU in hexadecimal digits, since ordinals differ
     between processes (fact 38). `properties` are words: rdma, compressible; of external memory, dedicated. `declared`
-    is the size before it was rounded up to whole blocks, if it is known.
+    is the size before it was rounded up to whole blocks, if it is known. `commit` is None unless a writer commits the
+    content; it changes without the generation of the layout.
     """
 
     name: str
@@ -32,6 +37,7 @@ class Offer:
     gpu: str | None = None
     properties: tuple[str, ...] = ()
     declared: int | None = None
+    commit: CommitState | None = field(default=None, compare=False)
 
     @property
     def descriptors(self) -> bool:
@@ -73,6 +79,11 @@ class PlannedChange(Protocol):
         """Names of the exports whose objects it releases or replaces."""
         ...
 
+    @property
+    def lost(self) -> frozenset[str]:
+        """Names of the exports whose bytes it does not keep."""
+        ...
+
     def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
         """Make the change, and return the results of its check: by queries or, if `full`, also by bytes.
 
@@ -112,6 +123,10 @@ class ChangeableLayout(ExportProvider, Protocol):
 
     def switch(self, state: str) -> PlannedChange:
         """Plan a switch to a state. Raises `MemtopoError` if there is no such state."""
+        ...
+
+    def renewal(self, exports: frozenset[str]) -> PlannedChange:
+        """Plan the release and the new creation of the memory of some exports. Raises `MemtopoError`."""
         ...
 
     def change(self, source: str, generation: int | None) -> PlannedChange:

@@ -93,6 +93,9 @@ class OneState(Memfds):
     def switch(self, state: str) -> PlannedState:
         return PlannedState(self, state)
 
+    def renewal(self, exports: frozenset[str]) -> PlannedState:
+        raise MemtopoError(f"{sorted(exports)} cannot be created anew")
+
     def change(self, source: str, generation: int | None) -> PlannedState:
         del generation
         return PlannedState(self, source)
@@ -108,6 +111,10 @@ class PlannedState:
     @property
     def touched(self) -> frozenset[str]:
         return self.layout.absent if self.state == self.layout.name else frozenset()
+
+    @property
+    def lost(self) -> frozenset[str]:
+        return self.touched
 
     def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
         del full, pinned

@@ -21,6 +21,8 @@ from memtopo.sharing import wire
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder.clients import SPARE
+from memtopo.sharing.holder.service import MOST_CLIENTS
 from tests.helpers.holders import Holder, Process, asked, heard, raw, until
 from tests.helpers.processes import open_descriptors
 
@@ -252,10 +254,10 @@ def test_a_signal_ends_the_hold_among_clients_that_send_without_pause(runtime: P
 
 def test_too_many_silent_clients_are_refused_and_the_longest_idle_make_room(path: Path, holder: Holder) -> None:
     with ExitStack() as stack:
-        socks = [stack.enter_context(raw(path)) for _ in range(200)]
+        socks = [stack.enter_context(raw(path)) for _ in range(2 * MOST_CLIENTS)]
         report = [heard(sock) for sock in socks if select.select([sock], [], [], 0)[0]]
         assert {packet.message["error"]["code"] for packet in report if packet} <= {"busy"}
-        assert holder.open_descriptors() < 150
+        assert holder.open_descriptors() < MOST_CLIENTS + 22
 
         until(lambda: importers() == 0)
 
@@ -263,12 +265,12 @@ def test_too_many_silent_clients_are_refused_and_the_longest_idle_make_room(path
 def test_importers_leave_connections_for_a_release(path: Path) -> None:
     with ExitStack() as stack:
         codes = []
-        for _ in range(128):
+        for _ in range(MOST_CLIENTS):
             sock = stack.enter_context(raw(path))
             report = asked(sock, "handles", export="woven", first=0, count=1)
             codes.append(report.get("error", {}).get("code"))
-        assert codes == [None] * 120 + ["full"] * 8
-        until(lambda: importers() == 120)
+        assert codes == [None] * (MOST_CLIENTS - SPARE) + ["full"] * SPARE
+        until(lambda: importers() == MOST_CLIENTS - SPARE)
 
 
 def test_a_stopped_holder_is_a_timeout_that_names_both_ends(holder: Holder) -> None:
@@ -346,12 +348,12 @@ def test_another_user_may_not_release_a_layout(start: Callable[..., Any], shared
 def test_other_users_have_half_of_the_places(start: Callable[..., Any], shared: Path) -> None:
     path = shared / "open.sock"
     start(name="open", socket=str(path), allow_uids=[NOBODY])
-    assert start("other_user", path=str(path), uid=NOBODY, allow=[0], connections=128).read_line() == {
-        "connected": 64,
+    assert start("other_user", path=str(path), uid=NOBODY, allow=[0], connections=MOST_CLIENTS).read_line() == {
+        "connected": MOST_CLIENTS // 2,
         "code": "busy",
     }
     with connect(endpoint(socket=str(path))) as client:
-        assert len(client.status().importers) == 64
+        assert len(client.status().importers) == MOST_CLIENTS // 2
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may become another user")

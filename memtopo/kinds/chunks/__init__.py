@@ -109,6 +109,7 @@ class Chunks(ExportKind):
     nested = ("count", ElasticCount)
     group = ChunkGroup
     transports = ("fd", "fabric")
+    committable = True
     in_granules = True
     anywhere = True
 

@@ -55,6 +55,7 @@ class Events(ExportKind):
     group = EventGroup
     drawn = "event"
     transports = ("ipc",)
+    commit_note = "an event has no memory"
     trials: ClassVar[Mapping[Via, str]] = {"ipc": "ipc-event"}
     import_keys = ("device",)
 

@@ -68,6 +68,9 @@ class HeldProcesses:
         touched = joint.plans.touched(joint.plans.transitions(joint.state, state), joint.plans)
         return PlannedSwitch(self._coordinator, touched, state)
 
+    def renewal(self, exports: frozenset[str]) -> PlannedSwitch:
+        raise ExchangeError("unknown", f"exports of several processes are not committed: {', '.join(sorted(exports))}")
+
     def change(self, source: str, generation: int | None) -> PlannedRevision:
         coordinator, before = self._coordinator, self._coordinator.ensemble.request
         require_changeable(self, before.plan.name, generation)
@@ -89,6 +92,10 @@ class PlannedSwitch:
     touched: frozenset[str]
     state: str
 
+    @property
+    def lost(self) -> frozenset[str]:
+        return self.touched
+
     def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
         checks = self.coordinator.joint.switch(self.state, sorted(pinned), full=full)
         return merged_checks(checks) if full else self.coordinator.recheck()
@@ -103,6 +110,10 @@ class PlannedRevision:
     held: HeldProcesses
     revision: Revision
     command: PlanChange
+
+    @property
+    def lost(self) -> frozenset[str]:
+        return self.touched
 
     def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
         check: Check = "full" if full else "fast"

@@ -77,6 +77,28 @@ class Changes:
             self._awaited = None
             self._answer(request, lambda: self._make(request, notified=True))
 
+    def renew(self, exports: frozenset[str]) -> None:
+        """Create the memory of exports anew that no importer has handles of. Raises `MemtopoError`."""
+        before = self._responder.generation
+        try:
+            checks = self._responder.planned_renewal(exports).make(full=False)
+            self._responder.counters.changes += 1
+            self._responder.counters.add_check(checks)
+        except ChangeFailed as failed:
+            if failed.broken:
+                self._take_down()
+            raise ExchangeError("broken" if failed.broken else "failed", failed.message) from failed
+        finally:
+            if self._responder.generation != before:
+                self._responder.after_change(exports, exports)
+
+    def notify_committed(self, exports: Collection[str]) -> None:
+        """Notify importers that have let go of exports, whose content is committed now."""
+        message = {"notice": "changed", "state": self._responder.layout_state}
+        for each in tuple(self._clients.all()):
+            if names := [name for name in each.let_go_of if name in exports]:
+                self._notify(each, message, names)
+
     def refuse(self, error: ExchangeError) -> None:
         """Refuse the awaited change, if there is one."""
         if request := self._awaited:
@@ -117,10 +139,11 @@ class Changes:
                 self._notify_changed(request, replaced=False)
             raise pinned(pinning, request)
         kept = messages.encode_importers([each.importer_of(request.touched) for each in pinning])
-        before = self._responder.generation
+        before, lost, made = self._responder.generation, request.planned.lost, False
         try:
             names = frozenset(taken.export for each in pinning for taken in each.taken(request.touched))
             checks = request.planned.make(full=request.full, pinned=names)
+            made = True
             self._responder.counters.changes += 1
             self._responder.counters.add_check(checks)
         except ChangeFailed as failed:
@@ -130,7 +153,7 @@ class Changes:
             raise ExchangeError("broken" if failed.broken else "failed", failed.message) from failed
         finally:
             replaced = self._responder.generation != before
-            self._responder.after_change(request.touched if replaced else ())
+            self._responder.after_change(request.touched if replaced else (), lost if made or replaced else ())
             self._notify_changed(request, replaced=replaced)
         now = {"generation": self._responder.generation, "checks": messages.encode_checks(checks)}
         answer = {"name": self._responder.name, **request.answer, **now}

@@ -52,7 +52,8 @@ class ClientConnection:
 
     `since` is in seconds of the epoch, `last_received` of the clock. `closing` connections are closed once
     everything is sent; `awaits_release` ones requested the release, `awaits_change` ones a change that waits for
-    importers. An `attached` client has received a handle.
+    importers, `awaits_commit` ones wait for a writer. An `attached` client has received a handle, and one with `writes`
+    is the writer of these exports.
     """
 
     def __init__(self, id: int, sock: socket.socket, peer: Peer, clock: RunningClock) -> None:
@@ -63,6 +64,8 @@ class ClientConnection:
         self.closing = False
         self.awaits_release = False
         self.awaits_change = False
+        self.awaits_commit = False
+        self.writes: set[str] = set()
         self.attached = False
         self.let_go_of: dict[str, None] = {}
         """Exports whose handles the client has received and closed again, in order."""
@@ -306,5 +309,5 @@ class Clients:
 
     @staticmethod
     def _idle(connection: ClientConnection, now: float, seconds: float) -> bool:
-        waits = connection.attached or connection.awaits_release or connection.awaits_change
-        return not waits and now - connection.last_received > seconds
+        waits = connection.awaits_release or connection.awaits_change or connection.awaits_commit
+        return not (waits or connection.attached or connection.writes) and now - connection.last_received > seconds

@@ -17,6 +17,7 @@ from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.changes import LONGEST_WAIT, ChangeRequest, Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
+from memtopo.sharing.holder.commits import Commits
 from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
@@ -72,6 +73,7 @@ class ServerLoop:
             allow_uids=terms.allow_uids,
         )
         self._changes = Changes(responder, self._clients, lambda: self._begin_shutdown("failure", 0))
+        self._commits = Commits(responder, self._clients, self._changes.renew, self._changes.notify_committed)
         self._retries: list[_Retry] = []
         self._awaiting_check: list[ClientConnection] = []
         self._accept_again_at: float | None = None
@@ -105,6 +107,8 @@ class ServerLoop:
             self._retry()
             self._check()
             self._changes.advance()
+            if not self._shutdown.why:
+                self._commits.advance()
             self._accept_again()
             self._clients.drop_unresponsive()
             for each in self._metrics:
@@ -173,6 +177,7 @@ class ServerLoop:
             self._interval,
             self._shutdown.remaining(now),
             self._changes.remaining(),
+            self._commits.remaining(),
             _RETRY_PAUSE if self._retries else None,
             None if self._accept_again_at is None else _ACCEPT_PAUSE,
         ]
@@ -262,6 +267,12 @@ class ServerLoop:
         if request == "release":
             self._release(connection, fields)
             return True
+        if request in ("write", "await"):
+            return self._await_commit(connection, fields, writes=request == "write")
+        if request == "commit":
+            _require_owner(connection, "commit")
+            self._commits.commit(connection, fields)
+            return True
         if request == "handles":
             self._changes.require_unchanged(fields.text("export", LONGEST_NAME))
             self._clients.check_importer(connection)
@@ -304,6 +315,14 @@ class ServerLoop:
         planned = self._responder.planned_change(source, generation)
         return self._changes.begin(ChangeRequest(connection, planned, planned.touched, {}, *terms))
 
+    def _await_commit(self, connection: ClientConnection, fields: Fields, *, writes: bool) -> bool:
+        if self._shutdown.why:
+            raise _releasing()
+        if writes:
+            _require_owner(connection, "write")
+        self._commits.begin(connection, fields, writes=writes)
+        return False
+
     def _require_changeable(self, connection: ClientConnection, action: str) -> None:
         """Raise `ExchangeError` for a client of another user, during a release, and during another change."""
         _require_owner(connection, action)
@@ -328,6 +347,7 @@ class ServerLoop:
             return
         self._responder.releasing = True
         self._changes.refuse(_releasing())
+        self._commits.refuse(_releasing())
         self.notify_systemd("STOPPING=1")
         for each in tuple(self._clients.all()):
             if each.attached and not each.awaits_release:

@@ -6,7 +6,7 @@ import errno
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
@@ -19,6 +19,7 @@ from memtopo.driver.handles import Handle, close_handles
 from memtopo.sharing import messages
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
+from memtopo.sharing.holder.commits import Contents
 from memtopo.sharing.holder.state import Counters, HolderInfo
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, ChangeableLayout, ExportProvider, Offer, PlannedChange
@@ -27,7 +28,7 @@ from memtopo.sharing.status import MOST_STATES, Importer, Status
 
 REQUESTS = (
     *("status", "offers", "importers", "handles", "let_go", "check", "source", "metrics"),
-    *("switch", "change", "release"),
+    *("write", "await", "commit", "switch", "change", "release"),
 )
 _LONGEST_PATH = 1000
 _LISTED_PROCESSES = 4
@@ -62,6 +63,7 @@ class Responder:
         self._since = time.time()
         self.offers: Mapping[str, Offer] = {}
         self._generations: dict[str, int] = {}
+        self.contents = Contents()
         self._read_offers()
         self.counters = Counters()
         self.releasing = False
@@ -156,7 +158,8 @@ class Responder:
     def _list_offers(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "first")
         first = fields.number("first")
-        page = messages.page(islice(self.offers.values(), first, None)) if first < len(self.offers) else []
+        offers = map(self._with_commit, islice(self.offers.values(), first, None))
+        page = messages.page(offers) if first < len(self.offers) else []
         answer = {"total": len(self.offers), "offers": page, "generation": self.generation}
         connection.send({"ok": answer})
 
@@ -192,13 +195,31 @@ class Responder:
             raise ExchangeError("unknown", f"layout {self._info.name!r} cannot be changed")
         return self._changeable.change(source, generation)
 
-    def after_change(self, touched: Iterable[str]) -> None:
-        """Read the offers again after a change, which has made the objects of the `touched` exports anew."""
-        self._read_offers()
-        self._generations.update(dict.fromkeys(touched, self.generation))
+    def planned_renewal(self, exports: frozenset[str]) -> PlannedChange:
+        """Plan the release and new creation of the memory of exports. Raises `MemtopoError` if it is impossible."""
+        if self._changeable is None:
+            raise ExchangeError("unknown", f"layout {self._info.name!r} cannot be changed")
+        return self._changeable.renewal(exports)
 
-    def _read_offers(self) -> None:
+    def after_change(self, touched: Collection[str], lost: Collection[str] = ()) -> None:
+        """Read the offers again after a change.
+
+        It has made the objects of the `touched` exports anew, and not kept the bytes of `lost` ones.
+        """
+        self._read_offers(lost)
+        self._generations.update(dict.fromkeys((*touched, *lost), self.generation))
+
+    def generation_of(self, export: str) -> int:
+        """Generation in which the objects of an export were made."""
+        return self._generations.get(export, 1)
+
+    def _read_offers(self, lost: Iterable[str] = ()) -> None:
         self.offers = {offer.name: offer for offer in self._provider.offers()}
+        self.contents.follow((name for name, offer in self.offers.items() if offer.commit), lost)
+
+    def _with_commit(self, offer: Offer) -> Offer:
+        """Offer with the present state of its content."""
+        return replace(offer, commit=self.contents.state(offer.name)) if offer.commit else offer
 
     def _let_go(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "exports")
@@ -214,6 +235,7 @@ class Responder:
             raise ExchangeError("range", f"export {offer.name!r} has {offer.count:,} handles, counted from 0")
         if self.releasing:
             raise ExchangeError("releasing", f"layout {self._info.name!r} is being released")
+        self.contents.require_readable(offer.name, connection)
         _require_read(connection)
         self._send_handles(connection, offer, first, min(count, self._batch))
 
@@ -223,8 +245,8 @@ class Responder:
             for index in range(first, first + count):
                 handles.append(self._provider.handle(offer.name, index))  # noqa: PERF401 `finally` closes a part as well
             encoded, fds = messages.encode_handles(handles)
-            answer = {"offer": messages.page([offer])[0], "first": first, "handles": encoded}
-            connection.send_descriptors({"ok": answer | {"generation": self._generations.get(offer.name, 1)}}, fds)
+            answer = {"offer": messages.page([self._with_commit(offer)])[0], "first": first, "handles": encoded}
+            connection.send_descriptors({"ok": answer | {"generation": self.generation_of(offer.name)}}, fds)
         except BlockingIOError as error:
             raise ExchangeError("unread", "too many earlier answers are unread") from error
         except OSError as error:

@@ -20,7 +20,7 @@ from memtopo.sharing.sockets import reserve_descriptors
 from memtopo.sharing.statistics import LocationMemory
 from memtopo.sharing.wire import MOST_FDS
 
-MOST_CLIENTS = 128
+MOST_CLIENTS = 264
 _OWN = 16  # descriptors that the driver, the selector and others may need
 _LEAST = _OWN + 4 * SPARE
 

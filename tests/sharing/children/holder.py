@@ -30,15 +30,21 @@ def main(
     uid: int = 0,
     source: str = "",
     asleep: str = "",
+    commits: bool = False,
     **terms: Any,
 ) -> None:
-    """Hold exports as a test needs them, under a limit of open files if one is given; `asleep` is a state's name."""
+    """Hold exports as a test needs them, under a limit of open files if one is given; `asleep` is a state's name.
+
+    With `commits` there is an export that a writer commits.
+    """
     if limit:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard or limit))
     if uid:
         os.setresuid(uid, uid, uid)
     broken, more = replace(PAGES, name="broken", count=1), (replace(PAGES, name=f"more-{i}") for i in range(exports))
     offers = (replace(PAGES, count=pages), *OFFERS[1:], broken, *more)
+    if commits:
+        offers = (*offers, replace(PAGES, name="weights", count=2, commit="empty"))
     changeable = OneState(offers, differences, name=asleep, source=source) if asleep else None
     shelf = changeable or Memfds(offers, differences)
     before = open_descriptors()

@@ -1,0 +1,261 @@
+"""Committed exports of a held layout: a writer leases and commits them, and readers wait for that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from memtopo.common.clock import RunningClock
+from memtopo.common.errors import MemtopoError
+from memtopo.common.text import process_name
+from memtopo.sharing import messages
+from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.holder.clients import ClientConnection, Clients
+from memtopo.sharing.messages import Fields
+from memtopo.sharing.offers import LONGEST_NAME, CommitState
+
+LONGEST_WAIT = 3600.0
+_BESIDE = "add an export for the new content with 'memtopo change'"
+
+
+@dataclass(slots=True)
+class _Content:
+    """Content of one export. `discarded` memory was left by a writer that is gone, and has to be created anew."""
+
+    writer: ClientConnection | None = None
+    committed: bool = False
+    discarded: bool = False
+
+    @property
+    def state(self) -> CommitState:
+        return "committed" if self.committed else "writing" if self.writer else "empty"
+
+
+class Contents:
+    """Content of each export that is declared `commit: required`, by name."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, _Content] = {}
+
+    def follow(self, exports: Iterable[str], lost: Iterable[str]) -> None:
+        """Have content for these exports. That of `lost` ones is gone with its memory; a writer keeps its lease."""
+        self._known = {name: self._known.get(name, _Content()) for name in exports}
+        for name in self._known.keys() & set(lost):
+            self._known[name].committed = self._known[name].discarded = False
+
+    def state(self, name: str) -> CommitState | None:
+        """State of an export; None if it is not committed by a writer."""
+        return self._known[name].state if name in self._known else None
+
+    def of(self, name: str) -> _Content:
+        """Content of an export. Raises `ExchangeError` if it is not committed by a writer."""
+        if name not in self._known:
+            raise ExchangeError("unknown", f"there is no export {name!r} that is declared 'commit: required'")
+        return self._known[name]
+
+    def require_readable(self, name: str, connection: ClientConnection) -> None:
+        """Raise `ExchangeError` for handles of an export that is not committed, unless they are for its writer."""
+        if name in self._known and self._known[name].writer is not connection and not self._known[name].committed:
+            raise ExchangeError("uncommitted", self.uncommitted(name), hint="wait until its writer commits it")
+
+    def uncommitted(self, name: str) -> str:
+        """Return why an export cannot be read yet."""
+        writer = self._known[name].writer
+        return f"export {name!r} is not committed: " + (
+            f"{process_name(writer.peer.pid)} is writing it" if writer else "no process is writing it"
+        )
+
+    def leave(self, present: Collection[ClientConnection]) -> bool:
+        """End the leases of writers whose connection has ended; return whether there were any."""
+        left = [each for each in self._known.values() if each.writer and each.writer not in present]
+        for each in left:
+            each.writer, each.discarded = None, True
+        return bool(left)
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Have the memory of some exports created anew before the next writer."""
+        for name in self._known.keys() & set(names):
+            self._known[name].discarded = True
+
+    def discarded(self) -> frozenset[str]:
+        """Names of the exports whose memory has to be created anew."""
+        return frozenset(name for name, each in self._known.items() if each.discarded)
+
+
+class Served(Protocol):
+    """Layout that is served: the content of its exports, and its generation."""
+
+    contents: Contents
+
+    @property
+    def generation(self) -> int: ...
+
+    def generation_of(self, export: str) -> int:
+        """Generation in which the objects of an export were made."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Request of a client that waits for the lease to write exports, or for their commit."""
+
+    connection: ClientConnection
+    writes: bool
+    exports: tuple[str, ...]
+    seconds: float
+    until: float
+
+
+class Commits:
+    """Requests `write`, `await` and `commit` of one layout. No method waits.
+
+    `renew` creates the memory of exports anew, and raises `MemtopoError` if it cannot. `notify` tells importers that
+    exports can be imported.
+    """
+
+    def __init__(
+        self,
+        responder: Served,
+        clients: Clients,
+        renew: Callable[[frozenset[str]], None],
+        notify: Callable[[Collection[str]], None],
+    ) -> None:
+        self._responder, self._clients, self._renew, self._notify = responder, clients, renew, notify
+        self._contents = responder.contents
+        self._clock = RunningClock()
+        self._waiting: list[_Waiting] = []
+
+    def begin(self, connection: ClientConnection, fields: Fields, *, writes: bool) -> None:
+        """Accept a request that `advance` answers. Raises `ExchangeError` for an export without commit."""
+        fields.allow_only("request", "exports", "wait")
+        exports = tuple(dict.fromkeys(fields.texts("exports", messages.MAX_ENTRIES)))
+        if not exports:
+            raise BadPacket("the request names no export")
+        wait = fields.seconds("wait", LONGEST_WAIT) if fields.has("wait") else 0.0
+        for name in exports:
+            self._contents.of(name)
+        connection.awaits_commit = True
+        self._clients.pause(connection)
+        self._waiting.append(_Waiting(connection, writes, exports, wait, self._clock.time() + wait))
+
+    def commit(self, connection: ClientConnection, fields: Fields) -> None:
+        """Commit exports that the client writes: all of them, or none. Raises `ExchangeError`, `OSError`."""
+        fields.allow_only("request", "exports")
+        exports = list(_generations(fields))
+        for name, generation in exports:
+            self._require_writer(connection, name, generation)
+        for name, _ in exports:
+            content = self._contents.of(name)
+            content.writer, content.committed = None, True
+            connection.writes.discard(name)
+        names = [name for name, _ in exports]
+        connection.send(self._granted(names))
+        self._notify(names)
+
+    def advance(self) -> None:
+        """Create anew what writers left that are gone, and answer the requests that need not wait any more."""
+        gone = self._contents.leave(self._clients.all())
+        if gone or self._discarded_and_awaited():
+            self._create_anew()
+        now = self._clock.time()
+        for each in tuple(self._waiting):
+            if each.connection not in self._clients.all() or each.connection.gone():
+                self._waiting.remove(each)
+                self._clients.drop(each.connection)
+            elif answer := self._outcome(each, now):
+                self._answer(each, answer)
+
+    def refuse(self, error: ExchangeError) -> None:
+        """Refuse all requests that wait."""
+        for each in tuple(self._waiting):
+            self._answer(each, messages.encode_error(error))
+
+    def remaining(self) -> float | None:
+        """Return the seconds until the first deadline of a request that waits; None if there is none."""
+        return max(min(each.until for each in self._waiting) - self._clock.time(), 0.0) if self._waiting else None
+
+    def _require_writer(self, connection: ClientConnection, name: str, generation: int) -> None:
+        if self._contents.of(name).writer is not connection:
+            message = f"{process_name(connection.peer.pid)} is not the writer of export {name!r}"
+            raise ExchangeError("lease", message, hint="request 'write' first")
+        if generation != (now := self._responder.generation_of(name)):
+            message = f"export {name!r} is of generation {now}, and generation {generation} was written"
+            raise ExchangeError("stale", message, hint="import it again, and write it anew")
+
+    def _discarded_and_awaited(self) -> bool:
+        discarded = self._contents.discarded()
+        return any(each.writes and not discarded.isdisjoint(each.exports) for each in self._waiting)
+
+    def _create_anew(self) -> None:
+        """Create discarded memory anew; if that fails, it is tried again for the next writer."""
+        names = self._contents.discarded()
+        try:
+            self._renew(names)
+        except MemtopoError as error:
+            self._contents.discard(names)
+            for each in tuple(self._waiting):
+                if each.writes and not names.isdisjoint(each.exports):
+                    self._answer(each, messages.encode_error(error))
+
+    def _outcome(self, each: _Waiting, now: float) -> dict[str, Any] | None:
+        """Return the answer to a request; None if it waits on."""
+        try:
+            blocked = self._blocked_writer(each) if each.writes else self._blocked_reader(each)
+        except ExchangeError as error:
+            return messages.encode_error(error)
+        if blocked is None:
+            return self._lease(each)
+        return messages.encode_error(blocked) if now >= each.until else None
+
+    def _lease(self, each: _Waiting) -> dict[str, Any]:
+        if each.writes:
+            for name in each.exports:
+                self._contents.of(name).writer = each.connection
+            each.connection.writes.update(each.exports)
+        return self._granted(each.exports)
+
+    def _granted(self, names: Sequence[str]) -> dict[str, Any]:
+        return {"ok": {"generation": self._responder.generation, "exports": list(names)}}
+
+    def _blocked_writer(self, each: _Waiting) -> ExchangeError | None:
+        """Return why exports cannot be leased yet. Raises `ExchangeError` if they never can."""
+        blocked = None
+        for name in each.exports:
+            content = self._contents.of(name)
+            if content.committed:
+                raise ExchangeError("committed", f"export {name!r} is committed", hint=_BESIDE)
+            if content.writer and content.writer is not each.connection:
+                message = f"{process_name(content.writer.peer.pid)} is writing export {name!r}{_waited(each)}"
+                blocked = ExchangeError("writing", message, hint="wait until it commits, or ends")
+        return blocked
+
+    def _blocked_reader(self, each: _Waiting) -> ExchangeError | None:
+        """Return why exports cannot be read yet. Raises `ExchangeError` if one does not exist any more."""
+        for name in each.exports:
+            if not self._contents.of(name).committed:
+                message = self._contents.uncommitted(name) + _waited(each)
+                return ExchangeError("uncommitted", message, hint="wait until its writer commits it")
+        return None
+
+    def _answer(self, each: _Waiting, answer: dict[str, Any]) -> None:
+        self._waiting.remove(each)
+        connection = each.connection
+        connection.awaits_commit = False
+        self._clients.resume(connection)
+        try:
+            connection.send(answer)
+            self._clients.update_events(connection)
+        except OSError:
+            self._clients.drop(connection)
+
+
+def _generations(fields: Fields) -> Iterator[tuple[str, int]]:
+    """Names of the exports of a commit, each with the generation that was written. Raises `BadPacket`."""
+    for each in fields.objects("exports", messages.MAX_ENTRIES):
+        each.allow_only("name", "generation")
+        yield each.text("name", LONGEST_NAME), each.number("generation", 1)
+
+
+def _waited(each: _Waiting) -> str:
+    return f" (after {each.seconds:g} s)" if each.seconds else ""

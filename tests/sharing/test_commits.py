@@ -1,0 +1,311 @@
+"""Committed exports of a held layout: one writer, its commit, and the readers that wait for it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.driver.handles import Handle
+from memtopo.machine.target import recorded
+from memtopo.sharing import wire
+from memtopo.sharing.client import Client, connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError
+from tests.helpers.child_process import PATIENCE
+from tests.helpers.failing_driver import Failing
+from tests.helpers.held_layouts import Held, held
+from tests.helpers.holders import asked, heard, raw
+from tests.helpers.machines import invented
+
+ME = f"process {os.getpid()}"
+MACHINE = recorded("invented", invented(1))
+Connect = Callable[[], socket.socket]
+
+
+def spec(**more: Any) -> dict[str, Any]:
+    """A layout of weights that are committed, of a cache that is not, and of further exports of weights."""
+    names = {"weights": "w", **more}
+    return {
+        "memtopo": 1,
+        "name": "kv",
+        "ranges": {**{name: {"size": "4MiB"} for name in names.values()}, "cache": {"size": "2MiB"}},
+        "chunks": {
+            **{name: {"location": "gpu0", "size": "2MiB", "count": 2, "handles": "fd"} for name in names.values()},
+            "cache": {"location": "gpu0", "size": "2MiB", "handles": "fd"},
+        },
+        "map": {**{name: [name] for name in names.values()}, "cache": ["cache"]},
+        "access": {**{name: {"gpu0": "rw"} for name in names.values()}, "cache": {"gpu0": "rw"}},
+        "exports": {
+            **{export: {"chunk": name, "via": "fd", "commit": "required"} for export, name in names.items()},
+            "cache": {"chunk": "cache", "via": "fd"},
+        },
+        "states": {"asleep": {"offload": {"w": "host:0"}}, "empty": {"drop": ["w"]}},
+    }
+
+
+class Closing(Failing):
+    """A failing simulator, which is closed at the end of the hold."""
+
+    def __init__(self, driver: Any, **terms: Any) -> None:
+        super().__init__(driver, **terms)
+        self.close = driver.close
+
+
+@pytest.fixture
+def layout(runtime: Path) -> Iterator[Held]:
+    """A held layout whose weights are empty."""
+    with held(spec(), MACHINE) as found:
+        yield found
+
+
+@pytest.fixture
+def dial(runtime: Path, layout: Held) -> Iterator[Connect]:
+    """Connects clients that send and receive packets."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(raw(runtime / "memtopo" / "kv.sock"))
+
+
+@pytest.fixture
+def client(layout: Held) -> Iterator[Callable[[], Client]]:
+    """Connects clients."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(connect(endpoint("kv")))
+
+
+def begin(sock: socket.socket, request: str, wait: float = PATIENCE, *exports: str) -> None:
+    """Send a request whose answer is not awaited."""
+    wire.send(sock, wire.encode({"request": request, "exports": exports or ("weights",), "wait": wait}))
+
+
+def ask(sock: socket.socket, request: str, *exports: str) -> Any:
+    return asked(sock, request, exports=exports or ("weights",))
+
+
+def commit(sock: socket.socket, generation: int = 1, export: str = "weights") -> Any:
+    return asked(sock, "commit", exports=[{"name": export, "generation": generation}])
+
+
+def read(sock: socket.socket, export: str = "weights") -> Any:
+    return asked(sock, "handles", export=export, first=0, count=2)
+
+
+def next_message(sock: socket.socket) -> dict[str, Any]:
+    packet = heard(sock)
+    assert packet
+    packet.close()
+    return packet.message
+
+
+def code(answer: dict[str, Any]) -> str | None:
+    found: str | None = answer.get("error", {}).get("code")
+    return found
+
+
+def states(sock: socket.socket) -> dict[str, Any]:
+    return {each["name"]: each["commit"] for each in asked(sock, "offers", first=0)["ok"]["offers"]}
+
+
+def test_readers_get_handles_once_the_writer_has_committed(dial: Connect) -> None:
+    writer, reader, observer = dial(), dial(), dial()
+    assert states(observer) == {"weights": "empty", "cache": None}
+    assert code(read(writer)) == "uncommitted"
+    assert ask(writer, "write")["ok"] == {"generation": 1, "exports": ["weights"]}
+    assert states(observer)["weights"] == "writing"
+    begin(reader, "await")
+    assert len(read(writer)["ok"]["handles"]) == 2
+    refused = read(observer)["error"]
+    assert refused["code"] == "uncommitted"
+    assert refused["message"] == f"export 'weights' is not committed: {ME} is writing it"
+    assert commit(writer)["ok"] == {"generation": 1, "exports": ["weights"]}
+    assert next_message(reader)["ok"] == {"generation": 1, "exports": ["weights"]}
+    assert read(reader)["ok"]["offer"]["commit"] == "committed"
+    assert len(read(observer)["ok"]["handles"]) == 2
+
+
+def test_exports_that_are_not_committed_are_read_at_once(dial: Connect) -> None:
+    assert "ok" in asked(dial(), "handles", export="cache", first=0, count=1)
+    for request in ("write", "await"):
+        assert code(ask(dial(), request, "cache")) == "unknown"
+    assert code(commit(dial(), export="cache")) == "unknown"
+
+
+def test_a_second_writer_is_refused_or_waits_until_the_first_has_ended(dial: Connect, layout: Held) -> None:
+    first, second, third = dial(), dial(), dial()
+    assert "ok" in ask(first, "write")
+    refused = ask(second, "write")["error"]
+    assert (refused["code"], refused["message"]) == ("writing", f"{ME} is writing export 'weights'")
+    begin(second, "write")
+    begin(third, "write", 0.01)
+    assert "(after 0.01 s)" in next_message(third)["error"]["message"]
+    first.close()
+    assert next_message(second)["ok"]["exports"] == ["weights"]
+
+
+def test_the_memory_of_a_writer_that_is_gone_is_created_anew(dial: Connect, layout: Held) -> None:
+    """A reader that waits gets what the next writer commits, of another generation, and never the first bytes."""
+    first, reader, second = dial(), dial(), dial()
+    ask(first, "write")
+    read(first)
+    layout.write("w", b"half-written")
+    begin(reader, "await")
+    begin(second, "write")
+    first.close()
+    generation = next_message(second)["ok"]["generation"]
+    assert generation > 1
+    assert layout.bytes_of("w", 0, 12) != b"half-written"
+    assert code(commit(second)) == "stale"
+    layout.write("w", b"all of it   ")
+    assert "ok" in commit(second, generation)
+    assert next_message(reader)["ok"]["exports"] == ["weights"]
+    assert read(reader)["ok"]["generation"] == generation
+    assert asked(second, "check")["ok"]["different"] == 0
+
+
+def test_the_memory_of_other_exports_stays_when_a_writer_is_gone(dial: Connect, layout: Held) -> None:
+    layout.write("cache", b"cached")
+    chunks = dict(layout.run.execution.layout.chunks)
+    first, second = dial(), dial()
+    ask(first, "write")
+    begin(second, "write")
+    first.close()
+    next_message(second)
+    assert layout.bytes_of("cache", 0, 6) == b"cached"
+    now = layout.run.execution.layout.chunks
+    assert now["cache"] == chunks["cache"]
+    assert now["w.0"] != chunks["w.0"]
+
+
+def test_committed_exports_stay_after_the_end_of_their_writer(dial: Connect) -> None:
+    writer, reader = dial(), dial()
+    ask(writer, "write")
+    assert "ok" in commit(writer)
+    writer.close()
+    assert "ok" in ask(reader, "await")
+    assert read(reader)["ok"]["generation"] == 1
+    assert code(ask(reader, "write")) == "committed"
+
+
+def test_only_the_writer_commits(dial: Connect) -> None:
+    writer, other = dial(), dial()
+    assert code(commit(other)) == "lease"
+    ask(writer, "write")
+    assert commit(other)["error"]["message"] == f"{ME} is not the writer of export 'weights'"
+    assert "ok" in commit(writer)
+    assert code(commit(writer)) == "lease"
+
+
+def test_a_reader_is_refused_at_the_end_of_its_wait(dial: Connect) -> None:
+    sock = dial()
+    answer = asked(sock, "await", exports=["weights"], wait=0.01)["error"]
+    assert answer["message"] == "export 'weights' is not committed: no process is writing it (after 0.01 s)"
+    assert "ok" in asked(sock, "status")
+
+
+@pytest.mark.parametrize("request_", ["write", "await"])
+def test_a_client_that_ends_while_it_waits_leaves_nothing(dial: Connect, request_: str) -> None:
+    writer, waiting, next_ = dial(), dial(), dial()
+    ask(writer, "write")
+    begin(waiting, request_)
+    waiting.close()
+    begin(next_, "write")
+    writer.close()
+    assert next_message(next_)["ok"]["exports"] == ["weights"]
+    assert commit(next_, asked(next_, "status")["ok"]["generation"])["ok"]["exports"] == ["weights"]
+
+
+def test_offloaded_content_stays_committed_and_dropped_content_does_not(dial: Connect) -> None:
+    writer, reader = dial(), dial()
+    ask(writer, "write")
+    commit(writer)
+    for state in ("asleep", "awake"):
+        assert "ok" in asked(reader, "switch", state=state, force=False)
+    assert states(reader)["weights"] == "committed"
+    for state in ("asleep", "empty", "awake"):
+        assert "ok" in asked(reader, "switch", state=state, force=False)
+    assert states(reader)["weights"] == "empty"
+    assert "ok" in ask(writer, "write")
+
+
+def test_a_writer_whose_memory_was_replaced_cannot_commit_what_it_wrote(dial: Connect) -> None:
+    writer, other = dial(), dial()
+    ask(writer, "write")
+    for state in ("empty", "awake"):
+        assert "ok" in asked(other, "switch", state=state, force=False)
+    assert states(other)["weights"] == "writing"
+    assert code(commit(writer)) == "stale"
+    assert read(writer)["ok"]["generation"] == 2
+    assert "ok" in commit(writer, 2)
+
+
+def test_several_exports_are_leased_and_committed_together(runtime: Path) -> None:
+    with held(spec(scales="s"), MACHINE), ExitStack() as stack:
+        one, two = (stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(2))
+        assert "ok" in ask(one, "write", "scales")
+        assert code(ask(two, "write", "weights", "scales")) == "writing"
+        assert states(two) == {"weights": "empty", "scales": "writing", "cache": None}
+        both = [{"name": name, "generation": 1} for name in ("scales", "weights")]
+        assert code(asked(one, "commit", exports=both)) == "lease"
+        assert states(two)["scales"] == "writing"
+
+
+def test_a_release_refuses_clients_that_wait(dial: Connect, layout: Held) -> None:
+    sock = dial()
+    begin(sock, "await")
+    assert "ok" in asked(dial(), "status")
+    layout.end()
+    assert code(next_message(sock)) == "releasing"
+
+
+def test_memory_that_cannot_be_created_is_created_for_the_next_writer(runtime: Path) -> None:
+    opened: list[Failing] = []
+
+    def open_failing() -> Any:
+        opened.append(Closing(MACHINE.open(), only={"mem_create"}))
+        return opened[0]
+
+    with (
+        held(spec(), replace(MACHINE, _opener=open_failing)) as layout,
+        ExitStack() as stack,
+    ):
+        first, second, third = (stack.enter_context(raw(runtime / "memtopo" / "kv.sock")) for _ in range(3))
+        ask(first, "write")
+        opened[0].at, opened[0].calls = 2, 0
+        begin(second, "write")
+        first.close()
+        refused = next_message(second)["error"]
+        assert refused["code"] == "failed"
+        assert refused["message"].endswith("; the memory of weights is created for the next writer")
+        assert states(second)["weights"] == "empty"
+        assert "w.0" not in layout.run.execution.layout.chunks
+        assert code(read(third)) == "uncommitted"
+        assert "ok" in ask(third, "write")
+        assert "ok" in read(third)
+        assert asked(second, "check")["ok"]["different"] == 0
+
+
+def test_a_client_commits_the_generation_of_its_handles(client: Callable[[], Client]) -> None:
+    def take(of: Client) -> list[Handle]:
+        handles = list(of.handles("weights"))
+        for each in handles:
+            each.close()
+        return handles
+
+    writer, reader = client(), client()
+    with pytest.raises(ExchangeError, match="is not committed") as refused:
+        reader.await_commit(["weights"])
+    assert refused.value.code == "uncommitted"
+    writer.write(["weights"])
+    with pytest.raises(ExchangeError, match="is writing export 'weights'"):
+        reader.write(["weights"])
+    assert len(take(writer)) == 2
+    writer.commit(["weights"])
+    reader.await_commit(["weights"], wait=PATIENCE)
+    assert len(take(reader)) == 2
+    assert reader.status().offers[0].commit == "committed"
