@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Collection, Container, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from operator import eq
 from typing import TYPE_CHECKING, Self
@@ -237,6 +237,25 @@ def committed_processes(geometry: Geometry, machine: Machine) -> Iterator[Diagno
 
 def _committed(geometry: Geometry) -> Iterator[ExportGroup]:
     return (export for export in geometry.of(ExportGroup).values() if export.commit)
+
+
+def exported_resources(geometry: Geometry, exports: Collection[str]) -> Iterator[Hashable]:
+    """Yield the resources whose handles are those of some exports of a process."""
+    for name, group in geometry.of(ExportGroup).items():
+        if name in exports:
+            yield from group.resources
+
+
+def touched_exports(before: Geometry, after: Geometry, undone: Container[Hashable]) -> Iterator[str]:
+    """Yield the exports of a process whose objects a change releases, or replaces by others.
+
+    `undone` are the resources that it releases. An export that `after` lacks is touched only by these.
+    """
+    exports = after.of(ExportGroup)
+    for name, group in before.of(ExportGroup).items():
+        replaced = name in exports and not group.continued_by(exports[name])
+        if replaced or any(resource in undone for resource in group.resources):
+            yield name
 
 
 def _missing(scope: Scope, path: Path, kind: ExportKind, name: str) -> Iterator[Diagnostic]:

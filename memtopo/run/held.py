@@ -9,7 +9,7 @@ from typing import NamedTuple
 from memtopo.driver.handles import Handle
 from memtopo.executor import StepFailed, Stopped
 from memtopo.geometry.model import Geometry
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exports import exported_resources, touched_exports
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans.report import Checks
@@ -99,18 +99,12 @@ class HeldLayout:
 
     def pinned(self, exports: frozenset[str]) -> frozenset[Hashable]:
         """Return the resources whose memory stays in use while importers keep handles of some exports."""
-        groups = self._run.request.geometry.of(ExportGroup)
-        return frozenset(resource for name in exports & groups.keys() for resource in groups[name].resources)
+        return frozenset(exported_resources(self._run.request.geometry, exports))
 
     def _touched(self, plan: Plan, geometry: Geometry) -> frozenset[str]:
         """Return the names of the exports whose objects a change to a plan releases or replaces."""
         undone = {step.provides for step in transition(self._run.execution.plan.steps, plan.steps).undo}
-        exports, after = self._run.request.geometry.of(ExportGroup), geometry.of(ExportGroup)
-        return frozenset(
-            name
-            for name, group in exports.items()
-            if not undone.isdisjoint(group.resources) or (name in after and not group.continued_by(after[name]))
-        )
+        return frozenset(touched_exports(self._run.request.geometry, geometry, undone))
 
     @property
     def _exports(self) -> LayoutExports:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
 from memtopo import planner
 from memtopo.common.errors import MemtopoError
 from memtopo.geometry import Geometry
-from memtopo.kinds.exports import ExportGroup
+from memtopo.kinds.exports import ExportGroup, exported_resources, touched_exports
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans.transition import Transition, transitions
@@ -50,23 +50,17 @@ class JointPlans:
         """Return the resources of some exports, each with the label of its process."""
         return frozenset(
             (label, resource)
-            for label, name, group in self._exports
-            if f"{label}.{name}" in exports
-            for resource in group.resources
+            for label, geometry in self._geometry.processes.items()
+            for resource in exported_resources(
+                geometry, [name for name in geometry.of(ExportGroup) if f"{label}.{name}" in exports]
+            )
         )
-
-    @property
-    def _exports(self) -> Iterator[tuple[str, str, ExportGroup]]:
-        for label, geometry in self._geometry.processes.items():
-            yield from ((label, name, group) for name, group in geometry.of(ExportGroup).items())
 
     def touched(self, steps: Mapping[str, Transition], after: JointPlans) -> frozenset[str]:
         """Return the exports whose objects some transitions release or replace, as `server.weights`."""
         gone = {label: {step.provides for step in each.undo} for label, each in steps.items()}
-        exports = {(label, name): group for label, name, group in after._exports}
         return frozenset(
             f"{label}.{name}"
-            for label, name, group in self._exports
-            if not gone[label].isdisjoint(group.resources)
-            or ((label, name) in exports and not group.continued_by(exports[label, name]))
+            for label, geometry in self._geometry.processes.items()
+            for name in touched_exports(geometry, after._geometry.processes[label], gone[label])
         )
