@@ -69,9 +69,13 @@ class Pool:
         return chunk
 
     def remove(self, chunk: ElasticChunk) -> None:
-        """Remove a chunk that was released; its number is used again."""
+        """Remove a chunk that was released; its number is used again. `drop_removed` brings `free` up to date."""
         del self.created[chunk.number]
         self._returned.append(chunk)
+
+    def drop_removed(self) -> None:
+        """Drop the chunks that were removed from `free`, in one pass for all of them."""
+        self.free = [chunk for chunk in self.free if chunk.number in self.created]
 
     def properties_of(self, chunk: ElasticChunk) -> Properties:
         """Properties that a chunk is created with."""

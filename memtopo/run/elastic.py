@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
-from memtopo.kinds.chunks.steps import release_chunk
+from memtopo.kinds.chunks.steps import release_elastic
 from memtopo.kinds.elastic import ElasticChunk, ElasticContent, Mapped, Pool, runs
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.ranges.elastic_steps import grant, map_chunks, restore, unmap_run
@@ -80,13 +80,13 @@ def release(driver: Driver, layout: Layout, name: str, chunks: Iterable[ElasticC
     try:
         for chunk in chunks:
             if chunk.number >= pool.kept:
-                _release(driver, layout, pool, chunk)
+                release_elastic(driver, layout, pool, chunk)
                 released += 1
     except DriverError as error:
         message = f"chunks {name!r}: {error}; {released:,} were released, and the others stay, without being mapped"
         raise Failed(message) from error
     finally:
-        pool.free = [chunk for chunk in pool.free if chunk.number in pool.created]
+        pool.drop_removed()
     return released
 
 
@@ -98,11 +98,6 @@ def _create(driver: Driver, layout: Layout, pool: Pool) -> ElasticChunk:
         pool.remove(chunk)
         raise
     return chunk
-
-
-def _release(driver: Driver, layout: Layout, pool: Pool, chunk: ElasticChunk) -> None:
-    release_chunk(driver, layout, chunk.label)
-    pool.remove(chunk)
 
 
 class _Batch:
@@ -223,7 +218,7 @@ class _Batch:
             if (error := restore(driver, layout, content, self._gone, failure)) is not None:
                 raise error
             for chunk in self._created:
-                _release(driver, layout, layout.pools[chunk.pool], chunk)
+                release_elastic(driver, layout, layout.pools[chunk.pool], chunk)
         except DriverError as error:
             content.broken = content.broken or f"{failure}, and then {error} while the range was brought back"
             _rebuild(layout)

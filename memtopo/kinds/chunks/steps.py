@@ -9,7 +9,7 @@ from typing import ClassVar
 from memtopo.driver.handles import Handle
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError, HandleType, Location, LocationKind, Properties
-from memtopo.kinds.elastic import Pool
+from memtopo.kinds.elastic import ElasticChunk, Pool
 from memtopo.kinds.kind import Difference
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import (
@@ -119,8 +119,7 @@ class KeepPool(Step):
         pool, errors = layout.pools[self.name], []
         for chunk in [chunk for number, chunk in pool.created.items() if number >= self.kept]:
             try:
-                release_chunk(driver, layout, chunk.label)
-                pool.remove(chunk)
+                release_elastic(driver, layout, pool, chunk)
             except DriverError as error:
                 errors.append(error)
         if errors:
@@ -276,6 +275,12 @@ def release_chunk(driver: Driver, layout: Layout, label: str) -> None:
     if label in layout.chunks:
         driver.mem_release(layout.chunks[label])
         del layout.chunks[label]
+
+
+def release_elastic(driver: Driver, layout: Layout, pool: Pool, chunk: ElasticChunk) -> None:
+    """Release a chunk that is not mapped, and remove it from its pool. Raises `DriverError`; then it stays there."""
+    release_chunk(driver, layout, chunk.label)
+    pool.remove(chunk)
 
 
 def _as_reported(properties: Properties) -> Properties:

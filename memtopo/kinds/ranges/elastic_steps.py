@@ -11,7 +11,7 @@ from memtopo.driver.types import Access, DriverError, Grant, LocationKind, gpu
 from memtopo.geometry.access import AccessParts, segments
 from memtopo.geometry.groups import Backing, RangeGroup
 from memtopo.geometry.model import Geometry, Part
-from memtopo.kinds.chunks.steps import release_chunk
+from memtopo.kinds.chunks.steps import release_elastic
 from memtopo.kinds.elastic import AccessPiece, ElasticChunk, ElasticContent, Mapped, Pool, Run, run_size, runs
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.mappings import expected_access, host_has_access
@@ -219,6 +219,5 @@ def _release_free(driver: Driver, layout: Layout, pool: Pool) -> None:
     """
     for chunk in pool.releasable:
         with suppress(DriverError):
-            release_chunk(driver, layout, chunk.label)
-            pool.remove(chunk)
-    pool.free = [chunk for chunk in pool.free if chunk.number in pool.created]
+            release_elastic(driver, layout, pool, chunk)
+    pool.drop_removed()
