@@ -30,6 +30,9 @@ from memtopo.rules.validation import validate
 MARKER = b'"memtopo_plan"'
 CHANGE_MARKER = b'"memtopo_change_plan"'
 LARGEST_FILE = 256 << 20
+_START = 256
+"""Bytes at the beginning of a file among which a saved plan has its marker."""
+
 MAX_CHANGES = 20
 """Number of changes that a message lists."""
 
@@ -111,16 +114,8 @@ def open_saved_change(name: str) -> SavedChange | None:
 
     Raises `UnreadablePlan` if it is damaged or of another version.
     """
-    try:
-        if not Path(name).is_file():
-            return None
-        with open(name, "rb") as file:  # noqa: PTH123 as everywhere
-            start = file.read(256)
-            if not _has_marker(start, CHANGE_MARKER):
-                return None
-            return _validated(SavedChange, start + file.read(LARGEST_FILE), name, _PLAN_CHANGE)
-    except (OSError, ValueError):
-        return None
+    text = _marked_text(name, CHANGE_MARKER)
+    return None if text is None else _validated(SavedChange, text, name, _PLAN_CHANGE)
 
 
 def open_saved(name: str) -> SavedPlan | None:
@@ -128,22 +123,14 @@ def open_saved(name: str) -> SavedPlan | None:
 
     Raises `UnreadablePlan` if it is damaged or of another version.
     """
-    try:
-        if not Path(name).is_file():
-            return None
-        with open(name, "rb") as file:  # noqa: PTH123 as everywhere: a name that is no path is no error here
-            start = file.read(256)
-            if not _has_marker(start):
-                return None
-            return read(start + file.read(LARGEST_FILE), name)
-    except (OSError, ValueError):
-        return None
+    text = _marked_text(name, MARKER)
+    return None if text is None else read(text, name)
 
 
 def spec_in(document: Document) -> Document:
     """Return the spec in a saved plan, under its own name, or the document itself if it is not a saved plan."""
-    start = document.text[:256].encode()
-    if not _has_marker(start):
+    start = document.text[:_START].encode()
+    if not _has_marker(start, MARKER):
         return document
     try:
         spec = read(document.text.encode(), document.name).spec
@@ -186,7 +173,19 @@ def _validated(kind: type[Saved], text: bytes, name: str, hint: str) -> Saved:
         raise UnreadablePlan(message, hint=hint) from error
 
 
-def _has_marker(start: bytes, marker: bytes = MARKER) -> bool:
+def _marked_text(name: str, marker: bytes) -> bytes | None:
+    """Content of a file that begins as a saved plan; None if it is something else or cannot be read."""
+    try:
+        if not Path(name).is_file():
+            return None
+        with open(name, "rb") as file:  # noqa: PTH123 as everywhere: a name that is no path is no error here
+            start = file.read(_START)
+            return start + file.read(LARGEST_FILE) if _has_marker(start, marker) else None
+    except (OSError, ValueError):
+        return None
+
+
+def _has_marker(start: bytes, marker: bytes) -> bool:
     return start.lstrip().startswith(b"{") and marker in start
 
 
