@@ -131,7 +131,7 @@ class _Planned:
             self.held.failure = failed
             raise ChangeFailed(f"{failed}; the layout is taken down", broken=True) from failed
         except (StepFailed, Stopped) as failed:
-            message = f"{failed or 'the holder was told to end'}; {self._after_failure()}"
+            message = f"{failed or 'a signal'}; {self._after_failure()}"
             raise ChangeFailed(message, broken=False) from failed
 
     def _after_failure(self) -> str:

@@ -1,4 +1,4 @@
-"""A holder that gets a signal during a change: killed, it leaves nothing; told to end, it goes back and takes down."""
+"""A holder that gets a signal during a change: killed, it leaves nothing; ended, it goes back and takes down."""
 
 from __future__ import annotations
 

@@ -276,10 +276,10 @@ class Coordinator:
             raise MemtopoError("a process has ended, and cannot be checked")
         return merged_checks(checks)
 
-    def change(self, request: RunRequest, text: str, command: messages.PlanChange) -> Checks:
-        """Bring all processes to another spec, by its request and text. Raises as `JointState.change`."""
+    def change(self, request: RunRequest, command: messages.PlanChange) -> Checks:
+        """Bring all processes to another spec, by its request and its text. Raises as `JointState.change`."""
         checks = self.joint.change(JointPlans(request.geometry, request.plan), command)
-        self.ensemble = replace(self.ensemble, request=request, text=text)
+        self.ensemble = replace(self.ensemble, request=request, text=command.text)
         return merged_checks(checks)
 
     def request_handles(self, holder: str, export: str, first: int, count: int) -> Sequence[Handle]:
@@ -292,7 +292,7 @@ class Coordinator:
         self._await(Expected.DONE, self.ensemble.timeout)
 
     def _command_change(self, command: ChangeCommand) -> Mapping[str, ChangeResult]:
-        """Have all processes obey a command of a change. Raises `ChangeFailed` if one has ended or is silent."""
+        """Have all processes execute a command of a change. Raises `ChangeFailed` if one has ended or is silent."""
         for worker in self.workers.values():
             worker.command(command)
         while any(worker.owes(Expected.DONE) for worker in self.workers.values()) and not self._first_over:

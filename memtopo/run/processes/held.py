@@ -118,7 +118,7 @@ class PlannedRevision:
     def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
         check: Check = "full" if full else "fast"
         command = replace(self.command, check=check, pinned=tuple(sorted(pinned)))
-        checks = self.coordinator.change(replace(self.revision.request, check=check), command.text, command)
+        checks = self.coordinator.change(replace(self.revision.request, check=check), command)
         self.held.source = self.revision.source
         return checks
 

@@ -119,23 +119,16 @@ class Worker:
         self._part = part
         try:
             while not isinstance(command := self._next_command(), messages.TakeDown):
-                self._obey(run, part, command)
+                self._execute(run, part, command)
         finally:
             part.abandon()
             self._part = None
 
-    def _obey(self, run: Run, part: WorkerChange, command: ToWorker) -> None:
+    def _execute(self, run: Run, part: WorkerChange, command: ToWorker) -> None:
         match command:
             case messages.Recheck():
                 self._channel.send(_recheck(run))
-            case (
-                messages.PlanSwitch()
-                | messages.PlanChange()
-                | messages.MakeStage()
-                | messages.CheckChange()
-                | messages.TurnBack()
-                | messages.EndChange()
-            ):
+            case _ if isinstance(command, messages.ChangeCommand):
                 self._channel.send(part.answer(command))
             case _:
                 self._do(run, part, command)

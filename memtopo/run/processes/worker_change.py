@@ -69,7 +69,7 @@ class WorkerChange:
         """Exports of the process: while it is changed, those of the spec to which it is changed."""
 
     def answer(self, command: ChangeCommand) -> ChangeResult:
-        """Obey a command. Raises `RollbackFailed`, after which the layout can only be taken down."""
+        """Execute a command. Raises `RollbackFailed`, after which the layout can only be taken down."""
         match command:
             case PlanSwitch():
                 return _result(lambda: self._plan_switch(command))
