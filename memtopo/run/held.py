@@ -154,8 +154,8 @@ class PlannedSwitch(_Planned):
         undone = {step.provides for step in transition(before.steps, after.steps).undo}
         had, has = _kept(before), _kept(after)
         lost = (undone - has[1]) | (had[1] - has[0] - has[1])
-        exports = self.run.request.geometry.of(ExportGroup)
-        return frozenset(name for name, group in exports.items() if not lost.isdisjoint(group.resources))
+        geometry = self.run.request.geometry
+        return frozenset(touched_exports(geometry, geometry, lost))
 
     def _make(self, pinned: frozenset[Hashable], *, full: bool) -> Checks:
         return self.run.switch(self.state, pinned, full=full)
