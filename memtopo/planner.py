@@ -40,11 +40,16 @@ class Plan:
         """Steps by phase, in order."""
         return tuple((phase, tuple(steps)) for phase, steps in groupby(self.steps, key=lambda step: step.phase))
 
+    @property
+    def steps_by_process(self) -> Mapping[str, tuple[Step, ...]]:
+        """Steps of each process by label; those of a layout of one process have the label ''."""
+        return {label: plan.steps for label, plan in self.processes.items()} or {"": self.steps}
+
     def summary(self, picture: Diagram | None = None, warnings: tuple[str, ...] = ()) -> PlanSummary:
         """Plan with similar steps folded into rows, the picture of its layout and the warnings of its spec."""
         with collector_paused():
             rows = tuple(folding.rows(self.steps))
-        members = tuple(_processes(self.processes))
+        members = tuple(folding.processes(_processes(self.processes)))
         return PlanSummary(
             name=self.name,
             rows=rows,
@@ -147,23 +152,10 @@ def _resources(geometry: Geometry) -> Iterator[Step]:
 
 
 def _processes(plans: Mapping[str, Plan]) -> Iterator[ProcessPlan]:
-    """Plans of processes; consecutive equal plans of one counted process are merged."""
-    last: ProcessPlan | None = None
+    """Plans of processes by label."""
     for label, plan in plans.items():
         summary = plan.summary()
-        new = ProcessPlan(label, label, 1, summary.rows, summary.memory, summary.notes)
-        if last and label.partition(".")[0] == last.first.partition(".")[0] and _equal(last, new):
-            last = replace(last, last=label, count=last.count + 1)
-        else:
-            if last:
-                yield last
-            last = new
-    if last:
-        yield last
-
-
-def _equal(one: ProcessPlan, other: ProcessPlan) -> bool:
-    return (one.rows, one.memory, one.notes) == (other.rows, other.memory, other.notes)
+        yield ProcessPlan(label, label, 1, summary.rows, summary.memory, summary.notes)
 
 
 def _reserved(rows: Sequence[Row]) -> int:

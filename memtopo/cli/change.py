@@ -112,12 +112,11 @@ class HeldChange:
             raise ExchangeError("source", f"layout {status.name!r} does not send its spec")
         held, machine = parsed_source(source)
         found = recorded(status.machine.name, parse(machine.encode(), "the holder"))
-        before = validate(held, found.machine)
-        after = validate(document, found.machine)
-        if before.geometry and after.geometry and (refused := tuple(diagnose_change(before.geometry, after.geometry))):
-            after = after._replace(diagnostics=(*after.diagnostics, *refused), geometry=None)
-        digest = digest_of(source, status.layout_state)
-        return cls(status, digest, Loaded(before, found, status.name), Loaded(after, found, document.name))
+        before = Loaded(validate(held, found.machine), found, status.name)
+        after = Loaded(validate(document, found.machine), found, document.name)
+        if (old := before.validated.geometry) and (new := after.validated.geometry):
+            after = after.with_errors(diagnose_change(old, new))
+        return cls(status, digest_of(source, status.layout_state), before, after)
 
     @property
     def source(self) -> str:
@@ -126,13 +125,13 @@ class HeldChange:
 
     @cached_property
     def difference(self) -> PlanDifference:
-        """What the change undoes and does. Raises `UsageError` for layouts of several processes."""
+        """What the change undoes and does. Raises `UsageError` if a spec is invalid here."""
         before, after = self.before.validated.geometry, self.after.validated.geometry
-        if before is None or after is None or before.processes:
+        if before is None or after is None:
             hint = "the change itself is planned by the holder"
             raise UsageError(f"the change of layout {self.status.name!r} cannot be planned here", hint=hint)
-        plans = [planner.plan(each, self.after.target.machine) for each in (before, after)]
-        return difference(plans[0].steps, plans[1].steps, (self.status.name, self.after.document.name))
+        steps = [planner.plan(each, self.after.target.machine).steps_by_process for each in (before, after)]
+        return difference(steps[0], steps[1], (self.status.name, self.after.document.name))
 
     @property
     def document(self) -> SavedChange:

@@ -13,12 +13,12 @@ from memtopo import planner
 from memtopo.cli.held import connect_to
 from memtopo.cli.options import AsJson, MachineName
 from memtopo.cli.specs import Loaded, load, loaded_on
-from memtopo.common.errors import UsageError
 from memtopo.language.names import NAME
 from memtopo.machine.target import recorded
 from memtopo.output import json, plain
 from memtopo.output.diagram.build import build_diagram
 from memtopo.plans.difference import difference
+from memtopo.rules.change import diagnose_processes
 from memtopo.rules.validation import validate
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.sources import held_source
@@ -53,14 +53,15 @@ def diff_command(before: Before, after: After, machine: MachineName = "local", a
     for loaded in both:
         if loaded.validated.geometry is None:
             return loaded.refuse(as_json=as_json)
-        if loaded.validated.geometry.processes:
-            raise UsageError(f"{loaded.document.name} is a multi-process spec", hint="compare specs of one process")
+    geometries = [loaded.validated.geometry for loaded in both if loaded.validated.geometry]
+    both = both[0], both[1].with_errors(diagnose_processes(geometries[0], geometries[1]))
+    if both[1].validated.geometry is None:
+        return both[1].refuse(as_json=as_json)
+    for loaded in both:
         loaded.print_diagnostics(sys.stderr)
     target = both[0].target
-    geometries = [loaded.validated.geometry for loaded in both if loaded.validated.geometry]
-    plans = [planner.plan(geometry, target.machine) for geometry in geometries]
-    names = both[0].document.name, both[1].document.name
-    found = difference(plans[0].steps, plans[1].steps, names)
+    steps = [planner.plan(geometry, target.machine).steps_by_process for geometry in geometries]
+    found = difference(steps[0], steps[1], (both[0].document.name, both[1].document.name))
     if not found.empty:
         pictures = [build_diagram(geometry, target.machine) for geometry in geometries]
         found = replace(found, picture_before=pictures[0], picture_after=pictures[1])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import TextIO
 
 from memtopo import language
 from memtopo.common.errors import UsageError
+from memtopo.diagnostics.model import Diagnostic
 from memtopo.language import Document
 from memtopo.machine import target
 from memtopo.machine.target import Target
@@ -37,6 +39,13 @@ class Loaded:
     def warnings(self) -> tuple[str, ...]:
         """The diagnostics of the spec, one line each."""
         return tuple(diagnostics.concise(self.validated.diagnostics, self.document))
+
+    def with_errors(self, errors: Iterable[Diagnostic]) -> Loaded:
+        """Return it with these errors added; without a geometry if there are any."""
+        if not (found := tuple(errors)):
+            return self
+        validated = self.validated._replace(diagnostics=(*self.validated.diagnostics, *found), geometry=None)
+        return replace(self, validated=validated)
 
     def print_diagnostics(self, stream: TextIO) -> None:
         """Print the diagnostics of the spec with their source lines."""

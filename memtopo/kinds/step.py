@@ -201,6 +201,11 @@ class Step:
         return None
 
     @property
+    def counted(self) -> tuple[Location, int] | None:
+        """Location and bytes that plans count while the step is done: those that it allocates, and managed memory."""
+        return self.allocates
+
+    @property
     def needs(self) -> tuple[Hashable, ...]:
         """Resources that have to be undone after this step if they are undone."""
         return ()
@@ -282,8 +287,8 @@ def remaining(steps: Iterable[Step], gone: Iterable[Hashable]) -> Iterator[Step]
 
 @cache
 def _parameters(kind: Any) -> attrgetter[Any]:
-    """Getter of all fields of a step but the path of its entry."""
-    return attrgetter(*(each.name for each in fields(kind) if each.name != "path"))
+    """Getter of the fields of a step that are compared, but the path of its entry."""
+    return attrgetter(*(each.name for each in fields(kind) if each.compare and each.name != "path"))
 
 
 def range_name(label: str) -> str:

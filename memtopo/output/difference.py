@@ -9,10 +9,10 @@ from rich.text import Text
 
 from memtopo.common.units import rounded
 from memtopo.output.console import Column, Rows, heading, headline, pairs
-from memtopo.output.humanize import subjects
+from memtopo.output.humanize import processes, subjects
 from memtopo.output.plan import steps
 from memtopo.output.terminal.diagram import TerminalDrawing
-from memtopo.plans.report import MachineLine, PlanDifference
+from memtopo.plans.report import MachineLine, PlanDifference, ProcessDifference
 
 _MEMORY = (Column("memory"), Column("before", "right"), Column("after", "right"), Column("at most", "right"))
 
@@ -22,9 +22,9 @@ def renderable(found: PlanDifference, machine: MachineLine, command: str = "diff
     parts: list[RenderableType] = [headline(command, f"{found.before} → {found.after}", machine), Text()]
     if found.empty:
         return Group(*parts, Text(f"nothing differs; {found.kept:,} steps are equal"))
-    for title, rows in (("goes", found.undo), ("comes", found.do)):
-        if rows:
-            parts += [heading(title), steps(rows), Text()]
+    parts += _changes(found)
+    for process in found.processes:
+        parts += _changes(process, f" in {processes(process)}")
     for title, picture in (("before", found.picture_before), ("after", found.picture_after)):
         if picture:
             parts += [heading(title), TerminalDrawing(picture, addresses={}), Text()]
@@ -33,7 +33,17 @@ def renderable(found: PlanDifference, machine: MachineLine, command: str = "diff
     return Group(*parts, pairs(list(_sums(found))))
 
 
+def _changes(found: PlanDifference | ProcessDifference, where: str = "") -> Iterator[RenderableType]:
+    for title, rows in (("goes", found.undo), ("comes", found.do)):
+        if rows:
+            yield from (heading(f"{title}{where}"), steps(rows), Text())
+
+
 def _sums(found: PlanDifference) -> Iterator[tuple[str, str]]:
+    if same := [processes(each) for each in found.processes if each.empty]:
+        yield "unchanged", ", ".join(same)
     yield "kept", f"{found.kept:,} steps, with addresses, handles and bytes"
-    if found.lost:
-        yield "bytes lost", f"{subjects(found.lost[0], found.lost[-1])} ({len(found.lost):,})"
+    lost = [(found.lost, ""), *((each.lost, f" of {processes(each)}") for each in found.processes)]
+    for labels, where in lost:
+        if labels:
+            yield "bytes lost", f"{subjects(labels[0], labels[-1])} ({len(labels):,}){where}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from memtopo.common.units import rounded
 
 if TYPE_CHECKING:
-    from memtopo.plans.report import MachineLine, ProcessPlan
+    from memtopo.plans.report import MachineLine, ProcessDifference, ProcessPlan
 
 SHORT_NAME = 8
 
@@ -28,7 +28,7 @@ def subjects(first: str, last: str) -> str:
     return f"{first} … {number if shares_stem and len(stem) > SHORT_NAME else last}"
 
 
-def processes(plan: ProcessPlan) -> str:
+def processes(plan: ProcessPlan | ProcessDifference) -> str:
     """Processes of a plan: `reader.0 … reader.3, each`."""
     return f"{subjects(plan.first, plan.last)}, each" if plan.count > 1 else plan.first
 

@@ -2,29 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from memtopo.driver.types import Location
 from memtopo.kinds.step import Step
 from memtopo.plans import folding
-from memtopo.plans.report import MemoryChange, PlanDifference
-from memtopo.plans.transition import Transition, transition
+from memtopo.plans.report import MemoryChange, PlanDifference, ProcessDifference
+from memtopo.plans.transition import Transition, transitions
 
 
-def difference(before: Sequence[Step], after: Sequence[Step], names: tuple[str, str]) -> PlanDifference:
-    """Difference of the steps of two plans with these names."""
-    change = transition(before, after)
+def difference(
+    before: Mapping[str, Sequence[Step]], after: Mapping[str, Sequence[Step]], names: tuple[str, str]
+) -> PlanDifference:
+    """Difference of two plans with these names, from their steps by process, of which both have the same.
+
+    A layout of one process has the label ''.
+    """
+    changes = transitions(before, after)
+    each = [_of_process(label, before[label], change) for label, change in changes.items()]
+    single = each[0] if [*before] == [""] else None
+    counted = [_counted(chain.from_iterable(steps.values())) for steps in (before, after)]
+    memory = _memory(counted[0], counted[1], Transition.together(changes))
+    return PlanDifference(
+        *names,
+        undo=single.undo if single else (),
+        do=single.do if single else (),
+        kept=sum(process.kept for process in each),
+        lost=single.lost if single else (),
+        memory={str(location): each for location, each in sorted(memory.items())},
+        processes=() if single else tuple(folding.processes(each)),
+    )
+
+
+def _of_process(label: str, before: Sequence[Step], change: Transition) -> ProcessDifference:
     undo = [step for step in change.undo if not step.repeated]
     do = [step for step in change.do if not step.repeated]
     changed = {step.effect for step in undo}
-    kept = sum(1 for step in before if not step.repeated and step.effect is not None and step.effect not in changed)
-    return PlanDifference(
-        *names,
+    return ProcessDifference(
+        label,
+        label,
+        1,
         undo=tuple(folding.rows((step for step in undo if step.undo_verb), undo=True)),
         do=tuple(folding.rows(do)),
-        kept=kept,
+        kept=sum(1 for step in before if not step.repeated and step.effect is not None and step.effect not in changed),
         lost=tuple(reversed(list(_lost(undo, do)))),
-        memory={str(location): each for location, each in sorted(_memory(before, change).items())},
     )
 
 
@@ -36,16 +59,25 @@ def _lost(undo: Sequence[Step], do: Sequence[Step]) -> Iterator[str]:
             yield step.describe().subject
 
 
-def _memory(before: Sequence[Step], change: Transition) -> dict[Location, MemoryChange]:
-    """Bytes by location, of those locations where a plan has memory."""
-    held: dict[Location, int] = {}
-    for step in before:
-        if found := step.allocates:
-            held[found[0]] = held.get(found[0], 0) + found[1]
-    first, peak = dict(held), dict(held)
+def _memory(first: Counter[Location], last: Counter[Location], change: Transition) -> dict[Location, MemoryChange]:
+    """Bytes by location, of those where a plan has memory, from those that the plans count.
+
+    Advice may count managed memory at another location without an action, so that the peak is at least `last`.
+    """
+    held = Counter(first)
+    peak = first | last
     for step, undo in change.actions:
-        if found := step.allocates:
+        if found := step.counted:
             location, size = found
-            held[location] = held.get(location, 0) + (-size if undo else size)
-            peak[location] = max(peak.get(location, 0), held[location])
-    return {each: MemoryChange(first.get(each, 0), held[each], peak[each]) for each in held}
+            held[location] += -size if undo else size
+            peak[location] = max(peak[location], held[location])
+    return {each: MemoryChange(first[each], last[each], peak[each]) for each in peak}
+
+
+def _counted(steps: Iterable[Step]) -> Counter[Location]:
+    """Bytes by location that a plan with some steps counts."""
+    total: Counter[Location] = Counter()
+    for step in steps:
+        if found := step.counted:
+            total[found[0]] += found[1]
+    return total

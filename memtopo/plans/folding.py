@@ -1,14 +1,17 @@
-"""Folding of plans: consecutive similar steps as one row, and addresses of evenly spaced ranges as one entry."""
+"""Folding of plans: similar steps as one row, equal processes as one, and evenly spaced ranges as one entry."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import groupby
+from typing import TypeVar
 
 from memtopo.kinds.layout import Reservation
 from memtopo.kinds.step import Step, StepDescription
-from memtopo.plans.report import Placed, Row
+from memtopo.plans.report import Placed, ProcessDifference, ProcessPlan, Row
+
+P = TypeVar("P", ProcessPlan, ProcessDifference)
 
 
 def rows(steps: Iterable[Step], *, undo: bool = False) -> Iterator[Row]:
@@ -17,6 +20,20 @@ def rows(steps: Iterable[Step], *, undo: bool = False) -> Iterator[Row]:
         found = list(group)
         row = _row(found)
         yield replace(row, verb=found[0][0].undo_verb, call=found[0][0].undo_call) if undo else row
+
+
+def processes(single: Iterable[P]) -> Iterator[P]:
+    """Processes with consecutive equal ones of one counted process as one."""
+    last: P | None = None
+    for new in single:
+        if last and _continues(last, new):
+            last = replace(last, last=new.last, count=last.count + 1)
+            continue
+        if last:
+            yield last
+        last = new
+    if last:
+        yield last
 
 
 def placed(ranges: Mapping[str, Reservation]) -> Iterator[Placed]:
@@ -29,6 +46,13 @@ def placed(ranges: Mapping[str, Reservation]) -> Iterator[Placed]:
         series = extended or Placed(label, label, 1, address, 0)
     if series:
         yield series
+
+
+def _continues(last: P, new: P) -> bool:
+    entry = last.first.partition(".")[0]
+    return new.first.partition(".")[0] == entry and last == replace(
+        new, first=last.first, last=last.last, count=last.count
+    )
 
 
 def _extended(series: Placed, label: str, address: int) -> Placed | None:

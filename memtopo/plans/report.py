@@ -74,11 +74,30 @@ class MemoryChange:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessDifference:
+    """Difference of the plans of one process, or of each of `count` equal processes, `first` to `last`."""
+
+    first: str
+    last: str
+    count: int
+    undo: tuple[Row, ...]
+    do: tuple[Row, ...]
+    kept: int
+    lost: tuple[str, ...]
+
+    @property
+    def empty(self) -> bool:
+        """True if nothing differs."""
+        return not self.undo and not self.do
+
+
+@dataclass(frozen=True, slots=True)
 class PlanDifference:
     """Difference of two plans: rows of what is undone and of what is done, in order, and the number of `kept` steps.
 
     `lost` are the labels of memory whose bytes are lost, although memory of the same label exists before and after;
-    `memory` has the bytes by location. The pictures are those of the layouts before and after.
+    `memory` has the bytes by location. The pictures are those of the layouts before and after. In a difference of
+    multi-process plans `processes` has the rows and the lost memory; `kept` and `memory` are those of all processes.
     """
 
     before: str
@@ -90,11 +109,12 @@ class PlanDifference:
     memory: dict[str, MemoryChange]
     picture_before: Diagram | None = None
     picture_after: Diagram | None = None
+    processes: tuple[ProcessDifference, ...] = ()
 
     @property
     def empty(self) -> bool:
         """True if nothing differs."""
-        return not self.undo and not self.do
+        return not self.undo and not self.do and all(each.empty for each in self.processes)
 
 
 @dataclass(frozen=True, slots=True)

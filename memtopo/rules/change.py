@@ -14,6 +14,11 @@ def diagnose_change(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
     if after.name != before.name:
         message = f"the layout is named {before.name!r}, and a change keeps its name"
         yield Diagnostic("MT806", message, ("name",), help=f"write 'name: {before.name}'")
+    yield from diagnose_processes(before, after)
+
+
+def diagnose_processes(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
+    """Yield MT807 for a spec with other processes than the layout."""
     ours, theirs = [*before.processes], [*after.processes]
     if set(ours) != set(theirs):
         yield from _other_processes(ours, theirs)

@@ -41,6 +41,24 @@ LARGER = SPEC.replace("kv: {size: 4MiB}", "kv: {size: 8MiB}").replace(
 )
 
 
+SHARED = """
+memtopo: 1
+name: cache
+processes:
+  server:
+    ranges: {w: {size: 4MiB}}
+    chunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}
+    map: {w: [w]}
+    access: {w: {gpu0: rw}}
+    exports: {w: {chunk: w, via: fd}}
+  reader:
+    imports: {w: {from: server.w}}
+    ranges: {v: {size: 4MiB}}
+    map: {v: [w]}
+    access: {v: {gpu0: r}}
+"""
+
+
 @pytest.fixture
 def specs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder with `spec.yaml` and `larger.yaml`, which is the runtime directory and the current one."""
@@ -107,6 +125,26 @@ def test_a_saved_plan_is_made_once_and_then_stale(run_inline: InlineRunner, spec
     with held(specs):
         other = run_inline("change", "cache", "back.json", **here)
         assert (other.status, "is for another layout than the one that is held now" in other.err) == (7, True)
+
+
+def test_a_saved_plan_of_several_processes_is_made_once_and_then_stale(run_inline: InlineRunner, specs: Path) -> None:
+    here = {"XDG_RUNTIME_DIR": str(specs)}
+    (specs / "shared.yaml").write_text(SHARED)
+    (specs / "one.yaml").write_text(SHARED.replace("size: 2MiB, count: 2", "size: 4MiB"))
+    with held(specs, "shared.yaml"):
+        assert run_inline("diff", "cache", "one.yaml", **here).status == 1
+        planned = run_inline("plan", "cache", "one.yaml", "-o", "plan.json", **here)
+        assert planned.status == 0
+        assert "comes in reader" in planned.out
+        saved = json.loads((specs / "plan.json").read_text())
+        saved["plan"]["processes"][1]["kept"] += 1
+        (specs / "edited.json").write_text(json.dumps(saved))
+        other = run_inline("change", "cache", "edited.json", **here)
+        assert (other.status, "would be made otherwise now" in other.err) == (7, True)
+        assert run_inline("change", "cache", "plan.json", **here).status == 0
+        again = run_inline("change", "cache", "plan.json", **here)
+        assert (again.status, "is for generation 1, and the held one is 2" in again.err) == (7, True)
+        assert run_inline("diff", "cache", "one.yaml", **here).status == 0
 
 
 def test_a_spec_that_the_layout_cannot_be_changed_to_is_refused_with_its_position(

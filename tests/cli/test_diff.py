@@ -8,6 +8,7 @@ from tests.cli.conftest import InlineRunner
 from tests.helpers.command_line import ROOT, run_shell
 
 SLEEP = ROOT / "specs/sleep-mode.yaml"
+WEIGHTS = ROOT / "specs/weights.yaml"
 
 
 def smaller(folder: Path) -> Path:
@@ -35,11 +36,27 @@ def test_diff_document_has_rows_memory_and_pictures(run_inline: InlineRunner, tm
     assert document["picture_before"]["memory"][0]["used"] - document["picture_after"]["memory"][0]["used"] == 32 << 20
 
 
-def test_diff_refuses_an_invalid_spec_and_several_processes(run_inline: InlineRunner) -> None:
+def test_diff_shows_each_process_and_equal_ones_once(run_inline: InlineRunner, tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text(WEIGHTS.read_text().replace("mine: [gpu0, gpu1]", "mine: gpu1"))
+    other.write_text(other.read_text().replace("256MiB, count: 2", "128MiB, count: 4"))
+    same = tmp_path / "same.yaml"
+    same.write_text(other.read_text().replace("rw", "r"))
+    found = run_inline("diff", same, other, "-m", "h200x2")
+    assert found.status == 1
+    assert [line for line in found.out.splitlines() if line.startswith(("goes", "comes"))] == ["comes in server"]
+    assert "  unchanged  reader.0 … reader.1, each" in found.out
+    moved = run_inline("diff", WEIGHTS, other, "-m", "h200x2", "--json").document
+    assert [each["first"] for each in moved["processes"]] == ["server", "reader.0", "reader.1"]
+    assert (moved["undo"], moved["memory"]["gpu0"]["peak"]) == ([], 512 << 20)
+
+
+def test_diff_refuses_an_invalid_spec_and_other_processes(run_inline: InlineRunner) -> None:
     bad = run_inline("diff", SLEEP, ROOT / "tests/bad/no-access.yaml", "-m", "h100x1")
     assert bad.status == 1
-    several = run_inline("diff", SLEEP, ROOT / "specs/weights.yaml", "-m", "h200x2")
-    assert (several.status, "multi-process" in several.err) == (2, True)
+    several = run_inline("diff", SLEEP, WEIGHTS, "-m", "h200x2")
+    assert several.status == 1
+    assert "weights.yaml:7:1: error[MT807]: the layout is one of a single process" in several.err
 
 
 def test_diff_compares_a_held_layout_with_a_spec(tmp_path: Path) -> None:

@@ -16,9 +16,27 @@ map: {kv: [page]}
 access: {kv: {gpu0: rw}}
 """
 
+SHARED = """
+processes:
+  server:
+    ranges: {w: {size: 4MiB}}
+    chunks: {w: {location: gpu0, size: 2MiB, count: 2, handles: fd}}
+    map: {w: [w]}
+    access: {w: {gpu0: rw}}
+    exports: {w: {chunk: w, via: fd}}
+  reader:
+    count: 2
+    ranges: {v: {size: 4MiB}, mine: {size: 2MiB}}
+    chunks: {mine: {location: gpu1, size: 2MiB}}
+    imports: {w: {from: server.w}}
+    map: {v: [w], mine: [mine]}
+    access: {v: {gpu1: r}, mine: {gpu1: rw}}
+  other: {buffers: {b: {location: gpu1, size: 2MiB}}}
+"""
+
 
 def compared(after: str, before: str = BEFORE) -> PlanDifference:
-    return difference(plan_of(before, MACHINE).steps, plan_of(after, MACHINE).steps, ("a", "b"))
+    return difference(plan_of(before, MACHINE).steps_by_process, plan_of(after, MACHINE).steps_by_process, ("a", "b"))
 
 
 def verbs(found: PlanDifference) -> list[tuple[str, str, int]]:
@@ -57,3 +75,36 @@ def test_access_is_granted_without_a_new_mapping() -> None:
         ("grant", ("gpu0 r, gpu1 rw",)),
     ]
     assert not found.undo
+
+
+def test_each_process_has_its_rows_and_equal_processes_are_one() -> None:
+    """A chunk that the server replaces goes in the readers as well; memory is counted over all processes."""
+    found = compared(SHARED.replace("size: 2MiB, count: 2, handles", "size: 4MiB, count: 1, handles"), SHARED)
+    assert (found.undo, found.do, found.lost) == ((), (), ())
+    assert [(each.first, each.last, each.count) for each in found.processes] == [
+        ("server", "server", 1), ("reader.0", "reader.1", 2), ("other", "other", 1)
+    ]  # fmt: skip
+    server, readers, other = found.processes
+    assert [(row.verb, row.calls) for row in server.undo] == [("unmap", 2), ("release", 2)]
+    assert [(row.verb, row.calls) for row in readers.undo] == [("unmap", 2), ("release", 2)]
+    assert [row.verb for row in readers.do] == ["import", "map", "grant"]
+    assert server.lost == ("w.0",)
+    assert (other.empty, found.empty) == (True, False)
+    assert found.kept == server.kept + 2 * readers.kept + other.kept
+    assert found.memory == {"gpu0": MemoryChange(2 * M, 2 * M, 2 * M), "gpu1": MemoryChange(3 * M, 3 * M, 3 * M)}
+
+
+def test_equal_specs_of_several_processes_differ_in_nothing() -> None:
+    found = compared(SHARED, SHARED)
+    assert found.empty
+    assert len(found.processes) == 3
+
+
+def test_managed_memory_counts_at_the_location_of_plans() -> None:
+    managed = "managed: {m: {size: 4MiB, attach: global, prefer: gpu1}, n: {size: 2MiB, attach: global}}"
+    assert compared(managed.replace("gpu1", "gpu0"), managed).memory == {
+        "gpu0": MemoryChange(M, 3 * M, 3 * M), "gpu1": MemoryChange(2 * M, 0, 2 * M)
+    }  # fmt: skip
+    assert compared(managed, managed.replace(", prefer: gpu1", "")).memory == {
+        "gpu0": MemoryChange(3 * M, M, 3 * M), "gpu1": MemoryChange(0, 2 * M, 2 * M)
+    }  # fmt: skip

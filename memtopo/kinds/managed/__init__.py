@@ -182,7 +182,8 @@ class ManagedMemory(Kind):
         del machine
         groups = list(geometry.of(ManagedAllocation).values())
         for group in groups:
-            yield AllocateManaged(group.path, group.name, group.size, group.home, _FLAGS[group.attach])
+            attach, preferred = _FLAGS[group.attach], group.prefer or gpu(group.home)
+            yield AllocateManaged(group.path, group.name, group.size, group.home, attach, preferred)
         for group in groups:
             yield from _advise(group)
         for group in groups:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from memtopo.common.units import KiB
@@ -42,12 +42,16 @@ _NOT_CONCURRENT = "{where} cannot use managed memory while the CPU does (fact 60
 
 @dataclass(frozen=True, slots=True)
 class AllocateManaged(Step):
-    """Allocate `size` bytes in whole pages, in a GPU's context; `attach` is GLOBAL or HOST (facts 60, 70)."""
+    """Allocate `size` bytes in whole pages, in a GPU's context; `attach` is GLOBAL or HOST (facts 60, 70).
+
+    Plans count them at the location that they prefer, which advice sets.
+    """
 
     label: str
     size: int
     device: int
     attach: MemAttach
+    preferred: Location = field(compare=False)
 
     phase = Phase.CREATE
     verb = "allocate managed"
@@ -58,6 +62,10 @@ class AllocateManaged(Step):
     @property
     def provides(self) -> Hashable:
         return ("managed memory", self.label)
+
+    @property
+    def counted(self) -> tuple[Location, int]:
+        return self.preferred, self.size
 
     def do(self, driver: Driver, layout: Layout) -> None:
         with current(driver, layout.contexts[self.device]):
