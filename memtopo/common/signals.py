@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal as signals
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -16,10 +17,10 @@ TERMINAL = (signal.SIGINT, signal.SIGHUP)
 """Those that a terminal sends to a process and its children: Ctrl-C, and the end of the session."""
 
 
-# The functions without the conversion to enums and back, which takes ten times as long: each change of an elastic range
-# defers signals.
-_signal: Callable[[int, Any], Any] = getattr(signal.signal, "__wrapped__", signal.signal)
-_getsignal: Callable[[int], Any] = getattr(signal.getsignal, "__wrapped__", signal.getsignal)
+# The functions of `_signal` are those of `signal` without the conversion to enums and back, which takes ten times as
+# long: each change of an elastic range defers signals.
+_signal: Callable[[int, Any], Any] = getattr(signals, "signal", signal.signal)
+_getsignal: Callable[[int], Any] = getattr(signals, "getsignal", signal.getsignal)
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 from memtopo.driver.kernels import KernelDriver
+from memtopo.driver.types import Properties
 from memtopo.driver.wrappers import Call, Forwarder, parameters
 
 Account = dict[int, int]
@@ -104,11 +106,13 @@ class Ledger(Forwarder):
         if entry is None:
             return call
         account, names = self.accounts[entry.account], parameters(method)
+        if frequent := _FREQUENT.get(method):
+            return frequent(call, account)
         if isinstance(entry, Opens):
             at, size_at = (names.index(each) if each else None for each in (entry.key, entry.size))
             return self._noting_use(entry.account, _opening(call, names, account, at, size_at))
         if entry.in_range:
-            return _closing_range(call, names, account)
+            return _closing_range(call, account)
         return _closing(call, names, account, is_counted=entry.account not in _SIZED)
 
     def _noting_use(self, name: str, call: Call) -> Call:
@@ -154,19 +158,62 @@ def _closing(call: Call, names: tuple[str, ...], account: Account, *, is_counted
     return closing
 
 
-def _closing_range(call: Call, names: tuple[str, ...], account: Account) -> Call:
+def _closing_range(call: Call, account: Account) -> Call:
     """A call that removes the entries that begin in a range: all that follow on one another, then any behind a hole."""
 
     @wraps(call)
-    def closing(*args: Any, **kwargs: Any) -> None:
-        call(*args, **kwargs) if kwargs else call(*args)
-        address, size = _positional(names, args, kwargs) if kwargs else args
+    def closing(address: int, size: int) -> None:
+        call(address, size)
         if account.get(address) == size:
             del account[address]
         else:
             _remove(account, address, address + size)
 
     return closing
+
+
+def _creating(call: Call, account: Account) -> Call:
+    """`mem_create` that adds a handle; with the parameters that it has, since any number of them takes twice as long."""
+
+    @wraps(call)
+    def mem_create(size: int, properties: Properties, flags: int = 0) -> Any:
+        handle = call(size, properties, flags)
+        account[handle] = account.get(handle, 0) + 1
+        return handle
+
+    return mem_create
+
+
+def _mapping(call: Call, account: Account) -> Call:
+    """`mem_map` that adds a mapping, likewise."""
+
+    @wraps(call)
+    def mem_map(address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
+        call(address, size, handle, offset, flags)
+        account[address] = size
+
+    return mem_map
+
+
+def _releasing(call: Call, account: Account) -> Call:
+    """`mem_release` that removes the only reference to a handle, or one of several, likewise."""
+
+    @wraps(call)
+    def mem_release(handle: int) -> None:
+        call(handle)
+        count = account.pop(handle, 0)
+        if count > 1:
+            account[handle] = count - 1
+
+    return mem_release
+
+
+_FREQUENT: dict[str, Callable[[Call, Account], Call]] = {
+    "mem_create": _creating,
+    "mem_map": _mapping,
+    "mem_release": _releasing,
+}
+"""Calls that every chunk needs, of which a layout has thousands."""
 
 
 def _positional(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from cuda.bindings import driver
 
-from memtopo.common.errors import Unavailable
+from memtopo.common.errors import MemtopoError, Unavailable
 from memtopo.driver.types import AllocationType, DriverError, Grant, HandleType, Location, LocationKind, Properties
 
 
@@ -27,16 +27,27 @@ def call(function: Callable[..., tuple[Any, ...]], *arguments: object) -> tuple[
     """
     try:
         answer = function(*arguments)
-    except OverflowError as error:  # the driver's parameter cannot hold the number
-        raise _refused(function, error) from error
-    except (KeyError, ValueError) as error:  # a status that these bindings have no name for
-        raise DriverError(function.__name__, "CUDA_ERROR_UNKNOWN", f"cuda-bindings: {error}") from error
-    except RuntimeError as error:
-        message = f"the NVIDIA driver has no {function.__name__}: {error}"
-        raise Unavailable(message, hint="update the driver: virtual memory management came with CUDA 11") from error
+    except ERRORS as error:
+        raise unmade(function, error) from error
     if answer[0]:
         raise DriverError(function.__name__, answer[0].name)
     return answer
+
+
+ERRORS = (OverflowError, KeyError, ValueError, RuntimeError)
+"""Exceptions of the bindings."""
+
+
+def unmade(function: Callable[..., object], error: Exception) -> MemtopoError:
+    """Return the error of a call that the bindings did not make, or whose status they have no name for."""
+    match error:
+        case OverflowError():  # the driver's parameter cannot hold the number
+            return _refused(function, error)
+        case KeyError() | ValueError():  # a status that these bindings have no name for
+            return DriverError(function.__name__, "CUDA_ERROR_UNKNOWN", f"cuda-bindings: {error}")
+        case _:
+            message = f"the NVIDIA driver has no {function.__name__}: {error}"
+            return Unavailable(message, hint="update the driver: virtual memory management came with CUDA 11")
 
 
 def named(kind: Callable[[int], object], number: int, function: Callable[..., object]) -> object:

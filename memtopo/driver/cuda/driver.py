@@ -11,6 +11,7 @@ from collections.abc import Callable
 from cuda.bindings import driver as cuda
 
 from memtopo.driver.cuda.bindings import (
+    ERRORS,
     SHARED_BYTES,
     access_descriptors,
     allocation_prop,
@@ -22,6 +23,7 @@ from memtopo.driver.cuda.bindings import (
     named,
     properties_of,
     shared_bytes,
+    unmade,
 )
 from memtopo.driver.cuda.kernels import CudaKernels
 from memtopo.driver.types import (
@@ -54,7 +56,11 @@ _DEDICATED = 1  # a flag of CUDA_EXTERNAL_MEMORY_HANDLE_DESC
 
 
 class CudaDriver(CudaKernels):
-    """The CUDA driver. Its only state is the loaded kernels."""
+    """The CUDA driver. Its only state is the loaded kernels.
+
+    `mem_create`, `mem_map` and `mem_release`, which a layout makes for each of thousands of chunks, do without `call`,
+    which takes 0.15 µs.
+    """
 
     def init(self) -> None:
         call(cuda.cuInit, 0)
@@ -121,13 +127,29 @@ class CudaDriver(CudaKernels):
         call(cuda.cuMemAddressFree, address, size)
 
     def mem_create(self, size: int, properties: Properties, flags: int = 0) -> int:
-        return int(call(cuda.cuMemCreate, size, allocation_prop(properties), flags)[1])
+        try:
+            status, handle = cuda.cuMemCreate(size, allocation_prop(properties), flags)
+        except ERRORS as error:
+            raise unmade(cuda.cuMemCreate, error) from error
+        if status:
+            raise DriverError("cuMemCreate", status.name)
+        return int(handle)
 
     def mem_release(self, handle: int) -> None:
-        call(cuda.cuMemRelease, handle)
+        try:
+            (status,) = cuda.cuMemRelease(handle)
+        except ERRORS as error:
+            raise unmade(cuda.cuMemRelease, error) from error
+        if status:
+            raise DriverError("cuMemRelease", status.name)
 
     def mem_map(self, address: int, size: int, handle: int, offset: int = 0, flags: int = 0) -> None:
-        call(cuda.cuMemMap, address, size, offset, handle, flags)
+        try:
+            (status,) = cuda.cuMemMap(address, size, offset, handle, flags)
+        except ERRORS as error:
+            raise unmade(cuda.cuMemMap, error) from error
+        if status:
+            raise DriverError("cuMemMap", status.name)
 
     def mem_unmap(self, address: int, size: int) -> None:
         call(cuda.cuMemUnmap, address, size)
