@@ -48,7 +48,7 @@ class StepCount:
 class Execution:
     """One plan on one driver: `build`, `check`, `take_down`. The state is the layout and the list of steps done.
 
-    `stop` is called between steps, and `Stopped` is raised when it returns true. Building and checking can be
+    `stop` is called between steps, and `Stopped` is raised unless it returns false or 0. Building and checking can be
     interrupted, the teardown cannot.
     """
 
@@ -58,7 +58,7 @@ class Execution:
         driver: Driver,
         *,
         progress: Progress | None = None,
-        stop: Callable[[], bool] = lambda: False,
+        stop: Callable[[], int] = lambda: False,
     ) -> None:
         self.plan, self.driver, self.stop = plan, driver, stop
         self.progress = SafeProgress(progress or Progress())

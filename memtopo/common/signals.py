@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import _signal as signals
+import _signal as signals  # type: ignore[import-not-found]
 import signal
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -23,30 +22,42 @@ _signal: Callable[[int, Any], Any] = getattr(signals, "signal", signal.signal)
 _getsignal: Callable[[int], Any] = getattr(signals, "getsignal", signal.getsignal)
 
 
-@contextmanager
-def deferred() -> Iterator[None]:
-    """Call the handlers of ending signals, such as that of KeyboardInterrupt, only after the code inside.
+class deferred:  # noqa: N801  # used like a function
+    """Context manager that calls the handlers of ending signals, such as that of KeyboardInterrupt, only at its end.
 
     Handlers that are no Python functions run no code here, and threads other than the main one run no handlers; both
-    are left alone.
+    are left alone. A class takes half the time of a generator.
     """
-    received: list[int] = []
 
-    def record(number: int, _frame: FrameType | None) -> None:
-        if number not in received:
-            received.append(number)
+    __slots__ = ("_before", "_received")
 
-    before = {}
-    try:
-        if threading.current_thread() is threading.main_thread():
-            before = {number: handler for number in ENDING if callable(handler := _getsignal(number))}
-        for each in before:
-            _signal(each, record)
-        yield
-    finally:
-        for each, handler in before.items():
-            _signal(each, handler)
-        _raise_each(received)
+    def __init__(self) -> None:
+        self._received: list[int] = []
+        self._before: list[tuple[int, Any]] = []
+
+    def __enter__(self) -> None:
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        try:
+            for number in ENDING:
+                if callable(handler := _getsignal(number)):
+                    self._before.append((number, handler))
+                    _signal(number, self._record)
+        except BaseException:  # the handler of a signal that is not deferred yet
+            self._restore()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _record(self, number: int, _frame: FrameType | None) -> None:
+        if number not in self._received:
+            self._received.append(number)
+
+    def _restore(self) -> None:
+        for number, handler in self._before:
+            _signal(number, handler)
+        _raise_each(self._received)
 
 
 def _raise_each(numbers: list[int]) -> None:

@@ -173,7 +173,7 @@ def _closing_range(call: Call, account: Account) -> Call:
 
 
 def _creating(call: Call, account: Account) -> Call:
-    """`mem_create` that adds a handle; with the parameters that it has, since any number of them takes twice as long."""
+    """`mem_create` that adds a handle. It has the parameters of the call, since any number takes twice as long."""
 
     @wraps(call)
     def mem_create(size: int, properties: Properties, flags: int = 0) -> Any:

@@ -79,7 +79,8 @@ class Pool:
 
     def properties_of(self, chunk: ElasticChunk) -> Properties:
         """Properties that a chunk is created with."""
-        return self.properties[chunk.number % len(self.properties)]
+        properties = self.properties
+        return properties[chunk.number % len(properties)]
 
     @property
     def releasable(self) -> list[ElasticChunk]:

@@ -78,7 +78,7 @@ class Run:
     ) -> None:
         self.request, self.ledger = request, ledger
         plan = built_plan(request)
-        self.execution = Execution(plan, ledger, progress=progress, stop=lambda: bool(stop()))
+        self.execution = Execution(plan, ledger, progress=progress, stop=stop)
         self.execution.layout.handle_source = handle_source or NoHandleSource()
         self.execution.layout.timeout = request.timeout
         self._states: Mapping[str, Plan] = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from memtopo.common.errors import MemtopoError
 from memtopo.driver.protocol import Driver
 from memtopo.driver.types import DriverError
-from memtopo.kinds.chunks.steps import release_elastic
+from memtopo.kinds.chunks.steps import release_batch
 from memtopo.kinds.elastic import ElasticChunk, ElasticContent, Mapped, Pool, runs
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.ranges.elastic_steps import grant, map_chunks, restore, unmap_run
@@ -62,12 +62,10 @@ def create(driver: Driver, layout: Layout, name: str, count: int) -> None:
         left = max(0, pool.limit - len(pool.created))
         message = f"chunks {name!r}: {count:,} more are requested, and {left:,} of {pool.limit:,} do not exist yet"
         raise Refused(message, hint="map those that are not mapped, or increase 'max' in the spec")
-    before = len(pool.free)
-    try:
-        for _ in range(count):
-            pool.free.append(_create(driver, layout, pool))
-    except DriverError as error:
-        release(driver, layout, name, pool.free[before:])
+    created, error = _create(driver, layout, pool, count)
+    pool.free += created
+    if error:
+        release(driver, layout, name, created)
         raise Failed(f"chunks {name!r}: {error}; they are as before", hint=_hint(error)) from error
 
 
@@ -76,28 +74,34 @@ def release(driver: Driver, layout: Layout, name: str, chunks: Iterable[ElasticC
 
     Raises `Failed` after the first error; the others stay in the pool.
     """
-    pool, released = layout.pools[name], 0
-    try:
-        for chunk in chunks:
-            if chunk.number >= pool.kept:
-                release_elastic(driver, layout, pool, chunk)
-                released += 1
-    except DriverError as error:
+    pool = layout.pools[name]
+    chosen = [chunk for chunk in chunks if chunk.number >= pool.kept]
+    released, error = release_batch(driver, layout, pool, chosen)
+    pool.drop_removed()
+    if error:
         message = f"chunks {name!r}: {error}; {released:,} were released, and the others stay, without being mapped"
         raise Failed(message) from error
-    finally:
-        pool.drop_removed()
     return released
 
 
-def _create(driver: Driver, layout: Layout, pool: Pool) -> ElasticChunk:
-    chunk = pool.add()
+def _create(
+    driver: Driver, layout: Layout, pool: Pool, count: int
+) -> tuple[Sequence[ElasticChunk], DriverError | None]:
+    """Create chunks of a pool until a call fails; return those created, and the error."""
+    chunks = [pool.add() for _ in range(count)]
+    arguments = [pool.properties_of(chunk) for chunk in chunks]
+    mem_create, size = driver.mem_create, pool.size
+    handles: list[int] = []
     try:
-        layout.chunks[chunk.label] = driver.mem_create(pool.size, pool.properties_of(chunk))
-    except BaseException:
-        pool.remove(chunk)
-        raise
-    return chunk
+        for properties in arguments:
+            handles.append(mem_create(size, properties))  # noqa: PERF401  # a failure keeps those before it
+    except DriverError as error:
+        return chunks[: len(handles)], error
+    finally:
+        layout.chunks.update(zip((chunk.label for chunk in chunks), handles, strict=False))
+        for chunk in reversed(chunks[len(handles) :]):
+            pool.remove(chunk)
+    return chunks, None
 
 
 class _Batch:
@@ -153,7 +157,9 @@ class _Batch:
             self._mapping = True
             map_chunks(driver, layout, content, self._coming)
             map_chunks(driver, layout, content, self._zeros)
-            coming, zeros = runs(self._coming), runs(self._zeros)
+            # The chunks of one request are adjacent.
+            coming = [self._coming] if len(self._maps) == 1 else runs(self._coming)
+            zeros = runs(self._zeros)
             grant(driver, content, coming)
             grant(driver, content, zeros, zero=True)
         except DriverError as error:
@@ -169,10 +175,12 @@ class _Batch:
             reused = self._unused[pool.name][: count - len(found)]
             self._reused.update(reused)
             found += reused
-        while len(found) < count:
-            chunk = _create(self._driver, self._layout, pool)
-            self._created.append(chunk)
-            found.append(chunk)
+        if (missing := count - len(found)) > 0:
+            created, error = _create(self._driver, self._layout, pool, missing)
+            self._created += created
+            found += created
+            if error:
+                raise error
         return found
 
     def _place(self, taken: Mapping[str, list[ElasticChunk]]) -> None:
@@ -217,8 +225,10 @@ class _Batch:
                     unmap_run(driver, content, run)
             if (error := restore(driver, layout, content, self._gone, failure)) is not None:
                 raise error
-            for chunk in self._created:
-                release_elastic(driver, layout, layout.pools[chunk.pool], chunk)
+            for name, chunks in _by_pool(content, [(0, chunk) for chunk in self._created]).items():
+                _, error = release_batch(driver, layout, layout.pools[name], chunks)
+                if error:
+                    raise error
         except DriverError as error:
             content.broken = content.broken or f"{failure}, and then {error} while the range was brought back"
             _rebuild(layout)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -272,15 +272,39 @@ def release_chunk(driver: Driver, layout: Layout, label: str) -> None:
     if label in layout.retained:
         driver.mem_release(layout.retained[label])
         del layout.retained[label]
-    if label in layout.chunks:
-        driver.mem_release(layout.chunks[label])
-        del layout.chunks[label]
+    chunks = layout.chunks
+    if label in chunks:
+        driver.mem_release(chunks[label])
+        del chunks[label]
 
 
 def release_elastic(driver: Driver, layout: Layout, pool: Pool, chunk: ElasticChunk) -> None:
     """Release a chunk that is not mapped, and remove it from its pool. Raises `DriverError`; then it stays there."""
     release_chunk(driver, layout, chunk.label)
     pool.remove(chunk)
+
+
+def release_batch(
+    driver: Driver, layout: Layout, pool: Pool, batch: Sequence[ElasticChunk]
+) -> tuple[int, DriverError | None]:
+    """Release chunks that are not mapped, in order, until a call fails; return how many, and the error."""
+    chunks, retained, mem_release, released = layout.chunks, layout.retained, driver.mem_release, 0
+    handles = [chunks[each.label] for each in batch]
+    try:
+        for each in batch if retained else ():
+            if each.label in retained:  # by a check whose release failed
+                mem_release(retained[each.label])
+                del retained[each.label]
+        for handle in handles:
+            mem_release(handle)
+            released += 1
+    except DriverError as error:
+        return released, error
+    finally:
+        for each in batch[:released]:
+            del chunks[each.label]
+            pool.remove(each)
+    return released, None
 
 
 def _as_reported(properties: Properties) -> Properties:

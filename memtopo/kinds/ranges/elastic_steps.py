@@ -160,12 +160,19 @@ def _pieces(
         yield piece(at, group.size, ())
 
 
-def map_chunks(driver: Driver, layout: Layout, content: ElasticContent, mapped: Iterable[Mapped]) -> None:
-    """Map chunks at offsets of a range; `content.at` has those that are mapped if a call fails."""
-    base, at, handles, mem_map = content.base, content.at, layout.chunks, driver.mem_map
-    for offset, chunk in mapped:
-        mem_map(base + offset, chunk.size, handles[chunk.label])
-        at[offset] = chunk
+def map_chunks(driver: Driver, layout: Layout, content: ElasticContent, mapped: Sequence[Mapped]) -> None:
+    """Map chunks at offsets of a range; `content.at` has those that are mapped if a call fails.
+
+    Nothing but the calls stands between the calls: each evicts the caches of the processor.
+    """
+    base, handles, mem_map, made = content.base, layout.chunks, driver.mem_map, 0
+    arguments = [(base + offset, chunk.size, handles[chunk.label]) for offset, chunk in mapped]
+    try:
+        for address, size, handle in arguments:
+            mem_map(address, size, handle)
+            made += 1
+    finally:
+        content.at.update(mapped[:made])
 
 
 def unmap_run(driver: Driver, content: ElasticContent, run: Run) -> None:
@@ -180,9 +187,11 @@ def grant(driver: Driver, content: ElasticContent, mapped: Iterable[Run], *, zer
     """Grant access to adjacent chunks, by one call for those with the same access."""
     for run in mapped:
         offset, size = run_size(run)
-        for piece in content.access(offset, offset + size):
-            if grants := piece.zero_grants if zero else piece.grants:
-                driver.mem_set_access(content.base + piece.start, piece.end - piece.start, grants)
+        end = offset + size
+        for piece in content.pieces:
+            if piece.start < end and offset < piece.end and (grants := piece.zero_grants if zero else piece.grants):
+                start = max(offset, piece.start)
+                driver.mem_set_access(content.base + start, min(end, piece.end) - start, grants)
 
 
 def _fill(driver: Driver, layout: Layout, content: ElasticContent, first: Mapped, device: int) -> None:
