@@ -39,7 +39,7 @@ class Live:
         self._session = session
         self._memory = Memory(session.geometry)
         self._views = ViewFactory(session, self._memory)
-        self._imports = Imports(session.run, handles, self._views.refresh) if handles else None
+        self._imports = self._imports_of(handles)
         self.on_change: Callable[[Notice], object] | None = None
         """Function that `poll` calls with a notice before memory goes and after it is back; None if there is none."""
         self._elastic = ElasticMemory(session, self._memory, self._views)
@@ -204,6 +204,7 @@ class Live:
                 self._memory = Memory(self._session.geometry)
                 self._views.follow(self._memory, before)
                 self._elastic.follow(self._memory)
+                self._imports = self._imports or self._imports_of(self._session.imported)
 
     @property
     def absent(self) -> frozenset[str]:
@@ -249,6 +250,9 @@ class Live:
         self.report = self._session.end()
         self._views.close(in_use=bool(outlived))
         return self.report, outlived
+
+    def _imports_of(self, handles: HolderHandles | None) -> Imports | None:
+        return Imports(self._session.run, handles, self._views.refresh) if handles else None
 
     def _request(
         self,

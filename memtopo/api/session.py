@@ -27,6 +27,7 @@ from memtopo.run.capacity import DoesNotFit
 from memtopo.run.change import RollbackFailed
 from memtopo.run.imports import Imports
 from memtopo.run.request import HoldResult, RunRequest
+from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Notice
 
 if TYPE_CHECKING:
@@ -67,6 +68,12 @@ class Session:
         """GPU of each event."""
         groups = self.geometry.of(EventGroup).values()
         return {group.label(i): group.location_of(i).id for group in groups for i in range(group.count)}
+
+    @property
+    def imported(self) -> HolderHandles | None:
+        """Source of the imports from holders; None if there are none."""
+        source = self.layout.handle_source
+        return source if isinstance(source, HolderHandles) else None
 
     @property
     def plan(self) -> PlanSummary:

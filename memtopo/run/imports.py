@@ -48,7 +48,8 @@ class Imports:
         What cannot be had yet stays away until the next notice. Raises `StepFailed` with everything as it was before,
         `RollbackFailed`, and `ExchangeError` if the holder is gone.
         """
-        self._made = self._made or {key: self._handles.generation(*key) for key in map(_key, self._groups())}
+        for key in {_key(each) for each in self._groups()} - self._made.keys():  # at first, and after a change
+            self._made[key] = self._handles.generation(*key)
         if notice.kind == "changing":
             self._let_go(holder, notice.exports)
         elif notice.kind == "changed":

@@ -308,6 +308,55 @@ def test_imports_of_a_spec_follow(layout: Held, machine: Target, switch: Switch)
     assert reader.report.outcome == "ok"
 
 
+def reader_without(*ranges: str) -> dict[str, Any]:
+    """READER without some ranges, and without the imports that are mapped there."""
+    spec: dict[str, Any] = copy.deepcopy(READER)
+    for name in ranges:
+        (mapped,) = spec["map"].pop(name)
+        del spec["ranges"][name], spec["access"][name], spec["imports"][mapped]
+    return spec
+
+
+def test_imports_that_a_change_adds_follow(layout: Held, machine: Target, switch: Switch) -> None:
+    """Also to a layout that imported nothing."""
+    layout.write("weights", b"bytes")
+    with memtopo.applied(reader_without("view", "cache"), machine) as reader:
+        assert reader.poll() is None
+        assert reader.change(READER).different == 0
+        asleep = switch("asleep")
+        assert reader.poll(PATIENCE)
+        assert asleep.result().kept == ()
+        assert reader.absent == {"loaded", "shown"}
+        assert reader.poll(PATIENCE)
+        awake = switch("awake")
+        assert reader.poll(PATIENCE)
+        awake.result()
+        view = np.asarray(reader.range("view"))
+        assert (reader.absent, bytes(view[:5]), reader.check().different) == (frozenset(), b"bytes", 0)
+        del view
+
+
+def test_imports_that_a_change_adds_are_replaced_after_a_forced_change(
+    layout: Held, machine: Target, switch: Switch
+) -> None:
+    """Of a layout that has already followed others."""
+    with memtopo.applied(reader_without("view"), machine) as reader:
+        half = switch("half")
+        assert [reader.poll(PATIENCE), reader.poll(PATIENCE)]
+        half.result()
+        switch("awake").result()
+        assert reader.poll(PATIENCE)
+        assert reader.change(READER).different == 0
+        for state in ("asleep", "awake"):
+            switch(state, force=True, wait=0).result()
+        layout.write("weights", b"bytes")
+        while reader.poll():
+            pass
+        view = np.asarray(reader.range("view"))
+        assert (reader.absent, bytes(view[:5]), reader.check().different) == (frozenset(), b"bytes", 0)
+        del view
+
+
 def test_a_held_layout_follows_the_layout_that_it_imports_from(layout: Held, machine: Target, switch: Switch) -> None:
     layout.write("weights", b"bytes")
     with held(READER, machine, interval=0.01) as reader:
