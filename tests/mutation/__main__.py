@@ -23,7 +23,9 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
-import pydantic  # noqa: F401 imported once, and not by each run of tests
+import hypothesis.strategies  # noqa: F401 imported once, and not by each run of tests
+import prometheus_client.parser  # noqa: F401 likewise
+import pydantic  # noqa: F401 likewise
 import pytest
 import rich.console  # noqa: F401 likewise
 import typer  # noqa: F401 likewise
@@ -194,13 +196,16 @@ def _run(tree: Path, tests: Sequence[str]) -> int:
     os.chdir(tree)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     os.environ |= {"PYTHONPATH": str(tree), "HYPOTHESIS_PROFILE": "ci"}
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     with (tree.parent / f"{tree.name}.log").open("w") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     sys.path[:] = [str(tree), *(path for path in sys.path if path not in {"", str(ROOT)})]
     for name in [name for name in sys.modules if name.partition(".")[0] in {"memtopo", "tests"}]:
         del sys.modules[name]
-    return pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests])
+    imported = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
+    return pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", imported, *tests])
 
 
 def _room(file: str) -> str:
