@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import asdict
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any
@@ -29,8 +32,9 @@ from memtopo.sharing.holder.metrics import (
     REFRESH,
     MetricsFile,
 )
+from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import ChangeFailed
-from memtopo.sharing.statistics import LocationMemory
+from memtopo.sharing.statistics import CheckResult, LocationMemory, Statistics, decode_statistics
 from tests.helpers import child_process
 from tests.helpers.holders import holding, until
 from tests.helpers.memfd_exports import PAGE, OneState
@@ -211,12 +215,20 @@ def test_a_change_that_was_rolled_back_is_counted_apart(
 def test_statistics_over_the_protocol_are_those_of_the_holder(client: Client) -> None:
     for handle in client.handles("page", count=2):
         handle.close()
+    before = time.time()
     client.check()
     found = client.statistics()
     assert found
     assert (found.memory, found.clients, found.handles, found.changes) == (MEMORY, 1, 2, 0)
     assert found.last_check
     assert found.last_check.different == 0
+    assert before <= found.last_check.time <= time.time()
+
+
+@pytest.mark.parametrize("check", [CheckResult(1234.5, 6), None])
+def test_statistics_are_the_same_after_encoding_and_decoding(check: CheckResult | None) -> None:
+    found = Statistics(MEMORY, 1, 2, check, 3, 4)
+    assert decode_statistics(Fields(json.loads(json.dumps(asdict(found))), "statistics")) == found
 
 
 def test_a_file_is_written_at_once_when_something_changes_and_now_and_then() -> None:

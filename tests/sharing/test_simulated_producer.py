@@ -20,8 +20,8 @@ from memtopo.machine.target import Target
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.imports import HolderHandles
-from memtopo.sharing.producers import Producers, holders, resolve, start_producers
-from memtopo.sharing.simulated_producer import FILLED, PERIOD, Memory, ProducerSpec
+from memtopo.sharing.producers import Producers, holders, producer_specs, resolve, start_producers
+from memtopo.sharing.simulated_producer import FILLED, PERIOD, Memory, ProducerSpec, Semaphore
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.command_line import ROOT, environment
 from tests.helpers.holders import until
@@ -181,11 +181,18 @@ def test_a_simulated_producer_that_cannot_serve_prints_one_line(tmp_path: Path) 
 
 
 def test_a_specification_is_the_same_after_encoding_and_decoding() -> None:
-    from memtopo.sharing.producers import producer_specs
-
     for script in producer_specs([geometry_of(SPEC, MACHINE)], "h200x2", GPUS).values():
         assert ProducerSpec.decode(script.encode()) == script
         assert json.loads(script.encode())["machine"] == "h200x2"
+
+
+def test_of_several_declarations_of_a_semaphore_the_highest_values_count() -> None:
+    entry = "{from: camera/s, via: timeline_fd, device: gpu1, %s}"
+    values = "signal: 4", "wait: 3, signal: 9", "wait: 7", "wait: 5, signal: 6"
+    entries = (f"  s{number}: {entry % each}\n" for number, each in enumerate(values))
+    frame = "external: {frame: {from: camera, via: opaque_fd, device: gpu1, size: 4KiB}}\n"
+    found = producer_specs([geometry_of(f"{frame}semaphores:\n{''.join(entries)}", MACHINE)], "h200x2", GPUS)
+    assert found["camera"].semaphores == (Semaphore("s", True, GPUS[1], 7, 9),)
 
 
 def test_the_report_of_an_applied_layout_notes_its_simulated_producers() -> None:

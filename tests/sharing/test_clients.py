@@ -1,0 +1,106 @@
+"""Places of a holder's clients: their number, and those that make room, within one process."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from memtopo.sharing import wire
+from memtopo.sharing.holder.clients import IDLE, SPARE, Clients
+from tests.helpers.memfd_exports import PAGES
+
+MOST = SPARE + 2
+PATIENCE = 60.0
+Admit = Callable[[], socket.socket]
+
+
+@pytest.fixture
+def clients() -> Iterator[Clients]:
+    with selectors.DefaultSelector() as selector:
+        found = Clients(selector, lambda *_: None, most=MOST, patience=PATIENCE, allow_uids=[os.geteuid()])
+        yield found
+        found.abandon()
+
+
+@pytest.fixture
+def admit(clients: Clients) -> Iterator[Admit]:
+    """Connects a client, and returns its end."""
+    with ExitStack() as stack:
+
+        def admitted() -> socket.socket:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            stack.enter_context(ours).setblocking(False)
+            clients.admit(theirs)
+            return ours
+
+        yield admitted
+
+
+def silence(clients: Clients, seconds: dict[int, float]) -> None:
+    """Let clients have been silent for a number of seconds, by id."""
+    for each in clients.all():
+        each.last_received -= seconds.get(each.id, 0.0)
+
+
+def ids(clients: Clients) -> list[int]:
+    return [each.id for each in clients.all()]
+
+
+def test_the_longest_silent_client_makes_room(clients: Clients, admit: Admit) -> None:
+    ends = [admit() for _ in range(MOST)]
+    silence(clients, {3: 5.0, 7: 20.0})
+    admit()
+    assert ids(clients) == [id for id in range(1, MOST + 2) if id != 7]
+    assert wire.receive(ends[6]) is None
+
+
+def test_a_client_that_has_left_makes_room_before_a_silent_one(clients: Clients, admit: Admit) -> None:
+    ends = [admit() for _ in range(MOST)]
+    silence(clients, {7: 20.0})
+    ends[1].close()
+    admit()
+    assert ids(clients) == [id for id in range(1, MOST + 2) if id != 2]
+
+
+def test_clients_that_wait_or_were_heard_within_a_second_make_no_room(clients: Clients, admit: Admit) -> None:
+    for _ in range(MOST):
+        admit()
+    importer, releasing, changing, *_ = clients.all()
+    importer.record(PAGES, 0, 1)
+    releasing.awaits_release = changing.awaits_change = True
+    silence(clients, {1: 20.0, 2: 20.0, 3: 20.0})
+    refused = wire.receive(admit())
+    assert refused
+    assert refused.message["error"] == {
+        "code": "busy",
+        "message": f"{MOST} clients are connected, and that is the limit",
+        "hint": "try again in a moment",
+    }
+    assert ids(clients) == list(range(1, MOST + 1))
+
+
+def test_a_client_without_handles_is_dropped_after_its_time(clients: Clients, admit: Admit) -> None:
+    for _ in range(3):
+        admit()
+    importer, *_ = clients.all()
+    importer.record(PAGES, 0, 1)
+    silence(clients, {1: 2 * IDLE, 2: 2 * IDLE, 3: IDLE / 2})
+    clients.drop_unresponsive()
+    assert ids(clients) == [1, 3]
+
+
+def test_a_client_that_does_not_read_is_dropped_after_the_patience(clients: Clients, admit: Admit) -> None:
+    for _ in range(3):
+        admit()
+    one, other, _ = clients.all()
+    for each, seconds in ((one, PATIENCE / 2), (other, PATIENCE + 1)):
+        while each.flushed:
+            each.send({"text": "x" * 5000})
+        each.stuck(each.last_received - seconds)
+    clients.drop_unresponsive()
+    assert ids(clients) == [1, 3]
