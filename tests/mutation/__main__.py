@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from fcntl import LOCK_EX, LOCK_NB, flock
 from functools import cache
@@ -40,6 +40,9 @@ RENDERED = ("memtopo/output", "memtopo/cli", "memtopo/diagnostics/explanations",
 """Texts and pictures, which are compared with files of their own."""
 MEMORY = 8 << 30
 """Bytes that one run of tests may take; a mutant may never stop to ask for more."""
+MOST_KILLERS = 20
+"""Tests that killed the mutants of a room before, and are tried first."""
+PASSED = (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 OUTCOMES = ("killed", "equivalent", "survived")
 
 
@@ -62,11 +65,15 @@ def _run_all(tree: Path, options: argparse.Namespace, reasons: dict[tuple[str, s
     print(f"{len(chosen)} mutants", flush=True)
     outcomes: Counter[tuple[str, str]] = Counter()
     survivors: list[Mutant] = []
+    killers: dict[str, list[str]] = defaultdict(list)
     for number, mutant in enumerate(chosen, 1):
         print(f"\r{number}/{len(chosen)} ", end="", file=sys.stderr, flush=True)
-        outcome, tests = ("equivalent", ()) if mutant.key in reasons else _outcome(tree, mutant, options)
-        _passes_unchanged(tree, tuple(tests), options.limit)
-        outcomes[_room(mutant.file), outcome] += 1
+        earlier = killers[room := _room(mutant.file)]
+        outcome, killer = ("equivalent", ()) if mutant.key in reasons else _outcome(tree, mutant, earlier, options)
+        _passes_unchanged(tree, killer, options.limit)
+        if len(killer) == 1 and "::" in killer[0]:
+            killers[room] = [*killer, *(each for each in earlier if each not in killer)][:MOST_KILLERS]
+        outcomes[room, outcome] += 1
         if outcome == "survived":
             survivors.append(mutant)
             print(f"survived: {mutant}", flush=True)
@@ -148,14 +155,21 @@ def _copy(tree: Path) -> Path:
     return tree
 
 
-def _outcome(tree: Path, mutant: Mutant, options: argparse.Namespace) -> tuple[str, Sequence[str]]:
-    """Return what became of a mutant, and the tests that killed it."""
+def _outcome(
+    tree: Path, mutant: Mutant, earlier: Sequence[str], options: argparse.Namespace
+) -> tuple[str, tuple[str, ...]]:
+    """Return what became of a mutant, and the test that killed it, or the tests one of which did.
+
+    `earlier` are tests that killed others of the same room, which run first.
+    """
     target = tree / mutant.file
     _write(target, mutant.source)
     try:
+        if earlier and _exit_code(tree, earlier, options.limit) == pytest.ExitCode.TESTS_FAILED:
+            return "killed", _failed(tree, earlier)
         for tests in islice(stages(tree, mutant.file), options.depth):
-            if tests and not _passes(tree, tests, options.limit):
-                return "killed", tests
+            if tests and _exit_code(tree, tests, options.limit) not in PASSED:
+                return "killed", _failed(tree, tests)
         return "survived", ()
     finally:
         _write(target, mutant.module.code)
@@ -164,7 +178,7 @@ def _outcome(tree: Path, mutant: Mutant, options: argparse.Namespace) -> tuple[s
 @cache
 def _passes_unchanged(tree: Path, tests: tuple[str, ...], limit: int) -> None:
     """End the program if these tests fail without a mutant: what they find then says nothing."""
-    if tests and not any(_passes(tree, tests, limit) for _ in range(2)):
+    if tests and not any(_exit_code(tree, tests, limit) in PASSED for _ in range(2)):
         sys.exit(f"these tests fail without a mutant, see {tree}.log: {' '.join(tests)}")
 
 
@@ -175,8 +189,9 @@ def _write(target: Path, source: str) -> None:
     os.utime(target, (moment, moment))
 
 
-def _passes(tree: Path, tests: Sequence[str], limit: int) -> bool:
-    """Run the tests in a process of their own; return false if one fails or the time is over."""
+def _exit_code(tree: Path, tests: Sequence[str], limit: int) -> int:
+    """Run the tests in a process of their own until one fails; return -9 after the time limit in seconds."""
+    _failure(tree).unlink(missing_ok=True)
     pid = os.fork()
     if pid == 0:
         os._exit(_run(tree, tests))
@@ -184,11 +199,32 @@ def _passes(tree: Path, tests: Sequence[str], limit: int) -> bool:
     while time.monotonic() < end:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status) in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
+            return os.waitstatus_to_exitcode(status)
         time.sleep(0.02)
     os.killpg(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    return False
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def _failed(tree: Path, tests: Sequence[str]) -> tuple[str, ...]:
+    """Return the test that failed in the last run; all of its tests if it ended otherwise."""
+    return (_failure(tree).read_text(),) if _failure(tree).exists() else tuple(tests)
+
+
+def _failure(tree: Path) -> Path:
+    return tree.with_suffix(".failed")
+
+
+class _Recorder:
+    """Plugin of pytest that writes the name of the test that failed to a file, or that of its module."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed:
+            self._file.write_text(report.nodeid)
+
+    pytest_collectreport = pytest_runtest_logreport
 
 
 def _run(tree: Path, tests: Sequence[str]) -> int:
@@ -205,7 +241,8 @@ def _run(tree: Path, tests: Sequence[str]) -> int:
     for name in [name for name in sys.modules if name.partition(".")[0] in {"memtopo", "tests"}]:
         del sys.modules[name]
     imported = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
-    return pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", imported, *tests])
+    options = "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", imported
+    return pytest.main([*options, *tests], [_Recorder(_failure(tree))])
 
 
 def _room(file: str) -> str:
