@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from memtopo.geometry.model import Geometry
 from memtopo.kinds import KINDS
 from memtopo.kinds.resources import Attach, CreateStream, LoadKernels, RetainContext, Synchronize
 from memtopo.kinds.step import Phase, Step, remaining
+from memtopo.language.names import AWAKE
 from memtopo.machine import Machine
 from memtopo.output.diagram.model import Diagram
 from memtopo.plans import folding
@@ -45,8 +47,16 @@ class Plan:
         """Steps of each process by label; those of a layout of one process have the label ''."""
         return {label: plan.steps for label, plan in self.processes.items()} or {"": self.steps}
 
-    def summary(self, picture: Diagram | None = None, warnings: tuple[str, ...] = ()) -> PlanSummary:
-        """Plan with similar steps folded into rows, the picture of its layout and the warnings of its spec."""
+    def summary(
+        self,
+        picture: Diagram | None = None,
+        warnings: tuple[str, ...] = (),
+        states: Mapping[str, Mapping[str, int]] | None = None,
+    ) -> PlanSummary:
+        """Plan with similar steps folded into rows, the picture of its layout and the warnings of its spec.
+
+        `states` are those of `memory_by_state`.
+        """
         with collector_paused():
             rows = tuple(folding.rows(self.steps))
         members = tuple(folding.processes(_processes(self.processes)))
@@ -61,6 +71,7 @@ class Plan:
             warnings=warnings,
             picture=picture,
             processes=members,
+            states={name: dict(memory) for name, memory in (states or {}).items()},
         )
 
 
@@ -84,6 +95,31 @@ def plan_states(plan: Plan, geometry: Geometry) -> dict[str, Plan]:
             return _joint_states(plan, geometry)
         variants = (variant for kind in KINDS for variant in kind.variants(geometry, plan.steps))
         return {name: replace(plan, steps=tuple(steps)) for name, steps in variants}
+
+
+def memory_by_state(plan: Plan, geometry: Geometry) -> dict[str, dict[str, int]]:
+    """Return the bytes of physical memory by location in each state of a planned layout, `awake` first.
+
+    The result is empty if the layout has no states.
+    """
+    others = plan_states(plan, geometry)
+    if not others:
+        return {}
+    whole = _allocated(plan)
+    found = {AWAKE: plan.memory}
+    for name, state in others.items():
+        left = _allocated(state)
+        found[name] = {at: size - whole[at] + left[at] for at, size in plan.memory.items()}
+    return found
+
+
+def _allocated(plan: Plan) -> Counter[str]:
+    """Bytes that the steps of all processes create, by location."""
+    total: Counter[str] = Counter()
+    for step in (step for steps in plan.steps_by_process.values() for step in steps):
+        if found := step.allocates:
+            total[str(found[0])] += found[1]
+    return total
 
 
 def _joint_states(plan: Plan, geometry: Geometry) -> dict[str, Plan]:

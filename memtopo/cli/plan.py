@@ -61,7 +61,9 @@ def plan_command(
     geometry, target_machine = loaded.validated.geometry, loaded.target.machine
     if geometry is None:
         return loaded.refuse(as_json=as_json)
-    summary = planner.plan(geometry, target_machine).summary(build_diagram(geometry, target_machine), loaded.warnings)
+    planned = planner.plan(geometry, target_machine)
+    states = planner.memory_by_state(planned, geometry)
+    summary = planned.summary(build_diagram(geometry, target_machine), loaded.warnings, states)
     loaded.print_diagnostics(sys.stderr)
     text = SpecText(loaded.document.name, loaded.document.text)
     document = SavedPlan(1, loaded.target.line, summary, text, anonymous(target_machine))

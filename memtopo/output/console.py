@@ -111,7 +111,9 @@ class Rows:
             column_cells = [row[index] for row in cells]
             whole = options.max_width >= NARROWEST_WHOLE and self._stays_whole(column_cells, index)
             least = _longest_word(column_cells) if options.max_width >= NARROWEST_WORDS and index == 0 else None
-            table.add_column(column.heading, justify=column.align, no_wrap=whole, overflow="fold", min_width=least)
+            table.add_column(
+                Text(printable(column.heading)), justify=column.align, no_wrap=whole, overflow="fold", min_width=least
+            )
         for row in cells:
             table.add_row(*row)
         yield Padding(table, (0, 0, 0, INDENT))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -37,7 +39,16 @@ def body(summary: PlanSummary, addresses: Addresses | None = None) -> list[Rende
     if summary.picture:
         parts += [TerminalDrawing(summary.picture, addresses=addresses or {}), Text()]
     parts.append(pairs(_sums(summary)))
+    if summary.states:
+        parts += [Text(), heading("memory by state"), _states(summary.states)]
     return [*parts, Text(), notes(summary.notes)] if summary.notes else parts
+
+
+def _states(states: Mapping[str, Mapping[str, int]]) -> RenderableType:
+    """Memory of each state by location, as a table."""
+    locations = list(dict.fromkeys(location for memory in states.values() for location in memory))
+    columns = (Column("state"), *(Column(location, "right") for location in locations))
+    return Rows(columns, [(name, *(rounded(memory[at]) for at in locations)) for name, memory in states.items()])
 
 
 def steps(rows: tuple[Row, ...]) -> RenderableType:

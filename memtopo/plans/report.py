@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from memtopo.diagnostics.model import Path
@@ -49,7 +49,8 @@ class PlanSummary:
     """Plan without its steps: rows in order, bytes of physical memory by location, and number of driver calls.
 
     `warnings` are those of the spec, a line each; `picture` is the drawing of the layout, if one was requested. In a
-    multi-process plan `processes` has the rows, and the plan itself has none.
+    multi-process plan `processes` has the rows, and the plan itself has none. `states` has the bytes by location in
+    each state of the layout, if it has states and they were requested.
     """
 
     name: str
@@ -62,6 +63,7 @@ class PlanSummary:
     warnings: tuple[str, ...] = ()
     picture: Diagram | None = None
     processes: tuple[ProcessPlan, ...] = ()
+    states: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

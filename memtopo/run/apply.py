@@ -25,7 +25,7 @@ from memtopo.run.change import all_or_nothing, change
 from memtopo.run.findings import FindingTally
 from memtopo.run.hints import error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
-from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States
+from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States, paths
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.verification.fingerprints import Fingerprints
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
@@ -153,7 +153,8 @@ class Run:
 
     def rehearse(self) -> None:
         """Go through the states of the layout and back, and check each. Raises `StepFailed` or `Stopped`."""
-        with self.execution.timed("rehearse"):
+        with self.execution.timed("rehearse") as count:
+            count.steps = sum(len(path) + 1 for path in paths(self.states))
             full = self.request.check == "full"
             Rehearsal(self.execution, self.states, self.verification, self._findings, full=full).walk()
 
@@ -366,7 +367,7 @@ class Run:
             machine=request.machine,
             outcome=outcome,
             exit_code=exit_code,
-            plan=request.plan.summary(request.picture, request.warnings),
+            plan=request.summary(),
             times=tuple(self.execution.times),
             checks=None if self._findings.empty else self._checks(),
             failure=_failure(self.failure, request) if self.failure else None,

@@ -11,8 +11,8 @@ from memtopo.diagnostics.model import Path
 from memtopo.geometry import Geometry
 from memtopo.machine import Machine
 from memtopo.output.diagram.model import Diagram
-from memtopo.planner import Plan
-from memtopo.plans.report import Check, MachineLine
+from memtopo.planner import Plan, memory_by_state
+from memtopo.plans.report import Check, MachineLine, PlanSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,11 @@ class RunRequest:
     def processes(self) -> Mapping[str, Geometry]:
         """Geometry of every process of the layout by its label; the label of a single process is empty."""
         return self.siblings or {self.process: self.geometry}
+
+    def summary(self) -> PlanSummary:
+        """Plan for the report; of a rehearsed layout with the memory of each state."""
+        states = memory_by_state(self.plan, self.geometry) if self.rehearse else None
+        return self.plan.summary(self.picture, self.warnings, states)
 
     def notes(self) -> Iterator[str]:
         """Notes on the check for the report, independent of its result."""

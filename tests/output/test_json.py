@@ -59,7 +59,8 @@ def test_json_of_a_plan_has_its_fields_in_order() -> None:
   "notes": [],
   "warnings": [],
   "picture": null,
-  "processes": []
+  "processes": [],
+  "states": {}
 }
 """
     )

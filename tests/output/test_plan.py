@@ -69,6 +69,18 @@ def test_only_a_simulated_machine_is_called_simulated() -> None:
     assert first == "plan  quickstart  on local"
 
 
+def test_states_have_their_memory_by_location() -> None:
+    states = {"awake": PLAN.memory, "asleep": {"gpu0": 0, "gpu1": 8000 * MIB}}
+    assert plan_text(replace(PLAN, states=states, notes=())).endswith(
+        """
+memory by state
+  state      gpu0     gpu1
+  awake   7.8 GiB  7.8 GiB
+  asleep      0 B  7.8 GiB
+"""
+    )
+
+
 def test_an_empty_plan_is_shown() -> None:
     assert "driver calls" in plan_text(PlanSummary("nothing", (), {}, 0, 0, 0))
 
@@ -97,7 +109,7 @@ def test_long_names_fold_within_the_width() -> None:
 def test_names_in_a_plan_inject_nothing(monkeypatch: pytest.MonkeyPatch, evil: str) -> None:
     """No markup, emoji, control sequence or change of direction."""
     monkeypatch.setenv("COLUMNS", "200")
-    summary = replace(named(evil, evil), name=evil, memory={evil: 1}, notes=(evil,))
+    summary = replace(named(evil, evil), name=evil, memory={evil: 1}, notes=(evil,), states={evil: {evil: 1}})
     text = plan_text(summary, replace(MACHINE, name=evil))
     assert all(char == "\n" or char.isprintable() for char in text)
     assert evil.encode("ascii", "backslashreplace").decode().replace("\x1b", "\\x1b").replace("\x07", "\\x07") in text

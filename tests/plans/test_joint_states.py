@@ -93,3 +93,15 @@ def test_memory_that_keeps_bytes_is_validated_over_all_processes() -> None:
     """
     assert "MT402" not in codes(f"processes:\n  one:\n{process}", TWO)
     assert "MT402" in codes(f"processes:\n  one:\n{process}\n  other:\n{process}", TWO)
+
+
+def test_memory_by_state_is_that_of_all_processes() -> None:
+    mib = 1 << 20
+    assert planner.memory_by_state(plan_of(SERVED, TWO), geometry_of(SERVED, TWO)) == {
+        "awake": {"gpu0": 8 * mib, "gpu1": 10 * mib, "host:0": 8 * mib},
+        "asleep": {"gpu0": 0, "gpu1": 2 * mib, "host:0": 8 * mib},
+        "half": {"gpu0": 4 * mib, "gpu1": 10 * mib, "host:0": 8 * mib},
+        "unmapped": {"gpu0": 8 * mib, "gpu1": 10 * mib, "host:0": 8 * mib},
+    }
+    without = SERVED[: SERVED.index("    states:")] + SERVED[SERVED.index("  idle:") :]
+    assert planner.memory_by_state(plan_of(without, TWO), geometry_of(without, TWO)) == {}

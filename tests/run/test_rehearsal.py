@@ -48,7 +48,9 @@ def test_a_rehearsal_goes_through_every_state_and_leaves_nothing(check: Check) -
     report, copies = rehearse(check=check)
     assert (report.outcome, report.exit_code, report.leaks) == ("ok", 0, ())
     assert copies > 10
-    assert "rehearse" in [time.phase for time in report.times]
+    (time,) = (time for time in report.times if time.phase == "rehearse")
+    assert time.steps == 3 * 2 + 6 * 3, "switches: to each state and back, and from each to each other one and back"
+    assert [*report.plan.states] == ["awake", "asleep", "half", "empty"]
 
 
 @pytest.mark.parametrize("check", ["fast", "full"])

@@ -57,11 +57,32 @@ def write(layout: Built, name: str, data: list[bytes]) -> None:
             execution.driver.memcpy_htod(base + index * M + 77, each)
 
 
+def used(layout: Built) -> list[int]:
+    """Bytes of each GPU that are in use."""
+    execution, found = layout.execution, []
+    for context in execution.layout.contexts.values():
+        with current(execution.driver, context):
+            free, total = execution.driver.mem_get_info()
+        found.append(total - free)
+    return found
+
+
 def load(layout: Built, name: str, count: int) -> list[bytes]:
     execution = layout.execution
     base = execution.layout.ranges[name].address
     with current(execution.driver, execution.layout.contexts[0]):
         return [execution.driver.memcpy_dtoh(base + index * M + 77, count) for index in range(4)]
+
+
+@pytest.mark.parametrize("text", [SLEEPING, PINNED])
+def test_the_memory_of_a_state_is_what_its_switch_leaves(text: str) -> None:
+    foretold = planner.memory_by_state(plan_of(text, TWO), geometry_of(text, TWO))
+    with built(plans(text)["awake"]) as layout:
+        awake = used(layout)
+        for name, plan in plans(text).items():
+            change(layout.execution, plan)
+            less = [foretold["awake"][f"gpu{gpu}"] - foretold[name][f"gpu{gpu}"] for gpu in range(2)]
+            assert [one - other for one, other in zip(awake, used(layout), strict=True)] == less
 
 
 @pytest.mark.parametrize("text", [SLEEPING, PINNED])

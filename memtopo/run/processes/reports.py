@@ -40,7 +40,7 @@ def merged_report(
         machine=request.machine,
         outcome=outcome,
         exit_code=exit_code,
-        plan=request.plan.summary(request.picture, request.warnings),
+        plan=request.summary(),
         times=tuple(times),
         checks=_checks(reports),
         failure=None if interrupted else failure,
