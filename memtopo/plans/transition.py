@@ -139,20 +139,6 @@ def transitions(old: Mapping[str, Sequence[Step]], new: Mapping[str, Sequence[St
         }
 
 
-class Transitions:
-    """Transitions between plans, each computed when it is first needed, and kept: a layout switches back and forth."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[int, int], tuple[Sequence[Step], Sequence[Step], Transition]] = {}
-
-    def between(self, old: Sequence[Step], new: Sequence[Step]) -> Transition:
-        """Return the transition from some steps to others. They are kept, and recognised by their identity."""
-        key = id(old), id(new)
-        if key not in self._known:
-            self._known[key] = old, new, transition(old, new)
-        return self._known[key][2]
-
-
 def _by_effect(steps: Sequence[Step]) -> dict[Hashable, Step]:
     """Steps by their effect, in order, without those that every change repeats and those that leave nothing."""
     return {effect: step for step in steps if not step.repeated and (effect := step.effect) is not None}

@@ -19,7 +19,7 @@ from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans import folding
 from memtopo.plans.report import Checks, Failure, Leak, Left, Placed, Progress, Report
-from memtopo.plans.transition import Transition, Transitions, transition
+from memtopo.plans.transition import Transition, transition
 from memtopo.run.capacity import DoesNotFit, require_room
 from memtopo.run.change import all_or_nothing, change
 from memtopo.run.findings import FindingTally
@@ -27,6 +27,7 @@ from memtopo.run.hints import error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
 from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States, paths
 from memtopo.run.request import HoldResult, RunRequest
+from memtopo.run.states import StatePlans
 from memtopo.run.verification.fingerprints import Fingerprints
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
 from memtopo.run.verification.rounds import Verification
@@ -81,13 +82,10 @@ class Run:
         self.execution = Execution(plan, ledger, progress=progress, stop=stop)
         self.execution.layout.handle_source = handle_source or NoHandleSource()
         self.execution.layout.timeout = request.timeout
-        self._states: Mapping[str, Plan] = {}
-        self._partial: dict[tuple[str, frozenset[Hashable]], Plan] = {}
+        self._plans = StatePlans(plan, request.geometry)
         self._absent = frozenset[Hashable]()
-        self._awake = plan
         self.state = AWAKE
         """Name of the state that the layout is in."""
-        self._transitions = Transitions()
         self.failure: StepFailed | None = None
         self.stopped = False
         self._signal = stop
@@ -165,9 +163,7 @@ class Run:
     @property
     def states(self) -> Mapping[str, Plan]:
         """Plans of all states of the layout by name; that of the layout as it is written is the first."""
-        if not self._states:
-            self._states = {AWAKE: self._awake, **planner.plan_states(self._awake, self.request.geometry)}
-        return self._states
+        return self._plans.by_name
 
     def switch(self, state: str, pinned: Container[Hashable] = (), *, full: bool = False) -> Checks:
         """Bring the layout to one of its states, and return the results of the queries that check it.
@@ -176,7 +172,7 @@ class Run:
         `pinned` resources is in use after its release. Raises `DoesNotFit` before the first call, `StepFailed` or
         `Stopped` after the layout was brought back to the state before and checked, `RollbackFailed`.
         """
-        kept = Fingerprints.take(self.execution, self._plan(state, self._absent)) if full else None
+        kept = Fingerprints.take(self.execution, self._plans.without(state, self._absent)) if full else None
         self.enter(state, pinned)
         return self._rechecked(kept)
 
@@ -201,18 +197,12 @@ class Run:
         return self._rechecked(None)
 
     def _enter(self, state: str, absent: frozenset[Hashable], pinned: Container[Hashable] = ()) -> None:
-        plan = self._plan(state, absent)
-        steps = self._transitions.between(self.execution.plan.steps, plan.steps)
+        plan = self._plans.without(state, absent)
+        steps = self._plans.transition(self.execution.plan, plan)
         self.require_room_for(steps, self.request, pinned)
         with all_or_nothing(self.execution):
             change(self.execution, plan, steps)
         self.state, self._absent = state, absent
-
-    def _plan(self, state: str, absent: frozenset[Hashable]) -> Plan:
-        """Plan of a state without some resources, which is kept, as the transitions to it are."""
-        if (state, absent) not in self._partial:
-            self._partial[state, absent] = planner.without(self.states[state], absent)
-        return self._partial[state, absent]
 
     def change(self, request: RunRequest, pinned: Container[Hashable] = ()) -> Checks:
         """Bring the layout, in state awake, to another request, and return the results of its check.
@@ -270,8 +260,7 @@ class Run:
 
     def adopt(self, request: RunRequest, plan: Plan, findings: FindingTally) -> Checks:
         """Make a request and its plan, to which the layout was changed, those of the run; return its checks."""
-        self.request, self._awake, self._states, self._transitions = request, plan, {}, Transitions()
-        self._partial, self._absent = {}, frozenset()
+        self.request, self._plans, self._absent = request, StatePlans(plan, request.geometry), frozenset()
         self._findings, self._placed = findings, tuple(folding.placed(self.execution.layout.ranges))
         self.verification = Verification(request, self.ledger, self.execution, findings)
         return self._checks()
@@ -290,7 +279,7 @@ class Run:
     @property
     def whole(self) -> bool:
         """True if everything that the spec declares exists: no state and no holder has taken some of it away."""
-        return self.execution.plan is self._awake
+        return self.execution.plan is self._plans.awake
 
     def recheck(self) -> Checks:
         """Compare every step with the driver's state again, by queries alone; the report leaves the result out.
