@@ -187,6 +187,13 @@ class Run:
         """
         self._enter(self.state, absent)
 
+    def transition_to(self, state: str) -> Transition:
+        """Return the transition to one of the layout's states, without what is absent now."""
+        return self._transition(state, self._absent)
+
+    def _transition(self, state: str, absent: frozenset[Hashable]) -> Transition:
+        return self._plans.transition(self.execution.plan, self._plans.without(state, absent))
+
     def renew(self, resources: frozenset[Hashable]) -> Checks:
         """Release some resources with what needs them, create them anew, and return the results of the queries.
 
@@ -197,8 +204,7 @@ class Run:
         return self._rechecked(None)
 
     def _enter(self, state: str, absent: frozenset[Hashable], pinned: Container[Hashable] = ()) -> None:
-        plan = self._plans.without(state, absent)
-        steps = self._plans.transition(self.execution.plan, plan)
+        plan, steps = self._plans.without(state, absent), self._transition(state, absent)
         self.require_room_for(steps, self.request, pinned)
         with all_or_nothing(self.execution):
             change(self.execution, plan, steps)

@@ -13,7 +13,7 @@ from memtopo.kinds.exports import exported_resources, touched_exports
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
 from memtopo.plans.report import Checks
-from memtopo.plans.transition import transition
+from memtopo.plans.transition import Transition, transition
 from memtopo.run.apply import Run
 from memtopo.run.change import RollbackFailed
 from memtopo.run.request import RunRequest
@@ -82,7 +82,7 @@ class HeldLayout:
 
     def switch(self, state: str) -> PlannedSwitch:
         run = self._run
-        return PlannedSwitch(self, run, self._touched(run.states[state], run.request.geometry), state)
+        return PlannedSwitch(self, run, self._touched(run.transition_to(state), run.request.geometry), state)
 
     def change(self, source: str, generation: int | None) -> PlannedRevision:
         run = self._run
@@ -92,7 +92,8 @@ class HeldLayout:
             raise ExchangeError("state", message, hint="try again when they are back")
         revision = self._revise(source, run.request)
         run.require_room(revision.request)
-        return PlannedRevision(self, run, self._touched(revision.request.plan, revision.request.geometry), revision)
+        steps = transition(run.execution.plan.steps, revision.request.plan.steps)
+        return PlannedRevision(self, run, self._touched(steps, revision.request.geometry), revision)
 
     def renewal(self, exports: frozenset[str]) -> PlannedRenewal:
         return PlannedRenewal(self, self._run, exports)
@@ -101,9 +102,9 @@ class HeldLayout:
         """Return the resources whose memory stays in use while importers keep handles of some exports."""
         return frozenset(exported_resources(self._run.request.geometry, exports))
 
-    def _touched(self, plan: Plan, geometry: Geometry) -> frozenset[str]:
-        """Return the names of the exports whose objects a change to a plan releases or replaces."""
-        undone = {step.provides for step in transition(self._run.execution.plan.steps, plan.steps).undo}
+    def _touched(self, steps: Transition, geometry: Geometry) -> frozenset[str]:
+        """Return the names of the exports whose objects a transition to a geometry releases or replaces."""
+        undone = {step.provides for step in steps.undo}
         return frozenset(touched_exports(self._run.request.geometry, geometry, undone))
 
     @property
@@ -151,7 +152,7 @@ class PlannedSwitch(_Planned):
     def lost(self) -> frozenset[str]:
         """Names of the exports with an object whose bytes neither stay in its memory nor are offloaded."""
         before, after = self.run.execution.plan, self.run.states[self.state]
-        undone = {step.provides for step in transition(before.steps, after.steps).undo}
+        undone = {step.provides for step in self.run.transition_to(self.state).undo}
         had, has = _kept(before), _kept(after)
         lost = (undone - has[1]) | (had[1] - has[0] - has[1])
         geometry = self.run.request.geometry
