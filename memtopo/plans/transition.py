@@ -77,17 +77,17 @@ class Transition:
         return cls({stage: tuple(each) for stage, each in stages.items()}, tuple(undo), tuple(do))
 
     @classmethod
-    def together(cls, several: Mapping[str, Transition], pinned: AbstractSet[_Resource] = frozenset()) -> Transition:
+    def together(cls, several: Mapping[str, Transition], in_use: AbstractSet[_Resource] = frozenset()) -> Transition:
         """Transition with the actions of processes, stage by stage, for the memory that they need at their peak.
 
-        It releases no memory of `pinned` resources, which stays in use.
+        The memory of `in_use` resources is not free after its release: importers have it.
         """
         return cls.of(
             (stage, action)
             for label, each in several.items()
             for stage in Stage
             for action in each.stages[stage]
-            if not (action.undo and pinned and (label, action.step.provides) in pinned)
+            if not (action.undo and in_use and (label, action.step.provides) in in_use)
         )
 
     @property
@@ -100,15 +100,15 @@ class Transition:
         """Bytes that the actions need at their peak, by location, beyond those of the layout before."""
         return self.growth_beside(())
 
-    def growth_beside(self, pinned: Container[Hashable]) -> Mapping[Location, int]:
-        """Return the growth if the memory of `pinned` resources is not free after its release."""
+    def growth_beside(self, in_use: Container[Hashable]) -> Mapping[Location, int]:
+        """Return the growth if the memory of `in_use` resources is not free after its release."""
         more: dict[Location, int] = {}
         peak: dict[Location, int] = {}
         for step, undo in self.actions:
             if found := step.allocates:
                 location, size = found
                 if undo:
-                    size = 0 if step.provides in pinned else -size
+                    size = 0 if step.provides in in_use else -size
                 more[location] = more.get(location, 0) + size
                 peak[location] = max(peak.get(location, 0), more[location])
         return {location: size for location, size in peak.items() if size}

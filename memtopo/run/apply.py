@@ -165,20 +165,20 @@ class Run:
         """Plans of all states of the layout by name; that of the layout as it is written is the first."""
         return self._plans.by_name
 
-    def switch(self, state: str, pinned: Container[Hashable] = (), *, full: bool = False) -> Checks:
+    def switch(self, state: str, in_use: Container[Hashable] = (), *, full: bool = False) -> Checks:
         """Bring the layout to one of its states, and return the results of the queries that check it.
 
         With `full`, kernels verify all bytes that the switch keeps; nothing may write them meanwhile. The memory of
-        `pinned` resources is in use after its release. Raises `DoesNotFit` before the first call, `StepFailed` or
+        `in_use` resources is not free after its release. Raises `DoesNotFit` before the first call, `StepFailed` or
         `Stopped` after the layout was brought back to the state before and checked, `RollbackFailed`.
         """
         kept = Fingerprints.take(self.execution, self._plans.without(state, self._absent)) if full else None
-        self.enter(state, pinned)
+        self.enter(state, in_use)
         return self._rechecked(kept)
 
-    def enter(self, state: str, pinned: Container[Hashable] = ()) -> None:
+    def enter(self, state: str, in_use: Container[Hashable] = ()) -> None:
         """Bring the layout to one of its states, unchecked. Raises as `switch` does."""
-        self._enter(state, self._absent, pinned)
+        self._enter(state, self._absent, in_use)
 
     def leave_out(self, absent: frozenset[Hashable]) -> None:
         """Bring the layout to its state without some resources and what needs them, and with all others.
@@ -203,14 +203,14 @@ class Run:
         self.leave_out(self._absent - resources)
         return self._rechecked(None)
 
-    def _enter(self, state: str, absent: frozenset[Hashable], pinned: Container[Hashable] = ()) -> None:
+    def _enter(self, state: str, absent: frozenset[Hashable], in_use: Container[Hashable] = ()) -> None:
         plan, steps = self._plans.without(state, absent), self._transition(state, absent)
-        self.require_room_for(steps, self.request, pinned)
+        self.require_room_for(steps, self.request, in_use)
         with all_or_nothing(self.execution):
             change(self.execution, plan, steps)
         self.state, self._absent = state, absent
 
-    def change(self, request: RunRequest, pinned: Container[Hashable] = ()) -> Checks:
+    def change(self, request: RunRequest, in_use: Container[Hashable] = ()) -> Checks:
         """Bring the layout, in state awake, to another request, and return the results of its check.
 
         The check is that of `check`, and new memory is verified by bytes; other bytes are not written, but if the
@@ -219,7 +219,7 @@ class Run:
         plan = built_plan(request)
         kept = Fingerprints.take(self.execution, plan) if request.check == "full" else None
         steps = transition(self.execution.plan.steps, plan.steps)
-        self.require_room_for(steps, request, pinned)
+        self.require_room_for(steps, request, in_use)
         with all_or_nothing(self.execution), self._expecting(request.geometry):
             with self.following(request.geometry.gpus):
                 change(self.execution, plan, steps)
@@ -231,11 +231,11 @@ class Run:
         """Raise `DoesNotFit` if a change to another request needs more memory than is free. Raises `StepFailed`."""
         self.require_room_for(transition(self.execution.plan.steps, built_plan(request).steps), request)
 
-    def require_room_for(self, steps: Transition, request: RunRequest, pinned: Container[Hashable] = ()) -> None:
+    def require_room_for(self, steps: Transition, request: RunRequest, in_use: Container[Hashable] = ()) -> None:
         """Raise `DoesNotFit` if a transition needs more memory than is free. Raises `StepFailed`."""
         self.execution.resume()  # free memory is queried in contexts
         try:
-            require_room(self.execution, steps, request.machine_facts, pinned)
+            require_room(self.execution, steps, request.machine_facts, in_use)
         except DoesNotFit:
             self._suspend()
             raise

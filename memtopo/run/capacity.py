@@ -22,14 +22,14 @@ class DoesNotFit(MemtopoError):
 
 
 def require_room(
-    execution: Execution, steps: Transition, machine: Machine | None, pinned: Container[Hashable] = ()
+    execution: Execution, steps: Transition, machine: Machine | None, in_use: Container[Hashable] = ()
 ) -> None:
     """Raise `DoesNotFit`, with the numbers of each location, if a transition needs more memory than is free.
 
-    GPUs that the layout uses are queried; others, and the host, have what the record of the `machine` says. The memory
-    of `pinned` resources is in use by importers, and not free after its release. Raises `StepFailed`.
+    GPUs that the layout uses are queried; others, and the host, have what the record of the `machine` says. Importers
+    have the memory of `in_use` resources, which is not free after its release. Raises `StepFailed`.
     """
-    growth = steps.growth_beside(pinned) if pinned else steps.growth
+    growth = steps.growth_beside(in_use) if in_use else steps.growth
     if not growth:
         return
     lacking = list(_lacking(execution, growth, machine))

@@ -98,7 +98,7 @@ class HeldLayout:
     def renewal(self, exports: frozenset[str]) -> PlannedRenewal:
         return PlannedRenewal(self, self._run, exports)
 
-    def pinned(self, exports: frozenset[str]) -> frozenset[Hashable]:
+    def resources_of(self, exports: frozenset[str]) -> frozenset[Hashable]:
         """Return the resources whose memory stays in use while importers keep handles of some exports."""
         return frozenset(exported_resources(self._run.request.geometry, exports))
 
@@ -125,9 +125,9 @@ class _Planned:
     def lost(self) -> frozenset[str]:
         return self.touched
 
-    def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
+    def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         try:
-            return self._make(self.held.pinned(pinned), full=full)
+            return self._make(self.held.resources_of(in_use), full=full)
         except RollbackFailed as failed:
             self.held.failure = failed
             raise ChangeFailed(f"{failed}; the layout is taken down", broken=True) from failed
@@ -138,7 +138,7 @@ class _Planned:
     def _after_failure(self) -> str:
         return f"the layout is as before, in state {self.run.state!r}"
 
-    def _make(self, pinned: frozenset[Hashable], *, full: bool) -> Checks:
+    def _make(self, in_use: frozenset[Hashable], *, full: bool) -> Checks:
         raise NotImplementedError
 
 
@@ -158,8 +158,8 @@ class PlannedSwitch(_Planned):
         geometry = self.run.request.geometry
         return frozenset(touched_exports(geometry, geometry, lost))
 
-    def _make(self, pinned: frozenset[Hashable], *, full: bool) -> Checks:
-        return self.run.switch(self.state, pinned, full=full)
+    def _make(self, in_use: frozenset[Hashable], *, full: bool) -> Checks:
+        return self.run.switch(self.state, in_use, full=full)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +169,9 @@ class PlannedRenewal(_Planned):
     def _after_failure(self) -> str:
         return f"the memory of {', '.join(sorted(self.touched))} is created for the next writer"
 
-    def _make(self, pinned: frozenset[Hashable], *, full: bool) -> Checks:
-        del pinned, full
-        return self.run.renew(self.held.pinned(self.touched))
+    def _make(self, in_use: frozenset[Hashable], *, full: bool) -> Checks:
+        del in_use, full
+        return self.run.renew(self.held.resources_of(self.touched))
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +180,9 @@ class PlannedRevision(_Planned):
 
     revision: Revision
 
-    def _make(self, pinned: frozenset[Hashable], *, full: bool) -> Checks:
+    def _make(self, in_use: frozenset[Hashable], *, full: bool) -> Checks:
         request = replace(self.revision.request, check="full" if full else "fast")
-        checks = self.run.change(request, pinned)
+        checks = self.run.change(request, in_use)
         self.held.source = self.revision.source
         return checks
 

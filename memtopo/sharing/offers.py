@@ -84,10 +84,10 @@ class PlannedChange(Protocol):
         """Names of the exports whose bytes it does not keep."""
         ...
 
-    def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
+    def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         """Make the change, and return the results of its check: by queries or, if `full`, also by bytes.
 
-        Importers keep the memory of the `pinned` exports. Raises `ChangeFailed`, or another `MemtopoError` before the
+        Importers keep the memory of the `in_use` exports. Raises `ChangeFailed`, or another `MemtopoError` before the
         first call if the change does not fit.
         """
         ...

@@ -116,8 +116,8 @@ class PlannedState:
     def lost(self) -> frozenset[str]:
         return self.touched
 
-    def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
-        del full, pinned
+    def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
+        del full, in_use
         self.layout.generation += 1
         if self.layout.failure:
             raise self.layout.failure

@@ -96,8 +96,8 @@ class PlannedSwitch:
     def lost(self) -> frozenset[str]:
         return self.touched
 
-    def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
-        checks = self.coordinator.joint.switch(self.state, sorted(pinned), full=full)
+    def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
+        checks = self.coordinator.joint.switch(self.state, sorted(in_use), full=full)
         return merged_checks(checks) if full else self.coordinator.recheck()
 
 
@@ -115,9 +115,9 @@ class PlannedRevision:
     def lost(self) -> frozenset[str]:
         return self.touched
 
-    def make(self, *, full: bool, pinned: frozenset[str] = frozenset()) -> Checks:
+    def make(self, *, full: bool, in_use: frozenset[str] = frozenset()) -> Checks:
         check: Check = "full" if full else "fast"
-        command = replace(self.command, check=check, pinned=tuple(sorted(pinned)))
+        command = replace(self.command, check=check, in_use=tuple(sorted(in_use)))
         checks = self.coordinator.change(replace(self.revision.request, check=check), command)
         self.held.source = self.revision.source
         return checks

@@ -48,14 +48,14 @@ class JointState:
         if refused := _failures(results):
             raise ChangeRefused(refused, hint=next((each.hint for each in results.values() if each.hint), None))
 
-    def switch(self, state: str, pinned: Collection[str] = (), *, full: bool = False) -> Mapping[str, Checks]:
-        """Bring all processes to a state, while importers outside keep the memory of `pinned` exports.
+    def switch(self, state: str, in_use: Collection[str] = (), *, full: bool = False) -> Mapping[str, Checks]:
+        """Bring all processes to a state, while importers outside keep the memory of `in_use` exports.
 
         Return their checks, which compare every byte that the switch keeps, if they are to be `full`; else there are
         none. Raises `ChangeRefused` before anything is changed, and `ChangeFailed`, which names process and call: after
         all were brought back to the state before, or `broken` if a process has ended.
         """
-        self.plan(PlanSwitch(state, "full" if full else "fast", tuple(pinned)))
+        self.plan(PlanSwitch(state, "full" if full else "fast", tuple(in_use)))
         results = self._make(CheckChange()) if full else self._make()
         self.state = state
         return _checks(results)

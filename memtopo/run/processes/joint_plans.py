@@ -46,7 +46,7 @@ class JointPlans:
         both = (plans.states[AWAKE] for plans in (self, other))
         return transitions(*({label: plan.steps for label, plan in plans.items()} for plans in both))
 
-    def pinned(self, exports: Collection[str]) -> frozenset[tuple[str, Hashable]]:
+    def resources_of(self, exports: Collection[str]) -> frozenset[tuple[str, Hashable]]:
         """Return the resources of some exports, each with the label of its process."""
         return frozenset(
             (label, resource)

@@ -94,13 +94,13 @@ class Recheck:
 class PlanSwitch:
     """Plan a switch to a state of the layout; answered by `ChangeResult`. Nothing is changed yet.
 
-    A full check compares every byte that the switch keeps. The memory of `pinned` exports (`server.weights`) stays in
-    use by importers outside of the layout.
+    A full check compares every byte that the switch keeps. Importers outside of the layout keep the memory
+    of `in_use` exports (`server.weights`).
     """
 
     state: str
     check: Check = "fast"
-    pinned: tuple[str, ...] = ()
+    in_use: tuple[str, ...] = ()
     activity: ClassVar[str] = "plan of a change"
 
 
@@ -111,7 +111,7 @@ class PlanChange:
     spec: str
     text: str
     check: Check
-    pinned: tuple[str, ...] = ()
+    in_use: tuple[str, ...] = ()
     activity: ClassVar[str] = "plan of a change"
 
 

@@ -101,13 +101,13 @@ class WorkerChange:
 
     def _plan_switch(self, command: PlanSwitch) -> None:
         steps = self._plans.transitions(self._run.state, command.state)
-        self._require_room(steps, command.pinned)
+        self._require_room(steps, command.in_use)
         self._aim(self._plans, command.state, steps, full=command.check == "full")
 
     def _plan_change(self, command: PlanChange) -> None:
         request, plans = self._plan_spec(command)
         steps = self._plans.transitions_to(plans)
-        self._require_room(steps, command.pinned)
+        self._require_room(steps, command.in_use)
         self._aim(plans, AWAKE, steps, request, full=command.check == "full")
 
     def _aim(
@@ -125,9 +125,9 @@ class WorkerChange:
 
     def _require_room(self, steps: Mapping[str, Transition], exports: Sequence[str]) -> None:
         """Refuse what does not fit with all processes; each of them has simulated GPUs of its own."""
-        request, pinned = self._run.request, self._plans.pinned(exports)
+        request, in_use = self._run.request, self._plans.resources_of(exports)
         shared = {request.process: steps[request.process]} if request.machine.simulated else steps
-        self._run.require_room_for(Transition.together(shared, pinned), request)
+        self._run.require_room_for(Transition.together(shared, in_use), request)
 
     @property
     def _change(self) -> Change:

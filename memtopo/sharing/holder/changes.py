@@ -142,7 +142,7 @@ class Changes:
         before, lost, made = self._responder.generation, request.planned.lost, False
         try:
             names = frozenset(taken.export for each in pinning for taken in each.taken(request.touched))
-            checks = request.planned.make(full=request.full, pinned=names)
+            checks = request.planned.make(full=request.full, in_use=names)
             made = True
             self._responder.counters.changes += 1
             self._responder.counters.add_check(checks)
