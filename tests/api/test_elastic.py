@@ -4,55 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Thread
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import memtopo
 from memtopo.api.elastic import ElasticRange, MappedChunk
-from memtopo.common.errors import MemtopoError
 from memtopo.machine.target import Target
 from memtopo.plans.report import Report
 from tests.api.test_apply import failing
+from tests.helpers.elastic import HEAP, KV, M, batched, offsets, spec
 from tests.helpers.processes import open_descriptors
-from tests.helpers.specs import ROOT
-
-M = 2 << 20
-KV = ROOT / "specs/elastic-kv.yaml"
-HEAP = ROOT / "specs/growing-heap.yaml"
-
-
-def spec(*, zero: bool = False, access: Any = None, least: int = 2, most: int = 8, **more: Any) -> dict[str, Any]:
-    """Elastic range of 16 pages, of which `most` may be mapped at once."""
-    page = {"location": "gpu0", "size": "2MiB", "count": {"min": str(least), "max": str(most)}}
-    elastic: Any = {"chunks": ["page"], "zero": "blank"} if zero else "true"
-    return {
-        "memtopo": 1,
-        "name": "elastic",
-        "ranges": {"kv": {"size": "32MiB", "elastic": elastic}},
-        "chunks": {"page": page, **({"blank": {"location": "gpu0", "size": "2MiB"}} if zero else {})},
-        "access": {"kv": access or {"gpu0": "rw"}},
-        **more,
-    }
-
-
-def batched(kv: ElasticRange, unmaps: Sequence[tuple[int, int]], maps: Sequence[tuple[int, int]]) -> tuple[str, ...]:
-    """Make a batch of unmaps and maps, each a number of pages from a page on; return the labels mapped."""
-    with kv.batch() as batch:
-        for at, count in unmaps:
-            batch.unmap(at * M, count * M)
-        for at, count in maps:
-            batch.map(at * M, "page", count)
-    return batch.labels
-
-
-def offsets(kv: ElasticRange) -> list[int]:
-    return [each.offset // M for each in kv.mappings]
 
 
 def test_a_cache_grows_and_shrinks_with_its_bytes(machine: Target) -> None:
@@ -391,134 +356,6 @@ def test_an_elastic_range_is_not_used_after_its_layout(machine: Target) -> None:
             call()
 
 
-@pytest.mark.parametrize("zero", [False, True])
-def test_a_change_of_the_layout_keeps_what_is_mapped(machine: Target, zero: bool) -> None:
-    with memtopo.applied(spec(zero=zero), machine) as layout:
-        kv = layout.range("kv")
-        kv.map(3 * M, "page", 4)
-        np.from_dlpack(kv.view(3 * M, 4 * M))[:] = 6
-        after = spec(zero=zero)
-        after["ranges"]["more"] = {"size": "4MiB"}
-        after["chunks"]["more"] = {"location": "gpu1", "size": "4MiB"}
-        after["map"] = {"more": ["more"]}
-        after["access"]["more"] = {"gpu1": "rw"}
-        assert not layout.change(after).different
-        assert offsets(kv) == [3, 4, 5, 6]
-        assert np.from_dlpack(kv.view(3 * M, 4 * M))[::M].tolist() == [6] * 4
-        assert not layout.change(spec(zero=zero)).different
-        kv.unmap(3 * M, 4 * M)
-    assert layout.report
-    assert layout.report.outcome == "ok"
-
-
-def test_a_change_of_the_limit_keeps_what_is_mapped() -> None:
-    """Also one that fails afterwards, and one below the number of chunks."""
-    with memtopo.applied(spec(most=8), failing(0)) as layout:
-        driver: Any = layout._session._opened
-        kv, pages = layout.range("kv"), layout.chunks("page")
-        kv.map(0, "page", 8)
-        after = spec(most=10, buffers={"b": {"location": "gpu0", "size": "2MiB"}})
-        driver.at = driver.calls + 4
-        with pytest.raises(memtopo.NotChanged):
-            layout.change(after)
-        driver.at = 0
-        assert (pages.limit, len(kv.mappings)) == (8, 8)
-        assert not layout.change(after).different
-        assert (pages.limit, len(kv.map(8 * M, "page", 2))) == (10, 2)
-        assert not layout.change(spec(most=3)).different
-        assert (pages.limit, pages.created, len(kv.mappings)) == (3, 10, 10)
-        with pytest.raises(memtopo.Unsuitable, match="1 are requested, and 0 of 3 are left"):
-            kv.map(11 * M, "page")
-        kv.unmap(0, 9 * M, release=True)
-        assert kv.map(0, "page", 2)
-
-
-@pytest.mark.parametrize("zero", [False, True])
-def test_a_change_of_the_chunks_empties_the_ranges_that_have_them(machine: Target, zero: bool) -> None:
-    with memtopo.applied(spec(zero=zero, least=1), machine) as layout:
-        kv, pages = layout.range("kv"), layout.chunks("page")
-        kv.map(0, "page", 5)
-        assert not layout.change(spec(zero=zero, least=3)).different
-        assert (kv.mappings, pages.created, pages.free) == ((), 3, 3)
-        assert kv.map(0, "page", 4) == ("page.0", "page.1", "page.2", "page.3")
-        assert not layout.check().different
-    assert layout.report
-    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
-
-
-def test_an_elastic_range_that_a_change_removes_is_given_back(machine: Target) -> None:
-    with memtopo.applied(spec(), machine) as layout:
-        kv = layout.range("kv")
-        kv.map(0, "page", 5)
-        after = spec()
-        del after["ranges"]["kv"]["elastic"]
-        after["chunks"]["page"]["count"] = "2"
-        after["map"] = {"kv": ["page"]}
-        assert not layout.change(after).different
-        assert layout.range("kv", size=4 << 20).size == 4 << 20
-        with pytest.raises(memtopo.Unsuitable, match="not elastic any more, since the layout was changed"):
-            kv.map(8 * M, "page")
-        assert not layout.change(spec()).different
-        assert kv.map(8 * M, "page") == ("page.0",)
-
-
-@pytest.mark.parametrize("zero", [False, True])
-def test_a_state_drops_what_is_mapped_and_its_chunks(machine: Target, zero: bool) -> None:
-    with memtopo.applied(spec(zero=zero, states={"asleep": {"drop": ["kv"]}}), machine) as layout:
-        kv, pages = layout.range("kv"), layout.chunks("page")
-        address = kv.address
-        view = np.from_dlpack(kv.view(0, M)) if zero else None
-        kv.map(0, "page", 5)
-        asleep = layout.switch("asleep")
-        assert not asleep.different
-        assert [each for each in layout._session.layout.chunks if each.startswith("page")] == []
-        for call in (lambda: kv.map(0, "page"), lambda: pages.created, lambda: layout.range("kv")):
-            with pytest.raises(memtopo.Unsuitable, match=r"no memory in state 'asleep'.*switch\('awake'\)"):
-                call()
-        assert not layout.switch("awake").different
-        assert (kv.mappings, kv.address, pages.created, pages.free) == ((), address, 2, 2)
-        kv.map(0, "page")
-        assert not layout.check().different
-        del view
-
-
-def test_a_pool_that_another_range_has_is_kept_by_a_state(machine: Target) -> None:
-    found = spec(least=1, states={"half": {"drop": ["kv"]}})
-    found["ranges"]["other"] = {"size": "32MiB", "elastic": "true"}
-    found["access"]["other"] = {"gpu0": "rw"}
-    with memtopo.applied(found, machine) as layout:
-        layout.range("kv").map(0, "page", 3)
-        layout.range("other").map(0, "page", 2)
-        assert not layout.switch("half").different
-        assert layout.chunks("page").created == 2 + 1
-        assert [each.chunk for each in layout.range("other").mappings] == ["page.3", "page.4"]
-        layout.switch("awake")
-        assert layout.range("kv").mappings == ()
-        assert len(layout.range("other").mappings) == 2
-
-
-@pytest.mark.parametrize("zero", [False, True])
-def test_a_failed_switch_leaves_an_elastic_range_as_it_was_or_empty(zero: bool) -> None:
-    """As its memory is dropped, it may be gone by then; whichever call fails, the range is in order afterwards."""
-    with memtopo.applied(spec(zero=zero, states={"asleep": {"drop": ["kv"]}}), failing(0)) as layout:
-        driver: Any = layout._session._opened
-        kv, failed = layout.range("kv"), 0
-        for point in range(1, 12):
-            with contextlib.suppress(memtopo.Unsuitable):
-                kv.map(0, "page", 3)
-            driver.at = driver.calls + point
-            with contextlib.suppress(MemtopoError):  # the check after the switch may fail, too
-                layout.switch("asleep")
-            driver.at = 0
-            failed += layout.state == "awake"
-            layout.switch("awake")
-            assert [each.offset for each in kv.mappings] in ([], [0, M, 2 * M])
-            assert not layout.check().different
-        assert failed >= 6
-    assert layout.report
-    assert layout.report.outcome == "ok"
-
-
 def test_an_elastic_range_has_no_view_as_a_whole(machine: Target) -> None:
     with memtopo.applied(spec(), machine) as layout:
         with pytest.raises(memtopo.Unsuitable, match=r"view a part of it: range\('kv'\)\.view"):
@@ -574,45 +411,3 @@ def test_a_signal_is_handled_after_the_batch() -> None:
         ledger.mem_map = original
         assert offsets(kv) == [0, 1, 2, 3]
         assert not layout.check().different
-
-
-@st.composite
-def family(draw: st.DrawFn) -> dict[str, Any]:
-    """Specs of one layout whose range may be elastic, with fixed chunks, a zero chunk, and access by part."""
-    elastic, zero, fixed = draw(st.booleans()), draw(st.booleans()), draw(st.integers(0, 2))
-    access: Any = draw(st.sampled_from([{"gpu0": "rw"}, {"gpu0": "rw", "gpu1": "r"}]))
-    if draw(st.booleans()):
-        access = [{"size": "16MiB", "grant": access}]
-    found = spec(zero=zero, access=access, least=draw(st.integers(0, 2)), most=draw(st.integers(2, 9)))
-    if fixed:
-        found["chunks"]["head"] = {"location": "gpu1", "size": "2MiB", "count": str(fixed)}
-        found["map"] = {"kv": [{"chunk": "head", "offset": f"{draw(st.integers(0, 4)) * 2}MiB"}]}
-    if not elastic:
-        del found["ranges"]["kv"]["elastic"]
-        found["chunks"]["page"]["count"] = "2"
-        found["map"] = {"kv": ["page", *([{"chunk": "head", "offset": "24MiB"}] if fixed else [])]}
-    if draw(st.booleans()):
-        found["states"] = {"asleep": {"drop": ["kv"]}}
-    return found
-
-
-@given(family(), family(), st.lists(st.integers(0, 15), max_size=6), st.booleans())
-@settings(max_examples=60, deadline=None)
-def test_a_change_between_any_two_specs_leaves_what_the_new_one_declares(
-    before: dict[str, Any], after: dict[str, Any], pages: list[int], asleep: bool
-) -> None:
-    """With pages mapped where there is room, and after a state, both ways; nothing is left at the end."""
-    with memtopo.applied(before, failing(0)) as layout:
-        for found in (after, before):
-            if layout._session.layout.elastic:
-                kv = layout.range("kv")
-                for page in pages:
-                    with contextlib.suppress(memtopo.Unsuitable):
-                        kv.map(page * M, "page")
-            if asleep and "asleep" in layout._session.run.states:
-                assert not layout.switch("asleep").different
-                assert not layout.switch("awake").different
-            assert not layout.change(found).different
-            assert not layout.check().different
-    assert layout.report
-    assert (layout.report.outcome, layout.report.leaks) == ("ok", ())
