@@ -16,7 +16,7 @@ from memtopo.api.session import uuids
 from memtopo.cli.apply import revision
 from memtopo.driver.ledger import Ledger
 from memtopo.kinds.layout import current
-from memtopo.language import read_text
+from memtopo.language import Document, read_text
 from memtopo.machine.target import Target
 from memtopo.plans.report import MachineLine, Report
 from memtopo.rules.validation import validate
@@ -62,15 +62,31 @@ class Held:
             execution.driver.memcpy_htod(execution.layout.ranges[name].address, data)
 
 
-@contextmanager
-def held(spec: Mapping[str, Any], target: Target, **terms: Any) -> Iterator[Held]:
-    """Hold a spec under its name, until the end of the block."""
-    document = read_text(json.dumps(spec).encode(), "held.yaml")
+def _request(document: Document, target: Target) -> RunRequest:
     geometry = validate(document, target.machine).geometry
     assert geometry
     line = MachineLine(target.name, target.simulated, (), "")
     plan = planner.plan(geometry, target.machine)
-    request = RunRequest(plan, geometry, line, "held.yaml", exclusive=False)  # other tests of this process open files
+    return RunRequest(plan, geometry, line, document.name, exclusive=False)  # other tests of this process open files
+
+
+def _serve(run: Run, document: Document, target: Target, stop: Callable[[], int], **terms: Any) -> HoldResult:
+    """Serve a layout until `stop` returns true. Raises the failure of a change that has left it broken."""
+    layout = HeldLayout(run, layout_source(document, target.machine), partial(revision, target=target))
+    about = HolderInfo(run.request.geometry.name, document.name, run.request.machine)
+    with claim(endpoint(about.name)) as claimed:
+        follower = Follower(run, stop)
+        hold(layout, claimed, about, stop=follower.stop, changeable=layout, **terms)
+        if layout.failure:
+            raise layout.failure
+    return HoldResult(follower.notes)
+
+
+@contextmanager
+def held(spec: Mapping[str, Any], target: Target, **terms: Any) -> Iterator[Held]:
+    """Hold a spec under its name, until the end of the block."""
+    document = read_text(json.dumps(spec).encode(), "held.yaml")
+    request = _request(document, target)
     serving, ended = threading.Event(), threading.Event()
     ours, theirs = socket.socketpair()
 
@@ -82,19 +98,11 @@ def held(spec: Mapping[str, Any], target: Target, **terms: Any) -> Iterator[Held
 
     def serve(run: Run) -> HoldResult:
         found.runs.append(run)
-        layout = HeldLayout(run, layout_source(document, target.machine), partial(revision, target=target))
-        about = HolderInfo(geometry.name, "held.yaml", line)
-        with claim(endpoint(geometry.name)) as claimed:
-            follower = Follower(run, ended.is_set)
-            ends: dict[str, Any] = {"stop": follower.stop, "ready": serving.set, "wake": theirs}
-            hold(layout, claimed, about, changeable=layout, **ends, **terms)
-            if layout.failure:
-                raise layout.failure
-        return HoldResult(follower.notes)
+        return _serve(run, document, target, ended.is_set, ready=serving.set, wake=theirs, **terms)
 
     def build() -> None:
         driver: Any = target.open()
-        handles = HolderHandles(geometry, uuids(driver))
+        handles = HolderHandles(request.geometry, uuids(driver))
         with closing(driver):
             found.reports.append(apply.apply(request, Ledger(driver), hold=serve, handle_source=handles))
         serving.set()
