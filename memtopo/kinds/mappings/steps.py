@@ -66,12 +66,14 @@ class MapChunk(Step):
         return (("range", self.range), ("chunk", self.chunk))
 
     def do(self, driver: Driver, layout: Layout) -> None:
-        base, size = layout.ranges[self.range]
-        if self.offset + self.size > size:
+        base, available = layout.ranges[self.range]
+        offset, size, chunk = self.offset, self.size, self.chunk
+        if offset + size > available:
             # The driver would map it into the next reservation (fact 15).
-            raise InternalError(f"{self.chunk} at {self.offset:#x} runs past the end of {self.range}")
-        driver.mem_map(base + self.offset, self.size, layout.chunks[self.chunk])
-        layout.mappings[base + self.offset] = self.chunk
+            raise InternalError(f"{chunk} at {offset:#x} runs past the end of {self.range}")
+        address = base + offset
+        driver.mem_map(address, size, layout.chunks[chunk])
+        layout.mappings[address] = chunk
 
     def undo(self, driver: Driver, layout: Layout) -> None:
         reservation = layout.ranges.get(self.range)
