@@ -24,6 +24,9 @@ def calls(process: str) -> tuple[int, int]:
     """Driver calls of a process before and after it goes to the state of the spec and back, with a check at each."""
     with together(SLEEPING, machine.load("h200x2"), "none") as layout:
         failing = layout.failing[process]
+        for run in layout.runs.values():
+            run.check()
+        layout.write()
         before = failing.calls
         for state in ("asleep", AWAKE):
             layout.joint.switch(state)
