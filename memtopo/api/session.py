@@ -24,9 +24,9 @@ from memtopo.plans.report import Check, Checks, PlanSummary, Report
 from memtopo.rules.change import diagnose_change
 from memtopo.run.apply import Run
 from memtopo.run.capacity import DoesNotFit
-from memtopo.run.change import RollbackFailed
 from memtopo.run.imports import Imports
 from memtopo.run.request import HoldResult, RunRequest
+from memtopo.run.transition import RollbackFailed
 from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.status import Notice
 

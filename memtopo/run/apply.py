@@ -21,13 +21,13 @@ from memtopo.plans import folding
 from memtopo.plans.report import Checks, Failure, Leak, Left, Placed, Progress, Report
 from memtopo.plans.transition import Transition, transition
 from memtopo.run.capacity import DoesNotFit, require_room
-from memtopo.run.change import all_or_nothing, change
 from memtopo.run.findings import FindingTally
 from memtopo.run.hints import error_hint
 from memtopo.run.leaks import ResourceBalance, descriptor_notes, memory_notes
 from memtopo.run.rehearsal import Rehearsal, RehearsedPart, States, paths
 from memtopo.run.request import HoldResult, RunRequest
 from memtopo.run.states import StatePlans
+from memtopo.run.transition import all_or_nothing, make_transition
 from memtopo.run.verification.fingerprints import Fingerprints
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
 from memtopo.run.verification.rounds import Verification
@@ -207,7 +207,7 @@ class Run:
         plan, steps = self._plans.without(state, absent), self._transition(state, absent)
         self.require_room_for(steps, self.request, in_use)
         with all_or_nothing(self.execution):
-            change(self.execution, plan, steps)
+            make_transition(self.execution, plan, steps)
         self.state, self._absent = state, absent
 
     def change(self, request: RunRequest, in_use: Container[Hashable] = ()) -> Checks:
@@ -222,7 +222,7 @@ class Run:
         self.require_room_for(steps, request, in_use)
         with all_or_nothing(self.execution), self._expecting(request.geometry):
             with self.following(request.geometry.gpus):
-                change(self.execution, plan, steps)
+                make_transition(self.execution, plan, steps)
                 findings = self.check_changed(request, steps, kept)
             self.record_held(request)
         return self.adopt(request, plan, findings)

@@ -8,7 +8,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.executor import StepFailed
 from memtopo.geometry.groups import Group
 from memtopo.run.apply import Run
-from memtopo.run.change import RollbackFailed
+from memtopo.run.transition import RollbackFailed
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.imports import NOT_NOW, HolderHandles
 from memtopo.sharing.status import Notice

@@ -9,8 +9,8 @@ from memtopo.driver.types import DriverError
 from memtopo.executor import Execution, StepFailed
 from memtopo.language.names import AWAKE
 from memtopo.planner import Plan
-from memtopo.run.change import change
 from memtopo.run.findings import FindingTally
+from memtopo.run.transition import make_transition
 from memtopo.run.verification.fingerprints import Fingerprints
 from memtopo.run.verification.rounds import Verification
 from memtopo.run.verification.verifier import Verifier
@@ -54,7 +54,7 @@ class Rehearsal:
             for state in (*path, AWAKE):
                 plan = self._states[state]
                 kept = Fingerprints.take(self._execution, plan) if self._full and self._verification.safe else None
-                change(self._execution, plan)
+                make_transition(self._execution, plan)
                 self._part.read(path, state)
                 if kept:
                     kept.add_to(self._findings)

@@ -18,8 +18,8 @@ from memtopo.machine.target import Target
 from memtopo.plans.report import Check, MachineLine
 from memtopo.rules.validation import Validated, validate
 from memtopo.run import apply
-from memtopo.run.change import change
 from memtopo.run.request import RunRequest
+from memtopo.run.transition import make_transition
 from memtopo.run.verification.fingerprints import Fingerprints
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import ROOT
@@ -82,18 +82,18 @@ def test_a_failing_call_restores_the_state_before_with_its_bytes(local: Target, 
     switches = [pair for state in states if state != AWAKE for pair in ((AWAKE, state), (state, AWAKE))]
     failed = 0
     for one, other in switches:
-        change(execution, states[one])
+        make_transition(execution, states[one])
         before = driver.calls
-        change(execution, states[other])
+        make_transition(execution, states[other])
         calls = driver.calls - before
-        change(execution, states[one])
+        make_transition(execution, states[one])
         step = max(1, calls * len(switches) // POINTS)
         for at in range(1, calls + 1, step):
             taken = Fingerprints.take(execution, states[one])
             counts = ledger.counts()
             driver.at = driver.calls + at
             with pytest.raises(StepFailed):
-                change(execution, states[other])
+                make_transition(execution, states[other])
             driver.at = 0
             failed += 1
             assert ledger.counts() == counts

@@ -16,9 +16,9 @@ from memtopo.language import read_file
 from memtopo.machine import Machine, load
 from memtopo.planner import Plan
 from memtopo.rules.validation import validate
-from memtopo.run.change import change
+from memtopo.run.transition import make_transition
 from tests.helpers.specs import SPECS
-from tests.run.test_change import Built, built
+from tests.run.test_transition import Built, built
 
 WITH_STATES = [path for path in SPECS if "\nstates:" in path.read_text()]
 MACHINE = load("h100x1")
@@ -78,9 +78,9 @@ def kept_in(*plans: Plan) -> set[object]:
 
 def calls_of(states: dict[str, Plan], one: str, other: str) -> int:
     with built(states["awake"], MACHINE) as layout:
-        change(layout.execution, states[one])
+        make_transition(layout.execution, states[one])
         before = layout.failing.calls
-        change(layout.execution, states[other])
+        make_transition(layout.execution, states[other])
         return layout.failing.calls - before
 
 
@@ -90,14 +90,14 @@ def attempt(geometry: Geometry, states: dict[str, Plan], pair: tuple[str, str], 
     with built(states["awake"], MACHINE) as layout:
         marked = Marked(layout, geometry)
         marked.write()
-        change(layout.execution, one)
+        make_transition(layout.execution, one)
         before = layout.state()
         layout.failing.at = layout.failing.calls + at
         with pytest.raises(StepFailed):
-            change(layout.execution, other)
+            make_transition(layout.execution, other)
         layout.failing.at = 0
         assert layout.state() == before, (pair, at, layout.failing.failed)
-        change(layout.execution, states["awake"])
+        make_transition(layout.execution, states["awake"])
         assert marked.lost(kept_in(states["awake"], one, other)) == [], (pair, at, layout.failing.failed)
 
 

@@ -16,13 +16,13 @@ from memtopo.kinds.layout import current
 from memtopo.plans.report import Check, Checks, Report
 from memtopo.run.apply import Run, apply
 from memtopo.run.capacity import DoesNotFit
-from memtopo.run.change import RollbackFailed
 from memtopo.run.request import HoldResult, RunRequest
+from memtopo.run.transition import RollbackFailed
 from tests.helpers import strategies
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import run_request
-from tests.run.test_change import AFTER, BEFORE
+from tests.run.test_transition import AFTER, BEFORE
 
 MACHINE = invented(3)
 ONE_GPU = """

@@ -18,11 +18,11 @@ from memtopo.kinds.resources import Synchronize
 from memtopo.kinds.states.steps import AllocatePinned, AwaitCopy, CopyIn, CopyOut
 from memtopo.planner import Plan
 from memtopo.plans.transition import Transition, transition
-from memtopo.run.change import change
+from memtopo.run.transition import make_transition
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import diagnose, geometry_of, plan_of
-from tests.run.test_change import Built, built
+from tests.run.test_transition import Built, built
 
 TWO = invented(2)
 SLEEPING = """
@@ -80,7 +80,7 @@ def test_the_memory_of_a_state_is_what_its_switch_leaves(text: str) -> None:
     with built(plans(text)["awake"]) as layout:
         awake = used(layout)
         for name, plan in plans(text).items():
-            change(layout.execution, plan)
+            make_transition(layout.execution, plan)
             less = [foretold["awake"][f"gpu{gpu}"] - foretold[name][f"gpu{gpu}"] for gpu in range(2)]
             assert [one - other for one, other in zip(awake, used(layout), strict=True)] == less
 
@@ -94,10 +94,10 @@ def test_offloaded_bytes_return_under_the_same_addresses(text: str) -> None:
         ranges = dict(layout.execution.layout.ranges)
         for written in ([b"one", b"two", b"six", b"ten"], [b"1st", b"2nd", b"3rd", b"4th"]):
             write(layout, "weights", written)
-            change(layout.execution, states["asleep"])
+            make_transition(layout.execution, states["asleep"])
             areas = layout.execution.layout.ranges if text == PINNED else layout.execution.layout.chunks
             assert sorted(each for each in areas if "@" in each) == [f"{each}@{keeper}" for each in ("w.1", "w")]
-            change(layout.execution, states["awake"])
+            make_transition(layout.execution, states["awake"])
             assert load(layout, "weights", 3) == written
         assert layout.execution.layout.ranges == ranges
 
@@ -109,10 +109,10 @@ def test_every_pair_of_states_can_be_switched(text: str) -> None:
         found: dict[str, object] = {}
         for one, other in permutations(states, 2):
             for name in (one, other):
-                change(layout.execution, states[name])
+                make_transition(layout.execution, states[name])
                 state = layout.state()
                 assert found.setdefault(name, state) == state
-        change(layout.execution, states["awake"])
+        make_transition(layout.execution, states["awake"])
 
 
 def test_a_chunk_is_offloaded_from_its_own_gpu_where_that_may_write() -> None:
@@ -131,23 +131,23 @@ def test_every_failing_call_of_a_switch_restores_state_and_bytes(one: str, other
     for at in range(1, calls_of(states, one, other) + 1):
         with built(states["awake"]) as layout:
             write(layout, "weights", written)
-            change(layout.execution, states[one])
+            make_transition(layout.execution, states[one])
             before = layout.state()
             layout.failing.at = layout.failing.calls + at
             with pytest.raises(StepFailed):
-                change(layout.execution, states[other])
+                make_transition(layout.execution, states[other])
             layout.failing.at = 0
             assert layout.state() == before, (at, layout.failing.failed)
-            change(layout.execution, states["awake"])
+            make_transition(layout.execution, states["awake"])
             assert load(layout, "weights", 3) == written
 
 
 def calls_of(states: dict[str, Plan], one: str, other: str) -> int:
     """Number of driver calls of a switch."""
     with built(states["awake"]) as layout:
-        change(layout.execution, states[one])
+        make_transition(layout.execution, states[one])
         before = layout.failing.calls
-        change(layout.execution, states[other])
+        make_transition(layout.execution, states[other])
         return layout.failing.calls - before
 
 
@@ -211,8 +211,8 @@ def test_adjacent_mappings_are_unmapped_by_one_call() -> None:
         address = layout.execution.layout.ranges["weights"].address + M
         layout.execution.driver.mem_unmap(address, M)
         del layout.execution.layout.mappings[address]
-        change(layout.execution, states["empty"])
-        change(layout.execution, states["awake"])
+        make_transition(layout.execution, states["empty"])
+        make_transition(layout.execution, states["awake"])
         assert layout.state() == before
 
 

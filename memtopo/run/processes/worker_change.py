@@ -14,7 +14,6 @@ from memtopo.planner import Plan
 from memtopo.plans.report import Checks
 from memtopo.plans.transition import Stage, Transition
 from memtopo.run.apply import Run
-from memtopo.run.change import Change, RollbackFailed, require_declared
 from memtopo.run.findings import FindingTally
 from memtopo.run.processes.joint_plans import JointPlans
 from memtopo.run.processes.messages import (
@@ -30,6 +29,7 @@ from memtopo.run.processes.messages import (
     WriteKept,
 )
 from memtopo.run.request import RunRequest
+from memtopo.run.transition import RollbackFailed, StagedTransition, require_declared
 from memtopo.run.verification.fingerprints import Fingerprints
 from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.offers import Offer
@@ -59,7 +59,7 @@ class WorkerChange:
     def __init__(self, run: Run, plans: JointPlans, plan_spec: PlanSpec) -> None:
         self._run, self._plans, self._plan_spec = run, plans, plan_spec
         self._target: _Target | None = None
-        self._making: Change | None = None
+        self._making: StagedTransition | None = None
         self._following = ExitStack()
         self._kept: Fingerprints | None = None
         self._findings: FindingTally | None = None
@@ -130,7 +130,7 @@ class WorkerChange:
         self._run.require_room_for(Transition.together(shared, in_use), request)
 
     @property
-    def _change(self) -> Change:
+    def _change(self) -> StagedTransition:
         if self._making is None:
             raise InternalError("a worker was to make a change that was not planned")
         return self._making
@@ -145,7 +145,7 @@ class WorkerChange:
         if target is None:
             raise InternalError("a worker was to begin a change that was not planned")
         self._kept = Fingerprints.take(run.execution, target.plan) if target.full else None
-        self._making = Change(run.execution, target.plan, target.steps)
+        self._making = StagedTransition(run.execution, target.plan, target.steps)
         if target.request:
             self._expect(target.request.geometry)
             self._following.enter_context(run.following(target.request.geometry.gpus))

@@ -18,7 +18,7 @@ from memtopo.kinds.layout import current
 from memtopo.planner import Plan
 from memtopo.plans.report import Checks
 from memtopo.run.apply import Run
-from memtopo.run.change import change
+from memtopo.run.transition import make_transition
 from memtopo.run.verification.fingerprints import Fingerprints
 from tests.helpers.machines import invented
 from tests.helpers.specs import geometry_of, plan_of, run_request
@@ -99,7 +99,7 @@ def test_all_that_a_change_keeps_has_the_fingerprint_that_it_had(keeper: str) ->
         counts = []
         for name in ("asleep", "half", "awake", "asleep", "awake", "half"):
             taken = Fingerprints.take(execution, states[name])
-            change(execution, states[name])
+            make_transition(execution, states[name])
             found = list(taken.compare())
             assert [each for each in found if each.expected != each.observed] == []
             counts.append(taken.count)
@@ -121,7 +121,7 @@ def test_a_byte_that_changes_during_a_change_is_found_and_not_by_queries(label: 
         place = label.replace("weights@", "w@host:0")
         writing.gpu = int(subject[-1])
         writing.address = execution.layout.address(place) + offset
-        change(execution, states["asleep"])
+        make_transition(execution, states["asleep"])
         assert [each for each in execution.check() if each.expected != each.observed] == []
         assert [each.subject for each in taken.compare() if each.expected != each.observed] == [subject]
 

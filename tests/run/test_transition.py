@@ -1,4 +1,4 @@
-"""Changes of built layouts: what stays is not touched, and a failed change is rolled back."""
+"""Transitions of built layouts: what stays is not touched, and a failed one is rolled back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from memtopo.executor import Execution, StepFailed, Stopped
 from memtopo.machine import Machine
 from memtopo.planner import Plan
 from memtopo.plans.transition import Stage, transition
-from memtopo.run.change import Change, RollbackFailed, change
+from memtopo.run.transition import RollbackFailed, StagedTransition, make_transition
 from tests.helpers import strategies
 from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
@@ -91,7 +91,7 @@ def state_of(plan: Plan, machine: Machine = TWO) -> tuple[object, ...]:
 def test_what_both_plans_have_keeps_its_address_and_handle() -> None:
     with built(plan_of(BEFORE, TWO)) as layout:
         ranges, chunks = layout.handles()
-        change(layout.execution, plan_of(AFTER, TWO))
+        make_transition(layout.execution, plan_of(AFTER, TWO))
         after_ranges, after_chunks = layout.handles()
         assert layout.state() == state_of(plan_of(AFTER, TWO))
         assert after_ranges["kv"] == ranges["kv"]
@@ -114,13 +114,13 @@ def test_the_generation_counts_changes_that_touched_the_layout() -> None:
     """Also one that was rolled back, and none without steps."""
     old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
     with built(old) as layout:
-        change(layout.execution, old)
+        make_transition(layout.execution, old)
         assert layout.execution.generation == 1
-        change(layout.execution, new)
+        make_transition(layout.execution, new)
         assert layout.execution.generation == 2
         layout.failing.at = layout.failing.calls + 12
         with pytest.raises(StepFailed):
-            change(layout.execution, old)
+            make_transition(layout.execution, old)
         assert layout.execution.generation == 3
 
 
@@ -128,7 +128,7 @@ def test_every_failing_call_of_a_change_restores_the_layout() -> None:
     old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
     with built(old) as layout:
         before, earlier = layout.state(), layout.failing.calls
-        change(layout.execution, new)
+        make_transition(layout.execution, new)
         calls = layout.failing.calls - earlier
     assert calls > 30
     for at in range(1, calls + 1):
@@ -136,7 +136,7 @@ def test_every_failing_call_of_a_change_restores_the_layout() -> None:
             ranges, chunks = layout.handles()
             layout.failing.at = layout.failing.calls + at
             with pytest.raises(StepFailed):
-                change(layout.execution, new)
+                make_transition(layout.execution, new)
             layout.failing.at = 0
             assert layout.state() == before, (at, layout.failing.failed)
             kept_ranges, kept_chunks = layout.handles()
@@ -149,7 +149,7 @@ def test_a_failed_rollback_leaves_a_layout_that_can_be_taken_down() -> None:
     with built(plan_of(BEFORE, TWO), failing={"mem_create"}) as layout:
         layout.failing.at = layout.failing.calls + 1
         with pytest.raises(RollbackFailed):
-            change(layout.execution, plan_of(moved, TWO))
+            make_transition(layout.execution, plan_of(moved, TWO))
 
 
 @pytest.mark.parametrize("last", Stage)
@@ -157,7 +157,7 @@ def test_a_layout_can_be_taken_down_after_each_stage_of_a_change(last: Stage) ->
     """With imports released before memory, and every call as the driver accepts it: `built` finds nothing left."""
     old, new = plan_of(BEFORE, TWO), plan_of(AFTER, TWO)
     with built(old) as layout:
-        making = Change(layout.execution, new, transition(old.steps, new.steps))
+        making = StagedTransition(layout.execution, new, transition(old.steps, new.steps))
         for stage in Stage:
             making.advance(stage)
             if stage is last:
@@ -170,7 +170,7 @@ def test_a_stopped_change_is_rolled_back() -> None:
         asked = count()
         layout.execution.stop = lambda: next(asked) > 8
         with pytest.raises(Stopped):
-            change(layout.execution, plan_of(AFTER, TWO))
+            make_transition(layout.execution, plan_of(AFTER, TWO))
         layout.execution.stop = lambda: False
         assert layout.state() == before
 
@@ -193,7 +193,7 @@ def equals(one: str, other: str) -> None:
     first, second = plan_of(one, MACHINE), plan_of(other, MACHINE)
     with built(first, MACHINE) as layout:
         before = layout.state()
-        change(layout.execution, second)
+        make_transition(layout.execution, second)
         assert layout.state() == state_of(second, MACHINE)
-        change(layout.execution, first)
+        make_transition(layout.execution, first)
         assert layout.state() == before

@@ -1,4 +1,4 @@
-"""Change of a built layout to another plan, or back to the plan that it had, stage by stage."""
+"""Transition of a built layout to another plan, or back to the plan that it had, stage by stage."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from memtopo.plans.transition import Action, Stage, StagedAction, Transition, tr
 
 
 class RollbackFailed(StepFailed):
-    """Failure of a change whose rollback failed, too: the layout can only be taken down.
+    """Failure of a transition whose rollback failed, too: the layout can only be taken down.
 
-    It has the step and the error of the rollback; `failure` is the failure of the change.
+    It has the step and the error of the rollback; `failure` is the failure of the transition.
     """
 
     def __init__(self, failure: BaseException, rollback: StepFailed) -> None:
@@ -25,7 +25,7 @@ class RollbackFailed(StepFailed):
         self.failure = failure
 
 
-def change(execution: Execution, plan: Plan, known: Transition | None = None) -> None:
+def make_transition(execution: Execution, plan: Plan, known: Transition | None = None) -> None:
     """Bring a built layout to another plan; the steps that both plans have are not touched.
 
     `known` is the transition, if it was computed before. Raises `StepFailed` or `Stopped` after the layout was brought
@@ -35,7 +35,7 @@ def change(execution: Execution, plan: Plan, known: Transition | None = None) ->
     steps = known or transition(execution.plan.steps, plan.steps)
     execution.progress.extend(len(steps.actions))
     with execution.timed("change", len(steps.actions), announce=False):
-        making = Change(execution, plan, steps)
+        making = StagedTransition(execution, plan, steps)
         try:
             for stage in Stage:
                 making.advance(stage)
@@ -45,7 +45,7 @@ def change(execution: Execution, plan: Plan, known: Transition | None = None) ->
         making.end()
 
 
-def _roll_back(making: Change, failure: BaseException) -> None:
+def _roll_back(making: StagedTransition, failure: BaseException) -> None:
     """Bring the layout back to the plan that it had. Raises `RollbackFailed`."""
     making.turn_back()
     try:
@@ -56,8 +56,8 @@ def _roll_back(making: Change, failure: BaseException) -> None:
     making.end()
 
 
-class Change:
-    """Change of the layout of one process: `advance` through all stages, then `end`.
+class StagedTransition:
+    """Transition of the layout of one process: `advance` through all stages, then `end`.
 
     Raises `StepFailed` if the contexts of a held layout cannot be retained again. After a failure, `turn_back`, and
     advance through all stages again, which then undo what was done and do again what was undone. Processes of one
@@ -93,7 +93,7 @@ class Change:
     def turn_back(self) -> None:
         """Make the stages those of the rollback: undo what was attempted, and do again what was undone.
 
-        Raises `StepFailed` if contexts that were released after the change cannot be retained again.
+        Raises `StepFailed` if contexts that were released after the transition cannot be retained again.
         """
         self._execution.resume()
         back = transition(list(self._present()), self._old.steps)
@@ -102,7 +102,7 @@ class Change:
         self._execution.done = [*self._execution.done, *back.do]
 
     def end(self) -> bool:
-        """End the change: the layout has the new plan, or again the old one. Return whether anything was touched."""
+        """End the transition: the layout has the new plan, or again the old one. Return whether anything was touched."""
         execution = self._execution
         execution.plan = self._old if self._back else self._new
         execution.done = list(execution.plan.steps)
@@ -129,7 +129,7 @@ class Change:
                 raise StepFailed(step, f"{verb} {step.describe().subject}", error) from error
 
     def _rollback(self, back: Transition) -> Iterator[StagedAction]:
-        """Actions of the rollback. Work that a stage of the change has begun ends before anything is unmapped."""
+        """Actions of the rollback. Work that a stage of the transition has begun ends before anything is unmapped."""
         if back.actions or self._attempted:
             settled = (step for step in reversed(self._old.steps) if step.repeated)
             yield from ((Stage.SETTLE, Action(step, undo=True)) for step in settled)
@@ -169,7 +169,7 @@ def all_or_nothing(execution: Execution) -> Iterator[None]:
     except BaseException as failure:
         execution.stop = lambda: False
         try:
-            change(execution, plan)
+            make_transition(execution, plan)
             require_declared(execution)
         except StepFailed as error:
             raise RollbackFailed(failure, error) from error
