@@ -102,7 +102,7 @@ class StagedTransition:
         self._execution.done = [*self._execution.done, *back.do]
 
     def end(self) -> bool:
-        """End the transition: the layout has the new plan, or again the old one. Return whether anything was touched."""
+        """End the transition: the layout has the new plan, or again the old one. Return true if it touched anything."""
         execution = self._execution
         execution.plan = self._old if self._back else self._new
         execution.done = list(execution.plan.steps)
