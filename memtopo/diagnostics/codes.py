@@ -82,6 +82,7 @@ CODES = {
     "MT805": Code("a zero chunk that cannot back a range"),
     "MT806": Code("a change of a layout's name"),
     "MT807": Code("a change of a layout's processes"),
+    "MT808": Code("a wait or a signal that a change would add"),
     # valid, but probably unintended
     "MT501": Code("a chunk is not mapped", "warning"),
     "MT502": Code("nothing is mapped in a range", "warning"),

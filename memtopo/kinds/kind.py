@@ -97,6 +97,11 @@ class Kind:
         """Rules that all processes must satisfy together."""
         return ()
 
+    def refused_changes(self, before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
+        """Diagnostics of entries of a process that a change from one geometry to another cannot make."""
+        del before, after
+        yield from ()
+
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
         """Steps that build the entries, in order within each phase."""
         del geometry, machine

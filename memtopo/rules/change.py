@@ -7,14 +7,18 @@ from collections.abc import Iterator
 from memtopo.diagnostics.messages import LISTED
 from memtopo.diagnostics.model import Diagnostic
 from memtopo.geometry.model import Geometry
+from memtopo.kinds import KINDS
 
 
 def diagnose_change(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
-    """Yield MT806 for a spec with another name than the layout, and MT807 for one with other processes."""
+    """Yield MT806 for another name than that of the layout, MT807 for other processes, and what kinds refuse."""
     if after.name != before.name:
         message = f"the layout is named {before.name!r}, and a change keeps its name"
         yield Diagnostic("MT806", message, ("name",), help=f"write 'name: {before.name}'")
     yield from diagnose_processes(before, after)
+    pairs = [(before.members[label], member) for label, member in after.members.items() if label in before.members]
+    found = (each for old, new in pairs for kind in KINDS for each in kind.refused_changes(old, new))
+    yield from {(each.path, each.message): each for each in found}.values()  # once for a counted process
 
 
 def diagnose_processes(before: Geometry, after: Geometry) -> Iterator[Diagnostic]:

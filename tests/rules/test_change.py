@@ -20,11 +20,19 @@ def several(**counts: int | None) -> str:
 NAMED = "memtopo: 1\nname: other\n"
 OURS, KEPT = "the layout: server, reader.0, reader.1", "and a change keeps its processes"
 TWO = several(server=None, reader=2)
+READY = "semaphores: {ready: {from: camera, via: timeline_fd, device: gpu0, wait: 1}}, "
+WAITS = ONE + READY.removesuffix(", ") + "\n"
+ONLY = " of semaphore 'ready', and only 'memtopo apply' waits and signals"
 
 
 @pytest.mark.parametrize(
     ("before", "after", "code", "line", "message"),
     [
+        (ONE, WAITS, "MT808", 7, "the change would add a wait" + ONLY),
+        (WAITS.replace("1", "2"), WAITS, "MT808", 7, "the change would add a wait" + ONLY),
+        (WAITS, WAITS.replace("wait: 1", "wait: 1, signal: 2"), "MT808", 7, "the change would add a signal" + ONLY),
+        (WAITS, WAITS.replace("camera", "other"), "MT808", 7, "the change would add a wait" + ONLY),
+        (TWO, TWO.replace("count: 2, ", "count: 2, " + READY), "MT808", 5, "the change would add a wait" + ONLY),
         (ONE, NAMED + ONE, "MT806", 2, "the layout is named 'test', and a change keeps its name"),
         (ONE, TWO, "MT807", 3, "the layout is one of a single process, and a change keeps them"),
         (TWO, ONE, "MT807", 2, "the layout has the processes server, reader.0, reader.1, and a change keeps them"),
@@ -42,3 +50,11 @@ def test_a_change_keeps_name_and_processes(before: str, after: str, code: str, l
     span = document(after).span(found.path, found.at)
     assert span
     assert span.line == line
+
+
+@pytest.mark.parametrize("after", [WAITS, WAITS.replace(", wait: 1", ""), ONE])
+def test_a_change_keeps_waits_or_removes_them(after: str) -> None:
+    before, changed = (validate_text(text).geometry for text in (WAITS, after))
+    assert before
+    assert changed
+    assert not [*diagnose_change(before, changed)]

@@ -114,6 +114,12 @@ class ImportedSemaphore(ProducedGroup):
         """True for a timeline semaphore."""
         return self.timeline
 
+    @property
+    def points(self) -> tuple[tuple[str, int], ...]:
+        """Keys and values of the wait and the signal that the check makes."""
+        both = ("wait", self.wait), ("signal", self.signal)
+        return tuple((key, value) for key, value in both if value is not None)
+
     def details(self) -> Iterator[str]:
         """Kind, and the values of the check."""
         yield "timeline" if self.timeline else "binary"
@@ -181,6 +187,15 @@ class Semaphores(Kind):
         for device, path in {group.location.id: group.path for group in reversed(waiting)}.items():
             yield AwaitStream(path, device, tuple(name for step in steps for name in step.blocked_by_wait(device)))
 
+    def refused_changes(self, before: Geometry, after: Geometry) -> Iterator[Diagnostic]:
+        """MT808 for each wait and signal that the check of the layout before did not make."""
+        for name, group in after.of(ImportedSemaphore).items():
+            made = before.of(ImportedSemaphore).get(name)
+            same = made if made and (made.origin, made.location) == (group.origin, group.location) else None
+            for key, value in group.points:
+                if not same or (key, value) not in same.points:
+                    yield _not_made(group, key)
+
     def joint_rules(self) -> tuple[Rule, ...]:
         return (unsignalled,)
 
@@ -201,6 +216,12 @@ def unsignalled(geometry: Geometry, machine: Machine) -> Iterator[Diagnostic]:
                 yield _endless(group)
             elif group.signal is not None:
                 reached = max(reached, group.signal)
+
+
+def _not_made(group: ImportedSemaphore, key: str) -> Diagnostic:
+    message = f"the change would add a {key} of semaphore {group.name!r}, and only 'memtopo apply' waits and signals"
+    help = f"leave '{key}' out, and let the program {key} itself; or release the layout, and apply the spec"
+    return Diagnostic("MT808", message, (*group.path, key), "key", help=help)
 
 
 def _value(point: int | None) -> int | None:
