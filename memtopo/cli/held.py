@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -75,7 +75,9 @@ def show_command(
 ) -> int:
     """Show a held layout, its exports and its importers."""
     with connect_to(name, socket, allow_uid or ()) as client:
-        status = replace(client.status(), picture=held_picture(client))
+        status = client.status()
+        picture, states = held_layout(client)
+    status = replace(status, picture=picture, memory=states.get(status.layout_state or "", {}))
     if as_json:
         plain.print_document(documents.dumps(documents.marked("layout", status)).splitlines())
     else:
@@ -187,18 +189,20 @@ def _require_name(client: Client, name: str, socket: str) -> None:
         stack.pop_all()
 
 
-def held_picture(client: Client) -> Diagram | None:
-    """Diagram of a held layout; None if the holder sends no source, or one that is not valid.
+def held_layout(client: Client) -> tuple[Diagram | None, Mapping[str, Mapping[str, int]]]:
+    """Diagram of a held layout as its spec writes it, and its bytes of memory by location in each of its states.
 
-    A holder sends the spec and the machine and never a drawing. They are read as if they came from a file, so that
-    nothing in them is trusted.
+    Nothing if the holder sends no source, or one that is not valid. A holder sends the spec and the machine and never a
+    drawing. They are read as if they came from a file, so that nothing in them is trusted.
     """
-    from memtopo.output.diagram.build import build_diagram  # check and release do not need these
+    from memtopo import planner  # check and release do not need these
+    from memtopo.output.diagram.build import build_diagram
     from memtopo.rules.validation import validate
 
     with suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError, MemtopoError):
         if source := held_source(client):
             document, machine = source
-            geometry = validate(document, machine).geometry
-            return build_diagram(geometry, machine) if geometry else None
-    return None
+            if geometry := validate(document, machine).geometry:
+                states = planner.memory_by_state(planner.plan(geometry, machine), geometry)
+                return build_diagram(geometry, machine), states
+    return None, {}

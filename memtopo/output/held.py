@@ -12,6 +12,7 @@ from rich.text import Text
 
 from memtopo.common.text import process_name
 from memtopo.common.units import rounded
+from memtopo.language.names import AWAKE
 from memtopo.output import humanize, report
 from memtopo.output.console import INDENT, Column, Rows, cell, heading, headline, notes, pairs
 from memtopo.output.terminal.diagram import TerminalDrawing
@@ -53,6 +54,9 @@ def layout(status: Status, now: float) -> RenderableType:
     """One held layout with its exports and importers; `now` is the time in seconds since the epoch."""
     machine = cell(f"{humanize.devices(status.machine.devices)}, driver {status.machine.driver}", "dim")
     drawing: list[RenderableType] = [TerminalDrawing(status.picture), Text()] if status.picture else []
+    if drawing and status.layout_state not in {None, AWAKE}:
+        remark = f"drawn {AWAKE}: in state {status.layout_state} some of this memory is gone, and its addresses stay"
+        drawing += [notes([remark]), Text()]
     importers: list[RenderableType] = [Rows(_IMPORTERS, [_importer(each, now) for each in status.importers])]
     return Group(
         headline("show", status.name, status.machine),
@@ -128,6 +132,8 @@ def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
     if status.layout_state:
         others = [name for name in status.layout_states if name != status.layout_state]
         yield "memory", f"{status.layout_state}; other states: {', '.join(others)}"
+    if status.memory:
+        yield "in use", ", ".join(f"{rounded(size)} on {location}" for location, size in status.memory.items())
     if status.spec is not None:
         yield "spec", status.spec
     yield "socket", status.socket

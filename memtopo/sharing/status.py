@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from memtopo.driver.handles import OfferedKind, Via
@@ -52,7 +53,8 @@ class Status:
 
     `pid` is the holder's in the pid namespace of this process, None if it is outside of that. `pid_namespace` is
     "another" if the holder is in another one, and the numbers of importers with it.
-    `picture` is the layout's diagram, if the holder reports the source.
+    `picture` is the diagram of the layout as its spec writes it, and `memory` has the bytes of physical memory by
+    location in its state, if it has states; both if the holder reports the source.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Status:
     layout_states: tuple[str, ...] = ()
     pid_namespace: Literal["same", "another"] = "same"
     picture: Diagram | None = None
+    memory: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

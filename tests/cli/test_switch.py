@@ -55,11 +55,17 @@ def held(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_held_layout_goes_to_a_state_and_back(run_inline: InlineRunner, tmp_path: Path) -> None:
     here = {"XDG_RUNTIME_DIR": str(tmp_path)}
     with held(tmp_path):
-        assert "memory      awake; other states: asleep, half" in run_inline("show", "sleeper", **here).out
+        awake = run_inline("show", "sleeper", **here).out
+        assert "memory      awake; other states: asleep, half" in awake
+        assert "drawn awake" not in awake
         done = run_inline("switch", "sleeper", "asleep", **here)
         assert (done.status, done.out.splitlines()[-1]) == (0, "asleep: as declared")
         shown = run_inline("show", "sleeper", "--json", **here).document
         assert (shown["layout_state"], shown["generation"]) == ("asleep", 2)
+        assert shown["memory"] == {"gpu0": 0, "host:0": 4 << 20}
+        text = run_inline("show", "sleeper", **here).out
+        assert "in use      0 B on gpu0, 4 MiB on host:0" in text
+        assert "drawn awake: in state asleep" in text
         document = run_inline("switch", "sleeper", "awake", "--json", **here).document
         assert (document["memtopo_switch"], document["state"], document["kept"]) == (1, "awake", [])
         assert run_inline("check", "sleeper", **here).status == 0
