@@ -40,7 +40,7 @@ def require_changeable(layout: ChangeableLayout, name: str, generation: int | No
         raise ExchangeError("stale", message, hint="plan it again")
     if layout.state != AWAKE:
         message = f"layout {name!r} is in state {layout.state!r}"
-        raise ExchangeError("state", message, hint="'memtopo switch NAME awake' first")
+        raise ExchangeError("state", message, hint=f"'memtopo switch {name} awake' first")
 
 
 class HeldLayout:

@@ -87,7 +87,9 @@ class HolderConnection:
         Notices of an unknown kind are ignored.
         """
         until = self._clock.time() + timeout
-        while not self._notices and (packet := self._next(until, "notice")):
+        if not self._notices and self._sock.fileno() < 0:
+            raise self._ended()
+        while not self._notices and (packet := self._next(until)):
             if not self._store_notice(packet):
                 packet.close()
                 raise self.untrusted("it sent an answer without a request")
@@ -133,6 +135,12 @@ class HolderConnection:
         """Return an error that names both ends."""
         return ExchangeError(code, f"{message} {self._ends}", hint=hint)
 
+    def _ended(self, request: str = "") -> ExchangeError:
+        if request:
+            return self.error("gone", f"the holder ended the connection before '{request}' was answered")
+        hint = "imports over fd and fabric stay valid until they are closed, those over ipc do not"
+        return self.error("gone", "the holder has ended the connection", hint)
+
     def _send(self, data: bytes, request: str) -> None:
         try:
             wire.send(self._sock, data)
@@ -142,8 +150,8 @@ class HolderConnection:
         except (BrokenPipeError, ConnectionResetError):
             pass  # the packets that it sent before it closed can still be read
 
-    def _next(self, until: float, request: str) -> Packet | None:
-        """Return the next packet; None if none arrives in time."""
+    def _next(self, until: float, request: str = "") -> Packet | None:
+        """Return the next packet, an answer to a request or a notice; None if none arrives in time."""
         while True:
             try:
                 packet = wire.receive(self._sock)
@@ -155,13 +163,15 @@ class HolderConnection:
                 continue  # it closed with unread packets: reported once, before the packets that it had sent
             except BadPacket as error:
                 self.close()
-                raise self.error(error.code, f"the answer to '{request}' is malformed: {error.message}") from error
+                what = f"the answer to '{request}'" if request else "a notice"
+                raise self.error(error.code, f"{what} is malformed: {error.message}") from error
             except OSError as error:
                 self.close()
-                raise self.error("gone", f"the connection broke at '{request}': {reason(error)}") from error
+                where = f"'{request}'" if request else "a notice"
+                raise self.error("gone", f"the connection broke at {where}: {reason(error)}") from error
             if packet is None:
                 self.close()
-                raise self.error("gone", f"the holder ended the connection before '{request}' was answered")
+                raise self._ended(request)
             return packet
 
     def _readable(self, until: float) -> bool:

@@ -238,6 +238,22 @@ def test_a_layout_can_be_left_while_its_memory_is_gone(layout: Held, machine: Ta
     assert (shared.report.outcome, shared.report.leaks) == ("ok", ())
 
 
+def test_the_end_of_the_holder_is_an_error_whenever_it_is_polled(machine: Target, runtime: Any) -> None:
+    """The memory stays valid until the importer leaves."""
+    with held(SPEC, machine) as layout, memtopo.attach("sleeper", machine=machine) as shared:
+        weights = np.asarray(shared.export("w"))
+        weights[:3] = list(b"abc")
+        layout.end()
+        with pytest.raises(ExchangeError, match=r"^the holder has ended the connection"):
+            [*iter(lambda: shared.poll(PATIENCE), None)]
+        with pytest.raises(ExchangeError, match=r"^the holder has ended the connection") as error:
+            shared.poll()
+        assert error.value.hint
+        assert error.value.hint.startswith("imports over fd and fabric stay valid")
+        assert bytes(weights[:3]) == b"abc"
+        del weights
+
+
 def test_forty_switches_leave_no_descriptors(shared: Attached, switch: Switch) -> None:
     before = 0
     for _ in range(20):
