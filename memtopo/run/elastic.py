@@ -213,7 +213,7 @@ class _Batch:
             del free[max(0, len(free) - count) :]
         for name, chunks in self._unused.items():
             unused = [chunk for chunk in chunks if chunk not in self._reused] if self._reused else chunks
-            self._layout.pools[name].free += unused
+            self._layout.pools[name].free += reversed(unused)  # the last one is taken first: they keep their order
 
     def _roll_back(self, failure: DriverError) -> None:
         """Unmap what came, map what went, and release what was created. Raises `Failed` if that is impossible."""
