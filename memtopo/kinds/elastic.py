@@ -23,7 +23,7 @@ class ElasticChunk:
 Mapped = tuple[int, ElasticChunk]
 """Offset in a range, and the chunk that is mapped there."""
 
-Run = Sequence[Mapped]
+MappedRun = Sequence[Mapped]
 """Adjacent mappings, in order of offset."""
 
 
@@ -133,7 +133,7 @@ class ElasticContent:
             if piece.start < end and start < piece.end:
                 yield piece._replace(start=max(start, piece.start), end=min(end, piece.end))
 
-    def replace(self, unmapped: Iterable[Run], mapped: Iterable[Run]) -> None:
+    def replace(self, unmapped: Iterable[MappedRun], mapped: Iterable[MappedRun]) -> None:
         """Bring `starts` up to date after a change."""
         starts = self.starts
         for run in unmapped:
@@ -166,11 +166,11 @@ class ElasticContent:
             at = high
 
 
-def runs(mapped: Sequence[Mapped]) -> list[Run]:
+def runs(mapped: Sequence[Mapped]) -> list[MappedRun]:
     """Divide mappings, which are in order of offset, where one does not begin at the end of the one before."""
     if not mapped:
         return []
-    found: list[Run] = []
+    found: list[MappedRun] = []
     first, end = 0, mapped[0][0]
     for index, (offset, chunk) in enumerate(mapped):
         if offset != end:
@@ -181,7 +181,7 @@ def runs(mapped: Sequence[Mapped]) -> list[Run]:
     return found
 
 
-def run_size(run: Run) -> tuple[int, int]:
+def run_size(run: MappedRun) -> tuple[int, int]:
     """Offset and size of adjacent mappings."""
     last, chunk = run[-1]
     return run[0][0], last + chunk.size - run[0][0]

@@ -18,9 +18,9 @@ from memtopo.run.elastic_requests import (
     leaving,
     offset_of,
     part,
+    require_chunks,
     require_fit,
     require_free,
-    require_room,
 )
 
 
@@ -126,7 +126,7 @@ class _Batch:
         for each in maps:
             self._needed[each.pool] = self._needed.get(each.pool, 0) + each.count
         for name, count in self._needed.items():
-            require_room(layout.pools[name], count, len(self._unused.get(name, ())))
+            require_chunks(layout.pools[name], count, len(self._unused.get(name, ())))
         released = [each for each in unmaps if each.release]
         whole = len(released) == len(unmaps)
         self._released = self._leaving if whole else [item for each in released for item in part(content, each)]

@@ -133,7 +133,7 @@ def require_free(
         last = end
 
 
-def require_room(pool: Pool, count: int, returning: int) -> None:
+def require_chunks(pool: Pool, count: int, returning: int) -> None:
     """Raise `Refused` if a pool cannot have that many chunks more, of which the batch itself returns some."""
     left = max(0, pool.limit - len(pool.created)) + len(pool.free) + returning
     if count > left:

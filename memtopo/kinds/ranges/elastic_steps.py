@@ -12,7 +12,7 @@ from memtopo.geometry.access import AccessParts, segments
 from memtopo.geometry.groups import Backing, RangeGroup
 from memtopo.geometry.model import Geometry, Part
 from memtopo.kinds.chunks.steps import release_elastic
-from memtopo.kinds.elastic import AccessPiece, ElasticChunk, ElasticContent, Mapped, Pool, Run, run_size, runs
+from memtopo.kinds.elastic import AccessPiece, ElasticChunk, ElasticContent, Mapped, MappedRun, Pool, run_size, runs
 from memtopo.kinds.layout import Layout, current
 from memtopo.kinds.mappings import expected_access, host_has_access
 from memtopo.kinds.mappings.steps import MapChunk
@@ -175,7 +175,7 @@ def map_chunks(driver: Driver, layout: Layout, content: ElasticContent, mapped: 
         content.at.update(mapped[:made])
 
 
-def unmap_run(driver: Driver, content: ElasticContent, run: Run) -> None:
+def unmap_run(driver: Driver, content: ElasticContent, run: MappedRun) -> None:
     """Unmap adjacent chunks by one call."""
     offset, size = run_size(run)
     driver.mem_unmap(content.base + offset, size)
@@ -183,7 +183,7 @@ def unmap_run(driver: Driver, content: ElasticContent, run: Run) -> None:
         del content.at[each]
 
 
-def grant(driver: Driver, content: ElasticContent, mapped: Iterable[Run], *, zero: bool = False) -> None:
+def grant(driver: Driver, content: ElasticContent, mapped: Iterable[MappedRun], *, zero: bool = False) -> None:
     """Grant access to adjacent chunks, by one call for those with the same access."""
     for run in mapped:
         offset, size = run_size(run)
