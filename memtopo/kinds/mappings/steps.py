@@ -12,8 +12,8 @@ from memtopo.driver.types import Access, DriverError, Grant, LocationKind
 from memtopo.kinds.layout import Layout
 from memtopo.kinds.step import ErrorHint, Finding, Phase, Readable, Step, StepDescription, range_name
 
-LONGEST_UNMAP = 128 << 20
-"""Maximum bytes of one call that unmaps several mappings, so that memory is released while the next copy runs."""
+LONGEST_RUN = 128 << 20
+"""Maximum bytes of one call that copies or unmaps adjacent chunks: memory is released while the next copy runs."""
 
 _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
 
@@ -170,7 +170,7 @@ def joined(undo: Sequence[Step]) -> Iterator[Step]:
     run: list[MapChunk] = []
     size = 0
     for step in undo:
-        if run and not (isinstance(step, MapChunk) and _precedes(step, run[-1]) and size + step.size <= LONGEST_UNMAP):
+        if run and not (isinstance(step, MapChunk) and _precedes(step, run[-1]) and size + step.size <= LONGEST_RUN):
             yield _together(run)
             run, size = [], 0
         if isinstance(step, MapChunk):

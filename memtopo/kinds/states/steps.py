@@ -14,13 +14,10 @@ from memtopo.kinds.access.steps import SetAccess
 from memtopo.kinds.chunks.steps import CreateChunk
 from memtopo.kinds.kind import Difference
 from memtopo.kinds.layout import Layout, Reservation, current
-from memtopo.kinds.mappings.steps import MapChunk
+from memtopo.kinds.mappings.steps import LONGEST_RUN, MapChunk
 from memtopo.kinds.ranges.steps import ReserveRange
 from memtopo.kinds.step import ErrorHint, Finding, Phase, Readable, Step, StepDescription
 from memtopo.machine import Machine
-
-LONGEST_COPY = 128 << 20
-"""Maximum bytes of one copy, so that memory is released while the next copy runs."""
 
 
 def area_steps(area: Group, pinned: int | None, geometry: Geometry, machine: Machine) -> Iterator[Step]:
@@ -291,7 +288,7 @@ def _joined(kind: type[_Copy], parts: Iterable[_Part]) -> Iterator[_Copy]:
     size, following = 0, None
     for part in parts:
         of, source, target = part
-        if run and ((source, target, of.device) != following or size + of.size > LONGEST_COPY):
+        if run and ((source, target, of.device) != following or size + of.size > LONGEST_RUN):
             yield _copy(kind, run, size)
             run, size = [], 0
         run.append(part)
