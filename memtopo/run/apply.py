@@ -31,6 +31,7 @@ from memtopo.run.transition import all_or_nothing, make_transition
 from memtopo.run.verification.fingerprints import Fingerprints
 from memtopo.run.verification.isolation import MAX_HOLE_QUERIES, holes, isolation
 from memtopo.run.verification.rounds import Verification
+from memtopo.sharing.exports import LayoutExports
 
 
 def apply(
@@ -281,6 +282,10 @@ class Run:
         except BaseException:
             source.expect(self.request.geometry)
             raise
+
+    def exports_of(self, geometry: Geometry) -> LayoutExports:
+        """Return the exports of the layout, as a geometry declares them."""
+        return LayoutExports(geometry, self.execution.layout, self.execution.driver, self.recheck)
 
     @property
     def whole(self) -> bool:

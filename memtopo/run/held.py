@@ -109,8 +109,7 @@ class HeldLayout:
 
     @property
     def _exports(self) -> LayoutExports:
-        run = self._run
-        return LayoutExports(run.request.geometry, run.execution.layout, run.execution.driver, run.recheck)
+        return self._run.exports_of(self._run.request.geometry)
 
 
 @dataclass(frozen=True, slots=True)

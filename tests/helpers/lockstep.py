@@ -28,7 +28,6 @@ from memtopo.run.processes.worker_change import WorkerChange
 from memtopo.run.processes.worker_run import SiblingHandles
 from memtopo.run.request import RunRequest
 from memtopo.run.verification.rounds import UNSAFE
-from memtopo.sharing.exports import LayoutExports
 from tests.helpers.failing_driver import Failing
 from tests.helpers.specs import run_request
 
@@ -171,7 +170,7 @@ def _run(
 
     def served(holder: str, export: str, index: int) -> Handle:
         run = runs[holder]
-        exports = LayoutExports(run.request.geometry, run.execution.layout, run.execution.driver, run.recheck)
+        exports = run.exports_of(run.request.geometry)
         return exports.handle(export, index)
 
     def handles(holder: str, export: str, first: int, count: int) -> Sequence[Handle]:

@@ -31,7 +31,6 @@ from memtopo.run.processes.messages import (
 from memtopo.run.request import RunRequest
 from memtopo.run.transition import RollbackFailed, StagedTransition, require_declared
 from memtopo.run.verification.fingerprints import Fingerprints
-from memtopo.sharing.exports import LayoutExports
 from memtopo.sharing.offers import Offer
 
 PlanSpec = Callable[[PlanChange], tuple[RunRequest, JointPlans]]
@@ -65,7 +64,7 @@ class WorkerChange:
         self._findings: FindingTally | None = None
         self._offers: tuple[Offer, ...] | None = None
         self._reason = ""
-        self.exports = self._exports_of(run.request.geometry)
+        self.exports = run.exports_of(run.request.geometry)
         """Exports of the process: while it is changed, those of the spec to which it is changed."""
 
     def answer(self, command: ChangeCommand) -> ChangeResult:
@@ -203,11 +202,7 @@ class WorkerChange:
 
     def _expect(self, geometry: Geometry) -> None:
         self._run.execution.layout.handle_source.expect(geometry)
-        self.exports = self._exports_of(geometry)
-
-    def _exports_of(self, geometry: Geometry) -> LayoutExports:
-        execution = self._run.execution
-        return LayoutExports(geometry, execution.layout, execution.driver, self._run.recheck)
+        self.exports = self._run.exports_of(geometry)
 
     def _timed(self, act: Callable[[], None]) -> None:
         with self._run.execution.timed("change", announce=False):
