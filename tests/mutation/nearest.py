@@ -28,7 +28,13 @@ ELSEWHERE = {
         "tests/ci/test_selecting.py",
         "tests/ci",
     ),
-    "memtopo/run/processes": ("tests/run/processes/test_ensemble.py",),
+    "memtopo/run/processes": (
+        "tests/run/processes/test_router.py",
+        "tests/run/processes/test_worker.py",
+        "tests/run/processes/test_joint_change.py",
+        "tests/run/processes/test_reports_merged.py",
+        "tests/run/processes/test_ensemble.py",
+    ),
     "memtopo/sharing": ("tests/sharing/test_protocol.py", "tests/sharing/test_dishonest_holders.py"),
     "memtopo/sharing/descendants.py": ("tests/sharing/test_programs.py",),
     "memtopo/sharing/claims.py": ("tests/sharing/test_endpoints.py", "tests/sharing/test_forks.py"),
@@ -42,7 +48,10 @@ ELSEWHERE = {
     "memtopo/sharing/producers.py": ("tests/sharing/test_programs.py",),
     "memtopo/spec.py": ("tests/language", "tests/kinds"),
 }
-"""Tests that do not have the name of the room that they test, files before folders; the longest prefix counts."""
+"""Tests that do not have the name of what they test, the quickest first.
+
+Files stand before folders, and the longest prefix counts.
+"""
 
 SKIPPED = ("tests/browser", "tests/gpu")
 """Tests that need more than Python."""
@@ -73,7 +82,9 @@ def _folders(file: str) -> list[str]:
     parts = Path("tests", *Path(file).parts[1:-1])
     own = [str(parts)] if parts != Path("tests") else []
     listed = max((prefix for prefix in ELSEWHERE if file.startswith(prefix)), default="")
-    return [*own, *ELSEWHERE.get(listed, ())]
+    named = ELSEWHERE.get(listed, ())
+    quick = [each for each in named if each.startswith(f"{parts}/")]  # of a room with tests that start processes
+    return [*quick, *own, *named]
 
 
 @cache

@@ -12,6 +12,7 @@ from memtopo.driver.sim import SimDriver
 from memtopo.driver.wrappers import Forwarder
 from memtopo.plans.report import Check, Report
 from memtopo.run import apply
+from tests.helpers.failing_driver import Failing
 from tests.helpers.machines import invented
 from tests.helpers.specs import ROOT, run_request
 from tests.run.test_states import SLEEPING
@@ -62,6 +63,21 @@ def test_bytes_that_do_not_return_are_a_difference(check: Check) -> None:
     for first in range(1, copies + 1):
         report, _ = rehearse(first, check, text)
         assert (report.outcome, report.exit_code) == ("different", 6), first
+
+
+@pytest.mark.parametrize("check", ["fast", "full"])
+def test_a_rehearsal_records_no_exported_event(check: Check) -> None:
+    """The verification before it does, once; copies of a rehearsal record events of their own."""
+    events = "events: {e: {device: gpu0}}\nexports: {e: {event: e, via: ipc}}\n"
+    counts = []
+    for text in (SLEEPING, SLEEPING + events):
+        with SimDriver(MACHINE) as driver:
+            driver.init()
+            counting = Failing(driver, only={"event_record"})
+            report = apply.apply(replace(run_request(text, MACHINE, check), rehearse=True), Ledger(counting))
+            assert report.outcome == "ok"
+            counts.append(counting.calls)
+    assert counts[1] - counts[0] == 1
 
 
 def test_bytes_return_by_several_gpus_after_one_grant() -> None:
