@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from memtopo.common.errors import MemtopoError
-from memtopo.diagnostics.model import Diagnostic, has_errors
+from memtopo.diagnostics.model import Diagnostic, Path, has_errors
 from memtopo.plans.report import Failure, Report
 
 if TYPE_CHECKING:
@@ -82,9 +82,14 @@ class ViewOutlived(ResourceWarning):
 
 
 def _with_paths(diagnostics: Iterable[Diagnostic]) -> Iterator[Diagnostic]:
-    """Prefix each message with its path, for a spec without lines."""
+    """Prefix each message and label with its path, for a spec without lines."""
     for each in diagnostics:
-        yield each._replace(message=f"{'.'.join(map(str, each.path))}: {each.message}") if each.path else each
+        labels = tuple(label._replace(text=_at(label.path, label.text)) for label in each.labels)
+        yield each._replace(message=_at(each.path, each.message), labels=labels)
+
+
+def _at(path: Path, text: str) -> str:
+    return f"{'.'.join(map(str, path))}: {text}" if path else text
 
 
 def _summary(report: Report) -> Iterator[str]:

@@ -74,3 +74,9 @@ def test_a_multi_process_spec_is_planned_for_each_process(machine: Target) -> No
     assert memtopo.plan(spec, machine).processes
     with pytest.raises(memtopo.Unsuitable, match="memtopo apply"), memtopo.applied(spec, machine):
         pass
+
+
+def test_notes_about_a_mapping_have_the_paths_of_its_entries(machine: Target) -> None:
+    large = {"large": {"location": "gpu0", "size": "1TiB"}, "page": {"location": "gpu0", "size": "64GiB"}}
+    with pytest.raises(memtopo.InvalidSpec, match=r"chunks\.page\.size: 64 GiB of it here"):
+        memtopo.plan(SMALL | {"chunks": large, "ranges": {"kv": {"size": "64GiB"}}}, machine)
