@@ -142,7 +142,7 @@ class ElasticRange:
 
     @property
     def mappings(self) -> tuple[MappedChunk, ...]:
-        """What the program has mapped, in order of offset, without zero chunks."""
+        """Mappings that the program has made, in order of offset, without zero chunks."""
         with self._memory.lock:
             content = self._memory.content(self.name)
             zero = content.zero

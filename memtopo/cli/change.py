@@ -125,7 +125,7 @@ class HeldChange:
 
     @cached_property
     def difference(self) -> PlanDifference:
-        """What the change undoes and does. Raises `UsageError` if a spec is invalid here."""
+        """Difference that the change makes. Raises `UsageError` if a spec is invalid here."""
         before, after = self.before.validated.geometry, self.after.validated.geometry
         if before is None or after is None:
             hint = "the change itself is planned by the holder"

@@ -90,7 +90,7 @@ class Pool:
 
 @dataclass(slots=True, eq=False)
 class ElasticContent:
-    """What is mapped in one elastic range: chunks by offset (`at`), and their offsets in order (`starts`).
+    """Content of one elastic range: chunks by offset (`at`), and their offsets in order (`starts`).
 
     `pieces` are the parts of the range by access, `fixed` the intervals that the spec maps itself. `zero` is mapped
     wherever nothing else is. `at` is true after each driver call, `starts` after each change. `broken` is the reason

@@ -20,7 +20,7 @@ _Key = tuple[str, str]
 class Imports:
     """Imports of a built run, whose handle source is `handles`. Addresses stay while the memory is gone.
 
-    `moved` is called whenever mappings were undone or made, before the holder learns of it.
+    `moved` is called whenever mappings were undone or made, before the holder is notified.
     """
 
     def __init__(self, run: Run, handles: HolderHandles, moved: Callable[[], None] = lambda: None) -> None:

@@ -53,7 +53,7 @@ class SetAccess(Step):
 
     @property
     def position(self) -> tuple[str, int]:
-        """Where its last mapping ends, so that it follows all of them."""
+        """End of its last mapping, so that it follows all of them."""
         return self.range, self.offset + self.size - 1
 
     def do(self, driver: Driver, layout: Layout) -> None:
