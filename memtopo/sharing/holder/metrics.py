@@ -38,7 +38,7 @@ _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class MetricsTarget:
-    """Where metrics go: `write` replaces a file, or a `claim` of the path of a socket. `render` makes their text."""
+    """Target of metrics: `write` replaces a file, or a `claim` of the path of a socket. `render` makes their text."""
 
     render: Callable[[Status, Statistics], str]
     write: Callable[[str], None] | None = None

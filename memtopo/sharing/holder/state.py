@@ -48,7 +48,7 @@ class HoldSummary:
 
 @dataclass(slots=True)
 class Counters:
-    """What has happened to a layout while it is held; `statistics` makes a record of it."""
+    """Counts of events of a layout while it is held; `statistics` makes a record of them."""
 
     changes: int = 0
     rolled_back: int = 0
