@@ -42,7 +42,10 @@ def names_stage(report: Report, process: str) -> None:
     """Assert that a report names a stage of a change, or the check after one."""
     assert report.failure
     activities = [f"{process}: {stage}, of a change" for stage in Stage]
-    others = [f"{process}: {each}" for each in ("read, for a rehearsal", "end of a change", "plan of a change")]
+    others = [
+        f"{process}: {each}"
+        for each in ("read, for a rehearsal", "end of a change", "plan of a change", "check of a change")
+    ]
     assert report.failure.step in [*activities, *others], report.failure
 
 
