@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path as File
@@ -196,28 +196,27 @@ class Execution:
             self.baseline = self.snapshot("before building")
 
     def _undo(self, steps: Sequence[Step], teardown: Teardown) -> None:
-        for count, step in enumerate(steps, 1):
-            teardown.undo(step)
-            if count % STRIDE == 0:
-                self.progress.advance(STRIDE)
-        self.progress.advance(len(steps) % STRIDE)
+        for first in range(0, len(steps), STRIDE):
+            batch = steps[first : first + STRIDE]
+            teardown.undo(batch)
+            self.progress.advance(len(batch))
 
     def _build(self, steps: tuple[Step, ...]) -> None:
         driver, layout, done, stop = self.driver, self.layout, self.done, self.stop
-        for count, step in enumerate(steps, 1):
-            if stop():
-                raise Stopped
-            # Recorded before `do`: an undo without its `do` has no effect, but a `do` without a record would leak.
-            done.append(step)
-            try:
-                step.do(driver, layout)
-            except Stopped:
-                raise
-            except Exception as error:
-                raise StepFailed(step, f"{step.verb} {step.describe().subject}", error) from error
-            if count % STRIDE == 0:
-                self.progress.advance(STRIDE)
-        self.progress.advance(len(steps) % STRIDE)
+        for first in range(0, len(steps), STRIDE):
+            batch = steps[first : first + STRIDE]
+            for step in batch:
+                if stop():
+                    raise Stopped
+                # Recorded before `do`: an undo without its `do` has no effect, but a `do` without a record would leak.
+                done.append(step)
+                try:
+                    step.do(driver, layout)
+                except Stopped:
+                    raise
+                except Exception as error:
+                    raise StepFailed(step, f"{step.verb} {step.describe().subject}", error) from error
+            self.progress.advance(len(batch))
 
 
 class TeardownGates:
@@ -311,15 +310,17 @@ class Teardown:
         """Leaks by failed undo, each with the names of the resources that it blocks."""
         return tuple(Leak(each.what, str(each.error), tuple(each.stays), each.step.path) for each in self._failed)
 
-    def undo(self, step: Step) -> None:
-        """Undo one step, unless a failed undo blocks it."""
-        if self._blocked and (name := step.leak_name()) in self._blocked:
-            self._blocked[name].stays.append(str(name))
-            return
-        try:
-            step.undo(self._driver, self._layout)
-        except Exception as error:  # noqa: BLE001 the other steps must still be undone
-            self._record(step, error)
+    def undo(self, steps: Iterable[Step]) -> None:
+        """Undo steps in order, except those that a failed undo blocks."""
+        driver, layout, blocked = self._driver, self._layout, self._blocked
+        for step in steps:
+            if blocked and (name := step.leak_name()) in blocked:
+                blocked[name].stays.append(str(name))
+                continue
+            try:
+                step.undo(driver, layout)
+            except Exception as error:  # noqa: BLE001 the other steps must still be undone
+                self._record(step, error)
 
     def take_snapshot(self) -> None:
         """Count file descriptors and free memory again, while the contexts still exist."""
