@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.api.attachment import entry_names
 from memtopo.api.errors import Unsuitable
+from memtopo.api.import_spec import entry_names
 from memtopo.common.errors import MemtopoError
 from memtopo.machine import dump, load
 from memtopo.sharing.client import connect

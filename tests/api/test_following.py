@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import memtopo
-from memtopo.api.attachment import HOLDER, Attached
+from memtopo.api.attachment import Attached
+from memtopo.api.import_spec import HOLDER
 from memtopo.api.views import View
 from memtopo.common.errors import MemtopoError
 from memtopo.machine.target import Target

@@ -1,0 +1,100 @@
+"""Spec of an attachment: an import for each export of a held layout, and a range for its chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count
+from typing import Any
+
+from memtopo.api.errors import Unsuitable
+from memtopo.common.units import exact
+from memtopo.kinds.exports import EXPORTABLE
+from memtopo.sharing.endpoints import NAME
+from memtopo.sharing.offers import Offer
+
+HOLDER = "holder"
+"""Name of the holder in the spec."""
+
+_COMMON = 100
+"""Characters that a name which cannot be used has in common with the one that is used instead."""
+
+
+def importing_spec(
+    name: str, offers: Mapping[str, Offer], gpus: Sequence[str], device: str | int | None, access: str
+) -> dict[str, Any]:
+    """Return a spec with an import for each offer and, for each offer of chunks, a range in which they are mapped.
+
+    `gpus` are the UUIDs of this process's GPUs by ordinal, as hex text. Raises `Unsuitable` for an offer of another
+    GPU, and for a semaphore.
+    """
+    found: dict[str, Any] = {
+        "memtopo": 1, "name": name if NAME.fullmatch(name) else HOLDER,
+        "ranges": {}, "map": {}, "access": {}, "imports": {}, "external": {},
+    }  # fmt: skip
+    for entry, offer in zip(entry_names(offers).values(), offers.values(), strict=True):
+        locations = _locations(offer, gpus)
+        if offer.kind == "memory":
+            found["external"][entry] = _external(offer, locations[0])
+            continue
+        found["imports"][entry] = _import(offer, locations)
+        if offer.kind == "chunk":
+            found["ranges"][entry] = {"size": exact(offer.size * offer.count)}
+            found["map"][entry] = [entry]
+            users = _users(locations) if device is None else [_device(device, gpus)]
+            found["access"][entry] = dict.fromkeys(users, access)
+    return found
+
+
+def entry_names(exports: Iterable[str]) -> dict[str, str]:
+    """Return the name of each export's entry in the spec: its own, but `_` for each `.` of a multi-process layout's."""
+    names = {export: export for export in exports if NAME.fullmatch(export)}
+    used = set(names)
+    for export in exports:
+        if export not in names:
+            name = export.replace(".", "_")
+            candidates = chain((name,), (f"{name[:_COMMON]}_{number}" for number in count(2)))
+            names[export] = next(each for each in candidates if NAME.fullmatch(each) and each not in used)
+            used.add(names[export])
+    return {export: names[export] for export in exports}
+
+
+def _external(offer: Offer, location: str) -> dict[str, Any]:
+    source = {"from": f"{HOLDER}/{offer.name}", "via": offer.via, "device": location, "size": exact(offer.size)}
+    return {**source, "dedicated": "dedicated" in offer.properties}
+
+
+def _import(offer: Offer, locations: Sequence[str]) -> dict[str, Any]:
+    declared = {"location": list(locations), "device": locations[0], "size": exact(offer.size)}
+    counted = {"count": offer.count} if offer.count > 1 else {}
+    keys = EXPORTABLE[offer.kind].import_keys
+    return {"from": f"{HOLDER}/{offer.name}", "via": offer.via, **{key: declared[key] for key in keys}, **counted}
+
+
+def _locations(offer: Offer, gpus: Sequence[str]) -> list[str]:
+    """Locations of the offered memory by this process's ordinals, in round-robin order."""
+    if offer.kind == "semaphore":
+        message = f"export {offer.name!r} is a semaphore, which only a spec can wait for and signal"
+        raise Unsuitable(message, hint="name the exports to attach to")
+    if offer.gpu is None:
+        return offer.location.split(", ")
+    return [_ordinal(offer, uuid, gpus) for uuid in offer.gpu.split(",")]
+
+
+def _ordinal(offer: Offer, uuid: str, gpus: Sequence[str]) -> str:
+    if uuid not in gpus:
+        message = f"export {offer.name!r} is on a GPU that this process does not have ({uuid})"
+        raise Unsuitable(message, hint="look at CUDA_VISIBLE_DEVICES; in the holder it is " + offer.location)
+    return f"gpu{gpus.index(uuid)}"
+
+
+def _users(locations: Sequence[str]) -> list[str]:
+    """Devices with access by default: the GPUs that have the memory, or the host."""
+    return list(dict.fromkeys("host" if each.startswith("host") else each for each in locations))
+
+
+def _device(device: str | int, gpus: Sequence[str]) -> str:
+    """Return the name of a device in the spec, for an ordinal, a name or a UUID."""
+    if isinstance(device, int):
+        return f"gpu{device}"
+    plain = device.removeprefix("GPU-").replace("-", "").lower()
+    return f"gpu{gpus.index(plain)}" if plain in gpus else device
