@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from types import MappingProxyType
 from typing import Literal, Unpack
 
 from memtopo.api.errors import Unsuitable
-from memtopo.api.import_spec import HOLDER, entry_names, importing_spec
+from memtopo.api.import_spec import entry_names, importing_spec
+from memtopo.api.leases import Lease, Role, Terms
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.memory import Part, unknown
 from memtopo.api.session import Session, uuids
 from memtopo.api.specs import MachineLike, Planned, plan_spec, resolved
 from memtopo.api.views import View
 from memtopo.common.errors import UsageError
+from memtopo.common.units import NotADuration, parse_duration
 from memtopo.driver.kernels import KernelDriver
 from memtopo.language import Document
 from memtopo.machine.target import LOCAL, Target, recorded
-from memtopo.sharing.client import Client, connect
+from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder
-from memtopo.sharing.imports import HolderHandles
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sources import held_machine
 from memtopo.sharing.status import Notice, Status
 
 AccessName = Literal["r", "rw"]
-
-
-class Lease(HolderHandles):
-    """Connection to the holder, which is the importer's lease, and on which the holder sends notices."""
-
-    def __init__(self, planned: Planned, gpus: Sequence[str], where: Endpoint, allow_uids: Collection[int]) -> None:
-        super().__init__(planned.geometry, gpus, {HOLDER: where.path}, allow_uids)
-
-    @property
-    def client(self) -> Client | None:
-        """The connection; None if there is none."""
-        return self._clients.get(HOLDER)
 
 
 class Attached(Live):
@@ -53,10 +44,11 @@ class Attached(Live):
         lease: Lease,
         offers: Mapping[str, Offer],
         socket: str,
+        role: Role = "reader",
         on_change: Callable[[Notice], object] | None = None,
     ) -> None:
         super().__init__(session, lease)
-        self._lease, self.on_change = lease, on_change
+        self._lease, self._role, self.on_change = lease, role, on_change
         self.exports: Mapping[str, Offer] = MappingProxyType(dict(offers))
         """The imported exports by name, as described by the holder."""
         self.socket = socket
@@ -72,6 +64,20 @@ class Attached(Live):
             raise Unsuitable(f"export {name!r} is an event, which has no memory", hint="event() returns it")
         get: Callable[..., View] = {"buffer": self.buffer, "memory": self.external}.get(offer.kind, self.range)
         return get(entry_names(self.exports)[found] + name.removeprefix(found), dtype, **part)
+
+    def commit(self) -> None:
+        """Commit the exports that this process leased as their writer, once the work of its GPUs has ended.
+
+        All of them or none; readers that wait get them then. This process remains attached, and must not write them any
+        more: no driver call takes its access away. Raises `Unsuitable` for a reader, and `ExchangeError` with the code
+        `stale` if the memory was replaced since it was imported.
+        """
+        self._require_open()
+        client = self._lease.client
+        if self._role != "writer" or client is None:
+            raise Unsuitable(f"this process does not write layout {self.name!r}", hint="attach with role='writer'")
+        self._session.synchronize()
+        client.commit([name for name, offer in self.exports.items() if offer.commit])
 
     @property
     def generation(self) -> int:
@@ -102,54 +108,62 @@ class Attachment(LiveContext[Attached]):
     def __init__(
         self,
         where: Endpoint,
-        exports: Collection[str] | None,
+        terms: Callable[[], Terms],
         device: str | int | None,
-        access: AccessName,
+        access: AccessName | None,
         machine: MachineLike | None,
         allow_uids: Collection[int],
         on_change: Callable[[Notice], object] | None,
     ) -> None:
         super().__init__()
-        self._where, self._device, self._access, self._on_change = where, device, access, on_change
-        self._requested = [exports] if isinstance(exports, str) else exports
-        self._machine, self._allowed = machine, allow_uids
+        self._where, self._terms, self._device, self._access = where, terms, device, access
+        self._machine, self._allowed, self._on_change = machine, allow_uids, on_change
 
     def _build(self) -> Attached:
-        with connect(self._where, allow_uids=self._allowed) as client:
-            status, offers = client.status(), self._chosen(client.offers())
+        terms = self._terms()
+        with ExitStack() as stack:
+            client = terms.connect(self._where, self._allowed)
+            stack.callback(client.close)
+            status = client.status()
+            offers = terms.join(client, status.name, self._where.path)
             found = _machine(client, status, self._machine)
-        driver = found.open()
-        gpus = uuids(driver)
-        spec = importing_spec(status.name, offers, gpus, self._device, self._access)
-        return self._attached(Document.from_object(spec, f"<exports of {status.name}>"), found, driver, gpus, offers)
+            driver = found.open()
+            gpus = uuids(driver)
+            access = {name: self._granted(offer, terms.role) for name, offer in offers.items()}
+            spec = importing_spec(status.name, offers, gpus, self._device, access)
+            planned = plan_spec(Document.from_object(spec, f"<exports of {status.name}>"), found)
+            attached = self._attached(planned, driver, Lease(planned, gpus, client), offers, terms.role)
+            stack.pop_all()
+        return attached
 
     def _attached(
-        self, document: Document, found: Target, driver: KernelDriver, gpus: Sequence[str], offers: Mapping[str, Offer]
+        self, planned: Planned, driver: KernelDriver, lease: Lease, offers: Mapping[str, Offer], role: Role
     ) -> Attached:
-        planned = plan_spec(document, found)
-        lease = Lease(planned, gpus, self._where, self._allowed)
         session = Session(planned, driver, lease)
-        attached = Attached(session, lease, offers, self._where.path, self._on_change)
+        attached = Attached(session, lease, offers, self._where.path, role, self._on_change)
         session.begin(verify=False)  # imported memory is never written
         return attached
 
-    def _chosen(self, offers: Mapping[str, Offer]) -> Mapping[str, Offer]:
-        for name in self._requested or ():
-            if name not in offers:
-                raise unknown("export", name, offers)
-        chosen = {name: offer for name, offer in offers.items() if self._requested is None or name in self._requested}
-        if not chosen:
-            raise Unsuitable(f"nothing is exported at {self._where.path!r}" if not offers else "no export is requested")
-        return chosen
+    def _granted(self, offer: Offer, role: Role) -> AccessName:
+        """Access to an export: readers of what a writer commits only read. Raises `Unsuitable`."""
+        if role == "writer" or not offer.commit:
+            return self._access or "rw"
+        if self._access == "rw":
+            message = f"export {offer.name!r} is committed by a writer, and readers do not write it"
+            raise Unsuitable(message, hint="leave out access='rw', or attach with role='writer'")
+        return "r"
 
 
 def attach(
     layout: str | os.PathLike[str],
     exports: Collection[str] | None = None,
     device: str | int | None = None,
-    access: AccessName = "rw",
+    access: AccessName | None = None,
     machine: MachineLike | None = None,
     *,
+    role: Role = "reader",
+    wait: str | float = 0.0,
+    expect: str | None = None,
     socket: str | os.PathLike[str] | None = None,
     allow_uids: Collection[int] = (),
     on_change: Callable[[Notice], object] | None = None,
@@ -160,10 +174,18 @@ def attach(
     containers share. `access` is granted to the GPU that has the memory, which is found by UUID among this process's
     GPUs, or to `device`. The connection is the importer's lease, and ends with the `with`.
     `machine` is by default the local one or, if the layout is held on a simulated machine, a simulator of the machine
-    that its holder reports. memtopo itself never writes to imported memory. `poll` calls `on_change` when the holder
+    that its holder reports.
+
+    An export that is declared `commit: required` is imported by one writer, `role="writer"`, until it has called
+    `commit`, and by readers after that. Readers have read access to it; to other exports, the default is read and write
+    access. For up to `wait` (seconds, or text such as "60s"), entering waits for a layout that is not held yet, for
+    another writer, and for the commit. `expect` is the digest that the layout's spec must have.
+
+    memtopo itself never writes to imported memory. `poll` calls `on_change` when the holder
     changes its layout.
 
-    Entering raises `NoLayout` if the layout is not held, `ExchangeError`, `Unavailable`, `Unsuitable`, `InvalidSpec` if
+    Entering raises `NoLayout` if the layout is not held, `ExchangeError`, with the code `writing`, `committed` or
+    `uncommitted` if the wait was in vain, `Unavailable`, `Unsuitable`, also for another digest, `InvalidSpec` if
     this machine cannot import an export, and `NotApplied` with the report after everything was undone.
     """
     text = os.fspath(layout)
@@ -171,7 +193,23 @@ def attach(
     if folder is not None and not is_folder(folder):
         raise UsageError(f"socket={folder!r} is no folder", hint="name the path of a socket in place of the layout")
     where = endpoint(socket=text) if "/" in text else endpoint(text, folder)
-    return Attachment(where, exports, device, access, machine, allow_uids, on_change)
+    requested = [exports] if isinstance(exports, str) else exports
+    seconds = _seconds(wait)
+
+    def terms() -> Terms:
+        return Terms(requested, role, time.monotonic() + seconds, expect)
+
+    return Attachment(where, terms, device, access, machine, allow_uids, on_change)
+
+
+def _seconds(wait: str | float) -> float:
+    """Seconds of a duration. Raises `UsageError`."""
+    if not isinstance(wait, str):
+        return float(wait)
+    try:
+        return parse_duration(wait)
+    except NotADuration as error:
+        raise UsageError(str(error), hint=f"write {error.meant}" if error.meant else None) from error
 
 
 def _machine(client: Client, status: Status, requested: MachineLike | None) -> Target:

@@ -20,12 +20,12 @@ _COMMON = 100
 
 
 def importing_spec(
-    name: str, offers: Mapping[str, Offer], gpus: Sequence[str], device: str | int | None, access: str
+    name: str, offers: Mapping[str, Offer], gpus: Sequence[str], device: str | int | None, access: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return a spec with an import for each offer and, for each offer of chunks, a range in which they are mapped.
 
-    `gpus` are the UUIDs of this process's GPUs by ordinal, as hex text. Raises `Unsuitable` for an offer of another
-    GPU, and for a semaphore.
+    `gpus` are the UUIDs of this process's GPUs by ordinal, as hex text; `access` is that to each offer. Raises
+    `Unsuitable` for an offer of another GPU, and for a semaphore.
     """
     found: dict[str, Any] = {
         "memtopo": 1, "name": name if NAME.fullmatch(name) else HOLDER,
@@ -41,7 +41,7 @@ def importing_spec(
             found["ranges"][entry] = {"size": exact(offer.size * offer.count)}
             found["map"][entry] = [entry]
             users = _users(locations) if device is None else [_device(device, gpus)]
-            found["access"][entry] = dict.fromkeys(users, access)
+            found["access"][entry] = dict.fromkeys(users, access[offer.name])
     return found
 
 

@@ -18,7 +18,7 @@ from memtopo.driver.protocol import Driver
 from memtopo.executor import StepFailed
 from memtopo.geometry import Geometry
 from memtopo.kinds.events import EventGroup
-from memtopo.kinds.layout import HandleSource, NoHandleSource
+from memtopo.kinds.layout import HandleSource, NoHandleSource, current
 from memtopo.language.names import AWAKE
 from memtopo.plans.report import Check, Checks, PlanSummary, Report
 from memtopo.rules.change import diagnose_change
@@ -103,6 +103,12 @@ class Session:
         if run.failure or run.stopped or not run.as_declared:
             raise NotApplied(self.end())
         self._descriptors = _descriptors()
+
+    def synchronize(self) -> None:
+        """Wait for the work of all GPUs. Raises `DriverError`."""
+        for context in self.layout.contexts.values():
+            with current(self.driver, context):
+                self.driver.ctx_synchronize()
 
     def switch(self, state: str) -> Checks:
         """Bring the layout to a state; return the results of its check. Raises `NotSwitched`."""

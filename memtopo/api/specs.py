@@ -17,6 +17,7 @@ from memtopo.language import Document
 from memtopo.machine import target
 from memtopo.machine.target import Target
 from memtopo.planner import Plan
+from memtopo.plans.saved import spec_digest
 from memtopo.rules.validation import Validated, validate
 from memtopo.spec import Spec
 
@@ -32,6 +33,11 @@ class Loaded:
     def name(self) -> str:
         """The layout's name."""
         return self.spec.name
+
+    @property
+    def digest(self) -> str:
+        """Digest of the spec, `sha256:…`, for `memtopo.attach(expect=…)`; comments do not matter."""
+        return spec_digest(self.document)
 
 
 SpecLike = str | os.PathLike[str] | Mapping[Any, Any] | Document | Loaded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -13,12 +13,11 @@ from memtopo.cli.options import AllowUid, AsJson, Grace, LayoutName, Socket, dur
 from memtopo.common.errors import MemtopoError, UsageError
 from memtopo.output import json as documents
 from memtopo.output import plain
-from memtopo.output.diagram.model import Diagram
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import NoLayout
 from memtopo.sharing.sources import held_source
-from memtopo.sharing.status import Looked
+from memtopo.sharing.status import Looked, Status
 from memtopo.sharing.surveys import survey
 
 DIFFERENT = 1
@@ -75,9 +74,7 @@ def show_command(
 ) -> int:
     """Show a held layout, its exports and its importers."""
     with connect_to(name, socket, allow_uid or ()) as client:
-        status = client.status()
-        picture, states = held_layout(client)
-    status = replace(status, picture=picture, memory=states.get(status.layout_state or "", {}))
+        status = described(client)
     if as_json:
         plain.print_document(documents.dumps(documents.marked("layout", status)).splitlines())
     else:
@@ -189,20 +186,24 @@ def _require_name(client: Client, name: str, socket: str) -> None:
         stack.pop_all()
 
 
-def held_layout(client: Client) -> tuple[Diagram | None, Mapping[str, Mapping[str, int]]]:
-    """Diagram of a held layout as its spec writes it, and its bytes of memory by location in each of its states.
+def described(client: Client) -> Status:
+    """Status of a held layout with its diagram as its spec writes it, its digest, and its bytes of memory by location.
 
-    Nothing if the holder sends no source, or one that is not valid. A holder sends the spec and the machine and never a
-    drawing. They are read as if they came from a file, so that nothing in them is trusted.
+    Without these if the holder sends no source, or one that is not valid. A holder sends the spec and the machine and
+    never a drawing. They are read as if they came from a file, so that nothing in them is trusted.
     """
     from memtopo import planner  # check and release do not need these
     from memtopo.output.diagram.build import build_diagram
+    from memtopo.plans.saved import spec_digest
     from memtopo.rules.validation import validate
 
+    status = client.status()
     with suppress(ValueError, RecursionError, TypeError, KeyError, AttributeError, MemtopoError):
         if source := held_source(client):
             document, machine = source
+            status = replace(status, digest=spec_digest(document))
             if geometry := validate(document, machine).geometry:
                 states = planner.memory_by_state(planner.plan(geometry, machine), geometry)
-                return build_diagram(geometry, machine), states
-    return None, {}
+                memory = states.get(status.layout_state or "", {})
+                return replace(status, picture=build_diagram(geometry, machine), memory=memory)
+    return status

@@ -17,7 +17,7 @@ from memtopo.cli.specs import load
 from memtopo.machine.queries import anonymous
 from memtopo.output import json, plain
 from memtopo.output.diagram.build import build_diagram
-from memtopo.plans.saved import SavedPlan, SpecText
+from memtopo.plans.saved import SavedPlan, SpecText, spec_digest
 
 SpecOrName = Annotated[
     str,
@@ -66,7 +66,7 @@ def plan_command(
     summary = planned.summary(build_diagram(geometry, target_machine), loaded.warnings, states)
     loaded.print_diagnostics(sys.stderr)
     text = SpecText(loaded.document.name, loaded.document.text)
-    document = SavedPlan(1, loaded.target.line, summary, text, anonymous(target_machine))
+    document = SavedPlan(1, loaded.target.line, summary, text, anonymous(target_machine), spec_digest(loaded.document))
     if output is not None:
         save(output, json.dumps(replace(document, plan=replace(summary, picture=None)), compact=True))
     if as_json:
@@ -74,7 +74,7 @@ def plan_command(
     else:
         from memtopo.output import console, plan
 
-        console.show(plan.renderable(summary, loaded.target.line))
+        console.show(plan.renderable(summary, loaded.target.line, document.digest))
     return 0
 
 

@@ -136,6 +136,8 @@ def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
         yield "in use", ", ".join(f"{rounded(size)} on {location}" for location, size in status.memory.items())
     if status.spec is not None:
         yield "spec", status.spec
+    if status.digest is not None:
+        yield "digest", status.digest
     yield "socket", status.socket
 
 

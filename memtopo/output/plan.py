@@ -20,9 +20,10 @@ _COLUMNS = (
 _ROOM = 16  # columns that remain for the last column of 80
 
 
-def renderable(summary: PlanSummary, machine: MachineLine) -> RenderableType:
-    """The output of `memtopo plan`."""
-    return Group(headline("plan", summary.name, machine), Text(), *body(summary))
+def renderable(summary: PlanSummary, machine: MachineLine, digest: str | None = None) -> RenderableType:
+    """The output of `memtopo plan`, with the digest of the spec."""
+    last: list[RenderableType] = [Text(), pairs([("digest", digest)])] if digest else []
+    return Group(headline("plan", summary.name, machine), Text(), *body(summary), *last)
 
 
 def body(summary: PlanSummary, addresses: Addresses | None = None) -> list[RenderableType]:

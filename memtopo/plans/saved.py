@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import unified_diff
 from hashlib import sha256
+from json import dumps
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -71,6 +72,8 @@ class SavedPlan:
     plan: PlanSummary
     spec: SpecText
     facts: Machine
+    digest: str | None = None
+    """Digest of the spec, as of `spec_digest`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,14 @@ class SavedChange:
             raise StalePlan(message, hint=_PLAN_CHANGE)
         if self.plan != now.plan:
             raise StalePlan(f"the saved plan {name!r} would be made otherwise now", hint=_PLAN_CHANGE)
+
+
+def spec_digest(document: Document) -> str:
+    """Return the SHA-256 of a spec's values, `sha256:…`: the same on every machine, whatever comments it has.
+
+    A layout that is changed to another spec has another digest; a switch keeps it.
+    """
+    return f"sha256:{sha256(dumps(document.root, sort_keys=True).encode()).hexdigest()}"
 
 
 def digest_of(source: str, state: str | None) -> str:

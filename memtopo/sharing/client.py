@@ -159,12 +159,19 @@ class Client:
         while True:
             left = min(max(until - time.monotonic(), 0.0), LONGEST_COMMIT_WAIT)
             try:
-                _request(self._connection, request, timeout=left + CHECK_TIMEOUT, exports=names, wait=left)
+                answer = _request(self._connection, request, timeout=left + CHECK_TIMEOUT, exports=names, wait=left)
+                with _validated(self._connection):
+                    self._follow(_generation(answer))
             except ExchangeError as error:
                 if left < LONGEST_COMMIT_WAIT or error.code not in ("writing", "uncommitted"):
                     raise
             else:
                 return
+
+    def _follow(self, generation: int | None) -> None:
+        """Request the offers again next time, if the layout is of another generation."""
+        if generation != self.generation:
+            self._offers, self.generation = None, generation
 
     def switch(
         self,
@@ -249,7 +256,7 @@ class Client:
         """Return a notice of the holder, if one arrives within `timeout` seconds."""
         notice = self._connection.notice(timeout)
         if notice and notice.kind == "changed":
-            self._offers, self.generation = None, notice.generation
+            self._follow(notice.generation)
         return notice
 
     def gone(self) -> bool:

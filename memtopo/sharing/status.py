@@ -76,6 +76,8 @@ class Status:
     pid_namespace: Literal["same", "another"] = "same"
     picture: Diagram | None = None
     memory: Mapping[str, int] = field(default_factory=dict)
+    digest: str | None = None
+    """Digest of the spec, `sha256:…`; None if the holder does not send it."""
 
 
 @dataclass(frozen=True, slots=True)

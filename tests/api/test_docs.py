@@ -18,12 +18,25 @@ PAGE = (ROOT / "docs" / "api.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+LOADER = """
+memtopo: 1
+name: loader
+ranges: {weights: {size: 2MiB}}
+chunks: {w: {location: gpu0, size: 2MiB, handles: fd}}
+map: {weights: [w]}
+access: {weights: {gpu0: rw}}
+exports: {weights: {chunk: w, via: fd, commit: required}}
+"""
+
+
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
 def test_every_program_on_the_page_runs_without_a_warning(
-    number: int, start: Callable[..., Process], runtime: Path
+    number: int, start: Callable[..., Process], runtime: Path, tmp_path: Path
 ) -> None:
-    """Beside a holder of specs/hold.yaml."""
-    start(spec="specs/hold.yaml", machine="h200x2")
+    """Beside a holder of specs/hold.yaml, or of weights that a writer commits."""
+    loader = tmp_path / "loader.yaml"
+    loader.write_text(LOADER)
+    start(spec=str(loader) if "loader" in BLOCKS[number] else "specs/hold.yaml", machine="h200x2")
     command = [sys.executable, "-W", "error", "-c", BLOCKS[number]]
     env = environment(XDG_RUNTIME_DIR=str(runtime))
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)

@@ -1,0 +1,233 @@
+"""Writers and readers: `memtopo.attach` to exports that one process fills and commits, and others wait for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import memtopo
+from memtopo.api.attachment import Attached
+from memtopo.common.errors import UsageError
+from memtopo.machine.target import Target
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError, NoLayout
+from tests.helpers.child_process import PATIENCE
+from tests.helpers.held_layouts import Held, held
+from tests.helpers.holders import until
+from tests.helpers.processes import open_descriptors
+
+MiB = 1 << 20
+
+
+def spec(*names: str) -> dict[str, Any]:
+    """A layout of one committed export for each name, and of a cache."""
+    return {
+        "memtopo": 1,
+        "name": "model",
+        "ranges": {name: {"size": "4MiB"} for name in (*names, "cache")},
+        "chunks": {
+            name: {"location": "gpu0", "size": "2MiB", "count": 2, "handles": "fd"} for name in (*names, "cache")
+        },
+        "map": {name: [name] for name in (*names, "cache")},
+        "access": {name: {"gpu0": "rw"} for name in (*names, "cache")},
+        "exports": {
+            **{name: {"chunk": name, "via": "fd", "commit": "required"} for name in names},
+            "cache": {"chunk": "cache", "via": "fd"},
+        },
+    }
+
+
+SPEC = spec("weights")
+
+
+@pytest.fixture
+def layout(runtime: Path, machine: Target) -> Iterator[Held]:
+    """A held layout whose weights are empty."""
+    with held(SPEC, machine) as found:
+        yield found
+
+
+@contextmanager
+def attached(machine: Target, **terms: Any) -> Iterator[Attached]:
+    with memtopo.attach("model", "weights", machine=machine, **terms) as shared:
+        yield shared
+
+
+def fill(shared: Attached, byte: int, export: str = "weights") -> None:
+    weights = np.from_dlpack(shared.export(export))
+    weights[:] = byte
+
+
+def first_byte(machine: Target, **terms: Any) -> int:
+    """Attach as a reader, and return a byte of the weights."""
+    with attached(machine, **terms) as shared:
+        weights = np.from_dlpack(shared.export("weights"))
+        assert not weights.flags.writeable
+        byte = int(weights[3 * MiB])
+        del weights
+        return byte
+
+
+def in_thread(call: Callable[[], int]) -> Future[int]:
+    found: Future[int] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(call())
+        except BaseException as error:  # noqa: BLE001 the waiting test raises it
+            found.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return found
+
+
+def test_readers_wait_for_the_commit_and_read_what_was_written(layout: Held, machine: Target) -> None:
+    with attached(machine, role="writer") as writer:
+        reader = in_thread(lambda: first_byte(machine, wait="60s"))
+        fill(writer, 7)
+        assert not reader.done()
+        writer.commit()
+        assert reader.result(PATIENCE) == 7
+    assert first_byte(machine) == 7
+
+
+def test_attachments_of_readers_and_writers_leave_no_descriptor(layout: Held, machine: Target) -> None:
+    """A simulated chunk has a descriptor from its first export on."""
+    with attached(machine, role="writer"):
+        pass
+    with attached(machine, role="writer", wait=PATIENCE) as writer:
+        before = open_descriptors()
+        writer.commit()
+        assert first_byte(machine) == 0
+    with pytest.raises(ExchangeError), attached(machine, role="writer"):
+        pass
+    until(lambda: open_descriptors() < before)  # the holder runs in this process
+
+
+def test_a_reader_without_a_wait_is_refused_before_the_commit(layout: Held, machine: Target) -> None:
+    with (
+        attached(machine, role="writer"),
+        pytest.raises(ExchangeError, match=r"'weights' is not committed: process .* is writing it"),
+        attached(machine),
+    ):
+        pass
+    with pytest.raises(ExchangeError, match=r"no process is writing it \(after .* s\)"), attached(machine, wait=0.01):
+        pass
+
+
+def test_a_second_writer_is_refused_or_waits(layout: Held, machine: Target) -> None:
+    with attached(machine, role="writer"):
+        with pytest.raises(ExchangeError, match="is writing export 'weights'") as refused:
+            attached(machine, role="writer").__enter__()
+        assert refused.value.code == "writing"
+        second = attached(machine, role="writer", wait="60s")
+        entered = in_thread(lambda: second.__enter__().generation)
+    assert entered.result(PATIENCE) > 1
+    second.__exit__(None, None, None)
+
+
+def test_a_writer_that_leaves_without_a_commit_leaves_nothing_to_read(layout: Held, machine: Target) -> None:
+    with attached(machine, role="writer") as first:
+        fill(first, 7)
+    with attached(machine, role="writer", wait="60s") as second:
+        weights = np.from_dlpack(second.export("weights"))
+        assert 7 not in weights
+        weights[:] = 8
+        del weights
+        second.commit()
+    assert first_byte(machine) == 8
+
+
+def test_readers_have_read_access_and_writers_commit(layout: Held, machine: Target) -> None:
+    with attached(machine, role="writer") as writer:
+        writer.commit()
+    with attached(machine) as reader, pytest.raises(memtopo.Unsuitable, match="does not write layout 'model'"):
+        reader.commit()
+    with pytest.raises(memtopo.Unsuitable, match="readers do not write it"), attached(machine, access="rw"):
+        pass
+    with memtopo.attach("model", "cache", machine=machine) as shared:
+        assert not shared.export("cache").read_only
+    with (
+        pytest.raises(memtopo.Unsuitable, match="has no export to write"),
+        memtopo.attach("model", "cache", role="writer", machine=machine),
+    ):
+        pass
+    with pytest.raises(ExchangeError, match="export 'weights' is committed"), attached(machine, role="writer"):
+        pass
+
+
+def test_a_new_generation_is_written_beside_the_old_one(layout: Held, machine: Target) -> None:
+    """A change adds an export, a writer commits it while readers use the old one, and a change drops that."""
+    with attached(machine, role="writer") as writer:
+        fill(writer, 1)
+        writer.commit()
+    with attached(machine) as reader, connect(endpoint("model")) as client, ThreadPoolExecutor() as pool:
+        old = np.from_dlpack(reader.export("weights"))
+        client.change(source_of(spec("weights", "weights-2")))
+        with memtopo.attach("model", "weights-2", role="writer", machine=machine) as writer:
+            fill(writer, 2, "weights-2")
+            assert old[0] == 1
+            writer.commit()
+        with memtopo.attach("model", "weights-2", machine=machine) as next_reader:
+            assert np.from_dlpack(next_reader.export("weights-2"))[0] == 2
+            dropped = pool.submit(client.change, source_of(spec("weights-2")), wait=PATIENCE)
+            notice = reader.poll(PATIENCE)
+            assert notice
+            del old
+            assert (notice.kind, notice.exports) == ("changing", ("weights",))
+            assert dropped.result(PATIENCE).kept == ()
+            assert np.from_dlpack(next_reader.export("weights-2"))[0] == 2
+        assert [each.commit for each in client.offers().values()] == ["committed", None]
+
+
+def source_of(given: dict[str, Any]) -> str:
+    """Source of a spec for a change."""
+    import json
+
+    return json.dumps({"spec": json.dumps(given), "name": "next.yaml"})
+
+
+def test_a_layout_that_is_not_held_yet_is_waited_for(runtime: Path, machine: Target) -> None:
+    with pytest.raises(NoLayout), attached(machine, wait=0.05):
+        pass
+    reader = in_thread(lambda: first_byte(machine, wait="60s"))
+    with held(SPEC, machine):
+        with attached(machine, role="writer", wait="60s") as writer:
+            fill(writer, 9)
+            writer.commit()
+        assert reader.result(PATIENCE) == 9
+
+
+def test_a_reader_of_another_layout_is_refused_with_both_digests(layout: Held, machine: Target) -> None:
+    expected, other = memtopo.load(SPEC).digest, memtopo.load(spec("weights", "more")).digest
+    assert expected.startswith("sha256:")
+    with memtopo.attach("model", "cache", expect=expected, machine=machine):
+        pass
+    with (
+        pytest.raises(memtopo.Unsuitable, match=f"has the digest {expected}, and {other} is expected"),
+        memtopo.attach("model", "cache", expect=other, machine=machine),
+    ):
+        pass
+
+
+def test_a_digest_ignores_comments_and_the_order_of_keys(tmp_path: Path) -> None:
+    one, two = tmp_path / "one.yaml", tmp_path / "two.yaml"
+    one.write_text("memtopo: 1\nname: x\nranges: {a: {size: 2MiB, align: 2MiB}}\n")
+    two.write_text("# a comment\nname: x\nmemtopo: 1\nranges:\n  a: {align: 2MiB, size: 2MiB}\n")
+    assert memtopo.load(one).digest == memtopo.load(two).digest
+    two.write_text("memtopo: 1\nname: x\nranges: {a: {size: 4MiB, align: 2MiB}}\n")
+    assert memtopo.load(one).digest != memtopo.load(two).digest
+
+
+def test_a_wait_that_is_no_duration_is_refused() -> None:
+    with pytest.raises(UsageError, match="'60' has no unit") as refused:
+        memtopo.attach("model", wait="60")
+    assert refused.value.hint == "write 60s"
