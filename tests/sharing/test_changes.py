@@ -299,6 +299,11 @@ def test_letting_go_of_what_one_has_not_changes_nothing(
     assert asked(importer, "importers", after=0)["ok"]["importers"][0]["handles"] == 0
 
 
+def test_a_wait_of_more_than_an_hour_is_refused(dial: Connect) -> None:
+    error = asked(dial(), "switch", state="asleep", force=False, wait=3600.5)["error"]
+    assert (error["code"], "'wait': seconds, at most 3600" in error["message"]) == ("packet", True)
+
+
 @pytest.mark.parametrize("exports", [None, "page", [7], [None], ["x" * 4097], ["a"] * 4097, {}])
 def test_a_malformed_let_go_ends_the_connection(dial: Connect, importer: socket.socket, exports: Any) -> None:
     assert asked(importer, "let_go", exports=exports)["error"]["code"] == "packet"

@@ -209,6 +209,12 @@ def test_a_reader_is_refused_at_the_end_of_its_wait(dial: Connect) -> None:
 
 
 @pytest.mark.parametrize("request_", ["write", "await"])
+def test_a_wait_of_more_than_an_hour_is_refused(dial: Connect, request_: str) -> None:
+    error = asked(dial(), request_, exports=["weights"], wait=3600.5)["error"]
+    assert (error["code"], "'wait': seconds, at most 3600" in error["message"]) == ("packet", True)
+
+
+@pytest.mark.parametrize("request_", ["write", "await"])
 def test_a_client_that_ends_while_it_waits_leaves_nothing(dial: Connect, request_: str) -> None:
     writer, waiting, next_ = dial(), dial(), dial()
     ask(writer, "write")

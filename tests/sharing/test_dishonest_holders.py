@@ -165,6 +165,11 @@ def test_a_malformed_packet_ends_the_connection_and_its_descriptors_are_closed(
     assert error_of([(data, count)], Client.offers).code == ("packet" if code == "gone" and count else code)
 
 
+def test_a_malformed_packet_is_named_by_the_request_that_it_answers() -> None:
+    assert "the answer to 'offers' is malformed: " in error_of([(b"garbage", 0)], Client.offers).message
+    assert "a notice is malformed: " in error_of([(b"garbage", 0)], Client.notice).message
+
+
 @pytest.mark.parametrize(
     ("packets", "act"),
     [

@@ -19,7 +19,7 @@ from memtopo.common.processes import pid_namespace
 from memtopo.language.fields import NAME as LANGUAGE
 from memtopo.sharing.claims import claim
 from memtopo.sharing.client import connect
-from memtopo.sharing.endpoints import NAME, endpoint
+from memtopo.sharing.endpoints import NAME, endpoint, endpoints
 from memtopo.sharing.errors import ExchangeError, NoLayout
 from memtopo.sharing.surveys import Survey, survey
 from tests.helpers.holders import Holder, Process, raw
@@ -63,6 +63,18 @@ def test_the_umask_does_not_change_who_can_connect(runtime: Path, umask: str) ->
 def test_an_invalid_name_is_wrong_usage(runtime: Path, name: str) -> None:
     with pytest.raises(UsageError, match="is not a layout's name"):
         endpoint(name)
+
+
+def test_endpoints_of_a_folder_are_those_of_its_sockets_and_locks(tmp_path: Path) -> None:
+    folder = tmp_path / "shared"
+    folder.mkdir(mode=0o700)
+    for name in ("other.sock", "kv.sock", "kv.sock.lock", "dead.sock.lock", "9.sock", "notes.txt"):
+        (folder / name).touch()
+    found = [str(folder / f"{name}.sock") for name in ("dead", "kv", "other")]
+    assert [each.path for each in endpoints(str(folder))] == found
+    assert [each.path for each in endpoints(f"{folder}/")] == found
+    assert endpoints(f"{tmp_path}/missing/") == []
+    assert [each.path for each in endpoints(found[0])] == found[:1]
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "a\0b/", "/" + "n" * 251])

@@ -15,7 +15,7 @@ from memtopo.driver.handles import Handle
 from memtopo.plans.report import Checks, Difference, MachineLine, Tally
 from memtopo.sharing import messages
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.messages import LIMIT, LONGEST_TEXT, Fields
+from memtopo.sharing.messages import LIMIT, LONGEST_TEXT, MAX_ENTRIES, PAGE_BYTES, Fields, parts
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.status import Importer, Taken
 
@@ -176,3 +176,20 @@ def test_handles_with_other_descriptors_than_theirs_are_refused(fds: list[int], 
 def test_a_secret_is_64_bytes_in_base64(secret: str) -> None:
     with pytest.raises(BadPacket, match=r"^a handle is not 64 bytes in base64$"):
         messages.decode_handles([Fields({"offset": 0, "secret": secret}, "it")], [], descriptors=False, of="w")
+
+
+@pytest.mark.parametrize(("length", "counts"), [(PAGE_BYTES // 4 - 3, [4, 1]), (PAGE_BYTES // 4 - 2, [3, 2])])
+def test_names_are_sent_in_parts_that_fill_a_packet(length: int, counts: list[int]) -> None:
+    """Each name takes two quotes and a comma."""
+    assert [len(part) for part in parts(["x" * length] * 5)] == counts
+
+
+def test_a_part_has_at_most_so_many_names_and_an_empty_list_one_part() -> None:
+    names = [str(number) for number in range(MAX_ENTRIES + 1)]
+    assert list(parts(names)) == [names[:-1], names[-1:]]
+    assert list(parts([])) == [[]]
+
+
+@pytest.mark.parametrize(("code", "status"), [("stale", 7), ("broken", 5), ("busy", 4)])
+def test_an_error_of_an_exchange_has_the_exit_code_of_its_kind(code: str, status: int) -> None:
+    assert ExchangeError(code, "no").exit_code == status

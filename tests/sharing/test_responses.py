@@ -17,7 +17,7 @@ from memtopo.common.processes import pid_namespace
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
-from memtopo.sharing.holder.responses import Responder, request_of, still_bound
+from memtopo.sharing.holder.responses import Responder, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HolderInfo
 from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Fields
 from memtopo.sharing.offers import Offer
@@ -231,6 +231,12 @@ def test_a_refused_release_names_four_processes(clients: Callable[[], Client], c
     assert [f"10{each:02}" in error.message for each in range(1, count + 1)] == [
         each <= 4 for each in range(1, count + 1)
     ]
+
+
+def test_too_many_descriptors_in_flight_are_refused_with_both_remedies() -> None:
+    error = descriptors_in_flight()
+    assert error.code == "limit"
+    assert error.hint == "read answers sooner, or raise the holder's limit of open files (RLIMIT_NOFILE)"
 
 
 def test_a_client_is_stuck_from_when_its_answers_wait(clients: Callable[[], Client]) -> None:

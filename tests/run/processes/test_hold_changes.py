@@ -12,6 +12,7 @@ import pytest
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
+from tests.helpers.reports import tallies
 from tests.run.processes.test_hold import ended, holding, memtopo, worker_pids
 
 SLEEPING = Path(__file__).with_name("sleeping.yaml")
@@ -49,11 +50,14 @@ def test_a_held_layout_of_several_processes_is_switched_and_changed() -> None:
             assert not client.switch("awake").checks.different
             done = client.change(changed("page: {location: gpu1, size: 2MiB, count: 2}"), generation=3)
             assert (done.checks.different, client.status().generation) == (0, 4)
+            assert "fingerprint" not in tallies(done.checks)
+            same = client.change(json.dumps({"spec": SLEEPING.read_text()}), full=True)
+            assert tallies(same.checks)["fingerprint"].looked_at > 0
             assert len(list(client.handles("server.w"))) == 4
             assert not client.check().different
         assert memtopo("release", "sleeping").returncode == 0
         report = ended(process)
-    assert report["plan"]["memory"]["gpu1"] == 2 << 20
+    assert report["plan"]["memory"]["gpu1"] == 4 << 20
 
 
 def test_a_change_to_other_processes_is_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, get_args
 
@@ -69,6 +70,13 @@ def run() -> Iterator[Run]:
 
 
 REQUEST = HandleRequest("reader", "server", "w", 2, 3)
+
+
+def test_without_messages_the_time_passes(run: Run) -> None:
+    """A worker that could be sent something does not end the wait."""
+    start = time.monotonic()
+    assert list(run.router.receive(0.05)) == []
+    assert time.monotonic() - start >= 0.05
 
 
 def test_a_request_goes_to_its_holder_and_the_answer_with_its_handles_back(run: Run) -> None:
