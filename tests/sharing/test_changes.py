@@ -304,6 +304,12 @@ def test_a_wait_of_more_than_an_hour_is_refused(dial: Connect) -> None:
     assert (error["code"], "'wait': seconds, at most 3600" in error["message"]) == ("packet", True)
 
 
+def test_a_change_to_another_spec_sends_its_source(end: Callable[[], None], layout: OneState) -> None:
+    with connect(endpoint("kv")) as client:
+        assert client.change("{é}" * 20_000, generation=1, wait=1.0, force=True).checks.different == 0
+    assert (layout.source, layout.generation) == ("{é}" * 20_000, 2)
+
+
 @pytest.mark.parametrize("exports", [None, "page", [7], [None], ["x" * 4097], ["a"] * 4097, {}])
 def test_a_malformed_let_go_ends_the_connection(dial: Connect, importer: socket.socket, exports: Any) -> None:
     assert asked(importer, "let_go", exports=exports)["error"]["code"] == "packet"

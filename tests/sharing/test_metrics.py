@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -154,6 +155,18 @@ def test_clients_that_send_nothing_or_leave_block_no_other(dial: Dial) -> None:
     gone.close()
     assert answer(dial()).status == 200
     assert silent[0].recv(1) == b""
+
+
+@pytest.mark.parametrize(("allow_uids", "mode"), [((), 0o600), ((65534,), 0o666)])
+def test_users_that_may_connect_may_read_the_metrics(
+    runtime: Path, layout: OneState, tmp_path: Path, allow_uids: tuple[int, ...], mode: int
+) -> None:
+    path = tmp_path / "m.sock"
+    with (
+        claim(endpoint(socket=str(path))) as claimed,
+        holding(layout, metrics=MetricsTarget(text, claim=claimed), allow_uids=allow_uids),
+    ):
+        assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
 def test_a_client_that_sends_half_a_request_is_disconnected_in_time(
