@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _signal as signals  # type: ignore[import-not-found]
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from types import FrameType
@@ -67,3 +68,21 @@ def _raise_each(numbers: list[int]) -> None:
             signal.raise_signal(numbers[0])
         finally:
             _raise_each(numbers[1:])
+
+
+@contextmanager
+def signal_wakeup() -> Iterator[socket.socket | None]:
+    """Yield a socket that every signal makes readable; None outside of the main thread, where Python has no such."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.setblocking(False)  # noqa: FBT003 the signature is the library's
+        theirs.setblocking(False)  # noqa: FBT003 likewise
+        try:
+            before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        except ValueError:
+            yield None
+            return
+        try:
+            yield ours
+        finally:
+            signal.set_wakeup_fd(before)

@@ -26,7 +26,7 @@ from memtopo.sharing.endpoints import Endpoint
 from memtopo.sharing.errors import ExchangeError, reason
 from memtopo.sharing.sockets import abandon_in_children, is_bound, is_listening
 
-_BACKLOG = 128
+BACKLOG = 128
 # A client that removes stale files holds the lock for some microseconds; a holder that starts just then tries again.
 _TRIES, _BETWEEN = 20, 0.02
 _LOCK_FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -64,7 +64,7 @@ class Claim:
             os.fchmod(sock.fileno(), mode & 0o600)  # the mode that bind() gives the file, which others never may open
             sock.bind(f"/proc/self/fd/{self._folder}/{temporary}")
             os.chmod(temporary, mode, dir_fd=self._folder)
-            sock.listen(_BACKLOG)
+            sock.listen(BACKLOG)
             self._socket = os.stat(temporary, dir_fd=self._folder, follow_symlinks=False)
             # Unlike a renamed socket, a linked one replaces no file that another program made in the meantime.
             os.link(temporary, self.endpoint.file, src_dir_fd=self._folder, dst_dir_fd=self._folder)

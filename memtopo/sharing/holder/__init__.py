@@ -1,8 +1,10 @@
 """Holder of a layout: serves its exports to other processes until a signal, a release, or a deadline."""
 
+from memtopo.sharing.holder.events import Event
 from memtopo.sharing.holder.loop import INTERVAL
 from memtopo.sharing.holder.metrics import MetricsTarget
 from memtopo.sharing.holder.service import hold
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary
+from memtopo.sharing.holder.systemd import passed_claim
 
-__all__ = ["INTERVAL", "HoldSummary", "HolderInfo", "MetricsTarget", "hold"]
+__all__ = ["INTERVAL", "Event", "HoldSummary", "HolderInfo", "MetricsTarget", "hold", "passed_claim"]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from memtopo.common.clock import RunningClock
 from memtopo.common.errors import MemtopoError
 from memtopo.common.text import process_name
 from memtopo.common.units import rounded
+from memtopo.plans.report import Checks
 from memtopo.sharing import messages
 from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection, Clients
+from memtopo.sharing.holder.events import Severity
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.offers import ChangeFailed, PlannedChange
 
@@ -23,19 +25,25 @@ _LISTED_EXPORTS = 2
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequest:
-    """A change that a client requested.
+    """A change that a client requested, or a signal, which has no connection; `action` is its name in the log.
 
     `touched` are the exports whose objects go. Importers of these have `wait` seconds to let go; with `force` the
     change is made even if they do not. A `full` check reads bytes. `answer` has the known fields of the answer.
     """
 
-    connection: ClientConnection
+    connection: ClientConnection | None
+    action: str
     planned: PlannedChange
     touched: frozenset[str]
     answer: Mapping[str, Any]
     force: bool
     full: bool
     wait: float
+
+    @property
+    def by(self) -> str:
+        """Name of the requester."""
+        return process_name(self.connection.peer.pid) if self.connection else "SIGHUP"
 
 
 class Changes:
@@ -53,12 +61,16 @@ class Changes:
         Raises `ExchangeError` for a refusal, `OSError` if the connection of the request broke.
         """
         pinning = self._pinning(request)
+        self._responder.events.add(f"{request.action} requested", {"by": request.by, "importers": len(pinning)})
         if not pinning or not request.wait:
-            request.connection.send(self._make(request))
+            answer = self._make(request)
+            if request.connection:
+                request.connection.send(answer)
             return True
         self._awaited, self._until = request, self._clock.time() + request.wait
-        request.connection.awaits_change = True
-        self._clients.pause(request.connection)
+        if request.connection:
+            request.connection.awaits_change = True
+            self._clients.pause(request.connection)
         for each in pinning:
             names = [taken.export for taken in each.taken(request.touched)]
             self._notify(each, {"notice": "changing", "deadline": request.wait}, names)
@@ -69,9 +81,10 @@ class Changes:
         request = self._awaited
         if request is None:
             return
-        if request.connection not in self._clients.all() or request.connection.gone():
+        connection = request.connection
+        if connection and (connection not in self._clients.all() or connection.gone()):
             self._awaited = None
-            self._clients.drop(request.connection)
+            self._clients.drop(connection)
             self._notify_changed(request, replaced=False)
         elif not self._pinning(request) or self._clock.time() >= self._until:
             self._awaited = None
@@ -103,7 +116,7 @@ class Changes:
         """Refuse the awaited change, if there is one."""
         if request := self._awaited:
             self._awaited = None
-            self._answer(request, lambda: messages.encode_error(error))
+            self._answer(request, lambda: _raise(error))
 
     def require_none(self) -> None:
         """Raise `ExchangeError` if a change is awaited."""
@@ -121,9 +134,16 @@ class Changes:
         """Return the seconds until the deadline of the awaited change; None if there is none."""
         return max(self._until - self._clock.time(), 0.0) if self._awaited else None
 
+    def record_failure(self, action: str, by: str, error: MemtopoError) -> None:
+        """Record a change that was refused, rolled back, or that broke the layout."""
+        code = error.code if isinstance(error, ExchangeError) else ""
+        text = {"failed": "rolled back", "broken": "has broken the layout"}.get(code, "refused")
+        severity: Severity = "error" if code == "broken" else "warning"
+        self._responder.events.add(f"{action} {text}", {"by": by, "reason": error.message}, severity)
+
     def _requester(self) -> str:
         assert self._awaited
-        return process_name(self._awaited.connection.peer.pid)
+        return self._awaited.by
 
     def _pinning(self, request: ChangeRequest) -> list[ClientConnection]:
         return [each for each in self._clients.all() if each.taken(request.touched)]
@@ -155,19 +175,29 @@ class Changes:
             replaced = self._responder.generation != before
             self._responder.after_change(request.touched if replaced else (), lost if made or replaced else ())
             self._notify_changed(request, replaced=replaced)
+        self._record_made(request, checks)
         now = {"generation": self._responder.generation, "checks": messages.encode_checks(checks)}
         answer = {"name": self._responder.name, **request.answer, **now}
         return {"ok": answer | {"kept": kept}}
 
+    def _record_made(self, request: ChangeRequest, checks: Checks) -> None:
+        """Record a change that was made, and the result of its check."""
+        state = {"state": self._responder.layout_state} if self._responder.layout_state else {}
+        severity: Severity = "warning" if checks.different else "info"
+        counts = {"generation": self._responder.generation, "different": checks.different}
+        self._responder.events.add(f"{request.action} made", {"by": request.by, **state, **counts}, severity)
+
     def _answer(self, request: ChangeRequest, make: Callable[[], dict[str, Any]]) -> None:
         """Answer a request that waited."""
         connection = request.connection
-        connection.awaits_change = False
+        if connection:
+            connection.awaits_change = False
         try:
             answer = make()
         except MemtopoError as error:
+            self.record_failure(request.action, request.by, error)
             answer = messages.encode_error(error)
-        if connection not in self._clients.all():
+        if connection is None or connection not in self._clients.all():
             return
         self._clients.resume(connection)
         try:
@@ -212,3 +242,7 @@ def _pins(connection: ClientConnection, exports: Collection[str]) -> str:
     if len(taken) > _LISTED_EXPORTS:
         named.append(f"{len(taken) - _LISTED_EXPORTS:,} more exports")
     return f"{process_name(connection.peer.pid)} ({'; '.join(named)})"
+
+
+def _raise(error: MemtopoError) -> NoReturn:
+    raise error

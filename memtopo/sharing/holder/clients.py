@@ -16,6 +16,7 @@ from memtopo.common.clock import RunningClock
 from memtopo.common.text import process_name
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket, ExchangeError
+from memtopo.sharing.holder.events import Events
 from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Fields, encode_error
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import Peer, check_user, peer
@@ -203,7 +204,9 @@ class Clients:
         most: int,
         patience: float,
         allow_uids: Collection[int],
+        events: Events | None = None,
     ) -> None:
+        self._events = events or Events()
         self._selector, self._handle_events = selector, handle_events
         self._most, self._patience, self._allow_uids = most, patience, allow_uids
         self._clock = RunningClock()
@@ -260,6 +263,10 @@ class Clients:
 
     def drop(self, connection: ClientConnection) -> None:
         """Close a connection, and end its lease."""
+        if connection.attached and connection.id in self._connections:
+            held = connection.importer
+            of = {"client": held.id, "pid": held.pid, "uid": held.uid}
+            self._events.add_of_client("importer detached", {**of, "handles": held.handles, "bytes": held.bytes})
         self.remove(connection)
         connection.sock.close()
 

@@ -4,29 +4,34 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 from memtopo.common.errors import MemtopoError
+from memtopo.common.text import process_name, signal_name
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.changes import LONGEST_WAIT, ChangeRequest, Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits
+from memtopo.sharing.holder.events import Events
 from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
+from memtopo.sharing.holder.systemd import Notifier
 from memtopo.sharing.messages import Fields, encode_error, encode_importers
 from memtopo.sharing.offers import LONGEST_NAME
 from memtopo.sharing.sockets import abandon_in_children
 from memtopo.sharing.wire import Packet
 
 LONGEST_GRACE = 3600.0
+RELOAD_WAIT = 5.0
+"""Seconds that importers have to let go of memory that goes by a reload."""
+
 INTERVAL = 0.5
 """Seconds between two calls of `stop`, which may look for its reason: the death of a process sends no signal."""
 _INTERVAL_WITHOUT_SIGNALS = 0.2
@@ -34,11 +39,15 @@ _ACCEPT_PAUSE = 1.0  # seconds without new connections after the descriptors are
 _RETRY_PAUSE = 0.01
 
 
+Reload = Callable[[], Callable[[], str] | None]
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """Terms of a hold: the limit of clients, their `patience` and `grace` in seconds, other users, and its end.
 
-    `stop` is called at least every `interval` seconds.
+    `stop` is called at least every `interval` seconds. `reload` returns a function that reads the spec again, if a
+    signal has requested it since the last call; it returns a source, or raises `MemtopoError`.
     """
 
     max_clients: int
@@ -47,6 +56,8 @@ class Terms:
     stop: Callable[[], int]
     grace: float
     interval: float
+    reload: Reload = lambda: None
+    events: Events = field(default_factory=Events)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +82,16 @@ class ServerLoop:
             most=terms.max_clients,
             patience=terms.patience,
             allow_uids=terms.allow_uids,
+            events=terms.events,
         )
         self._changes = Changes(responder, self._clients, lambda: self._begin_shutdown("failure", 0))
         self._commits = Commits(responder, self._clients, self._changes.renew, self._changes.notify_committed)
         self._retries: list[_Retry] = []
         self._awaiting_check: list[ClientConnection] = []
         self._accept_again_at: float | None = None
+        self._systemd = Notifier()
+        self._reloads = False
         self._interval = min(terms.interval, _INTERVAL_WITHOUT_SIGNALS)
-        self._notes: list[str] = []
         self._metrics: list[MetricsFile | MetricsServer] = []
 
     def listen(self, listener: socket.socket, wakeups: Collection[socket.socket]) -> None:
@@ -106,10 +119,13 @@ class ServerLoop:
                 self._handle_ready(0.0)
             self._retry()
             self._check()
+            self._reload()
             self._changes.advance()
             if not self._shutdown.why:
                 self._commits.advance()
+            self._end_reload()
             self._accept_again()
+            self._systemd.advance(time.monotonic())
             self._clients.drop_unresponsive()
             for each in self._metrics:
                 each.advance(time.monotonic())
@@ -149,18 +165,18 @@ class ServerLoop:
             handles=self._responder.counters.handles,
             lost=lost,
             kept=kept,
-            notes=(*self._notes, *filter(None, (each.failure for each in self._metrics))),
+            notes=(*self._systemd.failures, *filter(None, (each.failure for each in self._metrics))),
         )
 
-    def notify_systemd(self, *lines: str) -> None:
-        """Send lines to systemd, and keep a failure as a note of the result."""
-        if failure := notify(*lines):
-            self._notes.append(failure)
+    def notify_ready(self) -> None:
+        """Notify systemd that the layout is served."""
+        self._systemd.ready(f"holding {self._responder.name}, {len(self._responder.offers)} exports")
 
     def close(self) -> None:
         """Close all connections."""
         for each in tuple(self._clients.all()):
-            self._clients.drop(each)
+            self._clients.remove(each)
+            each.sock.close()
         for metrics in self._metrics:
             metrics.close()
 
@@ -178,6 +194,7 @@ class ServerLoop:
             self._shutdown.remaining(now),
             self._changes.remaining(),
             self._commits.remaining(),
+            self._systemd.interval,
             _RETRY_PAUSE if self._retries else None,
             None if self._accept_again_at is None else _ACCEPT_PAUSE,
         ]
@@ -260,10 +277,8 @@ class ServerLoop:
     def _execute(self, connection: ClientConnection, fields: Fields) -> bool:
         """Answer a request. Return false if it is answered later."""
         request = request_of(fields)
-        if request == "switch":
-            return self._switch(connection, fields)
-        if request == "change":
-            return self._change(connection, fields)
+        if request in ("switch", "change"):
+            return self._switch_or_change(connection, request, fields)
         if request == "release":
             self._release(connection, fields)
             return True
@@ -278,6 +293,15 @@ class ServerLoop:
             self._clients.check_importer(connection)
         self._responder.answer(connection, request, fields, self._clients.all())
         return True
+
+    def _switch_or_change(self, connection: ClientConnection, request: str, fields: Fields) -> bool:
+        try:
+            return (self._switch if request == "switch" else self._change)(connection, fields)
+        except BadPacket:
+            raise
+        except MemtopoError as error:
+            self._changes.record_failure(request, process_name(connection.peer.pid), error)
+            raise
 
     def _check(self) -> None:
         """Check once for all clients that wait for it, after the requests of others were answered."""
@@ -295,13 +319,38 @@ class ServerLoop:
                 continue
             self._clients.update_events(each)
 
+    def _reload(self) -> None:
+        """Change to the spec that is read again, if a signal requests it. A refusal is an event."""
+        read = None if self._shutdown.why else self._terms.reload()
+        if read is None:
+            return
+        if not self._reloads:
+            self._systemd.reloading()
+        self._reloads = True
+        try:
+            self._begin_reload(read())
+        except MemtopoError as error:
+            self._changes.record_failure("reload", "SIGHUP", error)
+
+    def _begin_reload(self, source: str) -> None:
+        self._changes.require_none()
+        planned = self._responder.planned_change(source, None)
+        terms = (False, False, RELOAD_WAIT)
+        self._changes.begin(ChangeRequest(None, "reload", planned, planned.touched, {}, *terms))
+
+    def _end_reload(self) -> None:
+        if self._reloads and self._changes.remaining() is None:
+            self._reloads = False
+            self.notify_ready()
+
     def _switch(self, connection: ClientConnection, fields: Fields) -> bool:
         fields.allow_only("request", "state", "force", "wait", "check")
         state = fields.text("state", LONGEST_NAME)
         terms = _change_terms(fields)
         self._require_changeable(connection, "switch")
         planned = self._responder.planned_switch(state)
-        return self._changes.begin(ChangeRequest(connection, planned, planned.touched, {"state": state}, *terms))
+        request = ChangeRequest(connection, "switch", planned, planned.touched, {"state": state}, *terms)
+        return self._changes.begin(request)
 
     def _change(self, connection: ClientConnection, fields: Fields) -> bool:
         fields.allow_only("request", "source", "generation", "force", "wait", "check")
@@ -313,7 +362,7 @@ class ServerLoop:
             connection.send({"ok": {"received": connection.received_source}})
             return True
         planned = self._responder.planned_change(source, generation)
-        return self._changes.begin(ChangeRequest(connection, planned, planned.touched, {}, *terms))
+        return self._changes.begin(ChangeRequest(connection, "change", planned, planned.touched, {}, *terms))
 
     def _await_commit(self, connection: ClientConnection, fields: Fields, *, writes: bool) -> bool:
         if self._shutdown.why:
@@ -340,15 +389,18 @@ class ServerLoop:
         if bound and not force:
             raise still_bound(bound)
         connection.awaits_release = True
+        self._terms.events.add("release requested", {"by": process_name(connection.peer.pid)})
         self._begin_shutdown("release", grace)
 
     def _begin_shutdown(self, why: Why, grace: float, signal: int = 0) -> None:
         if not self._shutdown.begin(why, time.monotonic() + grace, signal):
             return
         self._responder.releasing = True
+        because = {"signal": signal_name(signal)} if signal > 0 else {}
+        self._terms.events.add("ending", {"why": why, **because})
         self._changes.refuse(_releasing())
         self._commits.refuse(_releasing())
-        self.notify_systemd("STOPPING=1")
+        self._systemd.stopping()
         for each in tuple(self._clients.all()):
             if each.attached and not each.awaits_release:
                 try:
@@ -374,24 +426,6 @@ class ServerLoop:
                 continue
             if answered:
                 self._clients.update_events(each.connection)
-
-
-@contextmanager
-def signal_wakeup() -> Iterator[socket.socket | None]:
-    """Yield a socket that every signal makes readable; None outside of the main thread, where Python has no such."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        ours.setblocking(False)  # noqa: FBT003 the signature is the library's
-        theirs.setblocking(False)  # noqa: FBT003 likewise
-        try:
-            before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        except ValueError:
-            yield None
-            return
-        try:
-            yield ours
-        finally:
-            signal.set_wakeup_fd(before)
 
 
 def _require_owner(connection: ClientConnection, action: str) -> None:
@@ -423,19 +457,3 @@ def _request_fields(packet: Packet) -> Fields:
         packet.close()
         raise BadPacket("a request came with descriptors")
     return Fields(packet.message, "the request")
-
-
-def notify(*lines: str) -> str | None:
-    """Send lines such as `READY=1` to the socket in NOTIFY_SOCKET, if it is set. Return why that failed, if it did."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address:
-        return None
-    if address[0] not in "/@":
-        return f"NOTIFY_SOCKET is of a kind that memtopo does not support: {address!r}"
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
-            path = f"\0{address[1:]}" if address[0] == "@" else address
-            sock.sendmsg(["\n".join(lines).encode()], [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL, path)
-    except OSError as error:
-        return f"systemd was not notified of {lines[0]}: {(error.strerror or 'error').lower()}"
-    return None

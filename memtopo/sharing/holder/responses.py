@@ -20,6 +20,7 @@ from memtopo.sharing import messages
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.commits import Contents
+from memtopo.sharing.holder.events import Events
 from memtopo.sharing.holder.state import Counters, HolderInfo
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, ChangeableLayout, ExportProvider, Offer, PlannedChange
@@ -55,8 +56,10 @@ class Responder:
         deadline: float | None,
         changeable: ChangeableLayout | None = None,
         memory: Callable[[], Sequence[LocationMemory]] = tuple,
+        events: Events | None = None,
     ) -> None:
         self._memory = memory
+        self.events = events or Events()
         self._counted, self._counted_memory = 0, memory()
         self._provider, self._info, self._batch, self._deadline = provider, info, batch, deadline
         self._changeable = changeable
@@ -174,10 +177,14 @@ class Responder:
         """Check the layout, and return the answer for all clients that wait for one."""
         try:
             checks = self._provider.check()
-            self.counters.add_check(checks)
-            return {"ok": messages.encode_checks(checks)}
         except MemtopoError as error:
+            self.events.add("check failed", {"reason": error.message}, "warning")
             return messages.encode_error(error)
+        self.counters.add_check(checks)
+        checked = sum(tally.looked_at for tally in checks.tallies)
+        counts = {"checked": checked, "different": checks.different}
+        self.events.add("checked", counts, "warning" if checks.different else "info")
+        return {"ok": messages.encode_checks(checks)}
 
     def planned_switch(self, state: str) -> PlannedChange:
         """Plan a switch to a state. Raises `MemtopoError` if there is no such state."""
@@ -225,7 +232,11 @@ class Responder:
         fields.allow_only("request", "exports")
         names = fields.texts("exports", messages.MAX_ENTRIES)
         _require_read(connection)
-        connection.send({"ok": {"generation": self.generation, "exports": connection.let_go(names)}})
+        found = connection.let_go(names)
+        if found:
+            of = {"client": connection.id, "pid": connection.peer.pid}
+            self.events.add_of_client("importer let go", {**of, "exports": len(found), "export": found[0]})
+        connection.send({"ok": {"generation": self.generation, "exports": found}})
 
     def _handles(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "export", "first", "count")
@@ -256,8 +267,17 @@ class Responder:
         finally:
             close_handles(handles)
         self.counters.clients += not connection.attached
+        is_first = not connection.taken((offer.name,))
         connection.record(offer, first, count)
         self.counters.handles += count
+        if is_first:
+            self._record_import(connection, offer, count)
+
+    def _record_import(self, connection: ClientConnection, offer: Offer, count: int) -> None:
+        """Record the first handles of an export that a client received."""
+        of = {"client": connection.id, "pid": connection.peer.pid, "uid": connection.peer.uid}
+        counts = {"handles": count, "bytes": offer.size * count}
+        self.events.add_of_client("importer attached", {**of, "export": offer.name, **counts})
 
     def _offer(self, name: str) -> Offer:
         if name in self.offers:

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
+from memtopo.common.signals import signal_wakeup
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
-from memtopo.sharing.holder.loop import INTERVAL, ServerLoop, Terms, signal_wakeup
+from memtopo.sharing.holder.events import Event, EventFields, Events
+from memtopo.sharing.holder.loop import INTERVAL, Reload, ServerLoop, Terms
 from memtopo.sharing.holder.metrics import MOST_CONNECTIONS, MetricsTarget
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown
@@ -41,6 +43,8 @@ def hold(
     interval: float = INTERVAL,
     memory: Callable[[], Sequence[LocationMemory]] = tuple,
     metrics: MetricsTarget | None = None,
+    reload: Reload = lambda: None,
+    log: Callable[[Event], None] = lambda _: None,
 ) -> HoldSummary:
     """Serve exports at a claimed endpoint until `stop()` returns a signal's number, a release, or `lasting` seconds.
 
@@ -48,23 +52,33 @@ def hold(
     `patience` seconds is disconnected. `ready` is called once clients can connect. `stop` is called at least every
     `interval` seconds, at once when `wake` is readable, and after a signal in the main thread. Clients of this user
     may change the layout if it is `changeable`, which is then the provider, too. Metrics, in which `memory` is the
-    memory that the layout has now, are kept where `metrics` says. The caller closes the claims after the teardown.
+    memory that the layout has now, are kept where `metrics` says. `reload` is called as often as `stop`; a function
+    that it returns reads the source of a spec to change to. `log` receives the events. The caller closes the claims
+    after the teardown.
     Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
     """
     batch, max_clients = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0)
     began = time.monotonic()
     others = {*allow_uids} - {os.geteuid()}
     deadline = None if lasting is None else time.time() + lasting
-    responder = Responder(provider, info, batch=batch, deadline=deadline, changeable=changeable, memory=memory)
+    events = Events(log)
+    responder = Responder(
+        provider, info, batch=batch, deadline=deadline, changeable=changeable, memory=memory, events=events
+    )
     shutdown = Shutdown(None if lasting is None else began + lasting)
-    terms = Terms(max_clients, patience, others, stop, grace, interval)
+    terms = Terms(max_clients, patience, others, stop, grace, interval, reload, events)
     with _listening(claim, responder, shutdown, terms, wake) as loop:
         if metrics:
             loop.publish(metrics, _metrics_listener(metrics, terms), claim.endpoint.path)
-        loop.notify_systemd("READY=1", f"STATUS=holding {info.name}, {len(responder.offers)} exports")
+        about: EventFields = {"layout": info.name, "socket": claim.endpoint.path, "exports": len(responder.offers)}
+        events.add("serving", about)
+        loop.notify_ready()
         ready()
         loop.run()
-        return loop.finish(claim, info.name, time.monotonic() - began)
+        held = loop.finish(claim, info.name, time.monotonic() - began)
+    counts = {"clients": held.clients, "handles": held.handles, "lost": len(held.lost), "kept": len(held.kept)}
+    events.add("ended", {"layout": info.name, "why": held.why, "seconds": round(held.seconds, 1), **counts})
+    return held
 
 
 @contextmanager
