@@ -13,23 +13,31 @@ from typing import Annotated
 
 import typer
 
-from memtopo import planner
+from memtopo import language, planner
+from memtopo.cli import service
+from memtopo.cli.held import show_command
 from memtopo.cli.hold import Holder, HoldOptions, hold_options
 from memtopo.cli.options import (
     AllowUid,
     AsJson,
     CheckLevel,
+    Detach,
     Grace,
     Hold,
     HoldFor,
+    LogFile,
+    LogLevel,
     MachineName,
     MetricsPlace,
+    ReadyFd,
+    Reload,
     Socket,
     SpecFile,
     duration,
     timeout_seconds,
 )
 from memtopo.cli.process import Interrupted, Stopper
+from memtopo.cli.service import ServiceOptions
 from memtopo.cli.specs import Loaded, load
 from memtopo.common.errors import UsageError
 from memtopo.driver.ledger import Ledger
@@ -94,10 +102,16 @@ def apply_command(
     grace: Grace = "5s",
     allow_uid: AllowUid = None,
     metrics: MetricsPlace = None,
+    detach: Detach = False,
+    log: LogFile = None,
+    log_level: LogLevel = "info",
+    ready_fd: ReadyFd = None,
+    reload: Reload = False,
     bound: With = None,
     timeout: Timeout = "30s",
     rehearse: Rehearse = False,
     as_json: AsJson = False,
+    context: typer.Context = None,  # type: ignore[assignment]
 ) -> int:
     """Build a spec, check it, report, and take it down.
 
@@ -106,18 +120,47 @@ def apply_command(
     """
     lasts = None if lasting is None else duration(lasting)
     holding = hold_options(
-        hold=hold, socket=socket, lasting=lasts, grace=duration(grace), allow_uids=allow_uid or [], metrics=metrics
+        hold=hold,
+        socket=socket,
+        lasting=lasts,
+        grace=duration(grace),
+        allow_uids=allow_uid or [],
+        metrics=metrics,
+        service=ServiceOptions(log, log_level, ready_fd, reload),
+        detach=detach,
     )
     bound_holders = bindings(bound or [], allow_uid or [], timeout_seconds(timeout), socket)
+    if detach and holding:
+        return _detach(context, spec, holding, as_json=as_json)
     loaded = load(spec, machine)
     if loaded.validated.geometry is None:
         return loaded.refuse(as_json=as_json)
     request = replace(_request(loaded, spec, check, bound_holders.silence), rehearse=rehearse)
     loaded.print_diagnostics(sys.stderr)
     with Stopper(ending=True) as stopper:  # around the report too: a second signal must not cut it off
-        report = _Application(request, loaded, bound_holders, stopper.signal).run(holding)
+        application = _Application(request, loaded, bound_holders, stopper.signal, partial(_reread, spec, loaded))
+        report = application.run(holding)
         _show(report, as_json=as_json)
     return report.exit_code
+
+
+def _detach(context: typer.Context, spec: str, holding: HoldOptions, *, as_json: bool) -> int:
+    """Hold a spec in a process of its own, and with `--json` print the layout as `show` does. Returns the status."""
+    if holding.service.ready_fd is not None:
+        raise UsageError("--detach reports by its end that the layout is served", hint="leave --ready-fd out")
+    status, path = service.detach(context, spec, holding.service.log)
+    return show_command(socket=path, as_json=True) if path and as_json else status
+
+
+def _reread(spec: str, loaded: Loaded) -> str:
+    """The source of a spec as it is in its file now. Raises `ExchangeError` if it cannot be read again."""
+    if spec == "-" or loaded.saved:
+        what = "a saved plan" if loaded.saved else "standard input"
+        raise ExchangeError("invalid", f"the layout is from {what}, which is not read again", hint="use memtopo change")
+    document = language.read_file(spec)
+    if errors := concise([each for each in document.diagnostics if each.severity == "error"], document):
+        raise ExchangeError("invalid", f"the spec cannot be changed to: {next(iter(errors))}")
+    return layout_source(document, loaded.target.machine)
 
 
 def _request(loaded: Loaded, spec: str, check: Check, timeout: float) -> RunRequest:
@@ -173,6 +216,7 @@ class _Application:
     loaded: Loaded
     bindings: Bindings
     stop: Callable[[], int]
+    reread: Callable[[], str]
 
     def run(self, holding: HoldOptions | None) -> Report:
         """Claim the layout's name if it is to be held, start its producers, and apply."""
@@ -191,7 +235,7 @@ class _Application:
         about = HolderInfo(self.request.plan.name, self.request.spec, self.request.machine, source)
         target = self.loaded.target
         gpus = [device.uuid for device in target.machine.devices]
-        return holding.holder(about, self.stop, partial(revision, target=target), gpus)
+        return holding.holder(about, self.stop, partial(revision, target=target), gpus, self.reread)
 
     def _in_process(self, holder: Holder | None, sockets: Mapping[str, str]) -> Report:
         driver = Ledger(self.loaded.target.open())

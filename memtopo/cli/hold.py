@@ -7,9 +7,10 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from memtopo.cli.metrics import metrics_target
+from memtopo.cli.service import Service, ServiceOptions
 from memtopo.common.errors import UsageError
 from memtopo.common.text import printable, process_name
 from memtopo.output import plain
@@ -21,7 +22,7 @@ from memtopo.run.processes import Coordinator, HeldProcesses
 from memtopo.run.request import HoldResult
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint, is_folder
-from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, MetricsTarget, hold
+from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, MetricsTarget, hold, passed_claim
 from memtopo.sharing.status import Importer
 
 
@@ -35,20 +36,39 @@ class HoldOptions:
     allow_uids: tuple[int, ...]
     metrics: str | None = None
     """File, or `unix:` and the path of a socket, for metrics."""
+    service: ServiceOptions = field(default_factory=ServiceOptions)
 
     @contextmanager
     def holder(
-        self, about: HolderInfo, stop: Callable[[], int], revise: Revise, gpus: Sequence[str | None] = ()
+        self,
+        about: HolderInfo,
+        stop: Callable[[], int],
+        revise: Revise,
+        gpus: Sequence[str | None] = (),
+        reread: Callable[[], str] = str,
     ) -> Iterator[Holder]:
         """Claim the layout's name and the place of its metrics, before anything is built; `gpus` are UUIDs by ordinal.
 
-        Raises `ExchangeError` if one is taken.
+        `reread` returns the source of the spec as it is in its file. Raises `ExchangeError` if a place is taken,
+        `UsageError`.
         """
         with (
-            claim(endpoint(about.name, self.socket), self.allow_uids) as claimed,
+            self._claim(about.name) as claimed,
             metrics_target(self.metrics) as metrics,
+            self.service.service(about.name) as service,
         ):
-            yield Holder(self, claimed, about, stop, revise, gpus, metrics)
+            yield Holder(self, claimed, about, stop, revise, gpus, metrics, service, reread)
+
+    def _claim(self, name: str) -> Claim:
+        """Claim the socket that systemd passed, else the layout's name. Raises `ExchangeError`, `UsageError`."""
+        passed = passed_claim()
+        if passed is None:
+            return claim(endpoint(name, self.socket), self.allow_uids)
+        if self.socket and endpoint(name, self.socket).path != passed.endpoint.path:
+            passed.close()
+            message = f"--socket {self.socket} is another one than {passed.endpoint.path!r}, which systemd passed"
+            raise UsageError(message, hint="leave --socket out")
+        return passed
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +82,8 @@ class Holder:
     revise: Revise
     gpus: Sequence[str | None]
     metrics: MetricsTarget | None
+    service: Service
+    reread: Callable[[], str]
 
     def hold(self, run: Run) -> HoldResult:
         """Serve the exports of a layout in this process."""
@@ -79,21 +101,29 @@ class Holder:
         return self._serve(layout, coordinator.watch, min(INTERVAL, coordinator.interval))
 
     def _serve(self, layout: HeldLayout | HeldProcesses, stop: Callable[[], int], interval: float) -> list[str]:
-        held = hold(
-            layout,
-            self.claim,
-            self.about,
-            stop=stop,
-            lasting=self.options.lasting,
-            grace=self.options.grace,
-            allow_uids=self.options.allow_uids,
-            ready=self._print_ready,
-            interval=interval,
-            changeable=layout,
-            memory=lambda: location_memory(layout.plans, self.gpus),
-            metrics=self.metrics,
-        )
+        with self.service.hangups as hangups:
+            held = hold(
+                layout,
+                self.claim,
+                self.about,
+                stop=stop,
+                lasting=self.options.lasting,
+                grace=self.options.grace,
+                allow_uids=self.options.allow_uids,
+                ready=self._report_ready,
+                interval=interval,
+                changeable=layout,
+                memory=lambda: location_memory(layout.plans, self.gpus),
+                metrics=self.metrics,
+                reload=lambda: self.reread if hangups.take() else None,
+                log=self.service.record,
+            )
         return list(_notes(held))
+
+    def _report_ready(self) -> None:
+        if not self.service.in_journal:
+            self._print_ready()
+        self.service.report_ready(self.claim.endpoint.path)
 
     def _print_ready(self) -> None:
         socket = self.options.socket
@@ -101,7 +131,8 @@ class Holder:
         named = [self.about.name] if not socket or is_folder(socket) else []
         name = " ".join([*named, *filter(None, [where])])
         holding = f"holding {self.about.name} at {self.claim.endpoint.path}"
-        plain.print_lines([printable(f"{holding}; release it with 'memtopo release {name}'")], sys.stderr)
+        log = f"; its log is {self.service.file}" if self.service.file else ""
+        plain.print_lines([printable(f"{holding}; release it with 'memtopo release {name}'{log}")], sys.stderr)
 
 
 def hold_options(
@@ -112,14 +143,19 @@ def hold_options(
     grace: float,
     allow_uids: list[int],
     metrics: str | None = None,
+    service: ServiceOptions | None = None,
+    detach: bool = False,
 ) -> HoldOptions | None:
     """The options of `--hold`; None without it. Raises `UsageError` for options that need it."""
+    service = service or ServiceOptions()
     if hold:
-        return HoldOptions(socket, lasting, grace, tuple(allow_uids), metrics)
+        return HoldOptions(socket, lasting, grace, tuple(allow_uids), metrics, service)
     options = {"--for": lasting, "--socket": None if socket and is_folder(socket) else socket, "--metrics": metrics}
+    options |= {"--log": service.log, "--ready-fd": service.ready_fd, "--reload": service.reload or None}
+    options |= {"--detach": detach or None}
     for flag, given in ((flag, value is not None) for flag, value in options.items()):
         # The variables may be set for other commands, or by a memtopo that started this one.
-        if given and f"MEMTOPO_{flag.removeprefix('--').upper()}" not in os.environ:
+        if given and f"MEMTOPO_{flag.removeprefix('--').replace('-', '_').upper()}" not in os.environ:
             raise UsageError(f"{flag} is for held layouts only", hint="add --hold")
     return None
 

@@ -77,6 +77,47 @@ MetricsPlace = Annotated[
         help="With --hold: keep metrics for Prometheus in a file, or answer HTTP requests on a socket.",
     ),
 ]
+Detach = Annotated[
+    bool,
+    typer.Option(
+        "--detach", envvar="MEMTOPO_DETACH", help="With --hold: return once it serves; the holder goes on by itself."
+    ),
+]
+LogFile = Annotated[
+    str | None,
+    typer.Option(
+        "--log",
+        envvar="MEMTOPO_LOG",
+        metavar="FILE|FOLDER/",
+        help="With --hold: append the log and, once it serves, all output to a file, or to FOLDER/NAME.log.",
+    ),
+]
+LogLevel = Annotated[
+    Literal["quiet", "info"],
+    typer.Option(
+        "--log-level",
+        envvar="MEMTOPO_LOG_LEVEL",
+        help="With --hold: what is logged while it serves: quiet: warnings and errors; info: every event.",
+    ),
+]
+ReadyFd = Annotated[
+    int | None,
+    typer.Option(
+        "--ready-fd",
+        envvar="MEMTOPO_READY_FD",
+        metavar="N",
+        min=3,
+        help="With --hold: write a line to this descriptor and close it once it serves.",
+    ),
+]
+Reload = Annotated[
+    bool,
+    typer.Option(
+        "--reload",
+        envvar="MEMTOPO_RELOAD",
+        help="With --hold: SIGHUP reads the spec again and changes to it; --detach and systemd imply it.",
+    ),
+]
 CheckLevel = Annotated[
     Literal["none", "fast", "full"],
     typer.Option(

@@ -6,7 +6,8 @@ import _signal as signals  # type: ignore[import-not-found]
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 

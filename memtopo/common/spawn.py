@@ -37,6 +37,7 @@ def spawn(
     stderr: Stream = None,
     descriptors: Sequence[int] = (),
     environment: Mapping[str, str] | None = None,
+    new_session: bool = False,
 ) -> subprocess.Popen[bytes]:
     """Start a process that inherits `descriptors`; `environment` is added to that of this process.
 
@@ -50,6 +51,7 @@ def spawn(
         stdout=stdout,
         stderr=stderr,
         env={**os.environ, **environment} if environment else None,
+        start_new_session=new_session,
     )
 
 

@@ -68,7 +68,8 @@ class ProgressLine(report.Progress):
     def _draw_if_due(self) -> None:
         if (now := self._clock()) >= self._due:
             self._due = now + INTERVAL
-            self._draw()
+            if self._stream.isatty():  # it may have been redirected to a log since
+                self._draw()
 
     def _draw(self) -> None:
         self._bar = self._bar or _bar(self._stream)

@@ -16,7 +16,7 @@ from memtopo.common.clock import RunningClock
 from memtopo.common.text import process_name
 from memtopo.sharing import wire
 from memtopo.sharing.errors import BadPacket, ExchangeError
-from memtopo.sharing.holder.events import Events
+from memtopo.sharing.holder.events import EventFields, Events
 from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Fields, encode_error
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import Peer, check_user, peer
@@ -75,6 +75,11 @@ class ClientConnection:
         self._source: list[str] = []
         self._outgoing: deque[bytes] = deque()
         self._descriptors_sent = False
+
+    @property
+    def identity(self) -> EventFields:
+        """Number, process and user of the client for events; the process of another pid namespace is `?`."""
+        return {"client": self.id, "pid": self.peer.pid or "?", "uid": self.peer.uid}
 
     @property
     def received_source(self) -> int:
@@ -265,8 +270,8 @@ class Clients:
         """Close a connection, and end its lease."""
         if connection.attached and connection.id in self._connections:
             held = connection.importer
-            of = {"client": held.id, "pid": held.pid, "uid": held.uid}
-            self._events.add_of_client("importer detached", {**of, "handles": held.handles, "bytes": held.bytes})
+            counts = {"handles": held.handles, "bytes": held.bytes}
+            self._events.add_of_client("importer detached", {**connection.identity, **counts})
         self.remove(connection)
         connection.sock.close()
 

@@ -20,7 +20,7 @@ from memtopo.sharing import messages
 from memtopo.sharing.errors import BadPacket, ExchangeError
 from memtopo.sharing.holder.clients import ClientConnection
 from memtopo.sharing.holder.commits import Contents
-from memtopo.sharing.holder.events import Events
+from memtopo.sharing.holder.events import EventFields, Events
 from memtopo.sharing.holder.state import Counters, HolderInfo
 from memtopo.sharing.messages import Fields
 from memtopo.sharing.offers import LONGEST_NAME, ChangeableLayout, ExportProvider, Offer, PlannedChange
@@ -234,8 +234,8 @@ class Responder:
         _require_read(connection)
         found = connection.let_go(names)
         if found:
-            of = {"client": connection.id, "pid": connection.peer.pid}
-            self.events.add_of_client("importer let go", {**of, "exports": len(found), "export": found[0]})
+            exports: EventFields = {"exports": len(found), "export": found[0]}
+            self.events.add_of_client("importer let go", {**connection.identity, **exports})
         connection.send({"ok": {"generation": self.generation, "exports": found}})
 
     def _handles(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
@@ -275,9 +275,8 @@ class Responder:
 
     def _record_import(self, connection: ClientConnection, offer: Offer, count: int) -> None:
         """Record the first handles of an export that a client received."""
-        of = {"client": connection.id, "pid": connection.peer.pid, "uid": connection.peer.uid}
         counts = {"handles": count, "bytes": offer.size * count}
-        self.events.add_of_client("importer attached", {**of, "export": offer.name, **counts})
+        self.events.add_of_client("importer attached", {**connection.identity, "export": offer.name, **counts})
 
     def _offer(self, name: str) -> Offer:
         if name in self.offers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Collection
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from memtopo.common.errors import UsageError
@@ -18,7 +18,7 @@ from memtopo.sharing.endpoints import Endpoint, endpoint
 NAME = "memtopo"
 """FileDescriptorName= of the socket to serve at, if several are passed."""
 
-_FIRST = 3
+FIRST_DESCRIPTOR = 3
 _HINT = "write ListenSequentialPacket=/path/to/socket and Accept=no in the .socket unit"
 
 
@@ -99,15 +99,21 @@ class PassedClaim(Claim):
             each.close()
 
 
-def passed_claim() -> PassedClaim | None:
+def passed_claim(environment: Mapping[str, str] = os.environ, first: int = FIRST_DESCRIPTOR) -> PassedClaim | None:
     """Claim the socket that systemd passed to this process; None if it passed none.
 
-    Raises `UsageError` for a socket that a layout cannot be served at, and if it is unclear which one is meant.
+    `first` is the number of the first descriptor that it passed. Raises `UsageError` for a socket that a layout cannot
+    be served at, and if it is unclear which one is meant.
     """
-    count = os.environ.get("LISTEN_FDS", "")
-    if os.environ.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal() or not int(count):
+    count = environment.get("LISTEN_FDS", "")
+    if environment.get("LISTEN_PID") != str(os.getpid()) or not count.isdecimal() or not int(count):
         return None
-    sock = socket.socket(fileno=os.dup(_number(int(count))))
+    numbers = range(first, first + int(count))
+    number = _number(numbers, environment.get("LISTEN_FDNAMES", "").split(":"))
+    try:
+        sock = socket.socket(fileno=os.dup(number))
+    except OSError as error:
+        raise UsageError(f"descriptor {number}, which systemd passed, is no socket", hint=_HINT) from error
     try:
         return PassedClaim(_endpoint_of(sock), sock)
     except BaseException:
@@ -115,16 +121,15 @@ def passed_claim() -> PassedClaim | None:
         raise
 
 
-def _number(count: int) -> int:
+def _number(numbers: Sequence[int], names: Sequence[str]) -> int:
     """Return the number of the descriptor to serve at; none of those that were passed is inherited any further."""
-    numbers = range(_FIRST, _FIRST + count)
     for each in numbers:
         with suppress(OSError):
             os.set_inheritable(each, False)  # noqa: FBT003 the signature is the library's
-    names = os.environ.get("LISTEN_FDNAMES", "").split(":")
-    found = [number for number, name in zip(numbers, names, strict=False) if name == NAME] if count > 1 else [_FIRST]
+    named = [number for number, name in zip(numbers, names, strict=False) if name == NAME]
+    found = named if len(numbers) > 1 else numbers
     if len(found) != 1:
-        message = f"systemd passed {count} sockets, and {len(found)} of them are named {NAME!r}"
+        message = f"systemd passed {len(numbers)} sockets, and {len(found)} of them are named {NAME!r}"
         raise UsageError(message, hint=f"write FileDescriptorName={NAME} in the unit of the layout's socket")
     return found[0]
 
@@ -138,11 +143,8 @@ def _endpoint_of(sock: socket.socket) -> Endpoint:
 
 def _objection(sock: socket.socket) -> str | None:
     """Return why a layout cannot be served at a socket."""
-    kinds: Collection[tuple[str, int]] = [("stream", socket.SOCK_STREAM), ("datagram", socket.SOCK_DGRAM)]
-    try:
-        kind = sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)
-    except OSError:
-        return "is no socket"
+    kinds = [("stream", socket.SOCK_STREAM), ("datagram", socket.SOCK_DGRAM)]
+    kind = sock.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE)
     if sock.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) != socket.AF_UNIX:
         return "is no Unix socket"
     if kind != socket.SOCK_SEQPACKET:

@@ -1,0 +1,256 @@
+"""A holder as a service: its log, the descriptor that reports readiness, reloads by SIGHUP, and `--detach`."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Literal, Self
+
+import typer
+
+from memtopo.cli.process import Stopper
+from memtopo.common.errors import MemtopoError, UsageError
+from memtopo.common.signals import ENDING, signal_wakeup
+from memtopo.common.spawn import memory_file, python_command, spawn
+from memtopo.common.text import escape_ci_commands, signal_name
+from memtopo.language import read_stdin
+from memtopo.output import journal
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import reason
+from memtopo.sharing.holder import Event
+
+LogLevel = Literal["quiet", "info"]
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+_DETACHED = "memtopo.cli.service:main_of_detached"
+_NOT_PASSED = ("detach", "log", "ready_fd", "reload", "help")
+
+
+class HolderDied(MemtopoError):
+    """A detached holder was killed before it served."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"the holder was killed by {signal_name(number)} before it served")
+        self.exit_code = 128 + number
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """Options of a holder as a service: the file of its log, the descriptor for readiness, and reloads by SIGHUP."""
+
+    log: str | None = None
+    log_level: LogLevel = "info"
+    ready_fd: int | None = None
+    reload: bool = False
+
+    @contextmanager
+    def service(self, name: str) -> Iterator[Service]:
+        """Open the log of a layout before anything is built. Raises `UsageError`."""
+        if self.ready_fd is not None:
+            _require_open(self.ready_fd)
+        with ExitStack() as stack:
+            file = f"{self.log}{name}.log" if self.log and self.log.endswith("/") else self.log
+            log = _open_log(file) if file else None
+            if log is not None:
+                stack.callback(os.close, log)
+            yield Service(self, log, file)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Log and readiness of one holder; `log` is the descriptor of its file, and `file` the path."""
+
+    options: ServiceOptions
+    log: int | None
+    file: str | None
+
+    @property
+    def in_journal(self) -> bool:
+        """True if the log is the journal of systemd."""
+        return self.log is None and journal.is_journal(2, os.environ)
+
+    def record(self, event: Event) -> None:
+        """Write an event to the log as one line, or leave it out if that would wait for the reader of a pipe."""
+        if self.options.log_level == "quiet" and event.severity == "info":
+            return
+        at = None if self.log is None else time.time()
+        line = escape_ci_commands(journal.line(event, priority=self.in_journal, at=at))
+        sys.stderr.flush()
+        _write_at_once(2 if self.log is None else self.log, f"{line}\n".encode())
+
+    def report_ready(self, path: str) -> None:
+        """Write the path of the layout's socket to the descriptor for readiness, and end it.
+
+        From now on the output goes to the file of the log, if there is one.
+        """
+        if self.log is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.dup2(self.log, 1)
+            os.dup2(self.log, 2)
+        if self.options.ready_fd is not None:
+            with suppress(OSError):  # its reader may have ended
+                os.write(self.options.ready_fd, os.fsencode(f"{path}\n"))
+            _replace_by_null(self.options.ready_fd)
+
+    @property
+    def hangups(self) -> Hangups:
+        """Recorder of SIGHUP, which requests a reload if it is enabled."""
+        return Hangups(enabled=self.options.reload or "NOTIFY_SOCKET" in os.environ)
+
+
+class Hangups:
+    """Records SIGHUP while entered, except that of a terminal that has vanished, which its former handler receives."""
+
+    def __init__(self, *, enabled: bool) -> None:
+        self._enabled, self._requested = enabled, False
+        self._has_terminal = has_terminal()
+        self._before: Any = None
+
+    def __enter__(self) -> Self:
+        if self._enabled:
+            self._before = signal.signal(signal.SIGHUP, self._record)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._enabled:
+            signal.signal(signal.SIGHUP, self._before)
+
+    def take(self) -> bool:
+        """Return whether SIGHUP was received since the last call."""
+        requested, self._requested = self._requested, False
+        return requested
+
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        if not self._has_terminal or has_terminal():
+            self._requested = True
+        elif callable(self._before):
+            self._before(number, frame)
+
+
+def has_terminal() -> bool:
+    """Return whether this process has a controlling terminal; the kernel takes it away when the terminal hangs up."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
+def detach(context: typer.Context, spec: str, log: str | None) -> tuple[int, str | None]:
+    """Start `apply --hold` with the options of a command as a process of another session, and wait until it serves.
+
+    Return its exit status, which is 0 if it serves, and the path of its socket if it does. Until then its output is
+    that of this process, and signals to this process are passed on. Raises `MemtopoError`.
+    """
+    stdin = memory_file(read_stdin().text.encode()) if spec == "-" else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb") as reader, Stopper(ending=True) as stopper, signal_wakeup() as wakeup:
+        command = [*python_command(_DETACHED), *_arguments(context, _own_options(log, theirs))]
+        try:
+            process = spawn(
+                command,
+                stdin=stdin,
+                stdout=None,
+                descriptors=(theirs,),
+                environment={"MEMTOPO_DETACH": "0"},
+                new_session=True,
+            )
+        except OSError as error:
+            raise UsageError(f"the holder cannot be started: {reason(error)}") from error
+        finally:
+            os.close(theirs)
+            os.close(stdin)
+        _await_end(reader.fileno(), wakeup, process.send_signal)
+        path = os.fsdecode(reader.read()).removesuffix("\n")
+        if path and not stopper.signal():
+            process.returncode = 0  # it goes on; its status is not waited for
+            return 0, path
+        status = process.wait()
+        if status < 0:
+            raise HolderDied(-status)
+        return status or 128 + stopper.signal(), None
+
+
+def main_of_detached(*_: str) -> None:
+    """Run the command line of a detached holder."""
+    from memtopo.cli import main  # the package imports no module of commands
+
+    main()
+
+
+def _await_end(pipe: int, wakeup: socket.socket | None, send_signal: Callable[[int], None]) -> None:
+    """Wait until a pipe can be read or has ended, and pass on the ending signals that this process receives."""
+    watched: list[Any] = [pipe, *([wakeup] if wakeup else [])]
+    while pipe not in select.select(watched, [], [])[0]:
+        assert wakeup
+        for number in wakeup.recv(4096):
+            if number in ENDING:
+                send_signal(number)
+
+
+def _own_options(log: str | None, ready_fd: int) -> Iterator[str]:
+    """Yield the options that a detached holder has besides those of its command."""
+    if log is None:
+        at = endpoint("log")
+        os.close(at.open_folder(make=True))
+        log = f"{at.folder}/"
+    yield from (f"--log={log}", f"--ready-fd={ready_fd}", "--reload")
+
+
+def _arguments(context: typer.Context, more: Iterable[str]) -> Iterator[str]:
+    """Yield a command line with the name, the arguments and the options of a command, and `more` options."""
+    arguments = []
+    yield from (str(context.command.name), *more)
+    for parameter in context.command.params:
+        value = context.params.get(parameter.name or "")
+        if parameter.name in _NOT_PASSED or value is None or value is False:
+            continue
+        if parameter.param_type_name == "argument":
+            arguments.append(str(value))
+        elif value is True:
+            yield parameter.opts[0]
+        else:
+            values: Sequence[object] = value if isinstance(value, list | tuple) else [value]
+            yield from (f"{parameter.opts[0]}={each}" for each in values)
+    yield from ("--", *arguments)
+
+
+def _open_log(file: str) -> int:
+    """Open the file of a log. Raises `UsageError`."""
+    try:
+        return os.open(file, _APPEND, 0o600)
+    except (OSError, ValueError) as error:
+        why = reason(error) if isinstance(error, OSError) else "not a path"
+        raise UsageError(f"log {file!r} cannot be opened: {why}") from error
+
+
+def _write_at_once(fd: int, line: bytes) -> None:
+    """Write a line of less than `PIPE_BUF` bytes, unless a pipe has no room for it."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    with suppress(OSError):
+        if poll.poll(0):
+            os.write(fd, line)
+
+
+def _require_open(fd: int) -> None:
+    try:
+        os.set_inheritable(fd, False)
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"--ready-fd {fd} is not an open descriptor") from error
+
+
+def _replace_by_null(fd: int) -> None:
+    """Close what a descriptor refers to; its number stays in use, so that open descriptors are counted as before."""
+    null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    os.dup2(null, fd, inheritable=False)
+    os.close(null)

@@ -1,0 +1,332 @@
+"""Holders as services: --detach, --ready-fd, --log, reloads by SIGHUP, and sockets that systemd passes."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from tests.cli.conftest import InlineRunner
+from tests.helpers.child_process import PATIENCE
+from tests.helpers.command_line import MEMTOPO, CommandResult, environment, run_memtopo, without_crash
+from tests.helpers.holders import asked, gone, raw, until
+
+SPEC = """
+memtopo: 1
+name: kv
+chunks: {page: {location: gpu0, size: 2MiB, count: 2, handles: fd}}
+exports: {pages: {chunk: page, via: fd}}
+"""
+LARGER = SPEC.replace("count: 2", "count: 4")
+M = "--machine=h100x1"
+
+
+@pytest.fixture
+def spec(runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    found = tmp_path / "kv.yaml"
+    found.write_text(SPEC)
+    return found
+
+
+@contextmanager
+def holding(*arguments: str | Path, start: tuple[str, ...] = (), **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Hold a layout in the foreground; the first line of its output has been read."""
+    command = [*start, *MEMTOPO, "apply", M, "--hold", "--json", *map(str, arguments)]
+    variables = environment(**options.pop("variables", {}))
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables, **options
+    ) as process:
+        assert process.stderr
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                process.terminate()
+
+
+def line_with(process: subprocess.Popen[str], text: str) -> str:
+    """Next line of the log that has a text."""
+    assert process.stderr
+    for line in process.stderr:
+        if text in line:
+            return line
+    raise AssertionError(f"no line has {text!r}")
+
+
+def report_of(process: subprocess.Popen[str]) -> Any:
+    out, err = process.communicate(timeout=PATIENCE)
+    report = without_crash(CommandResult(process.returncode, out, err)).document
+    assert (report["leaks"], report["left"]["fds_after"]) == ([], report["left"]["fds_before"])
+    return report
+
+
+def generation() -> int:
+    with connect(endpoint("kv")) as client:
+        return client.status().generation
+
+
+@pytest.fixture
+def detached() -> Iterator[Callable[..., tuple[CommandResult, int]]]:
+    """Runs `apply --hold --detach`, and returns its result and the process of the holder, which ends with the test."""
+    found: list[int] = []
+
+    def run(*arguments: str | Path) -> tuple[CommandResult, int]:
+        result = run_memtopo("apply", M, "--hold", "--detach", *arguments)
+        assert result.status == 0, result.err
+        with connect(endpoint("kv")) as client:
+            pid = client.status().pid
+        assert pid
+        found.append(pid)
+        return result, pid
+
+    yield run
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        until(partial(gone, pid))
+
+
+def test_detach_returns_once_the_layout_is_served_and_the_holder_goes_on_in_its_own_session(
+    spec: Path, runtime: Path, detached: Callable[..., tuple[CommandResult, int]]
+) -> None:
+    result, pid = detached(spec)
+    log = runtime / "memtopo" / "kv.log"
+    assert (result.out, log.stat().st_mode & 0o777) == ("", 0o600)
+    assert result.err.endswith(f"its log is {log}\n")
+    assert os.getsid(pid) == pid
+    streams = [str(Path(f"/proc/{pid}/fd/{number}").readlink()) for number in range(3)]
+    assert streams == [os.devnull, str(log), str(log)]
+    os.kill(pid, signal.SIGTERM)
+    until(lambda: gone(pid))
+    text = log.read_text()
+    assert "memtopo: serving layout=kv" in text
+    assert "memtopo: ending why=signal signal=SIGTERM" in text
+    assert "ok: built, checked" in text
+
+
+def test_detach_with_json_prints_the_layout_and_appends_to_the_log_of_the_option(
+    spec: Path, tmp_path: Path, detached: Callable[..., tuple[CommandResult, int]]
+) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    result, pid = detached(spec, "--json", "--log", log)
+    assert (result.document["memtopo_layout"], result.document["pid"]) == (1, pid)
+    assert log.read_text().startswith("before\n")
+
+
+def test_detach_reads_a_spec_from_standard_input(spec: Path) -> None:
+    command = [*MEMTOPO, "apply", "-", M, "--hold", "--detach", "--for", "1ms"]
+    done = subprocess.run(command, input=spec.read_bytes(), env=environment(), capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_detached_start_that_fails_has_its_diagnostics_and_exit_status(spec: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(SPEC.replace("2MiB", "3B"))
+    result = run_memtopo("apply", wrong, M, "--hold", "--detach", "--json")
+    assert (result.status, result.document["ok"]) == (1, False)
+    assert "MT" in result.err
+    with holding(spec) as process:
+        line_with(process, "serving")
+        held = run_memtopo("apply", spec, M, "--hold", "--detach")
+    assert (held.status, f"already held by process {process.pid}" in held.err) == (4, True)
+
+
+def test_ctrl_c_while_a_detached_holder_starts_ends_it(spec: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "machine.json"
+    os.mkfifo(pipe)
+    command = [*MEMTOPO, "apply", str(spec), "--machine", str(pipe), "--hold", "--detach"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment())
+    writer = os.open(pipe, os.O_WRONLY)  # returns once the holder has opened the other end
+    with suppress(subprocess.TimeoutExpired):
+        for _ in range(120):  # one that comes just before a read is noticed only after it
+            process.send_signal(signal.SIGINT)
+            process.wait(0.5)
+            break
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out, err) == (130, b"", b"memtopo: error: interrupted\n")
+    with pytest.raises(BrokenPipeError):
+        os.write(writer, b"x")
+    os.close(writer)
+
+
+def test_detach_and_its_options_are_refused_where_they_have_no_meaning(spec: Path, run_inline: InlineRunner) -> None:
+    for options in (["--reload"], ["--log", "x"], ["--ready-fd", "9"], ["--detach"]):
+        result = run_inline("apply", spec, M, *options)
+        assert (result.status, "--hold" in result.err) == (2, True), options
+    assert run_inline("apply", spec, M, "--hold", "--ready-fd", "999999").status == 2
+    assert run_inline("apply", spec, M, "--hold", "--log", "/nowhere/x").status == 2
+    assert run_inline("apply", spec, M, "--hold", "--detach", "--ready-fd", "9").status == 2
+
+
+def test_the_descriptor_for_readiness_gets_the_socket_and_ends_while_the_layout_is_held(
+    spec: Path, runtime: Path
+) -> None:
+    ours, theirs = os.pipe()
+    with holding(spec, "--ready-fd", str(theirs), pass_fds=(theirs,)) as process:
+        os.close(theirs)
+        with os.fdopen(ours) as reader:
+            assert reader.read() == f"{runtime}/memtopo/kv.sock\n"
+        assert generation() == 1
+        process.terminate()
+        assert report_of(process)["outcome"] == "ok"
+
+
+def test_a_start_that_fails_ends_the_descriptor_for_readiness_without_a_line(spec: Path) -> None:
+    ours, theirs = os.pipe()
+    with holding(spec, "--ready-fd", str(theirs), "--machine=nowhere", pass_fds=(theirs,)) as process:
+        os.close(theirs)
+        with os.fdopen(ours) as reader:
+            assert reader.read() == ""
+        assert process.wait(PATIENCE) == 3
+
+
+def test_sighup_changes_the_layout_to_its_spec_and_leaves_it_if_that_is_refused(spec: Path) -> None:
+    with holding(spec, "--reload") as process:
+        line_with(process, "serving")
+        spec.write_text(LARGER)
+        process.send_signal(signal.SIGHUP)
+        assert "generation=2 different=0" in line_with(process, "reload made")
+        assert generation() == 2
+        spec.write_text(SPEC.replace("2MiB", "3B"))
+        process.send_signal(signal.SIGHUP)
+        assert "cannot be changed to" in line_with(process, "reload refused")
+        spec.unlink()
+        process.send_signal(signal.SIGHUP)
+        assert "cannot be read" in line_with(process, "reload refused")
+        assert generation() == 2
+        process.terminate()
+        assert report_of(process)["outcome"] == "ok"
+
+
+def test_a_terminal_that_vanishes_ends_a_holder_that_reloads(spec: Path) -> None:
+    terminal, theirs = pty.openpty()
+    with holding(spec, "--reload", start=("setsid", "--ctty"), stdin=theirs) as process:
+        os.close(theirs)
+        line_with(process, "serving")
+        process.send_signal(signal.SIGHUP)  # not of the terminal
+        line_with(process, "reload made")
+        os.close(terminal)
+        assert any("until a signal" in note for note in report_of(process)["notes"])
+
+
+def test_systemd_is_notified_of_a_reload_which_its_variable_implies(spec: Path, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(PATIENCE)
+        with holding(spec, variables={"NOTIFY_SOCKET": str(tmp_path / "notify")}) as process:
+            assert systemd.recv(4096) == b"READY=1\nSTATUS=holding kv, 1 exports"
+            line_with(process, "serving")
+            process.send_signal(signal.SIGHUP)
+            first, second = systemd.recv(4096).decode().split("\n")
+            assert (first, second.partition("=")[0]) == ("RELOADING=1", "MONOTONIC_USEC")
+            assert systemd.recv(4096).startswith(b"READY=1")
+            process.terminate()
+            assert systemd.recv(4096) == b"STOPPING=1"
+            assert report_of(process)["outcome"] == "ok"
+
+
+ACTIVATED = """
+import os, sys
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "memtopo"}
+os.dup2(int(sys.argv[1]), 3)
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+"""
+
+
+@contextmanager
+def activated(sock: socket.socket, *arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A holder to which a socket is passed as by systemd."""
+    start = (sys.executable, "-c", ACTIVATED, str(sock.fileno()))
+    command = [*start, *MEMTOPO[1:], "apply", M, "--hold", "--json", *map(str, arguments)]
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        pass_fds=(sock.fileno(),),
+    ) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                process.terminate()
+
+
+def test_a_passed_socket_is_served_and_its_file_stays(spec: Path, tmp_path: Path, runtime: Path) -> None:
+    """A client that connected before the holder started is answered; later ones see the holder as the owner."""
+    path = tmp_path / "kv.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.bind(str(path))
+        sock.listen()
+        with raw(path) as early, activated(sock, spec) as process:
+            line_with(process, "serving")
+            assert asked(early, "status")["ok"]["pid"] == process.pid
+            with connect(endpoint(socket=str(path))) as client:
+                assert client.status().pid == process.pid
+                assert client.release().gone
+            assert report_of(process)["outcome"] == "ok"
+        assert path.is_socket()
+    assert not [*runtime.glob("memtopo/*")]
+
+
+def test_a_passed_socket_of_another_type_is_refused(spec: Path, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+        sock.bind(str(tmp_path / "kv.sock"))
+        sock.listen()
+        with activated(sock, spec) as process:
+            _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2
+    assert "the socket that systemd passed is a stream socket" in err
+    assert "ListenSequentialPacket=" in err
+
+
+def test_another_socket_than_the_passed_one_is_refused(spec: Path, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+        sock.bind(str(tmp_path / "kv.sock"))
+        sock.listen()
+        with activated(sock, spec, "--socket", tmp_path / "other.sock") as process:
+            _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, "which systemd passed" in err) == (2, True)
+
+
+def test_lines_for_a_journal_have_priorities_and_quiet_leaves_events_out(spec: Path, tmp_path: Path) -> None:
+    log = tmp_path / "journal"
+    log.touch()
+    stream = f"{log.stat().st_dev}:{log.stat().st_ino}"
+    for level in ("info", "quiet"):
+        with log.open("w") as stderr:
+            command = [*MEMTOPO, "apply", str(spec), M, "--hold", "--for", "1ms", "--log-level", level]
+            variables = environment(JOURNAL_STREAM=stream)
+            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=stderr, env=variables, check=False)
+        assert done.returncode == 0
+        lines = log.read_text().splitlines()
+        assert [line.split(" ")[:2] for line in lines] == (
+            [["<6>memtopo:", word] for word in ("serving", "ending", "ended")] if level == "info" else []
+        )
+
+
+def test_an_unread_pipe_of_the_log_does_not_stop_the_holder(spec: Path) -> None:
+    """More events than the pipe has room for."""
+    with holding(spec, "--reload") as process:
+        line_with(process, "serving")
+        with connect(endpoint("kv")) as client:
+            for _ in range(1500):
+                client.let_go(["pages"])
+                for handle in client.handles("pages"):
+                    handle.close()
+            assert client.status().state == "serving"

@@ -1,0 +1,145 @@
+"""Events of a held layout, and the protocols of systemd beside them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from memtopo.common.errors import UsageError
+from memtopo.output.journal import line
+from memtopo.sharing.client import connect
+from memtopo.sharing.endpoints import endpoint
+from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder import Event, passed_claim
+from memtopo.sharing.holder.events import MOST_OF_CLIENTS, PERIOD, Events
+from tests.helpers.child_process import PATIENCE
+from tests.helpers.holders import Holder, holding
+from tests.helpers.memfd_exports import OFFERS, OneState
+
+
+def test_importers_checks_changes_and_the_end_are_events(runtime: Path) -> None:
+    found: list[Event] = []
+    with holding(OneState(), log=found.append), connect(endpoint("kv")) as client:
+        for handle in client.handles("page"):
+            handle.close()
+        client.let_go(["page"])
+        client.check()
+        client.switch("asleep")
+        with pytest.raises(ExchangeError):
+            client.switch("nowhere")
+        client.close()
+    texts = [each.text for each in found]
+    assert [text for text in texts if "detached" not in text] == [
+        *("serving", "importer attached", "importer let go", "checked"),
+        *("switch requested", "switch made", "switch refused", "ending", "ended"),
+    ]
+    page = OFFERS[0]
+    attached = found[1].fields
+    assert (attached["pid"], attached["export"]) == (os.getpid(), "page")
+    assert attached["bytes"] == page.size * int(attached["handles"])
+    assert found[texts.index("switch refused")].severity == "warning"
+
+
+def test_events_of_clients_are_limited_in_each_period_and_others_are_not() -> None:
+    found: list[Event] = []
+    now = [0.0]
+    events = Events(found.append, lambda: now[0])
+    for _ in range(MOST_OF_CLIENTS + 5):
+        events.add_of_client("importer attached", {})
+    events.add("checked", {})
+    assert len(found) == MOST_OF_CLIENTS + 1
+    now[0] = PERIOD
+    events.add_of_client("importer attached", {})
+    assert [(each.text, dict(each.fields)) for each in found[-2:]] == [
+        ("events of clients left out", {"count": 5}),
+        ("importer attached", {}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("kv-store", "kv-store"),
+        ("/run/a b", '"/run/a b"'),
+        ('a"\n<3>forged key=1', '"a\\"\\n<3>forged key=1"'),
+        ("\x1b[2J\u202e", '"\\x1b[2J\\u202e"'),
+        ("", '""'),
+        (7, "7"),
+    ],
+)
+def test_values_of_a_line_are_quoted_and_cannot_end_it(value: str | int, shown: str) -> None:
+    assert line(Event("checked", {"key": value})) == f"memtopo: checked key={shown}"
+
+
+def test_a_line_has_its_priority_or_its_time_and_fits_into_a_pipe() -> None:
+    event = Event("checked", {str(number): "\u202e" * 1000 for number in range(9)}, "warning")
+    assert len(line(event, at=0.0).encode()) < 4096
+    assert line(event, priority=True).startswith("<4>memtopo: checked ")
+    assert line(event, at=0.0).startswith("1970-01-01T00:00:00Z memtopo: checked ")
+
+
+def test_the_watchdog_is_notified_if_systemd_watches_this_process(runtime: Path, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(PATIENCE)
+        holder = Holder(runtime, NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="40000")
+        try:
+            assert systemd.recv(4096).startswith(b"READY=1")
+            assert [systemd.recv(4096) for _ in range(3)] == [b"WATCHDOG=1"] * 3
+            assert holder.end(signal.SIGTERM)["held"]["notes"] == []
+        finally:
+            holder.kill()
+
+
+def seqpacket(path: str) -> socket.socket:
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.bind(path)
+    return sock
+
+
+def listening(sock: socket.socket) -> socket.socket:
+    sock.listen()
+    return sock
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda _: listening(socket.create_server(("127.0.0.1", 0))), "is no Unix socket"),
+        (lambda _: socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), "is a datagram socket"),
+        (seqpacket, "is a connection, and does not listen"),
+        (lambda path: listening(seqpacket(f"\0{path}")), "has no path in the file system"),
+        (lambda path: open(path, "w"), "is no socket"),  # noqa: SIM115, PTH123 closed by the test
+    ],
+)
+def test_passed_descriptors_of_other_types_are_refused(tmp_path: Path, make: Callable[[str], Any], why: str) -> None:
+    with make(str(tmp_path / "x")) as other:
+        given = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+        with pytest.raises(UsageError, match=why):
+            passed_claim(given, other.fileno())
+
+
+def test_a_passed_socket_is_for_its_process_and_of_several_by_name(tmp_path: Path) -> None:
+    with listening(seqpacket(str(tmp_path / "a"))) as first, listening(seqpacket(str(tmp_path / "b"))) as second:
+        base = 200
+        for number, sock in enumerate((first, second)):
+            os.dup2(sock.fileno(), base + number)
+        try:
+            given = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2", "LISTEN_FDNAMES": "metrics:memtopo"}
+            found = passed_claim(given, base)
+            assert found
+            with found:
+                assert found.endpoint.path == str(tmp_path / "b")
+            assert passed_claim({**given, "LISTEN_PID": "1"}, base) is None
+            assert passed_claim({}, base) is None
+            with pytest.raises(UsageError, match="2 sockets, and 0 of them are named"):
+                passed_claim({**given, "LISTEN_FDNAMES": "a:b"}, base)
+        finally:
+            os.close(base)
+            os.close(base + 1)
