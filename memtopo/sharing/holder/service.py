@@ -71,9 +71,9 @@ def hold(
         if metrics:
             loop.publish(metrics, _metrics_listener(metrics, terms), claim.endpoint.path)
         about: EventFields = {"layout": info.name, "socket": claim.endpoint.path, "exports": len(responder.offers)}
-        events.add("serving", about)
         loop.notify_ready()
         ready()
+        events.add("serving", about)
         loop.run()
         held = loop.finish(claim, info.name, time.monotonic() - began)
     counts = {"clients": held.clients, "handles": held.handles, "lost": len(held.lost), "kept": len(held.kept)}
