@@ -158,6 +158,10 @@ class Responder:
         """Name of the state that the layout is in; None if it has no states."""
         return self._changeable.state if self._changeable and len(self._changeable.states) > 1 else None
 
+    def record_serving(self, socket: str) -> None:
+        """Record that the layout is served at the path of a socket."""
+        self.events.add("serving", {"layout": self.name, "socket": socket, "exports": len(self.offers)})
+
     def _list_offers(self, connection: ClientConnection, fields: Fields, _: Clients) -> None:
         fields.allow_only("request", "first")
         first = fields.number("first")

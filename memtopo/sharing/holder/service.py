@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from memtopo.common.signals import signal_wakeup
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
-from memtopo.sharing.holder.events import Event, EventFields, Events
+from memtopo.sharing.holder.events import Event, Events
 from memtopo.sharing.holder.loop import INTERVAL, Reload, ServerLoop, Terms
 from memtopo.sharing.holder.metrics import MOST_CONNECTIONS, MetricsTarget
 from memtopo.sharing.holder.responses import Responder
@@ -70,10 +70,9 @@ def hold(
     with _listening(claim, responder, shutdown, terms, wake) as loop:
         if metrics:
             loop.publish(metrics, _metrics_listener(metrics, terms), claim.endpoint.path)
-        about: EventFields = {"layout": info.name, "socket": claim.endpoint.path, "exports": len(responder.offers)}
         loop.notify_ready()
         ready()
-        events.add("serving", about)
+        responder.record_serving(claim.endpoint.path)
         loop.run()
         held = loop.finish(claim, info.name, time.monotonic() - began)
     counts = {"clients": held.clients, "handles": held.handles, "lost": len(held.lost), "kept": len(held.kept)}
