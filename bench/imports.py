@@ -120,11 +120,11 @@ def _plain(path: str, count: int) -> float:
     kind = cuda.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
     start = time.perf_counter()
     handles: list[Any] = []
-    with _connected(path) as sock:
-        _ask(sock, {"request": "offers", "first": 0})
+    with connected(path) as sock:
+        ask(sock, {"request": "offers", "first": 0})
         while len(handles) < count:
             requested = min(BATCH, count - len(handles))
-            _, fds = _ask(sock, {"request": "handles", "export": "page", "first": len(handles), "count": requested})
+            _, fds = ask(sock, {"request": "handles", "export": "page", "first": len(handles), "count": requested})
             for fd in fds:
                 error, handle = cuda.cuMemImportFromShareableHandle(fd, kind)
                 assert not error
@@ -140,10 +140,10 @@ def _plain(path: str, count: int) -> float:
 def _latency(path: str, export: str, use: Callable[[Any, list[int]], None]) -> float:
     """Median seconds to request, import and release one handle over an open connection."""
     times = []
-    with _connected(path) as sock:
+    with connected(path) as sock:
         for _ in range(ONE_BY_ONE):
             start = time.perf_counter()
-            use(*_ask(sock, {"request": "handles", "export": export, "first": 0, "count": 1}))
+            use(*ask(sock, {"request": "handles", "export": export, "first": 0, "count": 1}))
             times.append(time.perf_counter() - start)
     return statistics.median(times)
 
@@ -184,13 +184,15 @@ def _secret(answer: Any) -> bytes:
 
 
 @contextmanager
-def _connected(path: str) -> Iterator[socket.socket]:
+def connected(path: str) -> Iterator[socket.socket]:
+    """Connect to a holder, without a client of memtopo."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.connect(path)
         yield sock
 
 
-def _ask(sock: socket.socket, request: dict[str, Any]) -> tuple[Any, list[int]]:
+def ask(sock: socket.socket, request: dict[str, Any]) -> tuple[Any, list[int]]:
+    """Answer to a request, and its descriptors."""
     sock.send(json.dumps({"memtopo": 1, **request}).encode())
     data, fds, _, _ = socket.recv_fds(sock, 1 << 16, 253, socket.MSG_CMSG_CLOEXEC)
     return json.loads(data)["ok"], fds
