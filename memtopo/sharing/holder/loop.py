@@ -19,6 +19,7 @@ from memtopo.sharing.holder.changes import LONGEST_WAIT, ChangeRequest, Changes
 from memtopo.sharing.holder.clients import ClientConnection, Clients
 from memtopo.sharing.holder.commits import Commits
 from memtopo.sharing.holder.events import Events
+from memtopo.sharing.holder.listener import Listener
 from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
@@ -35,7 +36,6 @@ RELOAD_WAIT = 5.0
 INTERVAL = 0.5
 """Seconds between two calls of `stop`, which may look for its reason: the death of a process sends no signal."""
 _INTERVAL_WITHOUT_SIGNALS = 0.2
-_ACCEPT_PAUSE = 1.0  # seconds without new connections after the descriptors are exhausted
 _RETRY_PAUSE = 0.01
 
 
@@ -88,7 +88,6 @@ class ServerLoop:
         self._commits = Commits(responder, self._clients, self._changes.renew, self._changes.notify_committed)
         self._retries: list[_Retry] = []
         self._awaiting_check: list[ClientConnection] = []
-        self._accept_again_at: float | None = None
         self._systemd = Notifier()
         self._reloads = False
         self._interval = min(terms.interval, _INTERVAL_WITHOUT_SIGNALS)
@@ -96,10 +95,8 @@ class ServerLoop:
 
     def listen(self, listener: socket.socket, wakeups: Collection[socket.socket]) -> None:
         """Accept connections from a socket, and check for the end whenever one of `wakeups` is readable."""
-        listener.setblocking(False)  # noqa: FBT003 the signature is the library's
-        self._listener = listener
+        self._listener = Listener(self._selector, listener, self._clients.admit, most=self._terms.max_clients)
         abandon_in_children(self)
-        self._watch_listener()
         for wakeup in wakeups:
             self._interval = self._terms.interval
             self._selector.register(wakeup, selectors.EVENT_READ, partial(_drain, wakeup))
@@ -124,7 +121,7 @@ class ServerLoop:
             if not self._shutdown.why:
                 self._commits.advance()
             self._end_reload()
-            self._accept_again()
+            self._listener.advance()
             self._systemd.advance(time.monotonic())
             self._clients.drop_unresponsive()
             for each in self._metrics:
@@ -183,7 +180,7 @@ class ServerLoop:
     def abandon(self) -> None:
         """Close all descriptors without a change of the selector, which a forked child shares with its parent."""
         self._selector.close()
-        self._listener.close()
+        self._listener.abandon()
         self._clients.abandon()
 
     def _wait(self, now: float) -> float:
@@ -196,34 +193,13 @@ class ServerLoop:
             self._commits.remaining(),
             self._systemd.interval,
             _RETRY_PAUSE if self._retries else None,
-            None if self._accept_again_at is None else _ACCEPT_PAUSE,
+            self._listener.pause,
         ]
         return min(wait for wait in waits if wait is not None)
-
-    def _watch_listener(self) -> None:
-        self._selector.register(self._listener, selectors.EVENT_READ, lambda _: self._accept())
 
     def _handle_ready(self, seconds: float) -> None:
         for key, events in self._selector.select(seconds):
             key.data(events)
-
-    def _accept(self) -> None:
-        """Admit the connections that wait in the queue of the socket, at most as many as it can have."""
-        for _ in range(self._terms.max_clients):
-            try:
-                sock, _ = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return
-            except OSError:  # no descriptor is free: new clients wait in the queue of the socket
-                self._selector.unregister(self._listener)
-                self._accept_again_at = time.monotonic() + _ACCEPT_PAUSE
-                return
-            self._clients.admit(sock)
-
-    def _accept_again(self) -> None:
-        if self._accept_again_at is not None and time.monotonic() >= self._accept_again_at:
-            self._accept_again_at = None
-            self._watch_listener()
 
     def _handle_events(self, connection: ClientConnection, events: int) -> None:
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import selectors
 import socket
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +15,7 @@ from memtopo.common.errors import MemtopoError
 from memtopo.common.text import process_name
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.errors import ExchangeError
+from memtopo.sharing.holder.listener import Listener
 from memtopo.sharing.sockets import abandon_in_children, check_user, peer
 from memtopo.sharing.statistics import Statistics
 from memtopo.sharing.status import Status
@@ -94,12 +94,11 @@ class MetricsServer:
         clock: Callable[[], float],
         allow_uids: Collection[int],
     ) -> None:
-        self._selector, self._listener, self._text, self._clock = selector, listener, text, clock
+        self._selector, self._text, self._clock = selector, text, clock
+        self._listener = Listener(selector, listener, self._admit, clock=clock)
         self._allow_uids = allow_uids
         self._exchanges: dict[int, _Exchange] = {}
         self.failure: str | None = None
-        self._listen_again_at: float | None = 0.0
-        listener.setblocking(False)  # noqa: FBT003 the signature is the library's
         abandon_in_children(self)
 
     def advance(self, now: float) -> None:
@@ -107,16 +106,12 @@ class MetricsServer:
         for each in tuple(self._exchanges.values()):
             if now >= each.until:
                 self._end(each)
-        if self._listen_again_at is not None and now >= self._listen_again_at:
-            self._listen_again_at = None
-            self._selector.register(self._listener, selectors.EVENT_READ, lambda _: self._accept())
+        self._listener.advance()
 
     def close(self) -> None:
         """Close all connections."""
         for each in tuple(self._exchanges.values()):
             self._end(each)
-        with suppress(KeyError):
-            self._selector.unregister(self._listener)
         self._listener.close()
 
     def abandon(self) -> None:
@@ -124,17 +119,9 @@ class MetricsServer:
         for each in self._exchanges.values():
             each.sock.close()
         self._exchanges.clear()
-        self._listener.close()
+        self._listener.abandon()
 
-    def _accept(self) -> None:
-        try:
-            sock, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        except OSError:  # no descriptor is free: new connections wait in the queue of the socket
-            self._selector.unregister(self._listener)
-            self._listen_again_at = self._clock() + PAUSE
-            return
+    def _admit(self, sock: socket.socket) -> None:
         try:
             found = peer(sock)
             check_user(found, process_name(found.pid), self._allow_uids)
