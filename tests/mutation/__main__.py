@@ -229,6 +229,7 @@ class _Recorder:
 
 def _run(tree: Path, tests: Sequence[str]) -> int:
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in what it starts in the background
     os.chdir(tree)
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     os.environ |= {"PYTHONPATH": str(tree), "HYPOTHESIS_PROFILE": "ci"}
