@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from memtopo.run import processes
 from memtopo.run.processes.coordinator import Coordinator
 from memtopo.run.processes.messages import Start
 from memtopo.run.verification.rounds import FORBIDDEN
+from memtopo.sharing.offers import ChangeFailed
 from tests.helpers.machines import identified, invented
 from tests.helpers.reports import tallies
 from tests.helpers.specs import ensemble
@@ -153,3 +156,17 @@ def test_progress_and_times_have_the_phases_of_all_processes(whole: Whole) -> No
     times = {"start": 2, **counts, "open": 2, "check": 23, "verify": 2, "take down": 2}
     assert [(str(each.phase), each.steps) for each in report.times] == [*times.items()]
     assert all(each.seconds >= 0 for each in report.times)
+
+
+def test_a_switch_that_a_process_does_not_survive_leaves_the_layout_broken() -> None:
+    def held(coordinator: Coordinator) -> list[str]:
+        os.kill(coordinator.workers["engine"].process.pid, signal.SIGKILL)
+        with pytest.raises(
+            ChangeFailed, match=r"process engine was killed by SIGKILL .*; the layout is taken"
+        ) as failed:
+            coordinator.joint.switch("asleep")
+        assert failed.value.broken is True
+        return []
+
+    report = processes.apply(ensemble(Path(__file__).with_name("sleeping.yaml"), MACHINE), held=held)
+    assert [each.outcome for each in report.processes] == ["taken down", "died"]
