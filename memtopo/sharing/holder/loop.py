@@ -21,6 +21,7 @@ from memtopo.sharing.holder.commits import Commits
 from memtopo.sharing.holder.events import Events
 from memtopo.sharing.holder.listener import Listener
 from memtopo.sharing.holder.metrics import MetricsFile, MetricsServer, MetricsTarget
+from memtopo.sharing.holder.reloads import Reload, Reloads
 from memtopo.sharing.holder.responses import Responder, TooManyInFlight, descriptors_in_flight, request_of, still_bound
 from memtopo.sharing.holder.state import HoldSummary, Shutdown, Why
 from memtopo.sharing.holder.systemd import Notifier
@@ -30,8 +31,6 @@ from memtopo.sharing.sockets import abandon_in_children
 from memtopo.sharing.wire import Packet
 
 LONGEST_GRACE = 3600.0
-RELOAD_WAIT = 5.0
-"""Seconds that importers have to let go of memory that goes by a reload."""
 
 INTERVAL = 0.5
 """Seconds between two calls of `stop`, which may look for its reason: the death of a process sends no signal."""
@@ -39,15 +38,11 @@ _INTERVAL_WITHOUT_SIGNALS = 0.2
 _RETRY_PAUSE = 0.01
 
 
-Reload = Callable[[], Callable[[], str] | None]
-
-
 @dataclass(frozen=True, slots=True)
 class Terms:
     """Terms of a hold: the limit of clients, their `patience` and `grace` in seconds, other users, and its end.
 
-    `stop` is called at least every `interval` seconds. `reload` returns a function that reads the spec again, if a
-    signal has requested it since the last call; it returns a source, or raises `MemtopoError`.
+    `stop` is called at least every `interval` seconds, and `reload` as often.
     """
 
     max_clients: int
@@ -89,7 +84,7 @@ class ServerLoop:
         self._retries: list[_Retry] = []
         self._awaiting_check: list[ClientConnection] = []
         self._systemd = Notifier()
-        self._reloads = False
+        self._reloads = Reloads(responder, self._changes, self._systemd, terms.reload)
         self._interval = min(terms.interval, _INTERVAL_WITHOUT_SIGNALS)
         self._metrics: list[MetricsFile | MetricsServer] = []
 
@@ -116,11 +111,12 @@ class ServerLoop:
                 self._handle_ready(0.0)
             self._retry()
             self._check()
-            self._reload()
+            if not self._shutdown.why:
+                self._reloads.begin()
             self._changes.advance()
             if not self._shutdown.why:
                 self._commits.advance()
-            self._end_reload()
+            self._reloads.end()
             self._listener.advance()
             self._systemd.advance(time.monotonic())
             self._clients.drop_unresponsive()
@@ -167,7 +163,7 @@ class ServerLoop:
 
     def notify_ready(self) -> None:
         """Notify systemd that the layout is served."""
-        self._systemd.ready(f"holding {self._responder.name}, {len(self._responder.offers)} exports")
+        self._systemd.ready(self._responder.holding)
 
     def close(self) -> None:
         """Close all connections."""
@@ -294,30 +290,6 @@ class ServerLoop:
                 self._clients.drop(each)
                 continue
             self._clients.update_events(each)
-
-    def _reload(self) -> None:
-        """Change to the spec that is read again, if a signal requests it. A refusal is an event."""
-        read = None if self._shutdown.why else self._terms.reload()
-        if read is None:
-            return
-        if not self._reloads:
-            self._systemd.reloading()
-        self._reloads = True
-        try:
-            self._begin_reload(read())
-        except MemtopoError as error:
-            self._changes.record_failure("reload", "SIGHUP", error)
-
-    def _begin_reload(self, source: str) -> None:
-        self._changes.require_none()
-        planned = self._responder.planned_change(source, None)
-        terms = (False, False, RELOAD_WAIT)
-        self._changes.begin(ChangeRequest(None, "reload", planned, planned.touched, {}, *terms))
-
-    def _end_reload(self) -> None:
-        if self._reloads and self._changes.remaining() is None:
-            self._reloads = False
-            self.notify_ready()
 
     def _switch(self, connection: ClientConnection, fields: Fields) -> bool:
         fields.allow_only("request", "state", "force", "wait", "check")

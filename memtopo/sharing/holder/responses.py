@@ -149,6 +149,11 @@ class Responder:
         return self._info.name
 
     @property
+    def holding(self) -> str:
+        """Status line for systemd."""
+        return f"holding {self.name}, {len(self.offers)} exports"
+
+    @property
     def generation(self) -> int:
         """Number of the layout, which a change increments."""
         return self._changeable.generation if self._changeable else 1

@@ -13,8 +13,9 @@ from memtopo.common.signals import signal_wakeup
 from memtopo.sharing.claims import Claim
 from memtopo.sharing.holder.clients import SPARE
 from memtopo.sharing.holder.events import Event, Events
-from memtopo.sharing.holder.loop import INTERVAL, Reload, ServerLoop, Terms
+from memtopo.sharing.holder.loop import INTERVAL, ServerLoop, Terms
 from memtopo.sharing.holder.metrics import MOST_CONNECTIONS, MetricsTarget
+from memtopo.sharing.holder.reloads import Reload
 from memtopo.sharing.holder.responses import Responder
 from memtopo.sharing.holder.state import HolderInfo, HoldSummary, Shutdown
 from memtopo.sharing.offers import ChangeableLayout, ExportProvider
