@@ -134,7 +134,7 @@ def test_json_of_validate_and_plan_is_one_document(
         (2, ["frobnicate", "--json"]),
         (2, ["--json", "plan", "x.yaml"]),
         (2, ["plan", "--json"]),
-        (2, ["plan", "a", "b", "--json"]),
+        (2, ["plan", "a", "b", "c", "--json"]),
         (2, ["plan", "", M, "--json"]),
         (2, ["plan", QUICKSTART, "--frobnicate", "--json"]),
         (2, ["plan", QUICKSTART, "--json", "--machine"]),

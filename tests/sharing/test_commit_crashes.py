@@ -146,7 +146,7 @@ def test_two_hundred_readers_get_what_one_writer_commits(layout: Held, path: str
                 assert len(read(each)["ok"]["handles"]) == 2
             page = asked(writer, "importers", after=0)["ok"]
             assert page["more"] or len(page["importers"]) == 201
-        until(lambda: open_descriptors() == before)
+        until(lambda: open_descriptors() <= before)
         assert threading.active_count() == threads
         assert len(asked(writer, "importers", after=0)["ok"]["importers"]) == 1
 
@@ -165,7 +165,7 @@ def test_rounds_of_attaching_and_releasing_leave_nothing(layout: Held, path: str
                 begin(reader, "await")
                 assert heard(reader)
                 assert len(read(reader)["ok"]["handles"]) == 2
-        until(lambda: open_descriptors() == before)
+        until(lambda: open_descriptors() <= before)
         assert threading.active_count() == threads
         assert len(asked(writer, "importers", after=0)["ok"]["importers"]) == 1
         assert free_bytes(layout) == free

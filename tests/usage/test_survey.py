@@ -128,10 +128,13 @@ def test_what_nvml_and_holders_do_not_report_is_said(files: ProcessFiles) -> Non
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_descriptors_of_another_user_are_said_to_need_root(start: Callable[..., Any], runtime: Path) -> None:
     """A holder of this user is listed all the same."""
-    done = subprocess.run(
-        [*MEMTOPO, "who", "--json"], cwd=ROOT, env=environment(XDG_RUNTIME_DIR=""), capture_output=True, check=True,
-        user=65534, group=65534, extra_groups=[],
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [*MEMTOPO, "who", "--json"], cwd=ROOT, env=environment(XDG_RUNTIME_DIR=""), capture_output=True, check=True,
+            user=65534, group=65534, extra_groups=[],
+        )  # fmt: skip
+    except PermissionError:
+        pytest.skip("another user cannot run the Python of the tests, whose folder is private")
     assert any(each.endswith("reading them needs root") for each in json.loads(done.stdout)["unknown"])
 
 
