@@ -23,7 +23,7 @@ from memtopo.sharing.messages import LONGEST_SOURCE, TEXT_CHARACTERS, Fields
 from memtopo.sharing.offers import Offer
 from memtopo.sharing.sockets import Peer
 from memtopo.sharing.status import Taken
-from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGE, PAGES, Memfds
+from tests.helpers.memfd_exports import MACHINE, OFFERS, PAGE, PAGES, Memfds, OneState
 from tests.helpers.processes import open_descriptors
 
 BROKEN = Offer("broken", "chunk", "fd", 2, PAGE, "gpu0")
@@ -313,3 +313,21 @@ def test_parts_of_a_source_out_of_order_or_too_long_are_refused(
     with pytest.raises(BadPacket) as refused:
         receive(parts[-1])
     assert why in refused.value.message
+
+
+class Stateless(OneState):
+    """A layout whose spec has no states."""
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return ("awake",)
+
+
+def test_a_layout_without_states_is_switched_to_awake_alone() -> None:
+    layout = Stateless()
+    responder = Responder(layout, HolderInfo("kv", None, MACHINE), batch=3, deadline=None, changeable=layout)
+    try:
+        assert responder.planned_switch("awake")
+        assert refused(lambda: responder.planned_switch("asleep")).message == "layout 'kv' has no states"
+    finally:
+        os.close(layout.memory)

@@ -198,7 +198,7 @@ class Responder:
     def planned_switch(self, state: str) -> PlannedChange:
         """Plan a switch to a state. Raises `MemtopoError` if there is no such state."""
         layout = self._changeable
-        if layout is None or len(layout.states) == 1:
+        if layout is None or (len(layout.states) == 1 and state not in layout.states):
             raise ExchangeError("unknown", f"layout {self._info.name!r} has no states")
         if state not in layout.states:
             hint = choose(state, [*layout.states][:LISTED])
