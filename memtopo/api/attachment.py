@@ -181,25 +181,25 @@ def attach(
     access. For up to `wait` (seconds, or text such as "60s"), entering waits for a layout that is not held yet, for
     another writer, and for the commit. `expect` is the digest that the layout's spec must have.
 
-    memtopo itself never writes to imported memory. `poll` calls `on_change` when the holder
-    changes its layout.
+    memtopo itself never writes to imported memory. `poll` calls `on_change` when the holder changes its layout.
 
     Entering raises `NoLayout` if the layout is not held, `ExchangeError`, with the code `writing`, `committed` or
     `uncommitted` if the wait was in vain, `Unavailable`, `Unsuitable`, also for another digest, `InvalidSpec` if
     this machine cannot import an export, and `NotApplied` with the report after everything was undone.
     """
-    text = os.fspath(layout)
-    folder = None if socket is None else os.fspath(socket)
+    requested, seconds = [exports] if isinstance(exports, str) else exports, _seconds(wait)
+    return Attachment(
+        _endpoint(os.fspath(layout), None if socket is None else os.fspath(socket)),
+        lambda: Terms(requested, role, time.monotonic() + seconds, expect),
+        device, access, machine, allow_uids, on_change,
+    )  # fmt: skip
+
+
+def _endpoint(layout: str, folder: str | None) -> Endpoint:
+    """Endpoint of a layout, by its name or the path of its socket. Raises `UsageError`."""
     if folder is not None and not is_folder(folder):
         raise UsageError(f"socket={folder!r} is no folder", hint="name the path of a socket in place of the layout")
-    where = endpoint(socket=text) if "/" in text else endpoint(text, folder)
-    requested = [exports] if isinstance(exports, str) else exports
-    seconds = _seconds(wait)
-
-    def terms() -> Terms:
-        return Terms(requested, role, time.monotonic() + seconds, expect)
-
-    return Attachment(where, terms, device, access, machine, allow_uids, on_change)
+    return endpoint(socket=layout) if "/" in layout else endpoint(layout, folder)
 
 
 def _seconds(wait: str | float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -118,19 +118,11 @@ def apply_command(
     The check compares the memory with the spec. After the report nothing of it is left. With --hold the layout stays
     until a signal, 'memtopo release NAME' or --for, and its exports are served to other processes meanwhile.
     """
-    lasts = None if lasting is None else duration(lasting)
-    holding = hold_options(
-        hold=hold,
-        socket=socket,
-        lasting=lasts,
-        grace=duration(grace),
-        allow_uids=allow_uid or [],
-        metrics=metrics,
-        service=ServiceOptions(log, log_level, ready_fd, reload),
-        detach=detach,
-    )
-    bound_holders = bindings(bound or [], allow_uid or [], timeout_seconds(timeout), socket)
-    if detach and holding:
+    about_service = ServiceOptions(log, log_level, ready_fd, reload, detach)
+    lasts, trusted = None if lasting is None else duration(lasting), tuple(allow_uid or ())
+    holding = hold_options(HoldOptions(socket, lasts, duration(grace), trusted, metrics, about_service), hold=hold)
+    bound_holders = bindings(bound or [], trusted, timeout_seconds(timeout), socket)
+    if holding and detach:
         return _detach(context, spec, holding, as_json=as_json)
     loaded = load(spec, machine)
     if loaded.validated.geometry is None:
@@ -311,7 +303,7 @@ class Bindings:
             raise Interrupted(stop()) from error
 
 
-def bindings(given: list[str], allow_uids: list[int], silence: float, socket: str | None = None) -> Bindings:
+def bindings(given: list[str], allow_uids: Sequence[int], silence: float, socket: str | None = None) -> Bindings:
     """The bindings of the values of `--with`, and of `--socket` if it is a folder. Raises `UsageError`."""
     typed = given != os.environ.get(_VARIABLE, "").split()
     values = dict(map(_name_and_value, given if typed else _variable()))

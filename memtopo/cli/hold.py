@@ -22,7 +22,7 @@ from memtopo.run.processes import Coordinator, HeldProcesses
 from memtopo.run.request import HoldResult
 from memtopo.sharing.claims import Claim, claim
 from memtopo.sharing.endpoints import endpoint, is_folder
-from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, MetricsTarget, hold, passed_claim
+from memtopo.sharing.holder import INTERVAL, HolderInfo, HoldSummary, MetricsTarget, Supervision, hold, passed_claim
 from memtopo.sharing.status import Importer
 
 
@@ -113,10 +113,12 @@ class Holder:
                 ready=self._report_ready,
                 interval=interval,
                 changeable=layout,
-                memory=lambda: location_memory(layout.plans, self.gpus),
-                metrics=self.metrics,
-                reload=lambda: self.reread if hangups.take() else None,
-                log=self.service.record,
+                supervision=Supervision(
+                    memory=lambda: location_memory(layout.plans, self.gpus),
+                    metrics=self.metrics,
+                    reload=lambda: self.reread if hangups.take() else None,
+                    log=self.service.record,
+                ),
             )
         return list(_notes(held))
 
@@ -135,25 +137,21 @@ class Holder:
         plain.print_lines([printable(f"{holding}; release it with 'memtopo release {name}'{log}")], sys.stderr)
 
 
-def hold_options(
-    *,
-    hold: bool,
-    socket: str | None,
-    lasting: float | None,
-    grace: float,
-    allow_uids: list[int],
-    metrics: str | None = None,
-    service: ServiceOptions | None = None,
-    detach: bool = False,
-) -> HoldOptions | None:
-    """The options of `--hold`; None without it. Raises `UsageError` for options that need it."""
-    service = service or ServiceOptions()
+def hold_options(options: HoldOptions, *, hold: bool) -> HoldOptions | None:
+    """Return the options of `--hold`, or None without it. Raises `UsageError` for options that need it."""
     if hold:
-        return HoldOptions(socket, lasting, grace, tuple(allow_uids), metrics, service)
-    options = {"--for": lasting, "--socket": None if socket and is_folder(socket) else socket, "--metrics": metrics}
-    options |= {"--log": service.log, "--ready-fd": service.ready_fd, "--reload": service.reload or None}
-    options |= {"--detach": detach or None}
-    for flag, given in ((flag, value is not None) for flag, value in options.items()):
+        return options
+    service = options.service
+    values = {
+        "--for": options.lasting,
+        "--socket": None if options.socket and is_folder(options.socket) else options.socket,
+        "--metrics": options.metrics,
+        "--log": service.log,
+        "--ready-fd": service.ready_fd,
+        "--reload": service.reload or None,
+        "--detach": service.detach or None,
+    }
+    for flag, given in ((flag, value is not None) for flag, value in values.items()):
         # The variables may be set for other commands, or by a memtopo that started this one.
         if given and f"MEMTOPO_{flag.removeprefix('--').replace('-', '_').upper()}" not in os.environ:
             raise UsageError(f"{flag} is for held layouts only", hint="add --hold")

@@ -44,12 +44,13 @@ class HolderDied(MemtopoError):
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """Options of a holder as a service: the file of its log, the descriptor for readiness, and reloads by SIGHUP."""
+    """Options of a holder as a service: its log, the descriptor for readiness, reloads, and a process of its own."""
 
     log: str | None = None
     log_level: LogLevel = "info"
     ready_fd: int | None = None
     reload: bool = False
+    detach: bool = False
 
     @contextmanager
     def service(self, name: str) -> Iterator[Service]:

@@ -142,7 +142,7 @@ def _properties(status: Status, now: float) -> Iterator[tuple[str, str]]:
 
 
 def _namespace_notes(status: Status) -> list[RenderableType]:
-    """What the numbers of processes mean, if some are of another pid namespace."""
+    """Notes on the numbers of processes, if some are of another pid namespace."""
     remarks = []
     if status.importers and status.pid_namespace == "another":
         remarks.append("importers have the numbers of the holder's pid namespace, not of this process's")

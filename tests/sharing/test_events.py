@@ -16,7 +16,7 @@ from memtopo.output.journal import line
 from memtopo.sharing.client import connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.holder import Event, passed_claim
+from memtopo.sharing.holder import Event, Supervision, passed_claim
 from memtopo.sharing.holder.events import MOST_OF_CLIENTS, PERIOD, Events
 from tests.helpers.child_process import PATIENCE
 from tests.helpers.holders import Holder, holding
@@ -25,7 +25,7 @@ from tests.helpers.memfd_exports import OFFERS, OneState
 
 def test_importers_checks_changes_and_the_end_are_events(runtime: Path) -> None:
     found: list[Event] = []
-    with holding(OneState(), log=found.append), connect(endpoint("kv")) as client:
+    with holding(OneState(), supervision=Supervision(log=found.append)), connect(endpoint("kv")) as client:
         for handle in client.handles("page"):
             handle.close()
         client.let_go(["page"])

@@ -24,7 +24,7 @@ from memtopo.sharing.claims import claim
 from memtopo.sharing.client import Client, connect
 from memtopo.sharing.endpoints import endpoint
 from memtopo.sharing.errors import ExchangeError
-from memtopo.sharing.holder import MetricsTarget
+from memtopo.sharing.holder import MetricsTarget, Supervision
 from memtopo.sharing.holder.metrics import (
     LONGEST_REQUEST,
     MOST_CONNECTIONS,
@@ -61,7 +61,7 @@ def web(runtime: Path, layout: OneState, tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "metrics.sock"
     with (
         claim(endpoint(socket=str(path))) as claimed,
-        holding(layout, memory=lambda: MEMORY, metrics=MetricsTarget(text, claim=claimed)),
+        holding(layout, supervision=Supervision(lambda: MEMORY, MetricsTarget(text, claim=claimed))),
     ):
         yield path
     assert not path.exists()
@@ -164,7 +164,7 @@ def test_users_that_may_connect_may_read_the_metrics(
     path = tmp_path / "m.sock"
     with (
         claim(endpoint(socket=str(path))) as claimed,
-        holding(layout, metrics=MetricsTarget(text, claim=claimed), allow_uids=allow_uids),
+        holding(layout, supervision=Supervision(metrics=MetricsTarget(text, claim=claimed)), allow_uids=allow_uids),
     ):
         assert stat.S_IMODE(path.stat().st_mode) == mode
 
@@ -178,7 +178,7 @@ def test_a_client_that_sends_half_a_request_is_disconnected_in_time(
     path = tmp_path / "m.sock"
     with (
         claim(endpoint(socket=str(path))) as claimed,
-        holding(layout, metrics=MetricsTarget(text, claim=claimed)),
+        holding(layout, supervision=Supervision(metrics=MetricsTarget(text, claim=claimed))),
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock,
     ):
         sock.settimeout(child_process.PATIENCE)
@@ -282,7 +282,7 @@ def test_a_holder_keeps_a_file_while_it_serves(runtime: Path, layout: OneState, 
     def write(page: str) -> None:
         path.write_text(page)
 
-    with holding(layout, memory=lambda: MEMORY, metrics=MetricsTarget(text, write=write)):
+    with holding(layout, supervision=Supervision(lambda: MEMORY, MetricsTarget(text, write=write))):
         assert values(path.read_text())["memtopo_importers"] == 0
         with connect(endpoint("kv")) as client:
             for handle in client.handles("page", count=1):

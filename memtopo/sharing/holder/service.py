@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from memtopo.common.signals import signal_wakeup
 from memtopo.sharing.claims import Claim
@@ -28,6 +29,21 @@ _OWN = 16  # descriptors that the driver, the selector and others may need
 _LEAST = _OWN + 4 * SPARE
 
 
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """Reports of a holder, and its reloads.
+
+    `memory` returns the memory that the layout has now. Metrics are kept where `metrics` says. `reload` is called as
+    often as the holder's `stop`; a function that it returns reads the source of a spec to change to. `log` receives the
+    events.
+    """
+
+    memory: Callable[[], Sequence[LocationMemory]] = tuple
+    metrics: MetricsTarget | None = None
+    reload: Reload = lambda: None
+    log: Callable[[Event], None] = lambda _: None
+
+
 def hold(
     provider: ExportProvider,
     claim: Claim,
@@ -42,32 +58,25 @@ def hold(
     wake: socket.socket | None = None,
     changeable: ChangeableLayout | None = None,
     interval: float = INTERVAL,
-    memory: Callable[[], Sequence[LocationMemory]] = tuple,
-    metrics: MetricsTarget | None = None,
-    reload: Reload = lambda: None,
-    log: Callable[[Event], None] = lambda _: None,
+    supervision: Supervision = Supervision(),
 ) -> HoldSummary:
     """Serve exports at a claimed endpoint until `stop()` returns a signal's number, a release, or `lasting` seconds.
 
     Then clients that use an export over ipc get a notice, and have `grace` seconds. A client that does not read for
     `patience` seconds is disconnected. `ready` is called once clients can connect. `stop` is called at least every
     `interval` seconds, at once when `wake` is readable, and after a signal in the main thread. Clients of this user
-    may change the layout if it is `changeable`, which is then the provider, too. Metrics, in which `memory` is the
-    memory that the layout has now, are kept where `metrics` says. `reload` is called as often as `stop`; a function
-    that it returns reads the source of a spec to change to. `log` receives the events. The caller closes the claims
-    after the teardown.
-    Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
+    may change the layout if it is `changeable`, which is then the provider, too. The caller closes the claims after
+    the teardown. Raises `ExchangeError` if there can be no socket, or if there are too few descriptors.
     """
+    metrics, events = supervision.metrics, Events(supervision.log)
     batch, max_clients = _limits(MOST_CONNECTIONS if metrics and metrics.claim else 0)
-    began = time.monotonic()
-    others = {*allow_uids} - {os.geteuid()}
-    deadline = None if lasting is None else time.time() + lasting
-    events = Events(log)
+    began, deadline = time.monotonic(), None if lasting is None else time.time() + lasting
     responder = Responder(
-        provider, info, batch=batch, deadline=deadline, changeable=changeable, memory=memory, events=events
+        provider, info, batch=batch, deadline=deadline, changeable=changeable, memory=supervision.memory, events=events
     )
     shutdown = Shutdown(None if lasting is None else began + lasting)
-    terms = Terms(max_clients, patience, others, stop, grace, interval, reload, events)
+    others = {*allow_uids} - {os.geteuid()}
+    terms = Terms(max_clients, patience, others, stop, grace, interval, supervision.reload, events)
     with _listening(claim, responder, shutdown, terms, wake) as loop:
         if metrics:
             loop.publish(metrics, _metrics_listener(metrics, terms), claim.endpoint.path)
@@ -75,9 +84,12 @@ def hold(
         ready()
         responder.record_serving(claim.endpoint.path)
         loop.run()
-        held = loop.finish(claim, info.name, time.monotonic() - began)
+        return _ended(loop.finish(claim, info.name, time.monotonic() - began), info.name, events)
+
+
+def _ended(held: HoldSummary, layout: str, events: Events) -> HoldSummary:
     counts = {"clients": held.clients, "handles": held.handles, "lost": len(held.lost), "kept": len(held.kept)}
-    events.add("ended", {"layout": info.name, "why": held.why, "seconds": round(held.seconds, 1), **counts})
+    events.add("ended", {"layout": layout, "why": held.why, "seconds": round(held.seconds, 1), **counts})
     return held
 
 

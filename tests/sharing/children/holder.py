@@ -13,7 +13,7 @@ from memtopo.cli.process import Stopper
 from memtopo.common.errors import MemtopoError
 from memtopo.sharing.claims import claim
 from memtopo.sharing.endpoints import endpoint
-from memtopo.sharing.holder import HolderInfo, hold
+from memtopo.sharing.holder import HolderInfo, Supervision, hold
 from memtopo.sharing.statistics import LocationMemory
 from tests.helpers.memfd_exports import GPU, MACHINE, OFFERS, PAGE, PAGES, Memfds, OneState
 from tests.helpers.processes import open_descriptors, print_json
@@ -58,7 +58,7 @@ def main(
                 stop=stopper.signal,
                 ready=lambda: print_json({"serving": name}),
                 changeable=changeable,
-                memory=lambda: (LocationMemory("gpu0", GPU, PAGE, 1),),
+                supervision=Supervision(memory=lambda: (LocationMemory("gpu0", GPU, PAGE, 1),)),
                 **terms,
             )
         print_json({"held": asdict(held), "fds": open_descriptors() - before})
