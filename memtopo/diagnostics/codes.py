@@ -66,6 +66,7 @@ CODES = {
     "MT605": Code("an import of the process's own export"),
     "MT606": Code("a GPU that the process does not see"),
     "MT607": Code("an export that cannot be committed"),
+    "MT608": Code("an order that an import cannot have"),
     # managed and external memory
     "MT701": Code("managed memory that the machine does not support"),
     "MT702": Code("an external handle that the machine cannot import"),

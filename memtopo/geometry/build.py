@@ -48,14 +48,19 @@ def lay_out(spec: Spec, machine: Machine) -> ResolvedLayout:
 
 
 def _scopes(spec: Spec, machine: Machine, siblings: Siblings) -> Iterator[tuple[str, Scope]]:
-    """Scope of each process by label; processes of a counted process with the same devices share one."""
+    """Scope of each process by label.
+
+    Processes of a counted process with the same devices share one, unless an entry depends on their numbers.
+    """
     for name, process in spec.processes.items():
-        shared: dict[tuple[str, ...], Scope] = {}
+        shared: dict[tuple[object, ...], Scope] = {}
+        numbered = any(kind.numbered(entry) for kind in KINDS for entry in process.section(kind.section).values())
         for index in range(process.instances or 1):
             devices = tuple(values[index % len(values)] for values in process.section("devices").values())
-            if devices not in shared:
-                shared[devices] = Scope(process, machine, KINDS, index, siblings)
-            yield (f"{name}.{index}" if process.instances else name), shared[devices]
+            like = (*devices, index) if numbered else devices
+            if like not in shared:
+                shared[like] = Scope(process, machine, KINDS, index, siblings)
+            yield (f"{name}.{index}" if process.instances else name), shared[like]
 
 
 def _siblings(spec: Spec, scopes: Mapping[str, Scope]) -> dict[str, Sibling]:

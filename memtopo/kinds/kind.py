@@ -74,6 +74,11 @@ class Kind:
         model = self.nested[1] if self.nested and inside else self.model
         return [field.alias or key for key, field in model.model_fields.items()] if model else []
 
+    def numbered(self, entry: Any) -> bool:
+        """Return true if an entry is resolved differently in each instance of a counted process."""
+        del entry
+        return False
+
     def conflicts(self, group: Group | None) -> bool:
         """Return true if an entry cannot be named like an entry of another kind, of which `group` is resolved."""
         del group
@@ -147,7 +152,7 @@ class Scope:
         self, spec: Spec, machine: Machine, kinds: Sequence[Kind], index: int = 0, siblings: Siblings | None = None
     ) -> None:
         """`index` is the number of the process within a counted process."""
-        self.spec, self.machine, self.kinds = spec, machine, kinds
+        self.spec, self.machine, self.kinds, self.index = spec, machine, kinds, index
         self.siblings = siblings or Siblings()
         self.errors = NameErrors()
         self.devices = DeviceNames(spec, machine, self.errors, index)

@@ -50,7 +50,8 @@ from memtopo.language.scalars import (
 
 # Re-exported for modules that read specs.
 __all__ = [
-    "LARGEST_COUNT", "LARGEST_PROCESSES", "NAME", "Reference", "Source", "count", "one_or_more", "parse_reference",
+    "LARGEST_COUNT", "LARGEST_PROCESSES", "NAME", "OWN_FIRST", "Reference", "Source", "count", "one_or_more",
+    "parse_reference",
 ]  # fmt: skip
 
 _DEVICE = f"{NAME_PATTERN}|host:[0-9]+"
@@ -122,6 +123,13 @@ Transport = Annotated[
 Commit = Annotated[
     Literal["required"], FromText(one_of({"required": "required"}, "a way to commit"), {"enum": ["required"]})
 ]
+
+OWN_FIRST = "own-first"
+"""Order of an import from a counted process: of the same number, then of the next ones, around."""
+_ORDERS = {each: each for each in (OWN_FIRST, "own", "next", "previous")}
+_OrderWord = Annotated[str, FromText(one_of(_ORDERS, "an order of processes"), {"enum": [*_ORDERS]})]
+_OneOrMoreOrders = _OrderWord | Annotated[list[_OrderWord], Field(min_length=1)]
+ProcessOrder = Annotated[list[_OrderWord], BeforeValidator(one_or_more, json_schema_input_type=_OneOrMoreOrders)]
 
 _OneOrMoreDevices = DeviceName | Annotated[list[DeviceName], Field(min_length=1)]
 _OneOrMoreGpus = _Gpu | Annotated[list[_Gpu], Field(min_length=1)]
