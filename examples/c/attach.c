@@ -5,7 +5,7 @@
  * LAYOUT is a layout's name or the path of its socket. A TEXT is written to where the chunk begins. Then its bytes are
  * read, and their checksum (FNV-1a, 64 bits) is printed. With --follow, the chunk stays mapped until the holder releases
  * the layout: when the holder takes its memory back, the program lets go of it and keeps the address, and when it is
- * there again, the program maps it at the same address and prints its checksum. The exit status is 0, 1 where something
+ * there again, the program maps it at the same address and prints its checksum. The memory may also be gone at first. The exit status is 0, 1 where something
  * failed, 2 for wrong usage. Everything that was made is undone in reverse order, whatever fails. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -26,7 +26,12 @@ struct chunk {
     int device;
     CUdeviceptr address;
     CUhandle handle;
+    const char *text; /* to be written once memory is mapped */
 };
+
+static void shut(int fd) {
+    if (fd >= 0) close(fd);
+}
 
 static bool checksum(const struct chunk *chunk) {
     const uint64_t size = chunk->offer.size;
@@ -44,7 +49,9 @@ static bool checksum(const struct chunk *chunk) {
     return ok;
 }
 
-static bool store(const struct chunk *chunk, const char *text) {
+static bool store(struct chunk *chunk) {
+    const char *text = chunk->text;
+    chunk->text = NULL;
     if (!text) return true;
     if (strlen(text) > chunk->offer.size) return fprintf(stderr, "attach: the text is longer than the chunk\n"), false;
     return cuda_ok(chunk->cuda, chunk->cuda->to_device(chunk->address, text, strlen(text)), "cuMemcpyHtoD");
@@ -86,7 +93,7 @@ static bool come_back(int sock, struct chunk *chunk, const struct notice *notice
         return fprintf(stderr, "attach: %s is not what it was\n", offer.name), false;
     const int fd = wire_descriptor(sock, &chunk->offer, chunk->index);
     if (fd == NOT_NOW) return printf("%s has no memory in state %s\n", offer.name, notice->state), true;
-    return fd >= 0 && map(chunk, fd) && checksum(chunk);
+    return fd >= 0 && map(chunk, fd) && store(chunk) && checksum(chunk);
 }
 
 /* Follows the notices of the holder until it releases the layout, or is gone. */
@@ -105,33 +112,34 @@ static bool follow(int sock, struct chunk *chunk) {
     return true;
 }
 
-static bool use(int sock, struct chunk *chunk, int fd, const char *text, bool following) {
+static bool use(int sock, struct chunk *chunk, int fd, bool following) {
     const struct cuda *cuda = chunk->cuda;
     const bool reserved =
         cuda_ok(cuda, cuda->reserve(&chunk->address, chunk->offer.size, 0, 0, 0), "cuMemAddressReserve");
-    if (!reserved) return close(fd), false;
-    bool ok = map(chunk, fd) && store(chunk, text) && checksum(chunk) && (!following || follow(sock, chunk));
+    if (!reserved) return shut(fd), false;
+    const bool mapped = fd == NOT_NOW || (map(chunk, fd) && store(chunk) && checksum(chunk));
+    bool ok = mapped && (!following || follow(sock, chunk));
     ok &= let_go(chunk);
     return cuda_ok(cuda, cuda->unreserve(chunk->address, chunk->offer.size), "cuMemAddressFree") && ok;
 }
 
-static bool with_context(int sock, struct chunk *chunk, int fd, const char *text, bool following) {
+static bool with_context(int sock, struct chunk *chunk, int fd, bool following) {
     const struct cuda *cuda = chunk->cuda;
     CUcontext context;
-    if (!cuda_ok(cuda, cuda->retain(&context, chunk->device), "cuDevicePrimaryCtxRetain")) return close(fd), false;
+    if (!cuda_ok(cuda, cuda->retain(&context, chunk->device), "cuDevicePrimaryCtxRetain")) return shut(fd), false;
     bool ok = cuda_ok(cuda, cuda->push(context), "cuCtxPushCurrent");
     if (ok) {
-        ok = use(sock, chunk, fd, text, following);
+        ok = use(sock, chunk, fd, following);
         cuda->pop(&context);
     } else {
-        close(fd);
+        shut(fd);
     }
     return cuda_ok(cuda, cuda->release_context(chunk->device), "cuDevicePrimaryCtxRelease") && ok;
 }
 
 static bool attach(int sock, char *export, const char *text, bool following) {
     struct cuda cuda;
-    struct chunk chunk = {.cuda = &cuda};
+    struct chunk chunk = {.cuda = &cuda, .text = text};
     struct offer *offer = &chunk.offer;
     char *dot = strchr(export, '.');
     chunk.index = dot ? strtoull(dot + 1, NULL, 10) : 0;
@@ -142,11 +150,12 @@ static bool attach(int sock, char *export, const char *text, bool following) {
     if (strcmp(offer->kind, "chunk") || strcmp(offer->via, "fd"))
         return fprintf(stderr, "attach: this program imports chunks over fd alone\n"), false;
     int fd = wire_descriptor(sock, offer, chunk.index);
-    if (fd < 0) return false;
-    printf("descriptor of %s.%" PRIu64 " received\n", offer->name, chunk.index);
+    if (fd == FAILED || (fd == NOT_NOW && !following)) return false;
+    if (fd == NOT_NOW) printf("%s has no memory at present\n", offer->name);
+    else printf("descriptor of %s.%" PRIu64 " received\n", offer->name, chunk.index);
     chunk.device = cuda_open(&cuda) ? cuda_device(&cuda, offer->gpu) : -1;
-    if (chunk.device >= 0) return with_context(sock, &chunk, fd, text, following);
-    close(fd);
+    if (chunk.device >= 0) return with_context(sock, &chunk, fd, following);
+    shut(fd);
     return false;
 }
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Literal, Unpack
 
 from memtopo.api.errors import Unsuitable
-from memtopo.api.import_spec import entry_names, importing_spec
+from memtopo.api.import_spec import HOLDER, entry_names, importing_spec
 from memtopo.api.leases import Lease, Role, Terms
 from memtopo.api.live import Live, LiveContext
 from memtopo.api.memory import Part, unknown
@@ -21,7 +21,9 @@ from memtopo.common.errors import UsageError
 from memtopo.common.units import NotADuration, parse_duration
 from memtopo.driver.kernels import KernelDriver
 from memtopo.language import Document
+from memtopo.language.names import AWAKE
 from memtopo.machine.target import LOCAL, Target, recorded
+from memtopo.run.imports import imported_resources
 from memtopo.sharing.client import Client
 from memtopo.sharing.endpoints import Endpoint, endpoint, is_folder
 from memtopo.sharing.offers import Offer
@@ -87,7 +89,7 @@ class Attached(Live):
 
     @property
     def absent(self) -> frozenset[str]:
-        """Names of the exports whose memory the holder has taken back; their addresses are kept."""
+        """Names of the exports that have no memory in the state of the holder; their addresses are kept."""
         return frozenset(self._imports.absent.values()) if self._imports else frozenset()
 
     def notice(self, timeout: float = 0.0) -> Notice | None:
@@ -132,14 +134,24 @@ class Attachment(LiveContext[Attached]):
             access = {name: self._granted(offer, terms.role) for name, offer in offers.items()}
             spec = importing_spec(status.name, offers, gpus, self._device, access)
             planned = plan_spec(Document.from_object(spec, f"<exports of {status.name}>"), found)
-            attached = self._attached(planned, driver, Lease(planned, gpus, client), offers, terms.role)
+            lease = Lease(planned, gpus, client)
+            asleep = status.layout_state not in (None, AWAKE)
+            absent = lease.absent(offers) if asleep else frozenset()
+            attached = self._attached(planned, driver, lease, offers, terms.role, absent)
             stack.pop_all()
         return attached
 
     def _attached(
-        self, planned: Planned, driver: KernelDriver, lease: Lease, offers: Mapping[str, Offer], role: Role
+        self,
+        planned: Planned,
+        driver: KernelDriver,
+        lease: Lease,
+        offers: Mapping[str, Offer],
+        role: Role,
+        absent: Collection[str],
     ) -> Attached:
-        session = Session(planned, driver, lease)
+        gone = imported_resources(planned.geometry, [(HOLDER, name) for name in absent])
+        session = Session(planned, driver, lease, absent=frozenset(gone))
         attached = Attached(session, lease, offers, self._where.path, role, self._on_change)
         session.begin(verify=False)  # imported memory is never written
         return attached
@@ -182,6 +194,9 @@ def attach(
     another writer, and for the commit. `expect` is the digest that the layout's spec must have.
 
     memtopo itself never writes to imported memory. `poll` calls `on_change` when the holder changes its layout.
+
+    While the layout is in a state in which some memory is gone, the exports concerned are `absent` until a `poll` after
+    its return.
 
     Entering raises `NoLayout` if the layout is not held, `ExchangeError`, with the code `writing`, `committed` or
     `uncommitted` if the wait was in vain, `Unavailable`, `Unsuitable`, also for another digest, `InvalidSpec` if

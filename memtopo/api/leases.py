@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -37,6 +37,21 @@ class Lease(HolderHandles):
     def client(self) -> Client | None:
         """The connection; None if there is none."""
         return self._clients.get(HOLDER)
+
+    def absent(self, exports: Iterable[str]) -> frozenset[str]:
+        """Return the exports without memory, or with only a part of it. The holder sends a notice of their return."""
+        return frozenset(name for name in exports if not self._has_memory(name))
+
+    def _has_memory(self, export: str) -> bool:
+        try:
+            for handle in self._client.handles(export):
+                handle.close()
+        except ExchangeError as error:
+            if error.code != "absent":
+                raise
+            self._client.let_go([export])
+            return False
+        return True
 
     def _connect(self, holder: str, imports: Sequence[Group]) -> Client:
         """Return the connection that exists, on which this process waited, and may be a writer."""

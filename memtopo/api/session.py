@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 class Session:
     """Run that stays open while a program uses the layout; `noted` adds notes to its report.
 
-    `handles_for` returns the source of imports for the geometry that a layout without imports is changed to.
+    `handles_for` returns the source of imports for the geometry that a layout without imports is changed to. `absent`
+    resources are not there at first.
     """
 
     def __init__(
@@ -47,13 +48,14 @@ class Session:
         handle_source: HandleSource | None = None,
         noted: Callable[[Report], Report] = lambda report: report,
         handles_for: Callable[[Geometry], HandleSource | None] = lambda _geometry: None,
+        absent: frozenset[Hashable] = frozenset(),
     ) -> None:
         self.machine = planned.target.line
         self._planned, self._opened, self._noted = planned, driver, noted
         self._handles_for = handles_for
         facts = planned.target.machine
         request = RunRequest(**_of_spec(planned), machine=self.machine, exclusive=False, machine_facts=facts)
-        self.run = Run(request, Ledger(driver), handle_source=handle_source)
+        self.run = Run(request, Ledger(driver), handle_source=handle_source, absent=absent)
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
         self._descriptors: set[str] = set()

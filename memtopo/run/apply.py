@@ -67,7 +67,10 @@ def apply(
 
 
 class Run:
-    """Run in one process, in parts that the processes of a multi-process layout go through together."""
+    """Run in one process, in parts that the processes of a multi-process layout go through together.
+
+    It is built without the resources that are `absent`, and what needs them; `leave_out` changes what is absent.
+    """
 
     def __init__(
         self,
@@ -77,14 +80,13 @@ class Run:
         progress: Progress | None = None,
         stop: Callable[[], int] = lambda: 0,
         handle_source: HandleSource | None = None,
+        absent: frozenset[Hashable] = frozenset(),
     ) -> None:
         self.request, self.ledger = request, ledger
-        plan = built_plan(request)
-        self.execution = Execution(plan, ledger, progress=progress, stop=stop)
+        self._plans, self.absent = StatePlans(built_plan(request), request.geometry), absent
+        self.execution = Execution(self._plans.to_build(absent), ledger, progress=progress, stop=stop)
         self.execution.layout.handle_source = handle_source or NoHandleSource()
         self.execution.layout.timeout = request.timeout
-        self._plans = StatePlans(plan, request.geometry)
-        self._absent = frozenset[Hashable]()
         self.state = AWAKE
         """Name of the state that the layout is in."""
         self.failure: StepFailed | None = None
@@ -126,7 +128,8 @@ class Run:
             try:
                 self._findings.add(self.execution.check())
                 self._check_isolation(self.request.geometry, self._findings)
-                self.verification.try_permitted()
+                if self.whole:  # what is absent has no access yet
+                    self.verification.try_permitted()
             except DriverError as error:
                 raise StepFailed(None, "check of holes, ends and access", error) from error
             finally:
@@ -173,13 +176,13 @@ class Run:
         `in_use` resources is not free after its release. Raises `DoesNotFit` before the first call, `StepFailed` or
         `Stopped` after the layout was brought back to the state before and checked, `RollbackFailed`.
         """
-        kept = Fingerprints.take(self.execution, self._plans.without(state, self._absent)) if full else None
+        kept = Fingerprints.take(self.execution, self._plans.without(state, self.absent)) if full else None
         self.enter(state, in_use)
         return self._rechecked(kept)
 
     def enter(self, state: str, in_use: Container[Hashable] = ()) -> None:
         """Bring the layout to one of its states, unchecked. Raises as `switch` does."""
-        self._enter(state, self._absent, in_use)
+        self._enter(state, self.absent, in_use)
 
     def leave_out(self, absent: frozenset[Hashable]) -> None:
         """Bring the layout to its state without some resources and what needs them, and with all others.
@@ -190,7 +193,7 @@ class Run:
 
     def transition_to(self, state: str) -> Transition:
         """Return the transition to one of the layout's states, without what is absent now."""
-        return self._transition(state, self._absent)
+        return self._transition(state, self.absent)
 
     def _transition(self, state: str, absent: frozenset[Hashable]) -> Transition:
         return self._plans.transition(self.execution.plan, self._plans.without(state, absent))
@@ -200,8 +203,8 @@ class Run:
 
         Raises as `switch` does; if they cannot be created, they stay away until they are renewed again.
         """
-        self.leave_out(self._absent | resources)
-        self.leave_out(self._absent - resources)
+        self.leave_out(self.absent | resources)
+        self.leave_out(self.absent - resources)
         return self._rechecked(None)
 
     def _enter(self, state: str, absent: frozenset[Hashable], in_use: Container[Hashable] = ()) -> None:
@@ -209,7 +212,7 @@ class Run:
         self.require_room_for(steps, self.request, in_use)
         with all_or_nothing(self.execution):
             make_transition(self.execution, plan, steps)
-        self.state, self._absent = state, absent
+        self.state, self.absent = state, absent
 
     def change(self, request: RunRequest, in_use: Container[Hashable] = ()) -> Checks:
         """Bring the layout, in state awake, to another request, and return the results of its check.
@@ -267,7 +270,7 @@ class Run:
 
     def adopt(self, request: RunRequest, plan: Plan, findings: FindingTally) -> Checks:
         """Make a request and its plan, to which the layout was changed, those of the run; return its checks."""
-        self.request, self._plans, self._absent = request, StatePlans(plan, request.geometry), frozenset()
+        self.request, self._plans, self.absent = request, StatePlans(plan, request.geometry), frozenset()
         self._findings, self._placed = findings, tuple(folding.placed(self.execution.layout.ranges))
         self.verification = Verification(request, self.ledger, self.execution, findings)
         return self._checks()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 
 from memtopo.common.errors import MemtopoError
 from memtopo.executor import StepFailed
+from memtopo.geometry import Geometry
 from memtopo.geometry.groups import Group
 from memtopo.run.apply import Run
 from memtopo.run.transition import RollbackFailed
@@ -13,7 +14,7 @@ from memtopo.sharing.errors import ExchangeError
 from memtopo.sharing.imports import NOT_NOW, HolderHandles
 from memtopo.sharing.status import Notice
 
-_Key = tuple[str, str]
+ExportKey = tuple[str, str]
 """Name of a holder and of one of its exports."""
 
 
@@ -25,8 +26,8 @@ class Imports:
 
     def __init__(self, run: Run, handles: HolderHandles, moved: Callable[[], None] = lambda: None) -> None:
         self._run, self._handles, self._moved = run, handles, moved
-        self._absent: set[_Key] = set()
-        self._made: dict[_Key, int] = {}
+        self._absent = {_key(each) for each in self._groups() if not run.absent.isdisjoint(_resources(each))}
+        self._made: dict[ExportKey, int] = {}
         """Generation in which the holder made what is imported, by export."""
 
     @property
@@ -94,27 +95,21 @@ class Imports:
             message = f"{each.aspect} of {each.subject} is {each.seen}, not {each.wanted}"
             raise StepFailed(None, action, MemtopoError(message))
 
-    def _change(self, absent: set[_Key]) -> None:
+    def _change(self, absent: set[ExportKey]) -> None:
         """Bring the layout to its state without the objects of absent exports."""
         if absent == self._absent:
             return
         try:
-            self._run.leave_out(frozenset(self._resources(absent)))
+            self._run.leave_out(frozenset(imported_resources(self._run.request.geometry, absent)))
             self._absent = absent
         finally:
             self._moved()
-
-    def _resources(self, exports: set[_Key]) -> Iterator[Hashable]:
-        for group in self._groups():
-            if _key(group) in exports:
-                yield from ((group.noun, group.label(index)) for index in range(group.count))
 
     def _imported(self, holder: str) -> frozenset[str]:
         return frozenset(export for name, export in map(_key, self._groups()) if name == holder)
 
     def _groups(self) -> Iterator[Group]:
-        """Imports without memory of other APIs, which no holder takes back."""
-        return (each for each in self._run.request.geometry.every if each.external and not each.produced)
+        return _imports(self._run.request.geometry)
 
 
 class Follower:
@@ -141,6 +136,22 @@ class Follower:
         return self._stop()
 
 
-def _key(group: Group) -> _Key:
+def imported_resources(geometry: Geometry, exports: Collection[ExportKey]) -> Iterator[Hashable]:
+    """Yield the objects that a geometry imports of some exports."""
+    for group in _imports(geometry):
+        if _key(group) in exports:
+            yield from _resources(group)
+
+
+def _resources(group: Group) -> Iterator[Hashable]:
+    return ((group.noun, group.label(index)) for index in range(group.count))
+
+
+def _imports(geometry: Geometry) -> Iterator[Group]:
+    """Imports without memory of other APIs, which no holder takes back."""
+    return (each for each in geometry.every if each.external and not each.produced)
+
+
+def _key(group: Group) -> ExportKey:
     assert group.origin
     return group.origin.holders[0], group.origin.export

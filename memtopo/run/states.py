@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from functools import cached_property
 
 from memtopo import planner
@@ -33,6 +34,11 @@ class StatePlans:
         if (state, absent) not in self._partial:
             self._partial[state, absent] = planner.without(self.by_name[state], absent)
         return self._partial[state, absent]
+
+    def to_build(self, absent: frozenset[Hashable]) -> Plan:
+        """Return the plan that builds the layout without some resources; unlike that of `without`, it grants access."""
+        plan = self.without(AWAKE, absent)
+        return replace(plan, steps=transition((), plan.steps).do) if absent else plan
 
     def transition(self, old: Plan, new: Plan) -> Transition:
         """Return the transition from one of these plans to another; they are recognised by their identity."""

@@ -205,6 +205,23 @@ def test_the_client_follows_a_switch_and_keeps_its_address(
         assert program.wait(PATIENCE) == 0, program.stderr and program.stderr.read()
 
 
+def test_the_client_maps_memory_that_was_gone_when_it_began(
+    attach: Path, libcuda: Path, runtime: Path, machine: Target
+) -> None:
+    """And writes its text there."""
+    gpu = target.uuids(machine.machine)[0]
+    env = environment(XDG_RUNTIME_DIR=str(runtime), LD_LIBRARY_PATH=str(libcuda), SIMULATED_GPU=gpu)
+    with held(SPEC, machine) as layout, connect(endpoint("sleeper")) as client:
+        client.switch("half")
+        with following(attach, env, "sleeper", "page", "written by C") as program:
+            lines = program.stdout
+            assert lines
+            assert [next(lines), next(lines)][1] == "page has no memory at present\n"
+            client.switch("awake")
+            assert re.fullmatch(r"checksum [0-9a-f]{16} of 2097152 bytes at 0x[0-9a-f]+\n", next(lines))
+            assert layout.bytes_of("kv", 0, 12) == b"written by C"
+
+
 def test_the_client_maps_new_memory_after_a_forced_switch(
     attach: Path, libcuda: Path, runtime: Path, machine: Target
 ) -> None:

@@ -81,6 +81,12 @@ def poll(shared: Attached) -> Notice:
     return notice
 
 
+def switch_now(state: str) -> None:
+    """Switch the layout, whose importers have nothing to let go of."""
+    with connect(endpoint("sleeper")) as client:
+        client.switch(state)
+
+
 def test_memory_comes_back_at_the_same_address_with_the_bytes_of_the_holder(
     layout: Held, shared: Attached, switch: Switch
 ) -> None:
@@ -237,6 +243,57 @@ def test_a_layout_can_be_left_while_its_memory_is_gone(layout: Held, machine: Ta
         asleep.result()
     assert shared.report
     assert (shared.report.outcome, shared.report.leaks) == ("ok", ())
+
+
+def test_an_attachment_to_a_sleeping_layout_gets_its_memory_when_it_wakes(
+    layout: Held, machine: Target, switch: Switch
+) -> None:
+    """And follows the next sleep as any other."""
+    layout.write("weights", b"bytes")
+    switch("asleep").result()
+    with memtopo.attach("sleeper", machine=machine) as shared:
+        assert shared.absent == {"w", "page"}
+        assert shared.generation == 2
+        with pytest.raises(memtopo.Unsuitable, match="has no memory at present"):
+            shared.export("w")
+        address = shared.address("w")
+        assert switch("half").result().kept == ()
+        assert poll(shared).exports == ("w", "page")
+        assert shared.absent == {"page"}
+        assert np.asarray(shared.export("w"))[:5].tobytes() == b"bytes"
+        switch("awake").result()
+        assert (poll(shared).state, shared.absent, shared.address("w")) == ("awake", frozenset(), address)
+        assert shared.check().different == 0
+        asleep = switch("asleep")
+        assert poll(shared).exports == ("w", "page")
+        assert asleep.result().kept == ()
+    assert shared.report
+    assert (shared.report.outcome, shared.report.leaks) == ("ok", ())
+
+
+def test_an_attachment_to_a_sleeping_layout_imports_what_has_memory(
+    layout: Held, machine: Target, switch: Switch
+) -> None:
+    layout.write("weights", b"bytes")
+    switch("half").result()
+    with memtopo.attach("sleeper", machine=machine) as shared:
+        assert shared.absent == {"page"}
+        assert bytes(np.asarray(shared.export("w"))[:5]) == b"bytes"
+        switch("awake").result()
+        assert (poll(shared).state, shared.absent) == ("awake", frozenset())
+
+
+def test_an_export_without_a_part_of_its_memory_is_absent(machine: Target, runtime: Any) -> None:
+    """Its importer keeps no handles of the rest."""
+    with held(SPEC | {"states": {"less": {"drop": ["page.1"]}}}, machine):
+        switch_now("less")
+        with memtopo.attach("sleeper", machine=machine) as shared:
+            assert shared.absent == {"page"}
+            with connect(endpoint("sleeper")) as client:
+                (importer,) = client.status().importers
+            assert [each.export for each in importer.taken] == ["w"]
+            switch_now("awake")
+            assert (poll(shared).state, shared.absent) == ("awake", frozenset())
 
 
 def test_the_end_of_the_holder_is_an_error_whenever_it_is_polled(machine: Target, runtime: Any) -> None:

@@ -125,6 +125,29 @@ def test_importers_learn_when_memory_that_they_let_go_of_is_back(dial: Connect, 
     assert "ok" in asked(importer, "status")  # the next packet is no notice
 
 
+def test_a_client_whose_request_for_handles_was_too_early_learns_when_it_may_repeat_it(
+    dial: Connect, importer: socket.socket
+) -> None:
+    """While the memory is gone, and while importers let go of it; it is not idle then."""
+    early, late, requester = dial(), dial(), dial()
+    switch(requester)
+    next_message(importer)
+    assert asked(early, "handles", export="page", first=0, count=1)["error"]["code"] == "changing"
+    let_go(importer, "page")
+    next_message(requester)
+    assert next_message(early) == CHANGED | {"generation": 2, "state": "asleep"}
+    for each in (early, late):
+        assert asked(each, "handles", export="page", first=0, count=1)["error"]["code"] == "absent"
+    importers = asked(requester, "importers", after=0)["ok"]["importers"]
+    assert [each["handles"] for each in importers] == [0, 0, 0]
+    switch(requester, "awake")
+    for each in (early, late):
+        assert next_message(each) == CHANGED | {"generation": 3, "state": "awake"}
+        import_pages(each)
+    next_message(requester)
+    assert asked(requester, "metrics")["ok"]["clients"] == 3
+
+
 def test_an_importer_that_does_not_let_go_is_named_at_the_deadline(dial: Connect, importer: socket.socket) -> None:
     """With what it keeps; it learns that the change is off, and everything is as before."""
     requester = dial()

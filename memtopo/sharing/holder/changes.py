@@ -212,7 +212,7 @@ class Changes:
         for each in tuple(self._clients.all()):
             held = [taken.export for taken in each.taken(request.touched)]
             if held or each.let_go_of:
-                self._notify(each, message, [*each.let_go_of, *(held if replaced else ())])
+                self._notify(each, message, list(dict.fromkeys([*each.let_go_of, *(held if replaced else ())])))
 
     def _notify(self, connection: ClientConnection, message: Mapping[str, Any], names: Collection[str]) -> None:
         notice = {**message, "generation": self._responder.generation}

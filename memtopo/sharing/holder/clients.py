@@ -53,8 +53,8 @@ class ClientConnection:
 
     `since` is in seconds of the epoch, `last_received` of the clock. `closing` connections are closed once
     everything is sent; `awaits_release` ones requested the release, `awaits_change` ones a change that waits for
-    importers, `awaits_commit` ones wait for a writer. An `attached` client has received a handle, and one with `writes`
-    is the writer of these exports.
+    importers, `awaits_commit` ones wait for a writer. An `attached` client has received a handle or awaits one, a
+    `served` one has received one, and one with `writes` is the writer of these exports.
     """
 
     def __init__(self, id: int, sock: socket.socket, peer: Peer, clock: RunningClock) -> None:
@@ -68,8 +68,9 @@ class ClientConnection:
         self.awaits_commit = False
         self.writes: set[str] = set()
         self.attached = False
+        self.served = False
         self.let_go_of: dict[str, None] = {}
-        """Exports whose handles the client has received and closed again, in order."""
+        """Exports whose handles the client has received and closed again, or requested too early, in order."""
         self._stuck_since: float | None = None
         self._taken: dict[str, _Received] = {}
         self._source: list[str] = []
@@ -160,7 +161,7 @@ class ClientConnection:
         """Record handles of an export that the client received; each counts once."""
         earlier = self._taken[offer.name].handles if offer.name in self._taken else 0
         self._taken[offer.name] = _Received(offer, earlier | ((1 << count) - 1) << first)
-        self.attached = True
+        self.attached = self.served = True
         self.let_go_of.pop(offer.name, None)
 
     def let_go(self, exports: Iterable[str]) -> list[str]:
@@ -168,6 +169,11 @@ class ClientConnection:
         found = [name for name in dict.fromkeys(exports) if self._taken.pop(name, None)]
         self.let_go_of.update(dict.fromkeys(found))
         return found
+
+    def await_return(self, export: str) -> None:
+        """Record that the client awaits handles of an export, whose memory is gone or being changed."""
+        self.attached = True
+        self.let_go_of[export] = None
 
     def taken(self, exports: Collection[str]) -> list[Taken]:
         """Return what the client has received of some exports, and has not let go of."""

@@ -261,10 +261,22 @@ class ServerLoop:
             self._commits.commit(connection, fields)
             return True
         if request == "handles":
-            self._changes.require_unchanged(fields.text("export", LONGEST_NAME))
-            self._clients.check_importer(connection)
-        self._responder.answer(connection, request, fields, self._clients.all())
+            self._send_handles(connection, fields)
+        else:
+            self._responder.answer(connection, request, fields, self._clients.all())
         return True
+
+    def _send_handles(self, connection: ClientConnection, fields: Fields) -> None:
+        """Answer a request for handles; a client that is too early is notified when it may repeat the request."""
+        export = fields.text("export", LONGEST_NAME)
+        self._clients.check_importer(connection)
+        try:
+            self._changes.require_unchanged(export)
+            self._responder.answer(connection, "handles", fields, self._clients.all())
+        except ExchangeError as error:
+            if error.code in ("absent", "changing"):
+                self._responder.record_early(connection, export)
+            raise
 
     def _switch_or_change(self, connection: ClientConnection, request: str, fields: Fields) -> bool:
         try:

@@ -275,17 +275,23 @@ class Responder:
             raise
         finally:
             close_handles(handles)
-        self.counters.clients += not connection.attached
+        self.counters.clients += not connection.served
         is_first = not connection.taken((offer.name,))
         connection.record(offer, first, count)
         self.counters.handles += count
         if is_first:
-            self._record_import(connection, offer, count)
+            self._record_import(connection, offer.name, count, offer.size * count)
 
-    def _record_import(self, connection: ClientConnection, offer: Offer, count: int) -> None:
-        """Record the first handles of an export that a client received."""
-        counts = {"handles": count, "bytes": offer.size * count}
-        self.events.add_of_client("importer attached", {**connection.identity, "export": offer.name, **counts})
+    def record_early(self, connection: ClientConnection, export: str) -> None:
+        """Record that a client requested handles of an export, whose memory is gone or being changed."""
+        if not connection.attached:
+            self._record_import(connection, export, 0, 0)
+        connection.await_return(export)
+
+    def _record_import(self, connection: ClientConnection, export: str, handles: int, size: int) -> None:
+        """Record the first handles of an export that a client received, of `size` bytes in all."""
+        fields: EventFields = {"export": export, "handles": handles, "bytes": size}
+        self.events.add_of_client("importer attached", {**connection.identity, **fields})
 
     def _offer(self, name: str) -> Offer:
         if name in self.offers:
