@@ -54,7 +54,7 @@ def _scopes(spec: Spec, machine: Machine, siblings: Siblings) -> Iterator[tuple[
     """
     for name, process in spec.processes.items():
         shared: dict[tuple[object, ...], Scope] = {}
-        numbered = any(kind.numbered(entry) for kind in KINDS for entry in process.section(kind.section).values())
+        numbered = any(kind.numbered(process) for kind in KINDS)
         for index in range(process.instances or 1):
             devices = tuple(values[index % len(values)] for values in process.section("devices").values())
             like = (*devices, index) if numbered else devices

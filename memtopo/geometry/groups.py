@@ -17,7 +17,8 @@ class Origin:
     """Source of imported objects: `each` handles of one export from every holder, in the order of the holders.
 
     With `siblings` the holders are processes of the same spec (`reader.3`), else layouts and sockets outside of it.
-    `exported` is what each process exports: objects of a group, from index `first` on.
+    `exported` is what each process exports: objects of a group, from index `first` on. `own` is the importing process
+    where it cannot open handles of itself (fact 31): its own objects are used in their place.
     """
 
     holders: tuple[str, ...]
@@ -27,6 +28,7 @@ class Origin:
     siblings: bool
     exported: Group | None = None
     first: int = 0
+    own: str = ""
 
     @property
     def identity(self) -> tuple[tuple[str, ...], str]:
@@ -36,6 +38,11 @@ class Origin:
     def of(self, index: int) -> tuple[str, int]:
         """Holder of the object at an index, and its index within the holder's export."""
         return self.holders[index // self.each], index % self.each
+
+    def own_label(self, index: int) -> str | None:
+        """Label of the object of this process that is used as the one at an index; None for one that is opened."""
+        holder, number = self.of(index)
+        return self.exported.label(self.first + number) if self.exported and holder == self.own else None
 
     def resource(self, number: int) -> Hashable:
         """Resource of a process behind one handle of its export; None outside of the spec."""

@@ -13,10 +13,10 @@ from memtopo.diagnostics.model import Diagnostic, InvalidValue, Label, Path
 from memtopo.driver.types import Location
 from memtopo.geometry.groups import Group, Origin
 from memtopo.kinds.exportable import ExportKind, Imported
-from memtopo.kinds.exports import EXPORTABLE, ExportGroup, enumerated
+from memtopo.kinds.exports import EXPORTABLE, EXPORTS, ExportGroup, enumerated
 from memtopo.kinds.kind import Kind, Scope, Sibling, Stage
 from memtopo.kinds.resolution import Resolution, requires_gpu
-from memtopo.language.entries import Entry
+from memtopo.language.entries import Entry, Spec
 from memtopo.language.fields import (
     LARGEST_COUNT,
     OWN_FIRST,
@@ -44,6 +44,9 @@ _KEYS = tuple(dict.fromkeys(chain(_LOCATIONS, *_FORMS)))
 
 _DISTANCES = {"own": 0, "next": 1, "previous": -1}
 """Distance in a ring to the process that a word of an order names."""
+
+_ELSEWHERE = ("ipc",)
+"""Transports whose handles cannot be opened in the process that exports them (fact 31)."""
 
 _LISTED = 8
 """Maximum number of locations in a message."""
@@ -105,8 +108,12 @@ class Imports(Kind):
     entry = model = Import
     stage = Stage.IMPORTED
 
-    def numbered(self, entry: Import) -> bool:
-        return entry.order is not None
+    def numbered(self, spec: Spec) -> bool:
+        """True if an import has an order, or is of handles that the process itself cannot open."""
+        exports = spec.section(EXPORTS.section)
+        imports = spec.section(self.section).values()
+        own = (exports.get(each.source.export) for each in imports if _is_own(spec, each))
+        return any(each.order for each in imports) or any(export and export.via in _ELSEWHERE for export in own)
 
     def resolve_entry(self, scope: Scope, entry: Import, path: Path) -> Resolution[Group | None]:
         if not entry.source.sibling:
@@ -143,14 +150,11 @@ def _from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group |
     exports = yield from _exports(scope, path, entry, sibling)
     if not exports:
         return None
-    if exports[0].via == "ipc" and sibling.spec.path == scope.spec.path:
+    itself = exports[0].via in _ELSEWHERE and sibling.spec.path == scope.spec.path
+    if itself and scope.spec.instances is None:
         yield _own_export(path, entry, exports[0])
         return None
-    labels = tuple(label for label, _ in sibling.instances)
-    shared = exports[0]
-    origin = Origin(
-        labels, source.export, shared.count, shared.via, siblings=True, exported=shared.group, first=shared.first
-    )
+    origin = _origin(exports[0], sibling, f"{source.holder}.{scope.index}" if itself else "")
     counted = exports[0].counted or sibling.spec.instances is not None
     imported = Imported(path, origin.each * len(exports), counted, _distributed(exports), origin)
     kind = exports[0].exporter
@@ -158,6 +162,18 @@ def _from_sibling(scope: Scope, path: Path, entry: Import) -> Resolution[Group |
     found = [*(yield from _contradictions(scope, entry, group, exports[0])), *_unseen(scope, where, kind, imported)]
     yield from found
     return None if found else group
+
+
+def _origin(export: ExportGroup, sibling: Sibling, own: str) -> Origin:
+    """Origin of what instances of a process export; `own` is the importing one if it cannot open its own handles."""
+    labels = tuple(label for label, _ in sibling.instances)
+    group, first = export.group, export.first
+    return Origin(labels, export.name, export.count, export.via, siblings=True, exported=group, first=first, own=own)
+
+
+def _is_own(spec: Spec, entry: Import) -> bool:
+    """Return true for an import from the process itself, which is `spec`."""
+    return entry.source.sibling and spec.path[-1:] == (entry.source.holder,)
 
 
 def _ordered(entry: Import, index: int, instances: Sequence[T]) -> tuple[T, ...]:

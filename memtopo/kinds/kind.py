@@ -74,9 +74,9 @@ class Kind:
         model = self.nested[1] if self.nested and inside else self.model
         return [field.alias or key for key, field in model.model_fields.items()] if model else []
 
-    def numbered(self, entry: Any) -> bool:
-        """Return true if an entry is resolved differently in each instance of a counted process."""
-        del entry
+    def numbered(self, spec: Spec) -> bool:
+        """Return true if entries of a counted process are resolved differently in each instance of it."""
+        del spec
         return False
 
     def conflicts(self, group: Group | None) -> bool:

@@ -99,14 +99,16 @@ class Buffers(ExportKind):
         return BufferGroup(name, path, count, counted, size, locations, declared=declared)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        from memtopo.kinds.buffers.steps import AllocateBuffer, OpenBuffer
+        from memtopo.kinds.buffers.steps import AliasBuffer, AllocateBuffer, OpenBuffer
         from memtopo.kinds.step import HandleReference
 
         del machine
         for group in geometry.of(BufferGroup).values():
             for index in range(group.count):
                 label, device = group.label(index), group.location_of(index).id
-                if group.origin:
+                if group.origin and (own := group.origin.own_label(index)):
+                    yield AliasBuffer(group.path, label, group.size, device, own)
+                elif group.origin:
                     yield OpenBuffer(group.path, label, group.size, device, HandleReference.of(group, index))
                 else:
                     yield AllocateBuffer(group.path, label, group.size, device)

@@ -137,6 +137,38 @@ class OpenBuffer(BufferStep):
 
 
 @dataclass(frozen=True, slots=True)
+class AliasBuffer(BufferStep):
+    """Use this process's buffer `own` as one that it imports from itself, which it cannot open (fact 31)."""
+
+    own: str
+
+    phase = Phase.IMPORT
+    verb = "alias buffer"
+    call = "cuIpcOpenMemHandle"
+    undo_verb = "forget alias"
+    undo_call = ""
+
+    @property
+    def calls(self) -> int:
+        return 0
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("buffer", self.own),)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        del driver
+        layout.buffers[self.label] = layout.buffers[self.own]
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        del driver
+        layout.buffers.pop(self.label, None)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.own, self.size, self.own.partition(".")[0], "this process's own")
+
+
+@dataclass(frozen=True, slots=True)
 class TryExportBuffer(Step):
     """Request the first of `count` handles as a test. Its bytes are secret, and are not kept."""
 

@@ -68,14 +68,16 @@ class Events(ExportKind):
         return EventGroup(name, path, 1, counted=False, size=0, locations=(location,), shared=shared)
 
     def steps(self, geometry: Geometry, machine: Machine) -> Iterator[Step]:
-        from memtopo.kinds.events.steps import CreateEvent, OpenEvent
+        from memtopo.kinds.events.steps import AliasEvent, CreateEvent, OpenEvent
         from memtopo.kinds.step import HandleReference
 
         del machine
         for group in geometry.of(EventGroup).values():
             for index in range(group.count):
                 label, device = group.label(index), group.location_of(index).id
-                if group.origin:
+                if group.origin and (own := group.origin.own_label(index)):
+                    yield AliasEvent(group.path, label, device, own)
+                elif group.origin:
                     yield OpenEvent(group.path, label, device, HandleReference.of(group, index))
                 else:
                     yield CreateEvent(group.path, label, device, group.shared)

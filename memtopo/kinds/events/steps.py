@@ -99,6 +99,41 @@ class OpenEvent(EventStep):
 
 
 @dataclass(frozen=True, slots=True)
+class AliasEvent(EventStep):
+    """Use this process's event `own` as one that it imports from itself, which it cannot open (fact 47)."""
+
+    own: str
+
+    phase = Phase.IMPORT
+    verb = "alias event"
+    call = "cuIpcOpenEventHandle"
+    undo_verb = "forget alias"
+    undo_call = ""
+
+    @property
+    def calls(self) -> int:
+        return 0
+
+    @property
+    def needs(self) -> tuple[Hashable, ...]:
+        return (("event", self.own),)
+
+    def do(self, driver: Driver, layout: Layout) -> None:
+        del driver
+        layout.events[self.label] = layout.events[self.own]
+
+    def undo(self, driver: Driver, layout: Layout) -> None:
+        del driver
+        layout.events.pop(self.label, None)
+
+    def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
+        yield Finding("event", self.label, "complete", _state(driver, layout.events[self.label]), self.path)
+
+    def describe(self) -> StepDescription:
+        return StepDescription(self.label, self.own, note="this process's own")
+
+
+@dataclass(frozen=True, slots=True)
 class TryExportEvent(Step):
     """Request the handle as a test. Its 64 bytes are secret, and are not kept."""
 
