@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path as File
 from typing import NamedTuple
 
 from memtopo.common.garbage_collection import collector_paused
@@ -279,7 +278,7 @@ class ResourceSnapshot:
 def _belongs_to_context(fd: str) -> bool:
     """Return true if the driver opened this file for the interprocess events of a context, which keeps it open."""
     try:
-        return str(File("/proc/self/fd", fd).readlink()).startswith("/dev/shm/cuda.shm.")  # noqa: S108 fact 49
+        return os.readlink(f"/proc/self/fd/{fd}").startswith("/dev/shm/cuda.shm.")  # noqa: PTH115, S108 fact 49
     except OSError:
         return False
 

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memtopo.api.errors import NotApplied, NotChanged, NotSwitched, Unsuitable, raise_errors
@@ -58,7 +57,7 @@ class Session:
         self.run = Run(request, Ledger(driver), handle_source=handle_source, absent=absent)
         self.layout = self.run.execution.layout
         self.driver: Driver = self.run.execution.driver
-        self._descriptors: set[str] = set()
+        self._descriptors: set[tuple[str, str]] = set()
 
     @property
     def geometry(self) -> Geometry:
@@ -199,10 +198,10 @@ def uuids(driver: Driver) -> list[str]:
     return [driver.device_get_uuid(device).hex() for device in range(driver.device_get_count())]
 
 
-def _descriptors() -> set[str]:
+def _descriptors() -> set[tuple[str, str]]:
     """Open descriptors with their targets, since numbers are reused."""
     found = set()
     for fd in os.listdir("/proc/self/fd"):
         with suppress(OSError):  # the descriptor of the listing itself is already closed
-            found.add(f"{fd} {Path('/proc/self/fd', fd).readlink()}")
+            found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))  # noqa: PTH115 a tenth of the time
     return found
