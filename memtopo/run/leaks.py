@@ -164,16 +164,22 @@ class ResourceBalance:
         27, 51, 52).
         """
         missing = self._exclusive and left and any(each.after < each.before for each in left.memory)
-        steps = {step.describe().subject: step for step in self._execution.plan.steps if step.holds_chunk}
+        causes: dict[str, str] = {}
         for label, handle in self._handles.items():
-            counted = handle in self._ledger.accounts["handles"]
-            if counted or (missing and self._release_again(handle)):
-                cause = (
-                    "a handle to it is still open" if counted else "the driver had another reference to it, now gone,"
-                )
-                step = steps.get(label) or steps[label.partition(".")[0]]  # elastic chunks have one step in common
-                name = f"chunk {label}" if label not in steps else step.leak_name() or label
-                yield Leak(name, f"{cause} after its release", (), step.path, self._position_of(step.path))
+            if handle in self._ledger.accounts["handles"]:
+                causes[label] = "a handle to it is still open"
+            elif missing and self._release_again(handle):
+                causes[label] = "the driver had another reference to it, now gone,"
+        if causes:
+            yield from self._named(causes)
+
+    def _named(self, causes: Mapping[str, str]) -> Iterator[Leak]:
+        """Leaks of chunks by label, each with its cause."""
+        steps = {step.describe().subject: step for step in self._execution.plan.steps if step.holds_chunk}
+        for label, cause in causes.items():
+            step = steps.get(label) or steps[label.partition(".")[0]]  # elastic chunks have one step in common
+            name = f"chunk {label}" if label not in steps else step.leak_name() or label
+            yield Leak(name, f"{cause} after its release", (), step.path, self._position_of(step.path))
 
     def _release_again(self, handle: int) -> bool:
         """Release a handle once more; return whether there was another reference."""

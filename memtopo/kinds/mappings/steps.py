@@ -17,8 +17,8 @@ LONGEST_RUN = 128 << 20
 
 _UNMAPPED = "CUDA_ERROR_INVALID_VALUE"
 
-_EQUAL = Finding.equal("access")
-"""Finding of equal access. There is one for each mapping and GPU, and only differences need a text."""
+_MAPPED, _EQUAL = Finding.equal("mapped chunk"), Finding.equal("access")
+"""Findings without a difference: there is one for each mapping, and one for each GPU of it. Differences have a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,11 @@ class MapChunk(Step):
 
     def check(self, driver: Driver, layout: Layout) -> Iterator[Finding]:
         address = layout.ranges[self.range].address + self.offset
-        subject = f"{self.chunk} in {self.range} at {self.offset:#x}"
-        handle = self._mapped_handle(driver, layout, address)
-        yield Finding("mapped chunk", subject, layout.chunks[self.chunk], handle or "nothing mapped", self.path)
+        handle, expected = self._mapped_handle(driver, layout, address), layout.chunks[self.chunk]
+        if handle == expected:
+            yield _MAPPED
+        else:
+            yield Finding("mapped chunk", self._subject, expected, handle or "nothing mapped", self.path)
         if not handle:
             return
         for location, access in self.access:
@@ -93,7 +95,12 @@ class MapChunk(Step):
             if observed == access:
                 yield _EQUAL
             else:
-                yield Finding("access", f"{subject} for {location}", access.word, Access(observed).word, self.path)
+                subject = f"{self._subject} for {location}"
+                yield Finding("access", subject, access.word, Access(observed).word, self.path)
+
+    @property
+    def _subject(self) -> str:
+        return f"{self.chunk} in {self.range} at {self.offset:#x}"
 
     def _mapped_handle(self, driver: Driver, layout: Layout, address: int) -> int | None:
         """Handle of the chunk mapped at an address; None if nothing is mapped there."""
@@ -117,7 +124,7 @@ class MapChunk(Step):
         return StepDescription(self.chunk, group, self.size, group)
 
     def leak_name(self) -> str:
-        return f"mapping of {self.chunk} in {self.range} at {self.offset:#x}"
+        return f"mapping of {self._subject}"
 
     def blocks(self) -> tuple[str, ...]:
         return (range_name(self.range),)

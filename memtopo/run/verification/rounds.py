@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -59,14 +59,16 @@ class Verification:
     @property
     def rates(self) -> tuple[Rate, ...]:
         """Measured rates."""
-        return tuple(rate for verifier in self._verifiers for rate in verifier.rates())
+        verifiers: Iterable[Verifier] = self.__dict__.get("_verifiers", ())  # none before the first round
+        return tuple(rate for verifier in verifiers for rate in verifier.rates())
 
     def try_permitted(self) -> None:
         """Try granted accesses by calls of the driver, before any process writes: queries may report them falsely.
 
         A fast check tries those to host memory alone, and finds others as it copies.
         """
-        if self._findings.differs("access"):
+        groups = self._request.geometry.every
+        if self._findings.differs("access") or not any(each.memory and not each.external for each in groups):
             return
         self._findings.add(permissions(self._context, host_only=self._request.check != "full"))
 
